@@ -66,7 +66,7 @@ impl Read for Cursor {
 impl Write for Cursor {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         let count = self.file.write_at(&mut self.queue, buf, self.pos)?;
-        // An append does not return its position here, so the new position is the end of the file.
+        // `write_at` does not return the position of an append, so the cursor moves to the end of the file.
         if self.file.appends() {
             self.pos = FilePos(self.file.size());
             return Ok(count);

@@ -1,4 +1,4 @@
-//! One error type: a kind, the place, and the cause.
+//! The error type of the crate. An error consists of a kind, the place, and the cause.
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -9,7 +9,7 @@ use crate::units::{FsBlock, InodeNo};
 /// The result of every fallible operation of the crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An errno value of a system call or of the direct-I/O contract. The value is positive.
+/// An errno value, from a system call or from the rules of direct I/O. The value is positive.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Errno(pub i32);
 
@@ -18,7 +18,7 @@ macro_rules! errno {
         impl Errno {
             $(#[doc = concat!("`", stringify!($name), "`")] pub const $name: Self = Self($value);)*
 
-            /// The symbolic name; `None` for an errno that this crate does not define.
+            /// The symbolic name. `None` if this crate does not define the errno.
             #[must_use]
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 { $($value => Some(stringify!($name)),)* _ => None }
@@ -63,7 +63,7 @@ impl From<rustix::io::Errno> for Errno {
     }
 }
 
-/// The kind of a failure, in the cases that a program must distinguish.
+/// The kind of a failure. There is one kind for each case that a program must distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -75,22 +75,22 @@ pub enum ErrorKind {
     Unsupported,
     /// The device does not contain a file system that ironmap knows.
     UnknownFormat,
-    /// The content or the name is encrypted and there is no key for it.
+    /// The content or the name is encrypted, and ironmap has no key for it.
     Encrypted,
-    /// Another program or node uses the volume: it is mounted, attached to a loop device, locked, or in use according to its MMP block. An
-    /// operation also fails with this kind if it would have to wait while the calling thread has requests in flight.
+    /// Another program or node uses the volume: it is mounted, attached to a loop device, locked, or in use according to its MMP block.
+    /// This kind also means that an operation would have to wait while the calling thread has requests in flight.
     Busy,
     /// The file or directory does not exist.
     NotFound,
     /// A component of the path is not a directory.
     NotADirectory,
-    /// The operation needs a file, but its target is a directory.
+    /// The operation needs a file, but the target is a directory.
     IsADirectory,
-    /// The operation needs another type of file (a link, a regular file).
+    /// The operation needs a file of another type (a link, a regular file).
     WrongFileType,
-    /// An argument breaks a rule of the direct-I/O contract: alignment, length, a handle of another volume.
+    /// An argument violates a rule of direct I/O: alignment, length, a handle of another volume.
     InvalidInput,
-    /// A request with NOWAIT would have to wait. The request has had no effect.
+    /// A request with NOWAIT would have to wait. It has had no effect.
     WouldBlock,
     /// A path contains too many symbolic links.
     Loop,
@@ -98,7 +98,7 @@ pub enum ErrorKind {
     NameTooLong,
     /// The extended attribute does not exist.
     NoData,
-    /// A documented limit of memory or length was reached, or there is not enough memory.
+    /// A documented limit of memory or length was reached, or memory could not be allocated.
     LimitExceeded,
     /// The value of an extended attribute is longer than the system calls accept.
     AttributeTooBig,
@@ -114,13 +114,13 @@ pub enum ErrorKind {
     ReadOnly,
     /// The file's flags forbid the operation: immutable, append-only, or owned by the file system itself.
     NotPermitted,
-    /// The file has as many names as the format allows.
+    /// The file already has the largest number of names that the format allows.
     TooManyLinks,
     /// The position is larger than the largest position that the format can map.
     FileTooLarge,
     /// A quota is exhausted.
     Quota,
-    /// The file cannot get a name in this directory, because the directory belongs to another project.
+    /// The file cannot get a name in this directory, because the directory belongs to another quota project.
     CrossDevice,
 }
 
@@ -158,13 +158,13 @@ impl ErrorKind {
     }
 }
 
-/// The place on disk: the structure, and the inode, block and field if they are known.
+/// A place on disk: the structure. If they are known, also the inode, the block and the field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Place {
     /// The usual name of the structure: `superblock`, `extent header`, `directory entry`.
     pub structure: &'static str,
-    /// The field's name as the format's documentation gives it, or empty for the whole structure.
+    /// The name of the field in the format's documentation. It is empty if the place is the whole structure.
     pub field: &'static str,
     /// The block that contains the structure.
     pub block: Option<FsBlock>,
@@ -173,7 +173,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Creates a place with only a structure; the methods below narrow it.
+    /// Creates a place that consists of a structure. The methods below add more detail.
     #[must_use]
     pub const fn new(structure: &'static str) -> Self {
         Self { structure, field: "", block: None, inode: None }
@@ -200,12 +200,12 @@ impl Place {
         self
     }
 
-    /// The error for a wrong value at this place, with the reason.
+    /// The error for a wrong value at this place. `what` describes the fault.
     pub fn corrupt(self, what: impl Into<Cow<'static, str>>) -> Error {
         Error::with_place(ErrorKind::Corrupt, self, what)
     }
 
-    /// The error for a checksum at this place that does not match its content.
+    /// The error for a wrong checksum at this place.
     pub fn bad_checksum(self, stored: impl fmt::LowerHex, computed: impl fmt::LowerHex) -> Error {
         self.corrupt(format!("checksum is {stored:#x} on disk, {computed:#x} by content"))
     }
@@ -227,10 +227,10 @@ impl fmt::Display for Place {
     }
 }
 
-/// An error: its kind, the operation or place, the reason, and the underlying cause.
+/// An error: its kind, the operation or the place, the reason, and the cause.
 ///
 /// `Display` shows one line, with the outermost operation first: `read /etc/passwd: inode 12: extent header in block 77, eh_magic: …`. An
-/// error is one pointer wide, so that a `Result` of a read stays in registers.
+/// error has the size of a pointer, so that the `Result` of a read stays in registers.
 pub struct Error(Box<Repr>);
 
 struct Repr {
@@ -238,11 +238,11 @@ struct Repr {
     place: Option<Place>,
     what: Cow<'static, str>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
-    /// The operations and names that were added, innermost first.
+    /// The operations and names that were added. The innermost is the first.
     steps: Vec<Step>,
 }
 
-/// An operation or a name on the way to the failure.
+/// An operation or a name that was added to the error on its way to the caller.
 #[derive(PartialEq)]
 enum Step {
     Operation(String),
@@ -251,7 +251,7 @@ enum Step {
 }
 
 impl Step {
-    /// Whether this step is a name that equals `path` or the last component of `path`.
+    /// Whether this step is a name, and this name is `path` or its last component.
     fn is_end_of(&self, path: &str) -> bool {
         let last = path.trim_end_matches('/').rsplit_once('/').map(|(_, name)| name);
         matches!(self, Self::Name(name) if name == path || Some(name.as_str()) == last)
@@ -259,7 +259,7 @@ impl Step {
 }
 
 impl Error {
-    /// Creates an error of this kind. `what` is one clause that gives the reason, without the words of the kind itself.
+    /// Creates an error of this kind. `what` is a clause that states the reason. It does not repeat the words of the kind.
     #[cold]
     pub fn new(kind: ErrorKind, what: impl Into<Cow<'static, str>>) -> Self {
         Self(Box::new(Repr {
@@ -302,15 +302,15 @@ impl Error {
         Self::new(ErrorKind::InvalidInput, what)
     }
 
-    /// Adds the operation that failed; the outermost operation is shown first.
+    /// Adds the operation that failed. The error shows the outermost operation first.
     #[must_use]
     pub fn context(mut self, operation: impl fmt::Display) -> Self {
         self.0.steps.push(Step::Operation(operation.to_string()));
         self
     }
 
-    /// Adds the name of the file, device or image that the failure is about. If the previous step is a name that is the end of this path,
-    /// the path replaces it, so that no name is shown twice.
+    /// Adds the name of the file, device or image that has failed. If the previous step is a name and this path ends with it, the path
+    /// replaces the name. So no name is shown twice.
     #[must_use]
     pub fn at(mut self, name: impl fmt::Display) -> Self {
         let name = name.to_string();
@@ -322,14 +322,14 @@ impl Error {
         self
     }
 
-    /// Whether the error is about an object with this name.
+    /// Whether the error names an object with this name.
     #[doc(hidden)]
     #[must_use]
     pub fn names(&self, name: &str) -> bool {
         self.0.steps.iter().any(|step| matches!(step, Step::Name(own) if own == name))
     }
 
-    /// The error as one line that begins with this name. The line shows the name only once.
+    /// Returns the error as one line that begins with this name. The name occurs only once in the line.
     #[doc(hidden)] // This function is public for the program, which knows names that the library does not know.
     pub fn shown_at<'a>(&'a self, name: &'a str) -> impl fmt::Display + 'a {
         ShownAt { error: self, name }
@@ -353,8 +353,8 @@ impl Error {
         self.0.kind
     }
 
-    /// Whether the reason is lack of space. If a part of a write was written, such an error ends the write, and the caller gets a short
-    /// count instead of the error.
+    /// Whether the reason is lack of space. If such an error ends a write after a part was written, the caller gets a short count instead
+    /// of the error.
     pub(crate) fn is_for_space(&self) -> bool {
         matches!(self.kind(), ErrorKind::NoSpace | ErrorKind::Quota)
     }
@@ -365,7 +365,7 @@ impl Error {
         self.0.kind.errno()
     }
 
-    /// The place on disk, if the error concerns one.
+    /// The place on disk, if the error has one.
     #[must_use]
     pub fn place(&self) -> Option<&Place> {
         self.0.place.as_ref()
@@ -373,7 +373,7 @@ impl Error {
 }
 
 impl Error {
-    /// Writes the error as one line, with these steps.
+    /// Writes the error as one line that contains these steps.
     fn show(&self, f: &mut fmt::Formatter<'_>, steps: &[Step]) -> fmt::Result {
         for Step::Operation(step) | Step::Name(step) in steps.iter().rev() {
             write!(f, "{step}: ")?;
@@ -390,7 +390,7 @@ impl Error {
     }
 }
 
-/// An error as one line that begins with a name. The line shows the name only once.
+/// An error that is shown as one line. The line begins with a name, and contains this name only once.
 struct ShownAt<'a> {
     error: &'a Error,
     name: &'a str,
@@ -430,8 +430,8 @@ impl From<Infallible> for Error {
     }
 }
 
-/// The `std` error has the kind that belongs to the errno, and contains this error: [`std::io::Error::downcast`] returns this error with
-/// its errno.
+/// The kind of the `std` error is the kind that belongs to the errno. The `std` error contains this error: [`std::io::Error::downcast`]
+/// returns it with its errno.
 impl From<Error> for std::io::Error {
     fn from(error: Error) -> Self {
         let kind = Self::from_raw_os_error(error.errno().0).kind();
@@ -439,12 +439,12 @@ impl From<Error> for std::io::Error {
     }
 }
 
-/// Adds the operation, or the name of an object, to the error of a result.
+/// Methods that add the operation, or the name of an object, to the error in a result.
 pub trait Context<T> {
-    /// Adds the operation to the error of a failed result. The text is formatted only on failure.
+    /// Adds the operation, if the result is an error. The text is formatted only in this case.
     fn context<C: fmt::Display>(self, operation: impl FnOnce() -> C) -> Result<T>;
 
-    /// Adds the name of the object that the failure is about, as [`Error::at`] does.
+    /// Adds the name of the object that has failed, as [`Error::at`] does.
     fn at<N: fmt::Display>(self, name: impl FnOnce() -> N) -> Result<T>;
 }
 

@@ -1,5 +1,5 @@
-//! I/O errors as events. The caller of a failed operation gets the error. In addition, each error becomes an event for a program that
-//! watches the volume.
+//! I/O errors as events. The caller of a failed operation gets the error. Each error also becomes an event, for a program that watches the
+//! volume.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use crate::device::{Device, Durability, WrongTuple};
 use crate::error::Errno;
 use crate::units::{FilePos, InodeNo};
 
-/// The largest number of events that are stored until a caller takes them. If there are more, the oldest are dropped.
+/// The largest number of events that are stored until a caller takes them. If there are more events, the oldest are dropped.
 const KEPT: usize = 1024;
 
 /// The kind of access that failed.
@@ -19,7 +19,7 @@ pub enum Direction {
     DirectRead,
     /// A direct write of file data.
     DirectWrite,
-    /// A read or write of metadata. The position is a position on the device, and the inode is 0.
+    /// A read or write of metadata. Its position is a position on the device, and its inode is 0.
     Metadata,
 }
 
@@ -29,22 +29,22 @@ pub enum Direction {
 pub struct ErrorEvent {
     /// The kind of access.
     pub direction: Direction,
-    /// The file of the request.
+    /// The file that the request accessed.
     pub inode: InodeNo,
-    /// The position of the request in the file. For a direct read it is the start of its first logical block.
+    /// The position of the request in the file. For a direct read, this is the start of the first logical block.
     pub pos: FilePos,
-    /// The length of the complete request in bytes, and not of the part that failed. For a direct read, the range is rounded to whole
-    /// logical blocks, and ends with the last block of the file.
+    /// The length of the whole request in bytes, even if only a part failed. For a direct read, the range is extended to whole logical
+    /// blocks, and ends at the latest with the file's last block.
     pub len: u64,
     /// The device's errno.
     pub errno: Errno,
 }
 
-/// The events of a volume. EAGAIN is not an error and never becomes an event.
+/// The events of a volume. EAGAIN does not become an event, because it is not an I/O error.
 #[derive(Debug, Default)]
 pub struct Events {
     kept: Mutex<Kept>,
-    /// The device. After a read has failed with EILSEQ, the device reports which sectors were wrong.
+    /// The device. If a read fails with EILSEQ, the device reports the wrong sectors.
     device: Option<Arc<dyn Device>>,
     durability: Durability,
 }
@@ -55,12 +55,12 @@ struct Kept {
     dropped: u64,
     wrong: VecDeque<WrongTuple>,
     wrong_dropped: u64,
-    /// The number of all wrong sectors so far.
+    /// The number of wrong sectors since the volume was opened.
     wrong_count: u64,
 }
 
 impl Events {
-    /// The events of a volume on this device.
+    /// Creates the events of the volume on this device.
     pub(crate) fn of(device: &Arc<dyn Device>) -> Self {
         let durability = Durability::of(device.limits());
         Self { device: Some(Arc::clone(device)), durability, ..Self::default() }
@@ -74,7 +74,7 @@ impl Events {
         self.device.as_ref().map_or(Ok(()), |device| self.durability.flush(&**device))
     }
 
-    /// The state of the flushes of the volume's device, which all users of the device share.
+    /// The state of the flushes of the volume's device. All users of the device share it.
     pub(crate) fn durability(&self) -> &Durability {
         &self.durability
     }
@@ -108,8 +108,8 @@ impl Events {
     }
 
     /// Returns the sectors that did not match their protection tuples in reads since the last call, oldest first, and the number of older
-    /// ones that were dropped. The sectors are those of an [integrity device](crate::integrity), or of a device with its own protection
-    /// information.
+    /// sectors that were dropped. The sectors are sectors of an [integrity device](crate::integrity), or of a device with its own
+    /// protection information.
     #[must_use]
     pub fn take_wrong_tuples(&self) -> (Vec<WrongTuple>, u64) {
         let mut kept = self.lock();
@@ -126,13 +126,13 @@ impl Events {
         kept.wrong_count
     }
 
-    /// Takes the wrong sectors that the device has found.
+    /// Takes the list of wrong sectors from the device.
     fn gather(&self, kept: &mut Kept) {
         let found = self.device.as_ref().map(|device| device.take_wrong_tuples());
         let (found, dropped) = found.unwrap_or_default();
         if dropped > 0 {
-            // The device has dropped sectors that were newer than all sectors stored here. The stored sectors are dropped too, so that only
-            // the oldest are missing.
+            // The device has dropped sectors. They are newer than all sectors that are stored here. So the stored sectors are dropped too,
+            // and only the oldest sectors are missing.
             kept.wrong_dropped += dropped + kept.wrong.drain(..).count() as u64;
             kept.wrong_count += dropped;
         }

@@ -1,4 +1,4 @@
-//! Opens files by their paths, in volumes and in mounted file systems.
+//! Opens files by path, in volumes and in mounted file systems.
 
 use std::path::Path;
 
@@ -22,17 +22,17 @@ pub trait Files {
     ///
     /// # Errors
     /// `NotFound`, `NotADirectory`, `Loop`; `IsADirectory`, `WrongFileType`, `Encrypted`; `ReadOnly` if the options open the file for
-    /// writing and the store is read-only; `InvalidInput` for options that exclude each other; for a created file `Exists`, `NameTooLong`,
-    /// `NoSpace`, `Quota`.
+    /// writing and the store is read-only; `InvalidInput` for options that exclude each other. If a file is created, also `Exists`,
+    /// `NameTooLong`, `NoSpace`, `Quota`.
     fn open_with(&self, path: impl AsRef<Path>, options: FileOptions) -> Result<File>;
 
-    /// Creates a queue for the calling thread. The queue can be used with all files of the store.
+    /// Creates a queue for the calling thread. The queue serves all files of the store.
     ///
     /// # Errors
     /// `Io` if the kernel refuses to create the queue.
     fn queue(&self, options: &QueueOptions) -> Result<Queue>;
 
-    /// The engine of the queues. It is [`Engine::Auto`] only if the store is on a device of the caller.
+    /// The engine of the store's queues. It is [`Engine::Auto`] only if the caller has provided the device.
     fn engine(&self) -> Engine;
 
     /// Opens a regular file for reading with the traits of [`std::io`]. The cursor has a queue of its own, so it belongs to the calling

@@ -1,13 +1,13 @@
 //! Direct I/O on the files of a Linux file system, from user space, at the speed of the raw device.
 //!
-//! ironmap itself maps a range of a file to extents, and sends one request to the block device. The library has two entry points:
+//! ironmap itself maps a range of a file to extents, and sends one request to the block device. The library has two types to begin with:
 //!
 //! - A [`Volume`] is an unmounted file system. The library reads and writes ext2, ext3 and ext4. It reads XFS, and overwrites existing data
-//!   of XFS files; a write that would change XFS metadata is an error.
+//!   of XFS files. If a write would change XFS metadata, it fails.
 //! - A [`Host`] reads files of mounted ext2, ext3, ext4 and XFS file systems from the block device, while a lease on each file excludes
 //!   writers.
 //!
-//! The direct-I/O core is modelled on Linux's `fs/iomap`; the on-disk formats are Linux's own.
+//! The direct-I/O core is modelled on Linux's `fs/iomap`. The on-disk formats are the formats of Linux.
 //!
 //! Programs begin with `use ironmap::prelude::*;`.
 //!
@@ -31,8 +31,8 @@
 //! # }
 //! ```
 //!
-//! [`VolumeOptions`] opens a volume for writing, without its journal, or despite damage. [`Volume::fs`] returns the file system, whose
-//! calls take inode numbers in place of paths.
+//! [`VolumeOptions`] can open a volume for writing, without its journal, or in spite of damage. [`Volume::fs`] returns the file system,
+//! whose calls take inode numbers in place of paths.
 //!
 //! # Read a file
 //!
@@ -62,8 +62,8 @@
 //! # }
 //! ```
 //!
-//! A [direct](FileOptions::direct) handle refuses requests that `O_DIRECT` refuses. Other handles serve such requests through a copy. [`Files::cursor`]
-//! opens a file for the traits of [`std::io`], with a queue of its own.
+//! A [direct](FileOptions::direct) handle refuses the requests that `O_DIRECT` refuses. Other handles copy the data of these requests.
+//! [`Files::cursor`] opens a file for the traits of [`std::io`], with a separate queue.
 //!
 //! # Write a file
 //!
@@ -87,8 +87,8 @@
 //! # }
 //! ```
 //!
-//! On an ext4 volume that is open for writing, the library is a complete file system with Linux's journal. After [`sync`](Volume::sync) has
-//! returned, all changes that completed before the call survive a crash.
+//! On an ext4 volume that is open for writing, the library is a complete file system that uses Linux's journal format. After
+//! [`sync`](Volume::sync) has returned, all changes that completed before the call survive a crash.
 //!
 //! # Read a file of a mounted file system
 //!
@@ -105,9 +105,9 @@
 //! # }
 //! ```
 //!
-//! It is not an error if the kernel serves a file, and the bytes are the same. A program that opens the file for writing usually waits less
-//! than a millisecond. The kernel then serves the handle until the writer has closed the file; after that the library acquires the lease
-//! again. [`fs::host`] explains why this is safe.
+//! If the kernel serves a file, this is not an error, and the bytes are the same. If a program opens the file for writing, its open usually
+//! waits less than a millisecond. The kernel then serves the reads until this program has closed the file. After that, the library acquires
+//! the lease again. [`fs::host`] explains why this is safe.
 //!
 //! # Many requests in flight
 //!
@@ -141,13 +141,13 @@
 //! # }
 //! ```
 //!
-//! The queue owns the memory of a request in flight and returns the memory with the completion. So the kernel never writes to freed memory,
-//! even if a handle is dropped. With [registered buffers](Queue::register_buffers) the kernel does not pin the pages for each request. A
-//! queue belongs to its thread; [`Queue`] shows how an event loop uses a queue.
+//! While a request is in flight, the queue owns its memory. The completion returns the memory. So the kernel never writes to freed memory,
+//! even if a handle is dropped. If [buffers are registered](Queue::register_buffers), the kernel does not pin their pages for each request.
+//! A queue belongs to one thread. The documentation of [`Queue`] shows how an event loop uses a queue.
 //!
 //! # Programs
 //!
-//! The links work if `cargo doc` wrote this page to the `target` directory of the repository.
+//! The links are valid if `cargo doc` wrote this page to the `target` directory of the repository.
 //!
 //! | Program | Task |
 //! |---|---|
@@ -161,7 +161,7 @@
 //!
 //! # The layers
 //!
-//! A request passes each layer once on the way down and once on the way back. A read begins in [`File::read_at`].
+//! A request passes through each layer on the way to the device, and again on the way back. A read begins in [`File::read_at`].
 //!
 //! | Layer | Task |
 //! |---|---|
@@ -178,7 +178,7 @@
 //!
 //! # Errors
 //!
-//! An [`Error`] has a kind, the location on disk and the cause, and prints as one line. For a corrupt image the error names the block and
+//! An [`Error`] has a kind, the place on disk and the cause. It is printed as one line. For a corrupt image the error names the block and
 //! the field. I/O errors are also [events](events::Events), for programs that monitor the volume.
 //!
 //! # Make, tune, resize and check a volume
@@ -199,7 +199,7 @@
 //! # Units
 //!
 //! Positions in files, offsets on the device and block numbers are separate types ([`units`]), so the compiler refuses to mix them. Sizes
-//! are in bytes, except if a name contains `blocks`.
+//! are in bytes, unless the name contains `blocks`.
 
 mod cursor;
 pub mod error;
@@ -218,8 +218,8 @@ pub mod tools;
 pub mod units;
 mod volume;
 
-// These modules are public for the program, the fio engine, the tests and the benches, which inspect the library, inject faults and measure
-// each layer. They change with the library's layers. The items that users need are exported below.
+// These modules are public because the program, the fio engine, the tests and the benches use them to inspect the library, to inject faults
+// and to measure each layer. They change with the library's layers. The items that users need are exported below.
 #[doc(hidden)]
 pub mod bio;
 #[doc(hidden)]
@@ -264,7 +264,7 @@ pub use protection::{Field, Mismatch};
 pub use queue::{Queue, Readiness};
 pub use volume::{DirEntries, Volume, VolumeOptions};
 
-/// Compiles the example of README.md.
+/// Compiles and runs the example of README.md.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,4 +1,4 @@
-//! Opens files of mounted file systems, and makes their queues, as [`Volume`](crate::Volume) does for unmounted file systems.
+//! Opens files of mounted file systems and creates their queues. [`Volume`](crate::Volume) does the same for unmounted file systems.
 
 use std::fmt;
 use std::path::Path;
@@ -28,8 +28,8 @@ impl HostOptions {
         Self::default()
     }
 
-    /// The engine that sends requests for file data to the device. [`Engine::Auto`] uses io_uring if the kernel has it. With io_uring, a
-    /// read of a device that does not support NOWAIT completes before its submission returns.
+    /// The engine that transfers file data. [`Engine::Auto`] selects io_uring if the kernel supports it. If the device does not support
+    /// NOWAIT, each read through io_uring completes before its submission returns.
     #[must_use]
     pub fn engine(mut self, engine: Engine) -> Self {
         self.engine = engine;
@@ -37,12 +37,12 @@ impl HostOptions {
     }
 }
 
-/// Reads files of mounted ext2, ext3, ext4 and XFS file systems. A file is read from the device, around the kernel, while a lease keeps
-/// writers out. Otherwise the kernel reads the file. A clone of a host is cheap, and threads can share a host.
+/// Reads files of mounted ext2, ext3, ext4 and XFS file systems. While a lease on a file keeps writers out, the file is read directly from
+/// the device. Otherwise the kernel reads the file. A clone of a host costs little, and threads can share a host.
 ///
-/// One host serves any number of files. It opens each device once, and has one thread that handles breaks of leases. A device stays open
-/// until the host and all its files and queues are dropped. An open device does not prevent the unmount of its file system, but it prevents
-/// the removal of the device (`losetup -d`, `dmsetup remove`).
+/// One host serves any number of files. It opens each device once, and one thread handles broken leases. A device stays open until the host
+/// and all its files and queues are dropped. An open device does not prevent the unmount of its file system, but it prevents the removal of
+/// the device (`losetup -d`, `dmsetup remove`).
 ///
 /// A program that opens one of the files for writing waits until the lease is released. If the process of the host is stopped, that program
 /// waits for the time in `/proc/sys/fs/lease-break-time`. The host uses the signal SIGRTMAX-2.
@@ -58,16 +58,16 @@ impl fmt::Debug for Host {
 }
 
 impl Host {
-    /// Creates a host, and starts the thread that manages the leases.
+    /// Creates a host, and starts the thread that handles the leases.
     ///
     /// # Errors
-    /// `Io` if no thread can be started, or if io_uring was requested and is not available; `InvalidInput` for the engine dax.
+    /// `Io` if the thread cannot be started, or if io_uring was requested but is not available; `InvalidInput` for the engine dax.
     pub fn new(options: &HostOptions) -> Result<Self> {
         Self::start(options.engine, None)
     }
 
-    /// Creates a host that reads all data from a device of the caller. This device is a layer over the device of the file system, for
-    /// example one that injects faults.
+    /// Creates a host that reads all data from a device that the caller provides. This device is a layer over the device of the file
+    /// system, for example a layer that injects faults.
     ///
     /// # Errors
     /// The errors of [`new`](Self::new).
@@ -77,7 +77,7 @@ impl Host {
 
     fn start(engine: Engine, own: Option<Arc<dyn Device>>) -> Result<Self> {
         let served = match &own {
-            // A queue is opened as a test, so that an engine that is not available fails here and not when the first queue is created.
+            // A queue is opened as a test. If the engine is not available, the call fails here, and not when the first queue is created.
             None => open_queue(engine, &QueueOptions::new().depth(1))?.engine(),
             Some(_) => engine,
         };
@@ -88,8 +88,8 @@ impl Host {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Opens a regular file for reading. If the file cannot be read around the kernel, that is not an error: the kernel serves the file,
-    /// and [`File::host`] returns the reason.
+    /// Opens a regular file for reading. If the file cannot be read directly from the device, the call still succeeds. The kernel then
+    /// serves the file, and [`File::host`] returns the reason.
     ///
     /// # Errors
     /// The `Io` errors of `open(2)`; `IsADirectory`, `WrongFileType`.
@@ -97,10 +97,10 @@ impl Host {
         self.open_with(path, FileOptions::new())
     }
 
-    /// Opens a regular file for reading, like [`open`](Self::open), with options.
+    /// Opens a regular file for reading, as [`open`](Self::open) does, with options.
     ///
     /// # Errors
-    /// The errors of [`open`](Self::open); `ReadOnly` for writing.
+    /// The errors of [`open`](Self::open); `ReadOnly` if the options open the file for writing.
     pub fn open_with(&self, path: impl AsRef<Path>, options: FileOptions) -> Result<File> {
         if options.writes() || options.create || options.create_new || options.truncate {
             let error = Error::read_only("host files can only be read");
@@ -119,11 +119,11 @@ impl Host {
         Ok(HostHandle::new(open, options.direct).into())
     }
 
-    /// The attributes of a file, as `stat` returns them, and the generation of its inode (`FS_IOC_GETVERSION`). Symbolic links are followed.
-    /// `flags` and `project` are not filled.
+    /// The attributes of a file, as `stat` returns them. The call follows symbolic links. It also returns the generation of the inode
+    /// (`FS_IOC_GETVERSION`). The fields `flags` and `project` are not set.
     ///
-    /// The generation distinguishes two files that have the same inode number at different times. It is 0 if the file system has no
-    /// generations, or if the caller may not read the file.
+    /// Two files may have the same inode number at different times. They then have different generations. The generation is 0 if the file
+    /// system has no generations, or if the caller may not read the file.
     ///
     /// # Errors
     /// The `Io` errors of `stat(2)`.
@@ -146,7 +146,7 @@ impl Host {
         Ok(Queue::new(device, options, shared.owner, Some(lanes), events))
     }
 
-    /// The I/O errors of requests to this host's files.
+    /// The I/O errors of requests to files of this host.
     #[must_use]
     pub fn events(&self) -> &Events {
         &self.shared.events

@@ -1,7 +1,7 @@
-//! A macro for types that can get more fields, such as options and attributes. The types are `#[non_exhaustive]`, so a program creates a
-//! value by `Type::new(...).field(value)`. Such code still compiles when a field is added.
+//! Macros for types to which fields can be added later, such as options and attributes. The types are `#[non_exhaustive]`, so a program
+//! creates a value by `Type::new(...).field(value)`. Such code still compiles after a field was added.
 
-/// Defines a method for each field, which sets it.
+/// Defines a method for each field. The method sets the field.
 macro_rules! setters {
     ($type:ident { $($field:ident: $value:ty),+ $(,)? }) => {
         impl $type {
@@ -17,7 +17,7 @@ macro_rules! setters {
     };
 }
 
-/// Defines a method for each field of options, which sets the field. The documentation of a method stands before its field.
+/// Defines a method for each field of options. The method sets the field. The documentation of the method is the comment before the field.
 macro_rules! options {
     ($type:ident { $($(#[$doc:meta])+ $field:ident: $value:ty),+ $(,)? }) => {
         impl $type {

@@ -1,4 +1,4 @@
-//! Makes, tunes and resizes volumes that are not open. No external program runs, and no root is needed for an image file.
+//! Creates, tunes and resizes volumes that are not open. No external program is run. An image file needs no root permissions.
 //!
 //! ```
 //! use ironmap::fs::Clock;
@@ -20,7 +20,7 @@
 //! }
 //! ```
 //!
-//! The crate ironmap-image makes images with content, and resizes an image file together with its volume.
+//! The crate ironmap-image creates images with content. It can also resize an image file together with its volume.
 
 use std::sync::Arc;
 
@@ -71,32 +71,33 @@ pub fn make(device: &dyn Device, options: &MkfsOptions) -> Result<Superblock> {
     mkfs(device, options)
 }
 
-/// Changes the superblock of an ext4 volume and all its backups. The device must be open for writing. Returns the new superblock. A volume
-/// that needs recovery is recovered first, which counts as a mount. The clock gives the time of this write.
+/// Changes the superblock of an ext4 volume and all of its backups. The device must be open for writing. Returns the new superblock. A
+/// volume that needs recovery is first recovered, which counts as a mount. The time of the change comes from the clock.
 ///
 /// # Errors
-/// `InvalidInput` for impossible values; `Unsupported` with the name of the feature and an alternative; `ReadOnly` for features that are
-/// not written; `Busy`, `Corrupt`; the errors of the device. An error before the first write leaves the device unchanged, except for a
-/// recovery.
+/// `InvalidInput` for impossible values; `Unsupported` with the name of the feature and an alternative; `ReadOnly` if the volume has
+/// features that ironmap does not write; `Busy`, `Corrupt`; the errors of the device. An error before the first write leaves the device
+/// unchanged, unless the volume was recovered.
 pub fn tune(device: &Arc<dyn Device>, options: &TuneOptions, clock: Clock) -> Result<Superblock> {
     check_ext4(&**device, "xfs_admin and xfs_io change the settings of XFS")?;
     ext4::tune(device, options, clock)
 }
 
-/// Grows or shrinks an ext4 volume. The device must be open for writing. A volume that needs recovery is recovered first, which counts as a
-/// mount. The clock gives the time of this write. If the last group would be barely larger than its metadata, the group is omitted, so the
+/// Grows or shrinks an ext4 volume. The device must be open for writing. A volume that needs recovery is first recovered, which counts as a
+/// mount. The time of the change comes from the clock. If the last group would be hardly larger than its metadata, it is omitted. So the
 /// new size may be smaller than requested.
 ///
 /// # Errors
 /// `InvalidInput` for impossible sizes; `Unsupported` with the name of the feature and an alternative; `NoSpace` with the smallest possible
-/// size; `ReadOnly` for features that are not written; `Busy`, `Corrupt`; the errors of the device. An error before the first write leaves
-/// the device unchanged, except for a recovery.
+/// size; `ReadOnly` if the volume has features that ironmap does not write; `Busy`, `Corrupt`; the errors of the device. An error before
+/// the first write leaves the device unchanged, unless the volume was recovered.
 pub fn resize(device: &Arc<dyn Device>, options: &ResizeOptions, clock: Clock) -> Result<Resized> {
     check_ext4(&**device, XFS_SIZES)?;
     ext4::resize(device, options, clock)
 }
 
-/// The smallest size that [`resize`] can give the ext4 volume on a device. The steps are tried in memory, and nothing is written.
+/// The smallest size to which [`resize`] can shrink the ext4 volume on a device. The steps of the resize are tried in memory, and nothing
+/// is written.
 ///
 /// # Errors
 /// The errors of [`resize`].
@@ -121,7 +122,7 @@ pub fn check_empty(device: &dyn Device) -> Result<()> {
     found.map_or(Ok(()), |what| Err(Error::new(ErrorKind::Exists, what)))
 }
 
-/// The block size of the file system on a device; `None` if its format is not known or its superblock is damaged.
+/// The block size of the file system on a device. `None` if the format is not known or the superblock is damaged.
 ///
 /// # Errors
 /// The errors of the device.
@@ -130,8 +131,8 @@ pub fn block_size(device: &dyn Device) -> Result<Option<usize>> {
     Ok(footprint_on(device)?.and_then(Result::ok).map(|footprint| footprint.block_size))
 }
 
-/// Refuses a device if its tail, from byte `from` on, is in use. A file system that extends into the tail is always refused. Data whose end
-/// is not known are refused too, except if `lost` permits their loss.
+/// Refuses a device if its tail, from byte `from` on, is in use. If a file system extends into the tail, the device is always refused. If
+/// it is unknown where the data end, the device is refused unless `lost` permits the loss of these data.
 ///
 /// # Errors
 /// `Exists`; the errors of the device.
@@ -162,7 +163,7 @@ pub fn check_tail(device: &dyn Device, from: u64, lost: TailLoss) -> Result<()> 
     }
 }
 
-/// Refuses a device without ext2, ext3 or ext4. For XFS the error names an alternative.
+/// Refuses a device without ext2, ext3 or ext4. If the device contains XFS, the error names an alternative.
 fn check_ext4(device: &dyn Device, of_xfs: &str) -> Result<()> {
     let format = if device.size() < SMALLEST { None } else { find_format(device)? };
     match format.map(|format| format.name) {
@@ -174,14 +175,14 @@ fn check_ext4(device: &dyn Device, of_xfs: &str) -> Result<()> {
     }
 }
 
-/// The part of a device that its file system uses; `None` if no format is found. The inner error is the reason why the part is not known.
+/// The part of a device that its file system uses. `None` if no known format is found. The inner error states why the part is not known.
 fn footprint_on(device: &dyn Device) -> Result<Option<Result<Footprint>>> {
     if device.size() < SMALLEST {
         return Ok(None);
     }
     let Some(format) = find_format(device)? else { return Ok(None) };
     match (format.footprint)(device) {
-        // An I/O error does not mean that the file system is damaged, so it is an error of this function.
+        // An I/O error does not mean that the file system is damaged. So this function returns it as an error.
         Err(error) if matches!(error.kind(), ErrorKind::Io(_)) => Err(error),
         footprint => Ok(Some(footprint)),
     }
@@ -192,12 +193,13 @@ mod tests {
     use super::*;
     use crate::device::{Faults, Ram, Sim};
 
-    /// A superblock that cannot be read is an error, and does not count as damaged: the file system may be undamaged.
+    /// If the superblock cannot be read, this function returns an error. The superblock does not count as damaged, because it may be
+    /// intact.
     #[test]
     fn a_superblock_that_cannot_be_read_is_an_error() {
         let ram: Arc<dyn Device> = Arc::new(Ram::new(8 << 20));
         make(&*ram, &MkfsOptions::default()).unwrap();
-        // The second half of the superblock cannot be read. The first half identifies the format.
+        // The second half of the superblock cannot be read. The first half is enough to identify the format.
         let faults = Faults { bad_sectors: [3].into(), ..Faults::default() };
         let sim = Sim::new(ram, faults);
         let found = check_tail(&sim, 1 << 20, TailLoss::DamagedVolume);

@@ -1,8 +1,8 @@
 //! The units of positions and addresses. Each unit is a separate type.
 //!
 //! A byte position in a file, a byte offset on the device and a block number are all integers. A program that confuses two of them would
-//! read the wrong data without an error. With separate types, the compiler refuses such a program. Conversions between units take the block
-//! size that they need.
+//! read wrong data without an error. Because each of them has a separate type, the compiler refuses such a program. A conversion between
+//! two units takes the block size as an argument.
 
 use std::fmt;
 use std::ops::{Add, AddAssign};
@@ -15,7 +15,7 @@ macro_rules! unit {
         pub struct $name(pub u64);
 
         impl $name {
-            /// The sum with a distance in the same unit, or `None` if the sum overflows.
+            /// Adds a distance in the same unit. Returns `None` if the sum overflows.
             #[must_use]
             pub fn checked_add(self, distance: u64) -> Option<Self> {
                 self.0.checked_add(distance).map(Self)
@@ -43,8 +43,8 @@ impl From<u64> for FilePos {
 impl Add<u64> for FilePos {
     type Output = Self;
 
-    /// The position that is `bytes` larger. As with integers, the sum must not overflow; [`checked_add`](Self::checked_add) detects an
-    /// overflow.
+    /// The position that is `bytes` larger. The caller ensures that the sum does not overflow; [`checked_add`](Self::checked_add) detects
+    /// an overflow.
     fn add(self, bytes: u64) -> Self {
         Self(self.0 + bytes)
     }
@@ -57,16 +57,16 @@ impl AddAssign<u64> for FilePos {
 }
 
 unit! {
-    /// A byte offset on the device, counted from the start of the file system. If the file system is in a partition, a lower layer adds the
-    /// start of the partition.
+    /// A byte offset on the device, from the start of the file system. If the file system is in a partition, a lower layer adds the start
+    /// of the partition.
     DevOffset
 }
 unit! {
-    /// A block of a file, counted from the file's start in file-system blocks.
+    /// The number of a block in a file. The unit is the block of the file system.
     FileBlock
 }
 unit! {
-    /// A block of the file system, counted from the start of the device in file-system blocks.
+    /// The number of a block on the device, from the start of the file system. The unit is the block of the file system.
     FsBlock
 }
 unit! {
@@ -80,20 +80,20 @@ impl From<u64> for InodeNo {
     }
 }
 
-/// The size of a file-system block: a power of two, 512 bytes to 64 KiB.
+/// The size of a file system's blocks: a power of two from 512 bytes to 64 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockSize {
     shift: u8,
 }
 
 impl BlockSize {
-    /// The block size of `1 << shift` bytes; `None` outside 512 bytes to 64 KiB.
+    /// The block size of `1 << shift` bytes. `None` if this is less than 512 bytes or more than 64 KiB.
     #[must_use]
     pub const fn from_shift(shift: u8) -> Option<Self> {
         if shift >= 9 && shift <= 16 { Some(Self { shift }) } else { None }
     }
 
-    /// log2 of the size in bytes.
+    /// The logarithm to base two of the size in bytes.
     #[must_use]
     pub const fn shift(self) -> u8 {
         self.shift
@@ -105,13 +105,13 @@ impl BlockSize {
         1 << self.shift
     }
 
-    /// The block that contains a position.
+    /// The block that contains a position of the file.
     #[must_use]
     pub const fn block_of(self, pos: FilePos) -> FileBlock {
         FileBlock(pos.0 >> self.shift)
     }
 
-    /// The distance of a position from the start of its block, in bytes.
+    /// The distance in bytes from the start of the block to a position.
     #[must_use]
     pub const fn offset_in(self, pos: FilePos) -> usize {
         (pos.0 & ((1 << self.shift) - 1)) as usize
@@ -129,13 +129,13 @@ impl BlockSize {
         DevOffset(block.0 << self.shift)
     }
 
-    /// The block at a device offset.
+    /// The block that contains a device offset.
     #[must_use]
     pub const fn fs_block_of(self, offset: DevOffset) -> FsBlock {
         FsBlock(offset.0 >> self.shift)
     }
 
-    /// The number of blocks for `bytes`, rounded up.
+    /// The number of blocks that `bytes` bytes need, rounded up.
     #[must_use]
     pub const fn blocks_for(self, bytes: u64) -> u64 {
         bytes.div_ceil(1 << self.shift)

@@ -35,23 +35,21 @@ bitflags! {
         const DSYNC = 0x4;
         /// The device writes all of the data or nothing (`RWF_ATOMIC`).
         const ATOMIC = 0x8;
-        /// If a read fails with EILSEQ because the data do not match their checksums, the queue repeats the read into memory of its own.
-        /// The reason for the repeat is that another thread may have written to the memory of the caller during the read. Devices ignore
-        /// this flag.
+        /// If a read fails with EILSEQ (the data do not match their checksums), the queue repeats the read into its own memory, because
+        /// another thread may have changed the caller's memory during the read. Devices ignore this flag.
         const REREAD = 0x10;
     }
 }
 
 impl BioFlags {
-    /// Whether the device must obey any of the flags. It ignores only [`REREAD`](Self::REREAD).
+    /// Whether a flag is set that the device must obey. The device ignores only [`REREAD`](Self::REREAD).
     #[inline(always)]
     pub(crate) fn concern_device(self) -> bool {
         self.intersects(Self::all().difference(Self::REREAD))
     }
 }
 
-/// The target of a bio among its queue's devices: the device that the queue was made for, or an
-/// [attached](crate::device::DeviceQueue::attach) one.
+/// Identifies the device of a bio: the device that the queue was made for, or an [attached](crate::device::DeviceQueue::attach) device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dev(pub(crate) u32);
 
@@ -61,26 +59,26 @@ impl Dev {
 }
 
 impl CompletionWork {
-    /// The work that must be done before a write is complete.
+    /// The parts of the work that must end before the write is reported as complete.
     pub(crate) const BEFORE_COMPLETION: Self = Self::DATASYNC.union(Self::SYNC).union(Self::REMAP);
 }
 
 bitflags! {
-    /// The work that remains after a successful write. An overwrite of written blocks leaves none.
+    /// The work that remains after the device has written the data. After an overwrite of written blocks, no work remains.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct CompletionWork: u8 {
-        /// The write was made to an unwritten extent, which must be converted.
+        /// The data were written to an unwritten extent, which must be converted to a written extent.
         const CONVERT = 0x1;
-        /// The write ends beyond the file's size.
+        /// The write ends past the end of the file, so the file's size must grow.
         const GROW = 0x2;
-        /// The file is to be synced, as `fdatasync` does it.
+        /// The file must be synced as `fdatasync` does it.
         const DATASYNC = 0x4;
-        /// The file is to be synced, as `fsync` does it.
+        /// The file must be synced as `fsync` does it.
         const SYNC = 0x8;
-        /// The write was made to new blocks that replace shared ones. The new blocks enter the file's extent map before the write is
-        /// reported as complete. Until then, reads use the old blocks.
+        /// The data were written to new blocks, because the file shares its old blocks with other files. The new blocks enter the file's
+        /// extent map before the write is reported as complete. Until then, reads use the old blocks.
         const REMAP = 0x20;
-        /// The write has reserved a range past the end of the file. No append gets this range before the write ends.
+        /// The write has reserved a range past the end of the file. No append writes to this range before the write ends.
         const RESERVED = 0x10;
     }
 }
@@ -88,27 +86,27 @@ bitflags! {
 /// The request that a bio belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BioEnd {
-    /// A whole request in one bio, with everything that its completion needs.
+    /// A bio that is a whole request, with all values that the end of the request needs.
     Whole {
-        /// The caller's name for the request.
+        /// The token with which the caller identifies the request.
         token: u64,
-        /// The file, for an error event.
+        /// The file's inode number, for an error event.
         inode: InodeNo,
         /// The position in the file, for an error event.
         pos: FilePos,
     },
-    /// A whole request to a file that can change. The file's content is locked until the request ends.
+    /// A bio that is a whole request to a file that can change. The file's content is locked until the request ends.
     Live {
-        /// The caller's name for the request.
+        /// The token with which the caller identifies the request.
         token: u64,
         /// The position in the file.
         pos: FilePos,
-        /// The slot of the file in its queue.
+        /// The index of the file in its queue's table of files.
         slot: u32,
-        /// The work that remains after a successful write.
+        /// The work that remains after the device has written the data.
         left: CompletionWork,
     },
-    /// A part of a request. The queue keeps the state of the request.
+    /// A bio that is a part of a request. The queue stores the state of the request.
     Part {
         /// The request's index in its queue.
         request: u32,
@@ -118,8 +116,8 @@ pub enum BioEnd {
 }
 
 impl BioEnd {
-    /// The token of a whole request that needs no more work after a full transfer, and the slot of its file if the file can change. `None`
-    /// for all other bios.
+    /// Returns the token, and the file's index if the file can change, for a bio that is a whole request and that needs no more work after
+    /// a full transfer. Returns `None` for all other bios.
     #[inline(always)]
     pub(crate) fn whole(&self) -> Option<(u64, Option<u32>)> {
         match *self {
@@ -156,12 +154,12 @@ pub struct Done {
     pub result: Result<usize, Errno>,
 }
 
-/// The result of a bio that was a whole request, transferred all its bytes, and needs no more work.
+/// The result of a bio that was a whole request, transferred all of its bytes, and needs no more work.
 #[derive(Debug)]
 pub struct Whole {
-    /// The caller's name for the request.
+    /// The token with which the caller identifies the request.
     pub token: u64,
-    /// The slot of the request's file, if the file can change.
+    /// The index of the request's file in the queue's table of files, if the file can change.
     pub slot: Option<u32>,
     /// The memory that was read into or written from.
     pub memory: Memory,
@@ -191,7 +189,7 @@ impl Done {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Completion {
-    /// The caller's name for the request.
+    /// The token with which the caller identifies the request.
     pub token: u64,
     /// The memory that the request was started with.
     pub memory: Memory,
@@ -203,8 +201,8 @@ impl Completion {
     /// The bytes that were transferred, and the buffer that the request was started with.
     ///
     /// # Errors
-    /// The error of the request. The buffer is then freed; a caller that needs the buffer takes [`memory`](Self::memory) instead.
-    /// `InvalidInput` if the request had several buffers.
+    /// The error of the request. In this case the buffer is freed; a caller that needs the buffer uses the field [`memory`](Self::memory)
+    /// instead. `InvalidInput` if the request had several buffers.
     pub fn into_buffer(self) -> error::Result<(usize, Buffer)> {
         let count = self.result?;
         match self.memory {

@@ -49,10 +49,10 @@ pub(crate) fn cut_mut<'b>(
     within_mut(bufs, range).map(IoSliceMut::new).collect()
 }
 
-/// Computes, for each buffer in turn, which of its bytes are in a range.
+/// Computes for each buffer, one after the other, which of its bytes are in a range.
 struct Cutter {
     range: Range<usize>,
-    /// The first byte of the next buffer.
+    /// The position of the next buffer's first byte.
     start: usize,
 }
 
@@ -73,8 +73,8 @@ impl Cutter {
 mod tests {
     use super::*;
 
-    /// A range contains the same bytes, however the memory is divided into buffers. The test divides ten bytes into three buffers in every
-    /// possible way.
+    /// A range contains the same bytes for every division of the memory into buffers. The test divides ten bytes into three buffers in
+    /// every possible way.
     #[test]
     fn a_range_is_the_same_however_the_memory_is_divided() {
         let whole: Vec<u8> = (0..10).collect();

@@ -14,7 +14,7 @@ use crate::error::Errno;
 use crate::sys::{Narrow, Wide};
 use crate::units::DevOffset;
 
-/// A queue of any device. A request selects the kind of queue once; the code after that is monomorphized for the kind.
+/// A queue of any device. Each request matches on the variant once. The code after this match is compiled separately for each variant.
 #[allow(
     clippy::large_enum_variant,
     reason = "a thread has one queue, and a box would cost a load in every request"
@@ -30,7 +30,7 @@ pub enum AnyQueue {
     Dax(Immediate<DaxTransfer>),
     /// See [`Null`](super::Null).
     Null(Immediate<NullTransfer>),
-    /// A queue of any other device, called through a trait object. A further variant of this enum would make every request slower.
+    /// A queue of any other device, called through a trait object. Another variant of this enum would make every request slower.
     Other(OtherQueue),
 }
 
@@ -41,7 +41,7 @@ impl AnyQueue {
         Self::Other(OtherQueue { below: Box::new(queue) })
     }
 
-    /// The engine of the queue. `Auto` stands for a device that another program implements, or a device over another device.
+    /// The engine of the queue. The result is `Auto` for a device that another program implements, and for a device over another device.
     pub(crate) fn engine(&self) -> Engine {
         match self {
             Self::Psync(_) => Engine::Psync,
@@ -58,8 +58,8 @@ impl AnyQueue {
         with_queue!(self, queue => queue)
     }
 
-    /// Returns the queue as a trait object in a separate type. Code for rare requests that uses this type is compiled once, and not for
-    /// each kind of queue.
+    /// Returns the queue as a trait object in a separate type. Code that uses this type is compiled once instead of once for each kind of
+    /// queue. Only rare requests use it.
     pub(crate) fn through_table(&mut self) -> Through<'_> {
         Through::new(self.as_dyn())
     }
@@ -96,8 +96,8 @@ macro_rules! with_queue {
 }
 pub(crate) use with_queue;
 
-/// Each call selects the variant once. Queues that use this queue, and callers that drive a device without a file system, call these
-/// methods.
+/// Each method matches on the variant once. Its callers are queues that send requests to this queue, and programs that use a device without
+/// a file system.
 impl DeviceQueue for AnyQueue {
     through_queue!(requests, with_queue);
     through_queue!(resources, with_queue);

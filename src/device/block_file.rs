@@ -1,4 +1,4 @@
-//! An open block device or image file, its size and its limits: the common part of all devices that use a file.
+//! An open block device or image file, with its size and its limits. All devices that use a file contain this type.
 
 use std::fs::File;
 use std::io::IoSlice;
@@ -36,8 +36,8 @@ pub struct OpenMode {
     /// Requests bypass the page cache (`O_DIRECT`). If the file system of an image refuses such requests, they use the page cache, and
     /// [`BlockFile::notice`] returns a line that reports it.
     pub direct: bool,
-    /// Fail if another program has the device mounted, attached or locked. A measurement of the raw device of an open volume clears this
-    /// field.
+    /// The open fails if another program has the device mounted, attached or locked. A benchmark that measures the raw device of an open
+    /// volume sets this field to false.
     pub exclusive: bool,
     /// Open for reading and writing.
     pub write: bool,
@@ -60,7 +60,7 @@ pub struct BlockFile {
     size: u64,
     writable: bool,
     is_device: bool,
-    /// Declared after the file, so that the file is closed first.
+    /// This field is declared after the file, so that the file is closed first.
     hold: Arc<Hold>,
     limits: Limits,
     notice: Option<String>,
@@ -149,8 +149,8 @@ impl BlockFile {
     }
 
     /// Opens the device for a volume. The function `block` returns the length of the volume's blocks in bytes, or `None` if the device
-    /// contains no known volume. If the shortest direct request is longer than a block, all requests use the page cache, which reads and
-    /// writes longer units.
+    /// contains no known volume. If the shortest direct request is longer than a block, all requests use the page cache, because the page
+    /// cache accepts requests of any length.
     ///
     /// # Errors
     /// The errors of [`open`](Self::open).
@@ -174,7 +174,7 @@ impl BlockFile {
         Self::open_buffered(path, mode, &why).map(Arc::new)
     }
 
-    /// Opens an NVMe namespace through its character device. The result is the block device of the namespace, but requests are sent as NVMe
+    /// Opens an NVMe namespace through its character device. Also opens the block device of the namespace. Requests are sent as NVMe
     /// commands.
     fn open_namespace(path: &Path, mode: &OpenMode) -> Result<Self> {
         let namespace = Namespace::open(path)?;
@@ -188,12 +188,13 @@ impl BlockFile {
         Ok(Self { path: path.to_owned(), limits, namespace: Some(namespace), ..block })
     }
 
-    /// The NVMe namespace, if it was opened through its character device and its commands need no tuples.
+    /// The NVMe namespace, if it was opened through its character device and its blocks have no metadata, so that its commands need no
+    /// tuples.
     pub(super) fn namespace(&self) -> Option<&Namespace> {
         self.namespace.as_ref().filter(|namespace| namespace.id().metadata == 0)
     }
 
-    /// The NVMe namespace, if it was opened through its character device and its commands need tuples.
+    /// The NVMe namespace, if it was opened through its character device and its blocks have metadata, so that its commands need tuples.
     pub(super) fn protected_namespace(&self) -> Option<&Namespace> {
         self.namespace.as_ref().filter(|namespace| namespace.id().metadata != 0)
     }
@@ -209,7 +210,7 @@ impl BlockFile {
         &self.path
     }
 
-    /// A line for the user about settings that could not be applied as requested.
+    /// A line for the user, if a setting could not be applied as requested.
     #[must_use]
     pub fn notice(&self) -> Option<&str> {
         self.notice.as_deref()
@@ -234,7 +235,7 @@ impl BlockFile {
         self.base.saturating_add(at.0)
     }
 
-    /// One `preadv2` at an offset of the file.
+    /// Calls `preadv2` once, at an offset of the file.
     pub(crate) fn read_once(
         &self,
         bufs: &mut [std::io::IoSliceMut<'_>],
@@ -252,8 +253,8 @@ impl BlockFile {
         self.file.as_fd()
     }
 
-    /// The locks on the file, and the mark that the file is being written. A device that outlives this `BlockFile` keeps a reference to
-    /// them.
+    /// The locks on the file, and the mark that this process writes the file. A device that is dropped after this `BlockFile` keeps a
+    /// reference to them.
     pub(super) fn hold(&self) -> Arc<Hold> {
         Arc::clone(&self.hold)
     }
@@ -283,7 +284,7 @@ impl BlockFile {
             let start = pos - skip as u64;
             let want = (skip + buf.len() - done).next_multiple_of(unit as usize).min(bounce.len());
             let count = (want - skip).min(buf.len() - done);
-            // The image may end within its last block, but a direct read must request the whole block.
+            // The image may end within its last block, but a direct read must request the whole block. So such a read is short.
             self.fill(&mut bounce[..want], DevOffset(start), skip + count)?;
             buf[done..done + count].copy_from_slice(&bounce[skip..skip + count]);
             done += count;
@@ -328,7 +329,7 @@ impl BlockFile {
         }
     }
 
-    /// Frees the space of a range: on a device, or in the file system of an image.
+    /// Frees the space of a range: the kernel discards the range of a block device, or makes a hole in an image.
     pub(super) fn discard(&self, at: DevOffset, len: u64) -> Result<()> {
         let pos = self.absolute(at);
         let result = if self.is_device {
@@ -360,7 +361,7 @@ impl BlockFile {
         zeroed.map_err(|errno| self.failed("zeros", errno, pos))
     }
 
-    /// For an image, the first range at or after `at` that is not a hole. For a block device, the range from `at` to the end.
+    /// Returns the first range at or after `at` that is not a hole of the image. On a block device, returns the range from `at` to the end.
     pub(super) fn data_from(&self, at: DevOffset) -> Result<Range<DevOffset>> {
         let end = DevOffset(self.size);
         if self.is_device || at == end {
@@ -386,7 +387,7 @@ impl BlockFile {
         }
     }
 
-    /// The length of the shortest direct request, if this length is greater than when the device was opened.
+    /// Returns the present length of the shortest direct request, if this length has grown since the device was opened.
     fn longer_requests(&self) -> Option<u32> {
         let stat = rustix::fs::fstat(&self.file).ok().filter(|_| self.limits.direct)?;
         let limits = match self.is_device {
@@ -425,13 +426,13 @@ fn measure(file: &File, stat: &Stat, direct: bool) -> (Limits, Option<DeviceProt
     let queue = queue_of(stat.st_rdev);
     let protection = DeviceProtection::of(file.as_fd(), &queue);
     let limits = device_limits(file, &queue, direct);
-    // If the device has protection information, the kernel computes tuples from the caller's memory, which must not change. sysfs does not
-    // report this as `stable_writes`.
+    // If the device has protection information, the kernel computes tuples from the caller's memory. So this memory must not change during
+    // a write, although `stable_writes` in sysfs does not state this.
     let stable_writes = limits.stable_writes || protection.is_some();
     (Limits { stable_writes, ..limits }, protection)
 }
 
-/// The start and the length of the part that the device consists of, for a block device or an image of `whole` bytes.
+/// The start and the length of the part that `mode` selects. Without a selection, the part is the whole file of `whole` bytes.
 fn window(path: &Path, mode: &OpenMode, whole: u64) -> Result<(u64, u64)> {
     let (base, size) = mode.window.unwrap_or((0, whole));
     if base.checked_add(size).is_none_or(|end| end > whole) {

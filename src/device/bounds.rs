@@ -10,15 +10,14 @@ use crate::bio::{Bio, BioFlags, BioOp, Buffer, Dev, Done, Whole};
 use crate::error::{Errno, Error, Result};
 use crate::units::DevOffset;
 
-/// The proof that a request is within its device. Only this crate and the methods of [`Device`](super::Device) can create a proof, so a
-/// caller cannot call a method whose name ends in `_within`. A device that uses another device calls the methods of that device without
-/// this suffix, which check the range again. The proof for the upper device is not valid for the lower device, and must not be passed to
-/// it.
+/// The proof that a request is within its device. Only this crate and the methods of [`Device`](super::Device) can create a proof, so other
+/// crates cannot call a method whose name ends in `_within`. A device over another device must not pass its own proof to the device below,
+/// because the proof is not valid for that device. So it calls the methods without the suffix, which check the range again.
 #[derive(Clone, Copy, Debug)]
 pub struct InRange(());
 
 impl InRange {
-    /// The proof for requests of a volume's or a host's queue. The block maps of the files limit these requests.
+    /// The proof for requests of a queue of a volume or a host. Each of these requests uses a position from a file's block map.
     pub(crate) const BY_THE_MAP: Self = Self(());
     /// The proof for requests of a [`BoundedQueue`], which checks each request.
     pub(super) const BY_THE_QUEUE: Self = Self(());
@@ -39,15 +38,15 @@ fn is_within(end: u64, at: DevOffset, len: u64) -> bool {
     len <= end && at.0 <= end - len
 }
 
-/// The queue of a device for callers that drive the device without a file system. A request past the end of its device fails with EINVAL,
-/// and nothing is transferred. The caller can pop a refused bio as soon as `submit` has returned. [`readiness`](DeviceQueue::readiness) is
-/// not signalled for a refused bio, so an event loop must pop before it waits.
+/// A device's queue for callers that use the device without a file system. A request past the end of its device fails with EINVAL, and
+/// transfers nothing. The caller can pop this refused bio as soon as `submit` has returned. A refused bio does not signal
+/// [`readiness`](DeviceQueue::readiness), so an event loop must pop before it waits.
 pub struct BoundedQueue {
     below: AnyQueue,
-    /// The end of each device, indexed by the device's number. The entry of a detached file permits every position, because the queue below
-    /// refuses the file's number.
+    /// The end of each device, indexed by the device's number. After a file is detached, its entry permits every position, because the
+    /// queue below refuses every request to this file.
     ends: Vec<u64>,
-    /// Bios that failed before they were submitted.
+    /// Bios that were refused because they end past the end of their device.
     refused: Vec<Done>,
 }
 
@@ -56,14 +55,14 @@ impl BoundedQueue {
         Self { below, ends: vec![end.0], refused: Vec::new() }
     }
 
-    /// Returns the queue without the checks, for a benchmark of the bare device that itself limits its positions.
+    /// Returns the queue without the checks. Only a benchmark of the raw device, which checks its own positions, uses it.
     #[doc(hidden)]
     #[must_use]
     pub fn unbounded(self) -> AnyQueue {
         self.below
     }
 
-    /// The inner queue, whose variant is the kind of device.
+    /// The queue below. Its variant shows the kind of device.
     #[must_use]
     pub fn kind(&self) -> &AnyQueue {
         &self.below

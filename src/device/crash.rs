@@ -10,15 +10,16 @@ use super::{Device, Entry, Log, Ram};
 use crate::error::{Error, Result};
 use crate::units::DevOffset;
 
-/// The name of one state of a device after a power cut. The same base, log and name give the same state. The text of a name is
-/// `seed:cut:subset`, all hexadecimal.
+/// The name of one state of a device after a power cut. The same base, log and name always produce the same state. The text form of a name
+/// is `seed:cut:subset`, all hexadecimal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CrashState {
     /// The seed of all random choices.
     pub seed: u64,
     /// The number of entries of the log before the power cut.
     pub cut: usize,
-    /// The selection of writes that are present although they were not durable: none for 0, all for 1, otherwise a random selection.
+    /// Selects the writes that are present although they were not durable: 0 selects none, 1 selects all, and any other number is a random
+    /// selection.
     pub subset: u32,
 }
 
@@ -45,38 +46,39 @@ impl FromStr for CrashState {
 
 /// The states that a device can have after a crash.
 ///
-/// Writes that were durable when power failed are present. A write or discard is durable if it was acknowledged and has
-/// [FUA](Entry::Write::fua), or if it was acknowledged before the issue of a flush that was also acknowledged. Each other write can be
-/// present completely, in part or not at all, in units of the device's logical block. On a device without a volatile cache every
-/// acknowledged write is durable. Failed writes, and writes that a failed flush should have made durable, never become durable, even after
-/// later flushes.
+/// Every write that was durable at the power cut is present. A write or discard is durable in two cases: it was acknowledged and has
+/// [FUA](Entry::Write::fua), or a flush that was issued after its acknowledgement was acknowledged too. Each other write can be present
+/// completely, in part or not at all, in units of the device's logical block. On a device without a volatile cache every acknowledged write
+/// is durable. A failed write never becomes durable. If a flush fails, the writes that it covers never become durable, even after later
+/// flushes.
 #[derive(Debug)]
 pub struct Crashes {
     base: Ram,
     log: Log,
     atomic: Vec<Atomic>,
-    /// `fates` follows the log up to the last state's cut. `durable` is the base with all changes that no later entry can undo.
+    /// `fates` describes the log up to the cut of the state that was requested last. `durable` is the base with all changes that no later
+    /// entry of the log can undo.
     fates: Fates,
     durable: Ram,
 }
 
 impl Crashes {
-    /// The states of a device that contained `base` when `log` began. The limits of `base` apply.
+    /// The states of a device that contained `base` when the log began. The device has the limits of `base`.
     #[must_use]
     pub fn new(base: &Ram, log: Log) -> Self {
         let fates = Fates::new(base.limits().volatile_cache);
         Self { base: base.snapshot(), log, atomic: Vec::new(), fates, durable: base.snapshot() }
     }
 
-    /// Adds a range in which the device never tears a write: each write is present completely or not at all. An example is ext4's
+    /// Adds a range that the device writes atomically: each write to the range is present completely or not at all. An example is ext4's
     /// superblock. It has 1024 bytes with one checksum, and Linux does not mount a volume whose superblock is torn.
     #[must_use]
     pub fn with_atomic(self, range: Range<DevOffset>) -> Self {
         self.with_atomic_blocks(range, u64::MAX)
     }
 
-    /// Adds a range in which the device never tears a block of `block` bytes. An example is metadata of XFS, which does not recover a torn
-    /// block. If a block lies in several ranges, the first range applies.
+    /// Adds a range in which the device writes each block of `block` bytes atomically. An example is the metadata of XFS, because XFS does
+    /// not recover a torn block. If a block lies in several ranges, the first range applies.
     #[must_use]
     pub fn with_atomic_blocks(mut self, range: Range<DevOffset>, block: u64) -> Self {
         let unit = u64::from(self.base.limits().logical_block);
@@ -91,9 +93,10 @@ impl Crashes {
         &self.log
     }
 
-    /// Names of states at every cut: one state without the writes that were not durable, one with all of them, and `random` states with a
-    /// part of them. A cut at which all writes were durable has one state. If consecutive cuts allow the same states, only the last cut is
-    /// named, because the application has then made the most progress.
+    /// The names of several states at every cut. They differ in the writes before the cut that are not durable: one state contains none of
+    /// these writes, one contains all of them, and `random` states contain a random part of them. If all writes before a cut were durable,
+    /// the cut has only one state. If consecutive cuts allow the same states, only the last of these cuts is named, because the application
+    /// has made the most progress there.
     #[must_use]
     pub fn names(&self, seed: u64, random: u32) -> Vec<CrashState> {
         let mut fates = Fates::new(self.base.limits().volatile_cache);
@@ -111,7 +114,8 @@ impl Crashes {
         cuts.into_iter().flat_map(names).collect()
     }
 
-    /// The content of the device in a state. Later entries of the log do not affect it. Calls in ascending order of cuts cost least.
+    /// The content of the device in the named state. Log entries after the state's cut do not affect it. Calls are fastest in ascending
+    /// order of cuts.
     pub fn state(&mut self, name: CrashState) -> Ram {
         let cut = name.cut.min(self.log.len());
         if cut < self.fates.cut {
@@ -138,7 +142,7 @@ impl Crashes {
     }
 }
 
-/// Blocks that are never torn, in logical blocks of the device.
+/// A range whose blocks are written atomically. The unit is the device's logical block.
 #[derive(Debug)]
 struct Atomic {
     sectors: Range<u64>,
@@ -153,8 +157,8 @@ impl Atomic {
     }
 }
 
-/// A random selection of a request's sectors: usually all or none, and sometimes some of them. Depending on the state, most requests are
-/// kept, about half of them, or only a few.
+/// A random selection of a request's sectors: usually all or none, and sometimes some of them. The state's seed determines whether most
+/// requests are kept, about half of them, or only a few.
 fn some(state: u64, entry: u64, atomic: &[Atomic]) -> impl Fn(u64) -> bool {
     let seed = mix(state, entry);
     let kept = mix(seed, 0) % 8 < [1, 4, 7][(state % 3) as usize];
@@ -165,7 +169,7 @@ fn some(state: u64, entry: u64, atomic: &[Atomic]) -> impl Fn(u64) -> bool {
     }
 }
 
-/// Applies the sectors of a request that `kept` selects to an image.
+/// Writes to an image the sectors of a request that `kept` selects.
 fn apply(image: &Ram, entry: &Entry, kept: impl Fn(u64) -> bool) {
     let (at, len) = match entry {
         Entry::Write { at, data, .. } => (*at, data.len() as u64),
@@ -193,14 +197,14 @@ fn apply(image: &Ram, entry: &Entry, kept: impl Fn(u64) -> bool) {
     }
 }
 
-/// The state of a write or discard at a cut.
+/// The state of a write or discard at a cut, as far as the log shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// The request was issued.
+    /// The request was issued, but not yet acknowledged.
     Issued,
-    /// The log entry with this index acknowledged the request. A flush that is issued later makes the request durable.
+    /// The log entry with this index acknowledged the request. A flush that is issued after this entry makes the request durable.
     Acknowledged(usize),
-    /// All of the request is durable.
+    /// All data of the request are durable.
     Durable,
     /// The request failed, or a flush that covered it failed. Its data may never become durable.
     Doubtful,
@@ -220,7 +224,7 @@ struct Fates {
     volatile_cache: bool,
     /// The number of log entries that were processed.
     cut: usize,
-    /// The writes and discards in log order, from the oldest that is not durable.
+    /// The writes and discards in log order, beginning with the oldest request that is not durable.
     open: VecDeque<Open>,
 }
 
@@ -229,7 +233,7 @@ impl Fates {
         Self { volatile_cache, cut: 0, open: VecDeque::new() }
     }
 
-    /// Applies the next entry. Returns whether the entry changes the possible content of the device.
+    /// Applies the next entry. Returns whether the entry changes the set of contents that the device may have.
     fn follow(&mut self, entry: &Entry) -> bool {
         let index = self.cut;
         self.cut += 1;
@@ -271,7 +275,7 @@ impl Fates {
         changed
     }
 
-    /// Removes the oldest request if it is durable. After that, only an overwrite can change its data.
+    /// Removes the oldest request if it is durable. Only an overwrite can still change its data.
     fn pop_durable(&mut self) -> Option<usize> {
         let durable = self.open.front().is_some_and(|open| open.fate == Fate::Durable);
         durable.then(|| self.open.pop_front())?.map(|open| open.entry)
@@ -340,7 +344,7 @@ mod tests {
         entries.into_iter().collect()
     }
 
-    /// The permitted contents of each sector, derived directly from the rules: the last write that must be present, and the later writes
+    /// The permitted contents of each sector, computed directly from the rules: the last write that must be present, and each later write
     /// that may be present.
     fn allowed(log: &Log, cut: usize) -> Vec<Vec<u8>> {
         let entries = &log.entries()[..cut];
@@ -378,7 +382,8 @@ mod tests {
         sectors
     }
 
-    /// In every state of a random log, each sector has a content that the rules allow. The states together contain every allowed content.
+    /// In every state of a random log, each sector has a content that the rules allow. Over all states, each allowed content occurs at
+    /// least once.
     #[test]
     fn states_hold_what_was_durable_and_any_part_of_the_rest() {
         for seed in 0..20 {
@@ -419,7 +424,8 @@ mod tests {
         assert_eq!(states.len(), 8, "{states:?}");
     }
 
-    /// A write is not torn within an atomic range. Only the second and third sectors of the write are in that range.
+    /// A write is not torn within a range that was added as atomic. In this test, only the second and third sectors of the write are in
+    /// such a range.
     #[test]
     fn an_atomic_write_is_not_torn() {
         let log = [write(10, 4, 7, false)].into_iter().collect();
@@ -450,7 +456,7 @@ mod tests {
         assert!(states.iter().all(is_whole), "{states:?}");
     }
 
-    /// The name of a state is enough to reproduce it, in any order.
+    /// A state can be reproduced from its name alone, in any order of names.
     #[test]
     fn a_name_gives_its_state_again() {
         let mut crashes = Crashes::new(&base(), random_log(3, 80));
@@ -465,8 +471,8 @@ mod tests {
         }
     }
 
-    /// If an acknowledgement does not change the possible states, only the cut after it is named, and not the cut before it. A mark that
-    /// follows the acknowledgement still gets a cut of its own.
+    /// If an acknowledgement does not change the possible states, only the cut after the acknowledgement is named. The log entry after it
+    /// is a mark, and the cut after the mark is also named.
     #[test]
     fn of_cuts_with_the_same_states_the_last_is_named() {
         let mark = Entry::Mark(5);

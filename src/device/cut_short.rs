@@ -1,4 +1,4 @@
-//! A device that ends before the end of the file system on it. Reads past the device's end fail.
+//! A device over a device that is shorter than the file system on it. Reads past the end of the device below fail.
 
 use std::sync::Arc;
 
@@ -6,11 +6,11 @@ use super::Device;
 use super::layered::{Layer, Layered, Request, Verdict};
 use crate::error::Errno;
 
-/// A device over another device, for reading a truncated file system. It reports the largest possible size, and reads past the end of the
-/// device below fail with an I/O error.
+/// A device for reading a truncated file system. It reports the largest possible size. Reads past the end of the device below fail with an
+/// I/O error.
 pub type CutShort = Layered<End>;
 
-/// The layer of a [`CutShort`], with the end of the truncated device.
+/// The layer of a [`CutShort`]. It stores the end of the truncated device.
 #[derive(Debug)]
 pub struct End(u64);
 

@@ -1,4 +1,4 @@
-//! An image in memory: a mapped file of a RAM file system or of persistent memory. Transfers are loads and stores without a system call.
+//! An image in mapped memory: a file of a RAM file system or of persistent memory. Transfers are loads and stores without a system call.
 
 use std::fs::File;
 use std::io::IoSlice;
@@ -16,12 +16,12 @@ use crate::error::{Context, Errno, Error, Result};
 use crate::sys::Mapping;
 use crate::units::DevOffset;
 
-/// A mapped image. A read copies memory.
+/// A mapped image. A read copies from the mapping to the caller's memory.
 ///
 /// If an image is opened for writing, space is first allocated for all of its holes, because a store to a page without space raises SIGBUS
 /// instead of returning an error. If an image is opened for reading, the holes are replaced by pages of zeros, because tmpfs would allocate
-/// a page for each read of a hole. On file systems that may need space for any store (all except tmpfs, ramfs, ext4 and XFS) writes are
-/// system calls.
+/// a page for each read of a hole. On tmpfs, ramfs, ext4 and XFS, a store then needs no more space. On all other file systems, a store may
+/// need more space, so writes are system calls.
 ///
 /// If the image is truncated while it is mapped, the next access ends the program with SIGBUS, as with every mapping. The lock on the image
 /// excludes programs that lock it too. SIGBUS also ends the program if the disk of the image fails to read a page.
@@ -39,7 +39,7 @@ const SYSTEM_CALLS: &str =
 #[derive(Debug)]
 struct Mapped {
     mapping: Mapping,
-    /// The distance of the first byte of the part in use from the mapping's start.
+    /// The distance in bytes from the start of the mapping to the first byte of the part in use.
     skip: usize,
     /// The file for writes, if the mapping is read-only.
     writer: Option<Writer>,
@@ -58,8 +58,8 @@ struct Writer {
 impl Dax {
     /// Maps an open file.
     ///
-    /// `Io` if the file cannot be mapped: ENOSPC if an image with holes is opened for writing and its file system has too little space,
-    /// ENOMEM if the image exceeds the address space. `LimitExceeded` for too many holes.
+    /// `Io` if the file cannot be mapped: ENOSPC if the file system has too little space to fill the holes of an image that is opened for
+    /// writing; ENOMEM if the image exceeds the address space. `LimitExceeded` for too many holes.
     pub fn new(file: &BlockFile) -> Result<Self> {
         let page = rustix::param::page_size() as u64;
         let start = file.absolute(DevOffset(0));
@@ -82,7 +82,7 @@ impl Dax {
             .map_err(failed)?;
         if let Some(part) = part.as_ref().filter(|_| !file.is_writable()) {
             for (from, to) in part.holes().at(path)? {
-                // A page is replaced if all of its bytes that are in use belong to the hole.
+                // A page is replaced if the hole contains all of the page's bytes that belong to the part in use.
                 let from = if from == start { start - skip } else { from.next_multiple_of(page) };
                 let to = if to == start + size { to } else { to - to % page };
                 if from < to {
@@ -95,7 +95,7 @@ impl Dax {
         let limits = Limits {
             logical_block: 1,
             dma_align: 1,
-            // A flush syncs the whole mapping, so every durable write flushes.
+            // A flush syncs the whole mapping. So every durable write ends with a flush.
             through_flushes: ThroughFlushes::Always,
             nowait: true,
             poll: false,
@@ -185,8 +185,8 @@ impl Writer {
             .file
             .try_clone()
             .map_err(|error| Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)))?;
-        // Without O_DIRECT, writes can have any alignment and change the mapped pages. The flag is cleared on the image's open file, which
-        // no other code writes.
+        // Without O_DIRECT, writes through the file can have any alignment, and they change the pages that are mapped. So the flag is
+        // cleared on the image's open file, which only this code writes.
         let flags = rustix::fs::fcntl_getfl(&file)?;
         rustix::fs::fcntl_setfl(&file, flags - OFlags::DIRECT)?;
         Ok(Self { file, start: part.start, size: part.len })

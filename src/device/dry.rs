@@ -10,8 +10,8 @@ use super::{AnyQueue, Device, InRange, Limits, QueueOptions};
 use crate::error::{Error, Result};
 use crate::units::{BlockSize, DevOffset};
 
-/// A device over another device, which is only read. This device stores written metadata in memory, and some 64 bytes for each range that
-/// is copied.
+/// A device over another device. It reads from the device below, and never writes to it. It stores written metadata in memory, and about 64
+/// bytes for each range that is copied.
 pub(crate) struct Dry {
     base: Arc<dyn Device>,
     size: BlockSize,
@@ -22,14 +22,15 @@ pub(crate) struct Dry {
 struct Changes {
     /// The blocks that were written.
     written: HashMap<u64, Box<[u8]>>,
-    /// Ranges that were copied here, by their start: the length of the range, and its source on the device below.
+    /// The ranges that were copied, by their start in this device. The value is the length of the range, and the position of its data on
+    /// the device below.
     copied: BTreeMap<u64, (u64, u64)>,
 }
 
-/// The place of the content of a block.
+/// Where the content of a block is stored.
 enum Content<'a> {
     Written(&'a [u8]),
-    /// On the device below: the first block, and the number of contiguous blocks.
+    /// On the device below: the number of the first block there, and the number of contiguous blocks.
     Below(u64, u64),
 }
 
@@ -38,7 +39,7 @@ impl Dry {
         Self { base, size, changes: Mutex::default() }
     }
 
-    /// Copies blocks. Contents that are only on the device below are not read.
+    /// Copies blocks. Contents that only the device below stores are not read.
     pub(crate) fn copy(&self, from: u64, to: u64, count: u64) {
         let mut changes = self.changes.lock();
         let (mut blocks, mut ranges) = (Vec::new(), Vec::new());
@@ -104,7 +105,7 @@ impl Dry {
 }
 
 impl Changes {
-    /// The place of the content of a block, and the number of blocks whose contents are contiguous from there, at most `most`.
+    /// Returns where the content of a block is stored, and how many blocks from there on have contiguous contents, at most `most`.
     fn content(&self, block: u64, most: u64) -> Content<'_> {
         if let Some(content) = self.written.get(&block) {
             return Content::Written(content);
@@ -123,7 +124,7 @@ impl Changes {
         Content::Below(source, written.unwrap_or(end) - block)
     }
 
-    /// Removes the content of a range, which the caller replaces.
+    /// Removes the content of a range, because the caller stores new content for it.
     fn forget(&mut self, start: u64, count: u64) {
         let end = start + count;
         if self.written.len() as u64 > count {
@@ -191,7 +192,7 @@ mod tests {
     use super::*;
     use crate::device::Ram;
 
-    /// Random writes and copies have the same result on the device as on a vector of bytes. The device below never changes.
+    /// After random writes and copies, the device has the same content as a vector with the same changes. The device below never changes.
     #[test]
     fn copies_and_writes_are_seen_and_the_device_is_not_changed() {
         const BLOCK: usize = 1024;

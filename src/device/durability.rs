@@ -1,11 +1,11 @@
-//! Flushes of one device, or of two devices that may share a cache, for example partitions of one disk, files of one file system or exports
-//! of one server.
+//! The flushes of a device, or of two devices that may share a cache. Examples of two such devices are partitions of one disk, files of one
+//! file system, and exports of one server.
 //!
-//! The kernel reports a failed flush once, and the next flush succeeds although data are lost. So this module remembers the failure. No
-//! flush of either device succeeds after the failed flush or concurrently with it.
+//! The kernel reports a failed flush once. The next flush succeeds, although data are lost. So this module remembers the failure: after a
+//! failed flush, and concurrently with it, no flush of either device succeeds.
 //!
-//! On some devices the kernel also flushes for a write-through request, and reports a failed flush only to that request. No write-through
-//! requests are sent to such a device. Instead, a durable write is a write and a flush, so this module makes all flushes of the device.
+//! On some devices the kernel also flushes for a write-through request. If this flush fails, only the write-through request gets the error.
+//! So ironmap sends no write-through requests to such a device. Instead, a durable write consists of a write and a flush by this module.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use super::{Device, Limits, ThroughFlushes};
 use crate::error::{Errno, Error, Result};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
-/// The longest time of a cheap flush. If flushes take longer, waiting threads share a flush. Otherwise each thread flushes, and the flushes
-/// overlap.
+/// The longest duration of a cheap flush. If flushes take longer, waiting threads share a flush. Otherwise each thread makes its own flush,
+/// and these flushes overlap.
 const CHEAP: Duration = Duration::from_micros(100);
-/// The number of condition variables for the ends of flushes. With a single variable, each end would wake every thread.
+/// The number of condition variables that signal the ends of flushes. With only one variable, each end would wake every waiting thread.
 const CONDITIONS: usize = 16;
 
-/// A device's flushes. All users of a device share one value of this type.
+/// The flushes of a device. All users of the device share one value of this type.
 #[derive(Debug, Default)]
 pub(crate) struct Durability {
     cache: Arc<Cache>,
@@ -39,9 +39,9 @@ struct Cache {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The number of flushes that were begun.
+    /// The number of flushes that have begun.
     begun: u64,
-    /// The flushes under way, in the order of their numbers.
+    /// The flushes that are running, in the order of their numbers.
     running: Vec<Running>,
     devices: [Flushed; 2],
     /// The first failed flush.
@@ -56,9 +56,9 @@ struct Running {
 
 #[derive(Debug, Default)]
 struct Flushed {
-    /// The newest flush that has succeeded.
+    /// The number of the newest flush that has succeeded.
     done: u64,
-    /// Whether the last flush was so short that a wait for another thread's flush would take longer.
+    /// Whether the last flush was so short that a thread loses time if it waits for another thread's flush.
     cheap: bool,
 }
 
@@ -69,27 +69,27 @@ struct Lost {
 }
 
 impl Durability {
-    /// The flushes of a device with these limits.
+    /// Creates the flushes of a device with these limits.
     pub(crate) fn of(limits: &Limits) -> Self {
         Self { through_flushes: limits.through_flushes, ..Self::default() }
     }
 
-    /// The flushes of two devices with these limits that may share a cache. After a failed flush of either device, the flushes of both
-    /// fail.
+    /// Creates the flushes of two devices with these limits, which may share a cache. After a failed flush of either device, the flushes of
+    /// both devices fail.
     pub(crate) fn pair(limits: [&Limits; 2]) -> [Self; 2] {
         let [first, second] = limits.map(Self::of);
         let cache = Arc::clone(&first.cache);
         [first, Self { cache, device: 1, ..second }]
     }
 
-    /// Makes all data durable that were written before the call. Threads that wait here at the same time share one flush, except if flushes
+    /// Makes all data durable that were written before the call. Threads that wait here at the same time share one flush, unless flushes
     /// are cheap.
     ///
     /// # Errors
-    /// `Io` with the device's errno, from the first failed flush on: writes since the last successful flush may be lost.
+    /// `Io` with the device's errno, if this flush or an earlier flush has failed. Writes since the last successful flush may then be lost.
     pub(crate) fn flush(&self, device: &dyn Device) -> Result<()> {
         let mut state = self.cache.state.lock();
-        // A flush that has already begun might not cover the caller's writes, so the caller needs the next flush.
+        // A flush that is already running might not cover the caller's writes, so the caller needs the next flush.
         let needed = state.begun + 1;
         while state.devices[self.device].done < needed {
             state.check()?;
@@ -103,8 +103,8 @@ impl Durability {
         Ok(())
     }
 
-    /// Flushes the device, and waits for all other flushes that began before this flush ended. Another flush may have failed first and lost
-    /// the writes that this flush should make durable. So this flush succeeds only if all of the other flushes succeed.
+    /// Flushes the device, and waits for all other flushes that began before this flush ended. If one of these fails, it may have lost the
+    /// writes that this flush should make durable. So this flush succeeds only if all of the other flushes succeed.
     fn flush_now(&self, state: &mut MutexGuard<'_, State>, device: &dyn Device) -> Result<()> {
         state.begun += 1;
         let number = state.begun;
@@ -126,7 +126,7 @@ impl Durability {
         self.cache.ended_of(number).notify_all();
         flushed?;
         let before_its_end = state.begun;
-        // The wait begins with the newest flush, because the newest flush usually ends last.
+        // The thread waits for the newest flush first, because the newest flush usually ends last.
         while let Some(other) = state.running.iter().rfind(|other| other.number <= before_its_end) {
             state.check()?;
             self.cache.ended_of(other.number).wait(state);
@@ -142,7 +142,7 @@ impl Durability {
         self.through_flushes != ThroughFlushes::Never
     }
 
-    /// Makes a durable write by system calls. The argument of `write` is whether the write must be write-through.
+    /// Makes a durable write by system calls. Calls `write` with true if the write must be write-through.
     ///
     /// # Errors
     /// The errors of the write and of [`flush`](Self::flush).
@@ -173,7 +173,7 @@ impl Cache {
     }
 }
 
-/// Records a flush that panics as failed, so that the threads that wait for it continue.
+/// Records a panic during a flush as a failed flush, so that the threads that wait for the flush continue.
 struct Panics<'a>(&'a Cache, u64);
 
 impl Drop for Panics<'_> {
@@ -205,7 +205,7 @@ impl State {
     }
 }
 
-/// A device whose flushes are a function of the test.
+/// A device whose `flush` calls a function of the test.
 #[cfg(test)]
 mod flushes {
     use std::fmt;
@@ -276,7 +276,7 @@ mod tests {
     use super::*;
     use crate::device::Ram;
 
-    /// A device that reports the beginning of each flush, and ends the flush with a result from the test.
+    /// A device that informs the test when a flush begins, and ends the flush with the result that the test sends.
     fn told() -> (impl Device, Receiver<()>, Sender<Result<(), Errno>>) {
         let (begun, has_begun) = channel();
         let (end, ends) = channel::<Result<(), Errno>>();
@@ -289,7 +289,7 @@ mod tests {
         (device, has_begun, end)
     }
 
-    /// A flush that panics counts as failed: the threads that wait for it continue, and no other flush succeeds.
+    /// A flush that panics counts as failed: the threads that wait for this flush continue, and no other flush succeeds.
     #[test]
     fn a_flush_that_panics_has_failed() {
         let (device, has_begun, end) = told();
@@ -298,15 +298,15 @@ mod tests {
             let first = scope.spawn(|| durability.flush(&device));
             has_begun.recv().unwrap();
             let later = scope.spawn(|| durability.flush(&device));
-            // No result can arrive after this drop, so the flush in progress panics.
+            // After this drop the test can send no result, so the running flush panics.
             drop(end);
             assert!(first.join().is_err());
             assert_eq!(later.join().unwrap().unwrap_err().errno(), Errno::EIO);
         });
     }
 
-    /// A flush that has begun might not cover later writes. A thread that requests a flush during another flush waits for the next flush.
-    /// All of these threads share the next flush.
+    /// A running flush might not cover writes that were made after it began. So a thread that requests a flush during a flush waits for the
+    /// next flush. All threads that wait in this way share the next flush.
     #[test]
     fn a_flush_covers_what_was_written_before_it_began() {
         let (device, has_begun, end) = told();
@@ -320,7 +320,7 @@ mod tests {
             first.join().unwrap().unwrap();
             has_begun.recv().unwrap();
             end.send(Ok(())).unwrap();
-            // The second flush has begun. A thread that requested its flush after that needs a third flush.
+            // The second flush has begun. A thread that requests a flush after this point needs a third flush.
             let mut more = 0;
             while later.iter().any(|thread| !thread.is_finished()) {
                 if has_begun.try_recv().is_ok() {
@@ -354,7 +354,8 @@ mod tests {
         assert!(has_begun.try_recv().is_err(), "the device gets no further flush");
     }
 
-    /// If a write-through request would flush the device, a durable write is a write and a flush, and it fails after a failed flush.
+    /// If a write-through request would make the kernel flush the device, a durable write consists of a write and a flush. After a failed
+    /// flush, this durable write fails.
     #[test]
     fn a_durable_write_is_made_durable_by_a_flush_that_is_known() {
         for (through_flushes, flushes) in
@@ -393,7 +394,7 @@ mod shuttle_tests {
     use crate::device::Ram;
     use crate::sync::explore;
 
-    /// A device whose second flush fails and loses the writes that it should make durable.
+    /// A device whose second flush fails. The data that this flush should make durable are lost.
     #[derive(Default)]
     struct Forgetful {
         flushes: Mutex<u32>,
@@ -439,7 +440,7 @@ mod shuttle_tests {
                 let durability = Arc::clone(&durability);
                 thread::spawn(move || {
                     for number in [number, number + 10] {
-                        // This closure does what the kernel does for a write-through request.
+                        // This closure does the same as the kernel for a write-through request.
                         let write = |through: bool| {
                             medium.cached.lock().insert(number);
                             thread::yield_now();

@@ -1,4 +1,4 @@
-//! The choice of the device type for an open file: by name, or by the capabilities of the file.
+//! Chooses the device type for an open file: the engine that the user named, or the fastest engine that the file supports.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::error::{Error, Result};
 
-/// The way in which requests for file data are sent to the device.
+/// The method by which file data are transferred to and from the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Engine {
@@ -29,7 +29,7 @@ pub enum Engine {
     IoUringPoll,
     /// Loads from and stores to a mapping of an image.
     Dax,
-    /// Requests for file data complete immediately, without a transfer. This engine serves to measure the library itself.
+    /// Requests for file data complete immediately, without a transfer. This engine measures only the time of the library itself.
     Null,
     /// Requests to an NBD server. Only exports use this engine.
     Nbd,
@@ -49,7 +49,7 @@ impl Engine {
         (Self::Image, "image"),
     ];
 
-    /// Whether requests complete within the call that submits them, so that a queue depth has no effect.
+    /// Whether each request completes within the call that submits it, so that a queue depth has no effect.
     #[must_use]
     pub fn is_immediate(self) -> bool {
         matches!(self, Self::Psync | Self::Dax | Self::Null | Self::Image)
@@ -82,7 +82,7 @@ pub struct OpenedEngine {
     pub device: Arc<dyn Device>,
     /// The chosen engine; never [`Engine::Auto`].
     pub engine: Engine,
-    /// One line for each setting that could not be applied as requested.
+    /// One line for the user for each setting that could not be applied as requested.
     pub notices: Vec<String>,
 }
 
@@ -96,18 +96,18 @@ fn not_image() -> Error {
     )
 }
 
-/// Opens a queue that belongs to no device. It serves only the files that are [attached](super::DeviceQueue::attach) to it.
+/// Opens a queue without a device of its own. The queue serves only the files that are [attached](super::DeviceQueue::attach) to it.
 ///
 /// # Errors
-/// `Io` if the kernel has no io_uring; `InvalidInput` for an engine that is bound to one device.
+/// `Io` if the kernel has no io_uring; `InvalidInput` for an engine whose queues serve only one device.
 pub(crate) fn open_queue(engine: Engine, options: &QueueOptions) -> Result<AnyQueue> {
     let psync = || AnyQueue::Psync(Immediate::new(PsyncFiles::new(None), options.slots()));
     let uring = |poll| {
         let how = UringOptions { poll, ..UringOptions::default() };
         let narrow = || UringQueue::new(how, options).map(AnyQueue::Uring);
         if nvme::are_present() {
-            // The character device of an NVMe namespace may be attached later, and NVMe commands need wide entries. Linux supports wide
-            // entries since 5.19.
+            // A character device of an NVMe namespace may be attached later. NVMe commands need wide entries, which Linux supports since
+            // 5.19.
             UringQueue::new(how, options).map(AnyQueue::Nvme).or_else(|_| narrow())
         } else {
             narrow()
@@ -145,7 +145,7 @@ fn open_over(file: &Arc<BlockFile>, engine: Engine) -> Result<OpenedEngine> {
             return Ok(Arc::new(device) as Arc<dyn Device>);
         }
         let device = Arc::new(Uring::new(Arc::clone(file), options)) as Arc<dyn Device>;
-        // A kernel may lack io_uring or forbid it. A first queue is opened here, so that this call reports the error.
+        // A kernel may lack io_uring or forbid it. A queue is opened here as a test, so that this call reports the error.
         device.queue(&QueueOptions::new().depth(1)).map(|_| device)
     };
     let (device, engine) = match engine {

@@ -1,4 +1,4 @@
-//! The table of the files that a queue can send requests to.
+//! The table of the files to which a queue can send requests.
 
 use std::sync::Arc;
 
@@ -6,12 +6,12 @@ use super::BlockFile;
 use crate::bio::Dev;
 use crate::error::Errno;
 
-/// A table of open files, each with the state of the file in the queue. Free slots are used again.
+/// A table of open files. Each entry also stores the queue's state of the file. Free entries are used again.
 #[derive(Debug)]
 pub(super) struct Files<T>(Vec<Option<(Arc<BlockFile>, T)>>);
 
 impl<T> Files<T> {
-    /// Creates a table. The first slot, [`Dev::OWN`], is for the queue's own device, if there is one.
+    /// Creates a table. If the queue has its own device, this device gets the first entry, [`Dev::OWN`].
     pub(super) fn new(own: Option<(Arc<BlockFile>, T)>) -> Self {
         Self(vec![own])
     }
@@ -36,7 +36,7 @@ impl<T> Files<T> {
         Dev(place as u32)
     }
 
-    /// Leaves all files open until the process ends, because requests to them may stay in flight.
+    /// Leaves all files open until the process ends, because requests to these files may still be in flight.
     pub(super) fn leak(&mut self) {
         std::mem::forget(std::mem::take(&mut self.0));
     }

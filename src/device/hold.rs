@@ -11,16 +11,17 @@ use super::qemu_locks;
 use crate::error::{Error, Result};
 use crate::sys::file_locks;
 
-/// The locks of this process on an image or a device, and the mark that this process writes an image. Both are released on drop.
+/// The locks of this process on an image or a device, and the mark that this process writes the image. The drop removes the locks and the
+/// mark.
 #[derive(Debug)]
 pub(super) struct Hold {
-    /// Declared before the mark, so that the locks are released first.
+    /// This field is declared before the mark, so that the locks are released first.
     _locks: Option<Locks>,
     _written: Option<Written>,
 }
 
 impl Hold {
-    /// Locks an open file if `exclusive` is set, and marks an image that is opened for writing.
+    /// Locks an open file if `exclusive` is set. If the file is an image that is opened for writing, also marks it.
     pub(super) fn take(
         path: &Path,
         stat: &Stat,
@@ -35,9 +36,9 @@ impl Hold {
     }
 }
 
-/// The locks on a file. They are released explicitly, because the file may stay open after this process has stopped using it. A child that
-/// another thread starts has the file open until the child executes a program. The kernel closes the files of an io_uring ring some time
-/// after the ring's end.
+/// The locks on a file. The drop releases them explicitly, because the file may stay open after this process has stopped using it. If
+/// another thread starts a child process, the child has the file open until it executes a program. The kernel closes the files of an
+/// io_uring ring some time after the ring's end.
 #[derive(Debug)]
 struct Locks(OwnedFd);
 
@@ -45,7 +46,7 @@ impl Locks {
     fn take(path: &Path, file: &File, is_image: bool, write: bool) -> Result<Self> {
         let copy = rustix::io::fcntl_dupfd_cloexec(file, 0)
             .map_err(|errno| Error::io(errno, path.display().to_string()))?;
-        // The value is created before the first lock, so that it releases the acquired locks if a later step fails.
+        // The value is created before the first lock. If a later step fails, its drop releases the locks that were acquired before.
         let locks = Self(copy);
         if is_image {
             owner::lock_image(path, file, write)?;
@@ -57,7 +58,7 @@ impl Locks {
 
 impl Drop for Locks {
     fn drop(&mut self) {
-        // Errors are ignored: a file system that refuses to unlock a file has not locked it either.
+        // Errors are ignored: if a file system does not support locks, the file was not locked either.
         let _ = rustix::fs::flock(&self.0, FlockOperation::NonBlockingUnlock);
         let _ = file_locks::release_all(self.0.as_fd());
     }

@@ -1,4 +1,4 @@
-//! The programs that have locked a file, and the users of a block device. The error message for a busy file or device names them.
+//! Finds the programs that have locked a file, and the users of a block device. The error message for a busy file or device names them.
 //!
 //! Sources: `proc_locks(5)`, `proc_pid_mountinfo(5)`, `proc_swaps(5)`, `proc_pid_fd(5)`, Linux's Documentation/ABI/stable/sysfs-block
 //! ("holders").
@@ -13,9 +13,9 @@ use rustix::fs::FileType;
 use super::owner::{self, busy};
 use crate::error::Error;
 
-/// The error for a file that another program has locked. The error names the program, and, if the program serves the file as a mounted
-/// file system, the directory of the mount. The kernel lists no lock of a program in another PID namespace, and a /proc with `hidepid`
-/// hides the names of other users' programs.
+/// The error for a file that another program has locked. The error names the program. If the program has mounted the file as a file system,
+/// the error names the directory of the mount. The error names no program in two cases: the kernel does not list locks of programs in other
+/// PID namespaces, and a /proc with `hidepid` hides the names of other users' programs.
 pub(super) fn locked(path: &Path, file: BorrowedFd<'_>) -> Error {
     let holders: Vec<_> = pids(file).into_iter().map(program).collect();
     let by = match &holders[..] {
@@ -30,8 +30,9 @@ pub(super) fn locked(path: &Path, file: BorrowedFd<'_>) -> Error {
 const NAMED: usize = 8;
 
 /// The error for a block device that cannot be opened exclusively. The error names the directories where the device, its disk or one of its
-/// partitions is mounted, and the devices that use the device (RAID, device mapper). If there are none of these, the error names the
-/// programs that have the device open. Mounts in another mount namespace and the files of other users' programs are not visible.
+/// partitions is mounted, and the devices that are built on it (RAID, device mapper). If there are no such directories and devices, the
+/// error names the programs that have the device open. Mounts in another mount namespace and the open files of other users' programs are
+/// not visible.
 pub(super) fn in_use(path: &Path) -> Error {
     let devices = rustix::fs::stat(path).map(|stat| owner::sharing(&stat)).unwrap_or_default();
     let mut users = mounts_of(&devices);
@@ -72,7 +73,7 @@ fn mounts_of(devices: &[u64]) -> Vec<String> {
     mounts.split(|byte| *byte == b'\n').filter_map(place).collect()
 }
 
-/// The devices of device mapper, RAID and other drivers that use a device.
+/// The devices that are built on a device: of device mapper, RAID and other drivers.
 fn made_of(device: u64) -> Vec<String> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let dir = PathBuf::from(format!("/sys/dev/block/{major}:{minor}/holders"));
@@ -140,7 +141,7 @@ fn pids(file: BorrowedFd<'_>) -> Vec<u32> {
     pids
 }
 
-/// The name and number of a program: `qemu-img (pid 77)`.
+/// The name and the process number of a program: `qemu-img (pid 77)`.
 fn program(pid: u32) -> String {
     match std::fs::read_to_string(format!("/proc/{pid}/comm")) {
         Ok(name) => format!("{} (pid {pid})", name.trim()),
@@ -163,7 +164,8 @@ fn mounted_on(path: &Path) -> Option<PathBuf> {
     })
 }
 
-/// A field of `/proc/self/mountinfo` or `/proc/swaps` without its escapes: blanks and backslashes are written as `\ooo` in octal.
+/// A field of `/proc/self/mountinfo` or `/proc/swaps` with its escapes decoded. In the field, blanks and backslashes are written as `\ooo`
+/// in octal.
 fn unescaped(field: &[u8]) -> Vec<u8> {
     let mut text = Vec::with_capacity(field.len());
     let mut rest = field;

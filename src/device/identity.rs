@@ -1,4 +1,4 @@
-//! The identity of a device, independent of its current name.
+//! The identity of a device. It does not depend on the device's present name.
 
 use std::path::{Path, PathBuf};
 
@@ -6,8 +6,8 @@ use super::BlockFile;
 use crate::units::DevOffset;
 
 impl BlockFile {
-    /// The identity of an open device: a hash of the disk's identity and of the device's offset on the disk. A partition and the same range
-    /// of its disk have the same identity. The result is zeros for a device without an identity, for example an image or a RAM disk.
+    /// The identity of an open device: a hash of the disk's identity and of the device's offset on the disk. A partition has the same
+    /// identity as the same range of its disk. The result is zeros for a device without an identity, for example an image or a RAM disk.
     ///
     /// A disk is identified by its worldwide name (`wwid`), a mapped device by its UUID. If a disk has no identity, a partition of the disk
     /// is identified by the partition's UUID.
@@ -25,7 +25,7 @@ impl BlockFile {
     }
 }
 
-/// The name of the part of a device or partition that begins at byte `base`. `dir` is the directory of the device or partition in sysfs.
+/// The name of the range of a device or partition that begins at byte `base`. `dir` is the sysfs directory of the device or partition.
 fn name(dir: &Path, base: u64) -> Option<String> {
     let start = text(&dir.join("start")).and_then(|start| start.parse::<u64>().ok());
     let Some(start) = start else {
@@ -61,8 +61,8 @@ fn digest(bytes: &[u8]) -> [u8; 16] {
 mod tests {
     use super::*;
 
-    /// A partition and the same range of its disk have the same name. Another disk has a different name, and a device without identifying
-    /// attributes has none.
+    /// A partition and the same range of its disk have the same name. Another disk has a different name. A device without identifying
+    /// attributes has no name.
     #[test]
     fn a_part_is_identified_by_its_disk_and_its_start() {
         let dir = tempfile::tempdir().unwrap();

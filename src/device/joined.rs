@@ -1,5 +1,5 @@
-//! A volume's device, followed by other devices of the volume at positions past its end. Blocks of an external journal or of realtime files
-//! are read like blocks of the volume.
+//! A volume's device, joined with the other devices of the volume. The other devices begin at positions past the end of the volume's
+//! device. So blocks of an external journal or of realtime files are read like blocks of the volume.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::bio::BioFlags;
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::units::DevOffset;
 
-/// Several devices that are read as one. The size is that of the first device.
+/// Several devices that are read as one device. The reported size is the size of the first device.
 #[derive(Debug)]
 pub struct Joined {
     parts: Arc<Parts>,
@@ -24,14 +24,15 @@ struct Parts {
 }
 
 impl Joined {
-    /// The position of the device of a journal. No device is this long. ext4's block numbers have 48 bits, which suffice for this position
-    /// even with the smallest blocks.
+    /// The position of a journal's device. No device is that long. ext4's block numbers have 48 bits, which is enough for this position,
+    /// even with the smallest block size.
     pub const JOURNAL: u64 = 1 << 57;
 
     /// The position of the device of realtime files.
     pub const REALTIME: u64 = 1 << 58;
 
-    /// Joins a device and other devices, each with its position. A request must satisfy the limits of all devices.
+    /// Joins a device and other devices, each with its position. The limits are chosen so that a request within them is valid on every
+    /// device.
     #[must_use]
     pub fn new(first: Arc<dyn Device>, mut others: Vec<(u64, Arc<dyn Device>)>) -> Self {
         others.sort_by_key(|(start, _)| *start);
@@ -142,7 +143,7 @@ mod tests {
     use super::*;
     use crate::device::Ram;
 
-    /// A read is sent to the device at its position, and fails if it crosses from one device to another.
+    /// Sends a read to the device at its position. The read fails if it begins on one device and ends on another.
     #[test]
     fn each_device_is_read_at_its_place() {
         let ram = |byte, len| -> Arc<dyn Device> { Arc::new(Ram::from_image(&vec![byte; len])) };

@@ -1,5 +1,6 @@
-//! A device over another device. A [`Layer`] receives each request before the device below, and each result after the device below has
-//! returned it. Examples are [`Sim`](super::Sim), which injects failures, and [`Record`](super::Record), which logs requests.
+//! A device over another device, with a [`Layer`] between them. The layer receives each request before the device below receives it, and
+//! each result after the device below has returned it. Examples of layers are [`Sim`](super::Sim), which injects failures, and
+//! [`Record`](super::Record), which logs requests.
 
 use std::fmt;
 use std::io::IoSlice;
@@ -16,7 +17,7 @@ use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Done};
 use crate::error::{Errno, Error, Result};
 use crate::units::DevOffset;
 
-/// A request, as a [`Layer`] receives it before the device below.
+/// A request, as a [`Layer`] receives it.
 #[derive(Clone, Copy, Debug)]
 pub enum Request<'a> {
     /// A read of `len` bytes.
@@ -32,7 +33,7 @@ pub enum Request<'a> {
         at: DevOffset,
         /// The data.
         bufs: &'a [IoSlice<'a>],
-        /// Whether the write is durable when it ends.
+        /// Whether the data are durable when the write ends.
         fua: bool,
     },
     /// A flush of all earlier writes.
@@ -74,34 +75,34 @@ impl Request<'_> {
     }
 }
 
-/// The decision of a [`Layer`] about a request.
+/// A [`Layer`]'s decision about a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Verdict {
     /// The number that identifies the request until it ends.
     pub ticket: u64,
-    /// The number of bytes that the device below transfers.
+    /// The number of bytes that the device below is to transfer.
     pub len: u64,
-    /// If set, the issuer receives this error, regardless of the transfer. A flush or discard with an error is not sent to the device
-    /// below.
+    /// If this is set, the issuer receives this error, even if bytes were transferred. A flush or discard with an error is not sent to the
+    /// device below.
     pub error: Option<Errno>,
 }
 
 impl Verdict {
-    /// The decision to pass the request to the device below unchanged.
+    /// The decision that the device below gets the request unchanged.
     #[must_use]
     pub fn pass(request: &Request<'_>) -> Self {
         Self { ticket: 0, len: request.len(), error: None }
     }
 }
 
-/// The layer between a device and the device below it. All threads and queues of the device share the layer.
+/// A layer between a device and the device below it. All threads and queues of the device share the layer.
 pub trait Layer: Send + Sync + 'static {
-    /// The limits of this device over a device with the limits `below`.
+    /// The limits of this device. `below` are the limits of the device below.
     fn limits(&self, below: &Limits) -> Limits {
         *below
     }
 
-    /// The size in bytes of this device over a device of the size `below`.
+    /// The size in bytes of this device. `below` is the size of the device below.
     fn size(&self, below: u64) -> u64 {
         below
     }
@@ -109,20 +110,20 @@ pub trait Layer: Send + Sync + 'static {
     /// Decides about a request before the device below receives it.
     fn begin(&self, request: &Request<'_>) -> Verdict;
 
-    /// Checks the data of a read that was transferred completely. An error is returned to the issuer.
+    /// Checks the data of a read after a complete transfer. If this function returns an error, the issuer receives the error.
     fn verify(&self, at: DevOffset, bufs: &[IoSlice<'_>]) -> Result<(), Errno> {
         let _ = (at, bufs);
         Ok(())
     }
 
-    /// Ends a request, before the call returns or the completion can be popped. `whole` means that the request had no error and was not
-    /// short.
+    /// Ends a request. This function is called before the issuer can receive the result. `whole` means that the request had no error and
+    /// was not short.
     fn end(&self, ticket: u64, whole: bool) {
         let _ = (ticket, whole);
     }
 
-    /// The number of calls of [`DeviceQueue::commit`] or [`DeviceQueue::wait`] by which the completion of a bio at an offset is delayed.
-    /// `tick` is the number of these calls up to now.
+    /// The delay of the completion of a bio at `at`, in calls of [`DeviceQueue::commit`] or [`DeviceQueue::wait`]. `tick` is the number of
+    /// these calls so far.
     fn delay(&self, at: DevOffset, tick: u64) -> u64 {
         let _ = (at, tick);
         0
@@ -151,7 +152,7 @@ impl<L: Layer> Layered<L> {
         &self.below
     }
 
-    /// Carries out a request by a call. `run` gets the number of bytes that the layer permits, and transfers these bytes.
+    /// Carries out a request by a call. `run` receives the number of bytes that the layer permits, and transfers them.
     fn carry(
         &self,
         request: &Request<'_>,
@@ -159,7 +160,7 @@ impl<L: Layer> Layered<L> {
     ) -> Result<()> {
         let verdict = self.layer.begin(request);
         let result = match verdict.error {
-            // A call of the device below continues after a short transfer. So its result is complete, or it is an error.
+            // A call of the device below is never short: it transfers all bytes, or it returns an error.
             None => run(&*self.below, request.len()),
             Some(errno) => {
                 if verdict.len > 0 {
@@ -249,7 +250,7 @@ fn is_whole(result: &Result<usize, Errno>, len: u64) -> bool {
     result.is_ok_and(|count| count as u64 == len)
 }
 
-/// The total length of buffers.
+/// The total length of the buffers.
 fn total(bufs: &[IoSlice<'_>]) -> usize {
     bufs.iter().map(|buf| buf.len()).sum()
 }
@@ -260,7 +261,7 @@ pub(super) struct LayeredQueue {
     layer: Arc<dyn Layer>,
     /// The bios in flight in the queue below. Such a bio contains an index of this table instead of the caller's `BioEnd`.
     flying: Vec<Option<Flying>>,
-    /// Completions, with the tick from which they can be popped.
+    /// Completions. Each is stored with the tick from which on it can be popped.
     held: Vec<(u64, Option<u64>, Done)>,
     depth: usize,
     tick: u64,
@@ -268,12 +269,12 @@ pub(super) struct LayeredQueue {
 
 struct Flying {
     end: BioEnd,
-    /// The ticket; `None` for a request to an attached file, which is not a device of the layer.
+    /// The ticket. `None` for a request to an attached file, because the layer receives no requests to attached files.
     ticket: Option<u64>,
 }
 
 impl LayeredQueue {
-    /// Takes the completions of the device below, and assigns a delay to each of them.
+    /// Pops the completions of the device below, and assigns a delay to each of them.
     fn collect(&mut self) {
         self.tick += 1;
         while let Some(mut done) = self.below.pop() {
@@ -311,7 +312,7 @@ impl LayeredQueue {
         })
     }
 
-    /// The result of a read. If the transfer is complete, the layer has checked its data.
+    /// Returns the result of a read. After a complete transfer, the layer checks the data first.
     fn verified(
         &self,
         dev: Dev,
@@ -325,7 +326,7 @@ impl LayeredQueue {
         result
     }
 
-    /// Carries out a request on borrowed memory. `run` gets the number of bytes that the layer permits, and transfers these bytes.
+    /// Carries out a request with borrowed memory. `run` receives the number of bytes that the layer permits, and transfers them.
     fn carry(
         &mut self,
         dev: Dev,
@@ -359,7 +360,7 @@ impl LayeredQueue {
     }
 }
 
-/// Reads once into borrowed buffers.
+/// Calls the device below once for a read into borrowed buffers.
 fn read_below(
     below: &mut BoundedQueue,
     dev: Dev,
@@ -424,7 +425,8 @@ impl DeviceQueue for LayeredQueue {
     }
 
     fn submit(&mut self, mut bio: Bio) -> Result<(), Bio> {
-        // The space in the queue is checked before the layer receives the request, because a request that has begun must also end.
+        // The queue must have a free slot before the layer receives the request, because a request that the layer has received must also
+        // end.
         if self.room() == 0 {
             return Err(bio);
         }
@@ -467,7 +469,7 @@ impl DeviceQueue for LayeredQueue {
 
     fn commit(&mut self) -> Result<(), Errno> {
         let committed = self.below.commit();
-        // If the device below has not accepted some bios, these bios are among its completions, with the error.
+        // If the device below has not accepted some bios, its queue returns them with the error as completions.
         self.collect();
         committed
     }

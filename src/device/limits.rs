@@ -3,11 +3,11 @@
 /// The limits and promises of a device. All sizes are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The device refuses all writes, regardless of the mode in which it is opened.
+    /// The device refuses all writes, even if it was opened for writing.
     pub read_only: bool,
     /// Offsets and lengths of direct requests are multiples of this length.
     pub logical_block: u32,
-    /// The smallest unit that the device writes without an internal read-modify-write.
+    /// The smallest unit that the device writes without reading and rewriting a longer unit.
     pub physical_block: u32,
     /// The memory of direct requests is aligned to this length.
     pub dma_align: u32,
@@ -15,11 +15,11 @@ pub struct Limits {
     pub max_transfer: u32,
     /// The device supports FUA: a write with force unit access is durable without a flush.
     pub fua: bool,
-    /// The kinds of write-through requests that may flush the device as a side effect.
+    /// Which write-through requests may flush the device as a side effect.
     pub through_flushes: ThroughFlushes,
-    /// The device has a volatile cache, so durability needs a flush.
+    /// The device has a volatile cache, so data become durable only with a flush.
     pub volatile_cache: bool,
-    /// The device computes checksums or parity from the data, so memory must not change during a write.
+    /// The device computes checksums or parity from the data, so the memory must not change during a write.
     pub stable_writes: bool,
     /// The device supports `RWF_NOWAIT`. Otherwise the kernel passes each io_uring request to a worker thread.
     pub nowait: bool,
@@ -27,21 +27,20 @@ pub struct Limits {
     pub poll: bool,
     /// Requests bypass the page cache (`O_DIRECT`).
     pub direct: bool,
-    /// If the data of a read do not match their tuples, the device repeats the read by itself, into memory that no other code can access.
+    /// If the data of a read do not match their tuples, the device itself repeats the read, into memory that no other code can access.
     pub rereads: bool,
-    /// The longest write that the device carries out completely or not at all (`RWF_ATOMIC`); 0 if the device does not support atomic
-    /// writes.
+    /// The longest write that the device makes completely or not at all (`RWF_ATOMIC`); 0 if the device does not support atomic writes.
     pub atomic_write: u32,
 }
 
-/// The kinds of write-through requests that may flush a device as a side effect. If such a flush fails, the kernel reports the error only
-/// to the write-through request, and the next flush succeeds although data are lost.
+/// Which write-through requests may flush a device as a side effect. If such a flush fails, the kernel reports the error only to the
+/// write-through request. The next flush then succeeds, although data are lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ThroughFlushes {
     /// No request.
     #[default]
     Never,
-    /// Requests by system calls, but not queued requests. The kernel flushes in this way on block devices with FUA.
+    /// Requests by system calls, but not requests through io_uring. The kernel flushes in this way on block devices with FUA.
     OfCalls,
     /// All requests. The kernel flushes in this way for files and for block devices without FUA.
     Always,

@@ -1,4 +1,4 @@
-//! Devices, which read and write sectors, with their limits and queues.
+//! Devices, from which sectors are read and to which they are written. This module also defines the limits and the queues of devices.
 
 mod any_queue;
 mod block_file;
@@ -79,12 +79,12 @@ pub(crate) use yielding::yielding;
 
 /// A device that contains a file system: a block device, an image, or a device that uses another device.
 ///
-/// The methods of this trait are called through `dyn`, for metadata and set-up. File data are transferred through a [queue](Device::queue).
-/// All positions are in bytes from the start of the part in use. Threads share a device. A queue owns the parts of the device that it
-/// needs, and may outlive the device.
+/// The methods of this trait are called through `dyn`, because they serve only metadata and set-up. File data are transferred through a
+/// [queue](Device::queue). A position is a number of bytes from the start of the part of the device that is in use. Threads share a device.
+/// A queue owns everything that it uses of the device, so the queue may be dropped after the device.
 ///
-/// A device implements the methods whose names end in `_within`. The argument [`InRange`] proves that their ranges are within the device.
-/// Callers use the methods without that suffix, which check each range first. No device overrides the methods without the suffix.
+/// A type that is a device implements the methods whose names end in `_within`. Their argument [`InRange`] proves that the range is within
+/// the device. Callers use the methods without this suffix, which check the range first. No type overrides the methods without the suffix.
 pub trait Device: Send + Sync {
     /// The limits of the device.
     fn limits(&self) -> &Limits;
@@ -97,9 +97,9 @@ pub trait Device: Send + Sync {
         None
     }
 
-    /// Removes and returns the sectors that did not match their tuples in reads since the last call, oldest first. The list contains at
-    /// most the newest 1024; the number counts the older sectors, which were dropped. A device over other devices also reports the sectors
-    /// of those devices.
+    /// Returns the sectors that did not match their tuples in reads since the last call, oldest first, and clears the list. The list
+    /// contains only the newest 1024 sectors. The number is the count of older sectors that the device dropped from the list. A device over
+    /// other devices also reports the sectors of those devices.
     fn take_wrong_tuples(&self) -> (Vec<WrongTuple>, u64) {
         (Vec::new(), 0)
     }
@@ -109,7 +109,7 @@ pub trait Device: Send + Sync {
         DevOffset(self.size())
     }
 
-    /// Fills `buf` from `at`, at any alignment. The call waits until all bytes are transferred; a successful read is never short.
+    /// Fills `buf` from `at`, at any alignment. The call returns after all bytes were transferred; a successful read is never short.
     ///
     /// # Errors
     /// `InvalidInput` past the end of the device; `Io` with the device's errno.
@@ -127,8 +127,8 @@ pub trait Device: Send + Sync {
     /// Whether the device was opened for writing.
     fn is_writable(&self) -> bool;
 
-    /// Writes all of `bufs`, one after the other, from `at` on, and waits as long as necessary. Position, lengths and memory must be
-    /// aligned as [`limits`](Self::limits) require. With `fua` the data are durable when the call returns, otherwise after the next
+    /// Writes all of `bufs`, one after the other, from `at` on, and returns after all bytes were written. Position, lengths and memory must
+    /// be aligned as [`limits`](Self::limits) require. With `fua` the data are durable when the call returns, otherwise after the next
     /// [`flush`](Self::flush).
     ///
     /// # Errors
@@ -174,13 +174,13 @@ pub trait Device: Send + Sync {
         Err(Error::io(Errno::EOPNOTSUPP, format!("discard of {len} bytes at {at}")))
     }
 
-    /// Zeroes a range without a transfer of zeros. Position and length must be aligned as [`limits`](Self::limits) require. Like written
-    /// data, the zeros become durable with the next flush. The call may take longer than one write, but no longer than a write of zeros to
-    /// the range.
+    /// Zeroes a range by a command to the device, without sending zeros. Position and length must be aligned as [`limits`](Self::limits)
+    /// require. Like written data, the zeros become durable with the next flush. The call may take longer than one write, but no longer
+    /// than a write of zeros to the range.
     ///
     /// # Errors
     /// `InvalidInput` past the end of the device; `Io`. EOPNOTSUPP means that the device does not support this request and has changed
-    /// nothing, so the caller must write zeros. After another error any part of the range may be zeros.
+    /// nothing, so the caller must write zeros. After any other error, a part of the range may be zeros.
     fn write_zeroes(&self, at: DevOffset, len: u64) -> Result<()> {
         let checked = check_range(self.end(), "zeros", at, len)?;
         self.zero_within(at, len, checked)
@@ -194,9 +194,9 @@ pub trait Device: Send + Sync {
         Err(Error::io(Errno::EOPNOTSUPP, format!("write of {len} zero bytes at {at}")))
     }
 
-    /// The first range at or after `at` that may contain nonzero bytes. All bytes between `at` and the range read as zeros; the bytes after
-    /// the range are unknown. If the range is empty, the bytes from its position on are unknown too. A device without this information
-    /// returns the range from `at` to its end.
+    /// Returns the first range at or after `at` that may contain nonzero bytes. All bytes between `at` and the range are zeros. The bytes
+    /// after the range are unknown. If the range is empty, the bytes from its position on are unknown too. A device that cannot determine
+    /// such a range returns the range from `at` to its end.
     ///
     /// # Errors
     /// `InvalidInput` past the end of the device; `Io` with the device's errno.
@@ -213,8 +213,8 @@ pub trait Device: Send + Sync {
         Ok(at..self.end())
     }
 
-    /// Sets or removes the fence of a device that can lose its connection and reconnect. After each reconnection the device calls the fence
-    /// before it writes anything. Other devices ignore the fence.
+    /// Sets or removes the fence of a device that can lose its connection and reconnect. After each reconnection, the device calls the
+    /// fence before it writes any data. Other devices ignore the fence.
     fn set_fence(&self, fence: Option<Arc<dyn Fence>>) {
         let _ = fence;
     }
@@ -228,33 +228,34 @@ pub trait Device: Send + Sync {
         Ok(BoundedQueue::new(queue, self.end()))
     }
 
-    /// The device's implementation of [`queue`](Self::queue). The queue receives only requests within the device. A device type outside of
-    /// this crate returns [`AnyQueue::other`].
+    /// The device's implementation of [`queue`](Self::queue). The queue receives only requests within the device. A device type of another
+    /// crate returns [`AnyQueue::other`].
     ///
     /// # Errors
     /// The errors of [`queue`](Self::queue).
     fn queue_within(&self, options: &QueueOptions, checked: InRange) -> Result<AnyQueue>;
 }
 
-/// Prints the size. The trait does not require `Debug`, because every program would then contain the `Debug` code of all kinds of devices.
+/// Prints only the size. The trait does not require `Debug`, because every program would then contain the `Debug` code of all kinds of
+/// devices.
 impl fmt::Debug for dyn Device + '_ {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Device").field("size", &self.size()).finish_non_exhaustive()
     }
 }
 
-/// The fence of a device: a block on the device that records which node uses the device. While a connection is lost, another node may take
-/// the device over. After a reconnection, this node sends its stored and its unanswered writes again. Without a fence, these writes would
-/// overwrite the other node's data.
+/// The fence of a device: a block on the device that records which node (computer) uses the device. While a connection is lost, another
+/// node may start to use the device. After a reconnection, this node sends its stored and its unanswered writes again. Without a fence,
+/// these writes would overwrite the other node's data.
 pub trait Fence: Send + Sync {
     /// The position of the block on the device, and its length.
     fn place(&self) -> (DevOffset, usize);
 
-    /// Checks the content of the block in `block`, and replaces it with new content. The caller writes the new content durably before any
-    /// other write.
+    /// Checks the content of the fence's block, and replaces it in `block` with new content. The caller writes the new content durably
+    /// before any other write.
     ///
     /// # Errors
-    /// `Busy` if another node has taken the device over; the caller then writes nothing.
+    /// `Busy` if another node uses the device; the caller then writes nothing.
     fn confirm(&self, block: &mut [u8]) -> Result<()>;
 }
 
@@ -278,15 +279,15 @@ impl QueueOptions {
     }
 
     /// The number of bios that may be in flight: 1 to 4096. A number outside this range is replaced by the nearest limit, and io_uring
-    /// rounds the number up to a power of two. A read of one extent is one bio; a longer read needs one bio for each extent and each
-    /// [`Limits::max_transfer`].
+    /// rounds the number up to a power of two. A read of one extent is one bio. A longer read needs a bio for each extent, and several if
+    /// the extent is longer than [`Limits::max_transfer`].
     #[must_use]
     pub const fn depth(mut self, depth: u32) -> Self {
         self.depth = depth;
         self
     }
 
-    /// The depth of the queue. It is at least 1, because without a slot every request would wait forever.
+    /// The depth of the queue. It is at least 1, because a request to a queue without a slot would wait forever.
     pub(crate) fn slots(&self) -> usize {
         self.depth.clamp(1, 4096) as usize
     }

@@ -1,5 +1,4 @@
-//! A device that completes requests for file data immediately, without a transfer. A measurement of this device shows only the cost of
-//! the library itself.
+//! A device that completes requests for file data immediately, without a transfer. It serves to measure the time of the library itself.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -12,8 +11,8 @@ use crate::bio::BioFlags;
 use crate::error::{Errno, Result};
 use crate::units::DevOffset;
 
-/// A device whose queues complete every request immediately, without accessing the memory. Metadata is read from the device below, if there
-/// is a device below. So the library can be measured with a real volume, but without the time of the volume's device.
+/// A device whose queues complete every request immediately, without accessing the memory. If there is a device below, metadata are read
+/// from it. So the library can be measured with a real volume, but without the time of the volume's device.
 #[derive(Debug)]
 pub struct Null {
     limits: Limits,
@@ -107,7 +106,8 @@ pub struct NullTransfer;
 impl Transfer for NullTransfer {
     #[inline]
     fn read(&mut self, buf: &mut [u8], at: DevOffset, _flags: BioFlags) -> Result<usize, Errno> {
-        // The address must be computed although it is not used. `black_box` prevents the optimizer from removing the computation.
+        // A real device needs the address, so the address must be computed here too. `black_box` prevents the optimizer from removing the
+        // computation.
         std::hint::black_box(at);
         Ok(buf.len())
     }
@@ -128,7 +128,8 @@ impl Transfer for NullTransfer {
         at: DevOffset,
         _flags: BioFlags,
     ) -> Result<usize, Errno> {
-        // The address must be computed although it is not used. `black_box` prevents the optimizer from removing the computation.
+        // A real device needs the address, so the address must be computed here too. `black_box` prevents the optimizer from removing the
+        // computation.
         std::hint::black_box(at);
         Ok(bufs.iter().map(|buf| buf.len()).sum())
     }

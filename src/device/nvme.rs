@@ -1,7 +1,7 @@
 //! An NVMe namespace that is opened through its generic character device, `/dev/ngXnY`. Requests to this device are NVMe commands, which
 //! bypass the block layer and the page cache.
 //!
-//! The block device of the same namespace, `/dev/nvmeXnY`, is opened too. An exclusive open uses the block device, because a character
+//! The block device of the same namespace, `/dev/nvmeXnY`, is opened too. The block device is opened exclusively, because a character
 //! device cannot be opened exclusively. The block device also serves requests whose speed does not matter, for example reads of metadata.
 
 use std::fs::File;
@@ -14,8 +14,8 @@ use super::{DeviceProtection, Limits, ThroughFlushes};
 use crate::error::{Context, Errno, Error, Result};
 use crate::sys::nvme::{NamespaceId, carries, identify, namespace_number};
 
-/// The size of a page of memory. It is also the assumed unit of a controller's limit for transfers, because no `ioctl` reports the real
-/// unit, which is at least as large.
+/// The size of a page of memory. Controllers state their transfer limit in a unit that no `ioctl` reports. The real unit is at least this
+/// size, so this size is used.
 const PAGE: u32 = 4096;
 
 /// An open character device, and the properties of its namespace.
@@ -27,7 +27,7 @@ pub(super) struct Namespace {
     block: PathBuf,
     /// The largest transfer in bytes.
     max_transfer: u32,
-    /// The largest number of ranges of memory in one command.
+    /// The largest number of separate memory ranges in one command.
     segments: u32,
     volatile_cache: bool,
 }
@@ -49,7 +49,7 @@ impl Namespace {
         let of_controller = identify(file.as_fd(), None).map_err(failed)?;
         let format = Format::read(&of_namespace).at(|| path.display())?;
         let segments = max_segments(&block).unwrap_or(1);
-        // A transfer needs one segment for each page, and one more if its memory begins within a page.
+        // A transfer needs one segment for each page of its memory, and one more if the memory begins within a page.
         let by_segments = segments.saturating_sub(1).max(1).saturating_mul(PAGE);
         Ok(Self {
             file,
@@ -61,8 +61,8 @@ impl Namespace {
         })
     }
 
-    /// Refuses a namespace with metadata other than tuples that this crate can compute, because each command must transfer the metadata
-    /// too.
+    /// Refuses a namespace with metadata, unless the metadata are tuples that this crate can compute. Each command must transfer the
+    /// metadata too.
     pub(super) fn check_metadata(&self, protection: Option<&DeviceProtection>) -> Result<()> {
         let tuples = protection.and_then(|protection| protection.tuples);
         match (self.id.metadata, tuples) {
@@ -92,16 +92,16 @@ impl Namespace {
         self.id
     }
 
-    /// Whether one command can transfer `len` bytes between the position `at` and `buffers` buffers. Commands bypass the block layer, which
-    /// would split larger requests.
+    /// Whether one command can transfer `len` bytes at the position `at` to or from this number of buffers. The kernel does not split
+    /// commands, because commands bypass the block layer.
     #[inline]
     pub(super) fn carries(&self, at: u64, len: usize, buffers: usize) -> bool {
-        // Each buffer may begin and end within a page, and then needs up to two more ranges.
+        // Each buffer may begin and end within a page. So it may need up to two more memory ranges.
         let ranges = || len / PAGE as usize + 2 * buffers;
         carries(self.id, at, len) && (buffers == 1 || ranges() <= self.segments as usize)
     }
 
-    /// The limits of the namespace's commands, from the limits of its block device.
+    /// The limits for commands to the namespace, derived from the limits of its block device.
     pub(super) fn limits(&self, block: &Limits) -> Limits {
         let logical_block = 1 << self.id.shift;
         let max_transfer = block.max_transfer.min(self.max_transfer);
@@ -114,7 +114,7 @@ impl Namespace {
                 false => ThroughFlushes::Never,
             },
             volatile_cache: self.volatile_cache,
-            // The tuples of a write are computed before the device receives the data.
+            // The tuples of a write are computed from the memory before the device receives the data.
             stable_writes: self.id.metadata != 0,
             // A ring submits a command without waiting.
             nowait: true,
@@ -132,14 +132,14 @@ pub(super) fn are_present() -> bool {
 #[derive(Debug, PartialEq, Eq)]
 struct Format {
     shift: u32,
-    /// The number of bytes of metadata with each block. A transfer uses separate memory for the metadata.
+    /// The number of bytes of metadata of each block. A transfer uses separate memory for the metadata.
     metadata: u32,
 }
 
 impl Format {
     fn read(identify: &[u8; 4096]) -> Result<Self> {
         let (count, flbas) = (identify[25], identify[26]);
-        // The upper two bits of the format's index are used only if there are more than 16 formats.
+        // The upper two bits of the format's index are valid only if there are more than 16 formats.
         let high = if count >= 16 { usize::from(flbas >> 5 & 0b11) } else { 0 };
         let index = high << 4 | usize::from(flbas & 0b1111);
         let format = &identify[128 + 4 * index..][..4];
@@ -166,7 +166,7 @@ fn max_transfer(identify: &[u8; 4096]) -> u32 {
     }
 }
 
-/// The directory in sysfs of a character device, if it belongs to an NVMe namespace.
+/// The sysfs directory of a character device, if the device is an NVMe namespace.
 fn sysfs(path: &Path) -> Result<PathBuf> {
     let rdev = stat(path).map_err(|errno| Error::io(errno, path.display().to_string()))?.st_rdev;
     let link = format!("/sys/dev/char/{}:{}", major(rdev), minor(rdev));
@@ -182,7 +182,7 @@ fn sysfs(path: &Path) -> Result<PathBuf> {
     })
 }
 
-/// The node of the block device with the same numbers as the character device: `nvme0n1` for `ng0n1`.
+/// The name of the block device with the same numbers as the character device: `nvme0n1` for `ng0n1`.
 fn block_node(path: &Path, sysfs: &Path) -> Result<PathBuf> {
     let name = sysfs.file_name().unwrap_or_default().to_string_lossy().replacen("ng", "nvme", 1);
     let node = Path::new("/dev").join(&name);
@@ -201,7 +201,7 @@ fn block_node(path: &Path, sysfs: &Path) -> Result<PathBuf> {
     }
 }
 
-/// The largest number of ranges of memory in one request to a block device.
+/// The largest number of separate memory ranges in one request to a block device.
 fn max_segments(block: &Path) -> Option<u32> {
     let queue = Path::new("/sys/class/block").join(block.file_name()?).join("queue/max_segments");
     std::fs::read_to_string(queue).ok()?.trim().parse().ok()

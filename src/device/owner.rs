@@ -1,10 +1,10 @@
 //! Checks whether another program uses a block device or an image.
 //!
-//! A device is opened with `O_EXCL`, which conflicts with mounts and other exclusive opens of the same disk, in any mount namespace. An
-//! image is locked, which excludes programs that lock it too. A loop device neither opens its file exclusively nor locks it. So ironmap
-//! searches all loop devices for the file, by the file that a loop device reports (`LOOP_GET_STATUS64`), or by the path in sysfs. That path
-//! may be missing or may name another file, if the loop device was created in another mount namespace. Leases show whether any program has
-//! an image open.
+//! ironmap opens a device with `O_EXCL`, which conflicts with mounts and other exclusive opens of the same disk, in any mount namespace.
+//! ironmap locks an image, which excludes programs that lock it too. A loop device neither opens its file exclusively nor locks it. So
+//! ironmap searches all loop devices for the file. The file of a loop device is the file that the device reports (`LOOP_GET_STATUS64`), or
+//! the file at the path in sysfs. If the loop device was created in another mount namespace, this path may be missing or may name another
+//! file. Leases show whether any program has an image open.
 //!
 //! Sources: `fcntl(2)`, `loop(4)`, Linux's Documentation/ABI/testing/sysfs-block-loop.
 
@@ -23,12 +23,13 @@ use super::holders;
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::sys::{lease, loop_backing};
 
-/// The number of attempts to acquire a file or a lock that another process may have only for a moment, and the pause between the attempts.
+/// The number of attempts to open a file exclusively or to lock it, and the pause between the attempts. Another process may use the file
+/// for only a moment.
 const ATTEMPTS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(10);
 
-// Values of `f_type` in `statfs`, from Linux's include/uapi/linux/magic.h. These file systems may refuse a lease with EAGAIN although no
-// program has the file open.
+// Values of `f_type` in `statfs`, from Linux's include/uapi/linux/magic.h. On these file systems, EAGAIN does not prove that a program has
+// the file open.
 const NFS: u32 = 0x6969;
 const CIFS: u32 = 0xFF53_4D42;
 const SMB2: u32 = 0xFE53_4D42;
@@ -37,9 +38,9 @@ pub(super) fn busy(path: &Path, what: &str) -> Error {
     Error::new(ErrorKind::Busy, what.to_owned()).at(path.display())
 }
 
-/// Repeats an attempt while the file or lock is in use. The attempts last long enough for two temporary users. The first is a process that
-/// has ended, whose io_uring rings the kernel removes later. The second is a child of this process, which has all files of this process
-/// open until it executes another program.
+/// Repeats an attempt while it fails because the file or lock is in use. The attempts last long enough for two short uses to end. The first
+/// is by a process that has ended, because the kernel removes its io_uring rings later. The second is by a child of this process, which has
+/// all files of this process open until it executes another program.
 pub(super) fn patiently<T>(mut attempt: impl FnMut() -> T, in_use: impl Fn(&T) -> bool) -> T {
     for _ in 1..ATTEMPTS {
         let result = attempt();
@@ -51,8 +52,8 @@ pub(super) fn patiently<T>(mut attempt: impl FnMut() -> T, in_use: impl Fn(&T) -
     attempt()
 }
 
-/// Images that this process has open for writing. These images are not tested by a lease, because the kernel also refuses a lease if this
-/// process itself has the image open.
+/// The images that this process has open for writing. ironmap tests no lease on these images, because the kernel also refuses a lease if
+/// this process itself has the image open.
 static OURS: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
 
 /// The mark that this process has an image open for writing. The mark is removed on drop.
@@ -75,8 +76,8 @@ impl Drop for Written {
     }
 }
 
-/// Refuses an image that a program has open or mapped for writing, if a lease can detect the program. The caller must call this function
-/// before it opens the image for writing, because this open itself would make the kernel refuse the lease.
+/// Refuses an image that a program has open or mapped for writing, if a lease can detect this. The caller must call this function before it
+/// opens the image for writing, because its own open would make the kernel refuse the lease.
 pub(super) fn refuse_writers(path: &Path, stat: &Stat) -> Result<()> {
     if OURS.lock().contains(&(stat.st_dev, stat.st_ino)) {
         return Ok(());
@@ -89,7 +90,8 @@ pub(super) fn refuse_writers(path: &Path, stat: &Stat) -> Result<()> {
     if asked != Ok(true) || !tells(file.as_fd()) {
         return Ok(());
     }
-    // If the program has also locked the image, for example because it uses ironmap, the error for a locked image is more specific.
+    // If the program has also locked the image, for example because the program is ironmap, the error for a locked image is returned,
+    // because it contains more details.
     Err(match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
         Err(OsErrno::AGAIN) => holders::locked(path, file.as_fd()),
         _ => busy(path, "open for writing by another program"),
@@ -102,7 +104,7 @@ fn tells(file: BorrowedFd<'_>) -> bool {
     magic.is_ok_and(|magic| ![NFS, CIFS, SMB2].contains(&magic))
 }
 
-/// Refuses a file that differs from the file that `stat` describes, because the path was replaced in between.
+/// Refuses a file that is not the file that `stat` describes. The path may have been replaced after `stat` was read.
 pub(super) fn refuse_another(path: &Path, stat: &Stat, file: BorrowedFd<'_>) -> Result<()> {
     let opened =
         rustix::fs::fstat(file).map_err(|errno| Error::io(errno, path.display().to_string()))?;
@@ -126,7 +128,7 @@ pub(super) fn lock_image(path: &Path, file: &File, write: bool) -> Result<()> {
     }
 }
 
-/// Refuses a file or device that a loop device serves. Neither the lock of an image nor `O_EXCL` on a device conflicts with the loop
+/// Refuses a file or device that a loop device uses. A loop device conflicts neither with the lock of an image nor with `O_EXCL` on a
 /// device. `file` is the file that `stat` describes, opened in any mode.
 pub(super) fn refuse_attached(
     path: &Path,
@@ -162,9 +164,9 @@ pub(super) fn refuse_attached(
     Ok(())
 }
 
-/// Whether leases prove that no loop device serves an open file. A loop device has its file open, so the kernel then refuses a lease. If
-/// ironmap only reads the file, it is sufficient that no program has the file open for writing. A user without the permission for leases
-/// may also read the file.
+/// Whether leases prove that no loop device uses an open file. A loop device has its file open, so the kernel refuses a lease on this file.
+/// If ironmap only reads the file, it is sufficient that no program has the file open for writing. ironmap also accepts a file for reading
+/// if the user has no permission for leases.
 fn is_free(file: BorrowedFd<'_>, write: bool) -> bool {
     match lease::is_alone(file) {
         Ok(true) => true,
@@ -180,7 +182,7 @@ enum Identity {
         dev: u64,
         inode: u64,
     },
-    /// The number of a device, which is the same for all of its nodes.
+    /// The number of a device. All nodes of the device have the same number.
     Device(u64),
 }
 
@@ -193,17 +195,17 @@ impl Identity {
     }
 }
 
-/// The file that a loop device serves.
+/// The file that a loop device uses.
 enum Served {
     Nothing,
     Known(Identity),
-    /// A file that can be identified neither by a query of the loop device nor by its path.
+    /// A file that cannot be identified: the query of the loop device fails, and the path does not lead to the file.
     Hidden,
 }
 
-/// Finds the file of a disk by its directory in sysfs.
+/// Finds the file of a loop device by the device's directory in sysfs.
 fn served_by(dir: &Path, name: &OsStr) -> Served {
-    // Only an error that means "does not exist" proves that the disk serves no file.
+    // Only the error "does not exist" proves that the disk uses no file.
     let path = match backing_file(dir) {
         Ok(path) if path.as_os_str().is_empty() => return Served::Nothing,
         Ok(path) => Some(path),
@@ -221,7 +223,7 @@ fn served_by(dir: &Path, name: &OsStr) -> Served {
     stat.map_or(Served::Hidden, |stat| Served::Known(Identity::of(&stat)))
 }
 
-/// The path of a loop device's file, from its directory in sysfs. A path is bytes, not text.
+/// The path of a loop device's file, from the loop device's directory in sysfs. The path is bytes, because it need not be valid text.
 fn backing_file(dir: &Path) -> std::io::Result<PathBuf> {
     let path = std::fs::read(dir.join("loop/backing_file"))?;
     Ok(OsStr::from_bytes(path.strip_suffix(b"\n").unwrap_or(&path)).into())
@@ -239,11 +241,11 @@ fn ask(dir: &Path, name: &OsStr) -> Result<Identity, Errno> {
     Ok(if device == 0 { Identity::File { dev, inode } } else { Identity::Device(device) })
 }
 
-/// The image or device to be opened. A device includes the devices that share bytes with it: the disk of a partition, or the partitions of
-/// a disk.
+/// The image or device that is to be opened. For a device, also the devices that contain the same bytes: the disk of a partition, or the
+/// partitions of a disk.
 enum Claim {
     Image(Identity),
-    /// The number, and the length in sectors, of each device.
+    /// The number and the length in sectors of each of these devices.
     Devices(Vec<(u64, Option<u64>)>),
 }
 
@@ -277,8 +279,8 @@ impl Claim {
         }
     }
 
-    /// Whether a loop device of this length may serve this image or device. The length of an image may have changed, so the answer for an
-    /// image is always true.
+    /// Whether a loop device of this length may use this image or device. For an image the answer is always true, because the image's
+    /// length may have changed.
     fn may_be_behind(&self, dir: &Path) -> bool {
         let Self::Devices(own) = self else { return true };
         let bytes = |name: &str| text(&dir.join("loop").join(name))?.parse::<u64>().ok();
@@ -294,8 +296,8 @@ impl Claim {
     }
 }
 
-/// The numbers of a block device and of the devices that share bytes with it. If the device cannot be opened exclusively, one of these
-/// devices is in use.
+/// The numbers of a block device and of the devices that contain the same bytes. If an exclusive open fails, one of these devices is in
+/// use.
 pub(super) fn sharing(stat: &Stat) -> Vec<u64> {
     match Claim::of(stat) {
         Claim::Image(_) => Vec::new(),
@@ -303,7 +305,8 @@ pub(super) fn sharing(stat: &Stat) -> Vec<u64> {
     }
 }
 
-/// Other device nodes that lead to bytes of a block device: its disk, its partitions, and the file of a loop device.
+/// Other device nodes through which the bytes of a block device can be accessed: the nodes of its disk, of its partitions, and of the block
+/// device that is the file of a loop device.
 pub(super) fn other_nodes(stat: &Stat) -> Vec<PathBuf> {
     let Claim::Devices(devices) = Claim::of(stat) else { return Vec::new() };
     let mut nodes = Vec::new();
@@ -325,7 +328,7 @@ fn sectors(dir: &Path) -> Option<u64> {
     text(&dir.join("size"))?.parse().ok()
 }
 
-/// The device number in a file of sysfs.
+/// The device number that a file in sysfs contains.
 fn number(path: &Path) -> Option<u64> {
     let text = text(path)?;
     let (major, minor) = text.split_once(':')?;

@@ -1,11 +1,13 @@
-//! The device paths to the block device beneath a mounted file system, and the choice among them.
+//! A block device can be accessed through several device paths. This module finds the device paths to the block device beneath a mounted
+//! file system, and chooses one of them.
 //!
-//! For a direct read of a block device, the kernel first checks that device's page cache. The read takes longer if the cache contains any
-//! page, and still longer if any page is dirty. The page cache of a mounted ext4's device contains the metadata of the file system. The
-//! disk of a partition has a separate page cache, and an NVMe character device has none.
+//! For a direct read of a block device, the kernel first checks the page cache of this device. The read takes longer if the cache contains
+//! any page, and still longer if a page is dirty. The page cache of a mounted ext4's device contains the metadata of the file system. The
+//! disk of a partition has a separate page cache. An NVMe character device has no page cache.
 //!
-//! The rule considers the device paths that can be opened, in the order of [`DevicePathKind`]. It chooses the first path whose page cache
-//! is empty. If there is none, it chooses the first path whose page cache contains no dirty page; otherwise the first path.
+//! Device paths that can be opened are considered in the order of [`DevicePathKind`]. The first path whose page cache is empty is chosen.
+//! If no page cache is empty, the first path whose page cache contains no dirty page is chosen. If all page caches contain dirty pages, the
+//! first path is chosen.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -17,10 +19,10 @@ use super::{BlockFile, OpenMode};
 use crate::error::{Errno, Error, ErrorKind, Result};
 pub use crate::sys::PageCache;
 
-/// The unit of `start` and `size` in sysfs, regardless of the device's block size.
+/// The unit of `start` and `size` in sysfs, for every block size of a device.
 const SYSFS_SECTOR: u64 = 512;
 
-/// The kind of a device path, best first.
+/// The kind of a device path. The best kind comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum DevicePathKind {
@@ -29,7 +31,7 @@ pub enum DevicePathKind {
     /// The disk beneath the file system's partition. Its page cache contains only pages that programs have read from the disk itself
     /// (blkid, fdisk).
     WholeDisk,
-    /// The block device that the file system is on, whose page cache may contain the file system's metadata.
+    /// The block device that contains the file system. Its page cache may contain the file system's metadata.
     FileSystem,
 }
 
@@ -58,15 +60,15 @@ impl fmt::Display for DevicePathKind {
 /// A path to the block device beneath a file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DevicePath {
-    /// The node in /dev, which need not exist.
+    /// The device node in /dev. It may be missing.
     pub path: PathBuf,
     /// The major and minor number that the node must have.
     pub node: (u32, u32),
     /// The kind of the path.
     pub kind: DevicePathKind,
-    /// The start of the file system on the device of this path, in bytes.
+    /// The position of the file system's first byte on the device of this path.
     pub base: u64,
-    /// The size of the block device that the file system is on, in bytes.
+    /// The size in bytes of the block device that contains the file system.
     pub size: u64,
 }
 
@@ -76,7 +78,8 @@ impl fmt::Display for DevicePath {
     }
 }
 
-/// The device paths to the block device of a file system, best first. The file system is given by the `st_dev` of its files.
+/// The device paths to the block device of a file system, best first. `st_dev`, which is the same for all files of the file system,
+/// identifies the file system.
 ///
 /// # Errors
 /// `Unsupported` if the file system has no block device of its own (btrfs, overlayfs, tmpfs, NFS); `Io` if sysfs does not list it;
@@ -94,8 +97,8 @@ fn device_paths_in(sysfs: &Path, (major, minor): (u32, u32)) -> Result<Vec<Devic
     let own = canonical(&sysfs.join(format!("dev/block/{major}:{minor}")))?;
     let size = bytes(&own, "size")?;
     let mut device_paths = vec![device_path(&own, DevicePathKind::FileSystem, 0, size)?];
-    // Only a partition is known to map its blocks linearly. Loop, dm and md map blocks in other ways, so the
-    // devices below them are not device paths.
+    // Only a partition is known to have its blocks in the same order as the device below it. Loop, dm and md devices may map blocks in
+    // other ways, so the devices below them are not device paths.
     let (disk, base) = if own.join("partition").exists() {
         let disk = own.parent().unwrap_or(&own).to_owned();
         let base = bytes(&own, "start")?;
@@ -115,8 +118,8 @@ fn device_paths_in(sysfs: &Path, (major, minor): (u32, u32)) -> Result<Vec<Devic
     Ok(device_paths)
 }
 
-/// The character device of the namespace of a disk: `ng0n1` for `nvme0n1`, if both belong to the same controller, or to the same subsystem
-/// in the case of multipath. The single paths of a multipath namespace, for example `nvme0c1n1`, contain no file system.
+/// The character device of a disk that is an NVMe namespace: `ng0n1` for `nvme0n1`. Both must belong to the same controller, or, with
+/// multipath, to the same subsystem. The single paths of a multipath namespace, for example `nvme0c1n1`, contain no file system.
 fn nvme_generic(sysfs: &Path, disk: &Path) -> Option<PathBuf> {
     let numbers = disk.file_name()?.to_str()?.strip_prefix("nvme")?;
     let (instance, namespace) = numbers.split_once('n')?;
@@ -129,7 +132,7 @@ fn nvme_generic(sysfs: &Path, disk: &Path) -> Option<PathBuf> {
     (above(&generic)? == above(disk)?).then_some(generic)
 }
 
-/// The device path with this directory in sysfs.
+/// The device path that this directory in sysfs describes.
 fn device_path(dir: &Path, kind: DevicePathKind, base: u64, size: u64) -> Result<DevicePath> {
     let uevent = text(dir, "uevent")?;
     let value = |key: &str| {
@@ -156,7 +159,7 @@ fn text(dir: &Path, name: &str) -> Result<String> {
     std::fs::read_to_string(&path).map_err(|error| io(&error, &path))
 }
 
-/// A number of sectors in sysfs, in bytes.
+/// Converts a number of sectors in sysfs to bytes.
 fn bytes(dir: &Path, name: &str) -> Result<u64> {
     let sectors = text(dir, name)?;
     let bytes =
@@ -173,9 +176,9 @@ fn io(error: &std::io::Error, path: &Path) -> Error {
 }
 
 impl DevicePath {
-    /// Opens the device for direct reads of the part that the file system occupies, and counts the pages in the device's page cache. An
-    /// NVMe character device has no page cache. The cached pages of a whole disk are dropped first, because no program needs them, and the
-    /// kernel would keep them while a partition of the disk is mounted.
+    /// Opens the device for direct reads of the part that contains the file system, and counts the pages in the device's page cache. An
+    /// NVMe character device has no page cache. The cached pages of a whole disk are first removed from the cache. No program needs them,
+    /// but the kernel would keep them as long as a partition of the disk is mounted.
     ///
     /// # Errors
     /// `Io` with the path; `InvalidInput` if the node belongs to another device, or if direct reads of this part are impossible;
@@ -214,12 +217,12 @@ impl DevicePath {
     }
 }
 
-/// A device path that was tried.
+/// A device path that was tried, with the result.
 #[derive(Debug)]
 pub struct Candidate {
     /// The device path.
     pub device_path: DevicePath,
-    /// The pages in the page cache of the path's device, or the error of the open. `None` if the kernel does not count the pages.
+    /// The number of pages in the page cache of the path's device, or the error of the open. `None` if the kernel does not count the pages.
     pub found: Result<Option<PageCache>>,
 }
 
@@ -237,19 +240,19 @@ impl fmt::Display for Candidate {
     }
 }
 
-/// The reason for the choice of a device path, in the order of preference.
+/// The reason why a device path was chosen, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
-    /// The device path is the first whose page cache is empty.
+    /// The chosen path is the first whose page cache is empty.
     Empty,
-    /// No page cache is empty. The device path is the first without dirty pages.
+    /// No page cache is empty. The chosen path is the first without dirty pages.
     Clean,
-    /// The device path is the first that can be opened. All paths have dirty pages, or the kernel does not count the pages.
+    /// All paths have dirty pages, or the kernel does not count the pages. The chosen path is the first that can be opened.
     First,
 }
 
 impl Reason {
-    /// The reason for a device path with this page cache.
+    /// The reason to choose a device path whose page cache is in this state.
     fn of(cache: Option<PageCache>) -> Self {
         match cache {
             Some(PageCache { pages: 0, .. }) => Self::Empty,
@@ -269,18 +272,18 @@ impl fmt::Display for Reason {
     }
 }
 
-/// The device path that is used.
+/// The device path that was chosen.
 #[derive(Debug)]
 pub struct Chosen<T> {
-    /// The index of the candidate.
+    /// The index of the chosen candidate.
     pub index: usize,
-    /// The result of opening the device path.
+    /// The result of opening the chosen path.
     pub device: T,
     /// The reason for the choice.
     pub reason: Reason,
 }
 
-/// The state of each device path, and the chosen path. `Display` shows them on one line.
+/// All device paths with their page caches, and the chosen path. `Display` shows them on one line.
 #[derive(Debug)]
 pub struct Choice<T> {
     /// All device paths, best first.
@@ -303,8 +306,7 @@ impl<T> fmt::Display for Choice<T> {
     }
 }
 
-/// Tries each device path with `open`, for example [`DevicePath::open`], and chooses a path by the rule that this module's documentation
-/// states.
+/// Tries each device path with `open`, for example [`DevicePath::open`], and chooses one. The module's documentation states the rule.
 pub fn choose<T>(
     device_paths: Vec<DevicePath>,
     mut open: impl FnMut(&DevicePath) -> Result<(T, Option<PageCache>)>,
@@ -367,7 +369,7 @@ mod tests {
             device_paths_in(self.0.path(), dev)
         }
 
-        /// The path, kind and base of each device path.
+        /// The name, kind and base of each device path.
         fn summary(&self, dev: (u32, u32)) -> Vec<(String, DevicePathKind, u64)> {
             let device_paths = self.device_paths(dev).unwrap().into_iter();
             device_paths
@@ -447,8 +449,8 @@ mod tests {
     fn a_character_device_of_another_namespace_is_no_device_path() {
         let sysfs = Sysfs::new();
         let size = [("size", "10000")];
-        // Three devices do not belong to the disk: a namespace with the right name but another controller, another namespace, and a single
-        // path of a multipath namespace.
+        // Three devices must not be chosen: a namespace with the right name but another controller, another namespace, and a single path of
+        // a multipath namespace.
         sysfs.add("pci/nvme0/nvme0n1", (259, 0), &size).add("pci/nvme1/ng0n1", (241, 0), &[]);
         sysfs.add("pci/nvme1/nvme1n1", (259, 1), &size).add("pci/nvme1/ng1n11", (241, 1), &[]);
         sysfs.add("pci/nvme2/nvme2c0n1", (259, 2), &size).add("pci/nvme2/ng2c0n1", (241, 2), &[]);
@@ -480,7 +482,7 @@ mod tests {
         assert_eq!(sysfs.device_paths((254, 5)).unwrap().len(), 2);
     }
 
-    /// The device path that the rule chooses, and the reason, if `found` are the results of opening the paths.
+    /// Applies the rule to the results `found` of opening the paths. Returns the chosen device path and the reason.
     fn taken(found: &[Result<Option<(u64, u64)>, Errno>]) -> (Option<(usize, Reason)>, String) {
         let kinds =
             [DevicePathKind::NvmeChar, DevicePathKind::WholeDisk, DevicePathKind::FileSystem];
@@ -513,18 +515,18 @@ mod tests {
     fn the_rule_is_as_written() {
         let cache = |pages, dirty| Ok(Some((pages, dirty)));
         let rule = |found: &[_]| taken(found).0;
-        // If any cache is empty, the first empty cache is chosen.
+        // If any cache is empty, the first path with an empty cache is chosen.
         assert_eq!(rule(&[cache(0, 0), cache(0, 0)]), Some((0, Reason::Empty)));
         assert_eq!(rule(&[cache(1, 0), cache(0, 0)]), Some((1, Reason::Empty)));
         assert_eq!(rule(&[Err(Errno::EACCES), cache(0, 0), cache(0, 0)]), Some((1, Reason::Empty)));
-        // No cache is empty: the first cache without dirty pages is chosen, regardless of the number of clean pages.
+        // No cache is empty: the first path without dirty pages is chosen, whatever the numbers of clean pages are.
         assert_eq!(rule(&[cache(900, 0), cache(5, 0)]), Some((0, Reason::Clean)));
         assert_eq!(rule(&[cache(2, 1), cache(900, 0)]), Some((1, Reason::Clean)));
         // All caches contain dirty pages, or the kernel does not count the pages: the first path is chosen.
         assert_eq!(rule(&[cache(9, 9), cache(1, 1)]), Some((0, Reason::First)));
         assert_eq!(rule(&[Ok(None), Ok(None)]), Some((0, Reason::First)));
         assert_eq!(rule(&[Ok(None), cache(1, 0)]), Some((1, Reason::Clean)));
-        // If no path can be opened, none is chosen.
+        // If no path can be opened, no path is chosen.
         assert_eq!(rule(&[Err(Errno::EACCES), Err(Errno::ENOENT)]), None);
         assert_eq!(rule(&[]), None);
     }

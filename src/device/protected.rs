@@ -1,5 +1,6 @@
-//! A device that stores protection information itself. Each request transfers its tuples with the data. The tuples are computed from the
-//! memory of a write, and compared with the memory of a read. So a change of data anywhere between memory and medium is detected.
+//! A device that stores protection information. Each request transfers the tuples of its sectors with the data. For a write, the tuples are
+//! computed from the memory. For a read, they are compared with the data in memory. So each change of the data between memory and medium is
+//! detected.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -25,14 +26,14 @@ use crate::sys::{
 };
 use crate::units::DevOffset;
 
-/// The largest number of wrong tuples that are stored until a caller takes them. If more occur, the oldest are dropped.
+/// The largest number of sectors with wrong tuples that are stored until a caller takes them. If there are more, the oldest are dropped.
 const KEPT: usize = 1024;
 
-/// A block device, or the character device of an NVMe namespace, whose requests transfer protection information through io_uring.
+/// A block device or the character device of an NVMe namespace. Requests transfer protection information through io_uring.
 ///
 /// A read whose tuples do not match fails with EILSEQ, and [`Device::take_wrong_tuples`] reports the sector. The device also checks the
-/// tuples of each write before it accepts the write. Requests for metadata, and transfers that do not fit in one request, contain no
-/// tuples. The kernel computes and verifies the tuples of these requests.
+/// tuples of each write before it accepts the write. Requests for metadata contain no tuples. Transfers that do not fit in one request
+/// contain none either. For these requests, the kernel computes and verifies the tuples.
 #[derive(Debug)]
 pub struct Protected {
     file: Arc<BlockFile>,
@@ -41,7 +42,7 @@ pub struct Protected {
     shared: Arc<Shared>,
 }
 
-/// The common state of a device's queues.
+/// The state that all queues of a device share.
 #[derive(Debug)]
 struct Shared {
     info: DeviceProtection,
@@ -50,8 +51,9 @@ struct Shared {
 }
 
 impl Protected {
-    /// Creates the device over an open file. `None` if the device has no protection information that this crate can compute, or if the
-    /// kernel accepts no tuples with a request. Linux accepts tuples since 6.14; in commands to an NVMe namespace it always accepts them.
+    /// Creates the device over an open file. Returns `None` if the device has no protection information that this crate can compute. Also
+    /// returns `None` if the kernel accepts no tuples with a request: Linux accepts them for block devices since 6.14, and always in
+    /// commands to an NVMe namespace.
     ///
     /// # Errors
     /// `Io` if there is no io_uring.
@@ -81,7 +83,7 @@ impl Protected {
         let mut ring = Ring::new(ring).map_err(failed)?;
         let namespace = self.file.protected_namespace();
         let to = ring.register_file(namespace.map_or(self.file.fd(), |namespace| namespace.fd()));
-        // There is one set of tuples more than bios can be in flight, because a synchronous request needs tuples too.
+        // The number of sets of tuples is the number of bios in flight plus one, because a synchronous request also needs a set.
         let free = Tuples::slab(ring.room() + 1).map_err(failed)?;
         Ok(ProtectedQueue {
             to: namespace.map_or(to, |namespace| to.with_namespace(namespace.id())),
@@ -122,7 +124,7 @@ impl Device for Protected {
     }
 }
 
-/// A bio without its memory, and its tuples.
+/// A bio with its tuples. Its memory is stored separately.
 struct Carried {
     bio: Attached,
     tuples: Tuples,
@@ -131,7 +133,7 @@ struct Carried {
 impl Passenger for Carried {
     #[inline]
     fn tuples(&mut self) -> Option<&mut Tuples> {
-        // A flush has no data, and so no tuples.
+        // A flush has no data, so it has no tuples.
         (!self.tuples.is_empty()).then_some(&mut self.tuples)
     }
 }
@@ -141,10 +143,10 @@ struct ProtectedQueue<W: Width> {
     ring: Ring<Carried, W>,
     to: RingFile,
     free: Vec<Tuples>,
-    /// Memory for the bytes of an interval that is divided among several buffers.
+    /// Memory to assemble an interval whose bytes are in several buffers.
     parted: Vec<u8>,
-    /// The bounce buffer for writes from memory that a caller lends. Other threads may change the lent memory, and the tuples would then be
-    /// wrong.
+    /// The bounce buffer for writes from memory that a caller lends. Another thread could change the lent memory, and the tuples would then
+    /// not match the data.
     bounce: Option<Buffer>,
     file: Arc<BlockFile>,
     limits: Limits,
@@ -152,7 +154,8 @@ struct ProtectedQueue<W: Width> {
 }
 
 impl<W: Width> ProtectedQueue<W> {
-    /// Determines by trial reads whether requests transfer tuples. A kernel without support does not change the memory for the tuples.
+    /// Determines by trial reads whether requests transfer tuples. A kernel that does not support them leaves the memory for the tuples
+    /// unchanged.
     fn are_carried(&mut self) -> bool {
         let len = self.limits.logical_block as usize;
         let (Ok(mut block), Some(mut tuples)) = (Buffer::aligned(len), self.free.pop()) else {
@@ -181,7 +184,7 @@ impl<W: Width> ProtectedQueue<W> {
         self.file.absolute(at) / self.shared.tuples.interval.bytes() as u64
     }
 
-    /// Whether one request can transfer these bytes and their tuples. Otherwise the kernel computes and verifies the tuples.
+    /// Whether one request can transfer these bytes with their tuples. If not, the kernel computes and verifies the tuples.
     fn carries(&self, at: DevOffset, len: usize, buffers: usize) -> bool {
         let unit = self.limits.logical_block as u64;
         let at = self.file.absolute(at);
@@ -194,11 +197,11 @@ impl<W: Width> ProtectedQueue<W> {
     }
 
     fn flags(&self, flags: BioFlags) -> i32 {
-        // A ring polls if it was created with IOPOLL, so HIPRI is cleared.
+        // A ring polls for completions if it was created with IOPOLL, so the flag HIPRI is cleared.
         rw_flags(flags - BioFlags::HIPRI, &self.limits).bits() as i32
     }
 
-    /// Computes the tuples of a write, which the device checks.
+    /// Computes the tuples of a write. The device checks them.
     fn encode<'a>(
         &mut self,
         tuples: &mut Tuples,
@@ -218,7 +221,8 @@ impl<W: Width> ProtectedQueue<W> {
         });
     }
 
-    /// Verifies a read. The device's own check is not requested, because the device would not report the wrong field.
+    /// Verifies the data of a read. The request does not make the device check the tuples, because the device would not report which field
+    /// is wrong.
     fn verify<'a>(
         &mut self,
         tuples: &Tuples,
@@ -237,8 +241,8 @@ impl<W: Width> ProtectedQueue<W> {
         })
     }
 
-    /// Finds the first sector that a SCSI disk refuses to read, by bisection, and records it. A SCSI disk also checks the tuples of reads
-    /// that do not request a check. If the disk does not refuse any sector during this search, nothing is recorded.
+    /// Finds the first sector that a SCSI disk refuses to read, by bisection, and records it. A SCSI disk checks the tuples of every read,
+    /// even if the request does not ask for a check. If the disk refuses no sector during this search, no sector is recorded.
     #[cold]
     fn locate(&mut self, at: DevOffset, len: usize) {
         let unit = self.limits.logical_block as usize;
@@ -281,7 +285,7 @@ impl<W: Width> ProtectedQueue<W> {
         Errno::EILSEQ
     }
 
-    /// Reads parts, each of which fits in one request. As many parts are in flight at a time as tuples are free.
+    /// Reads parts, each of which fits in one request. The number of parts in flight is limited by the number of free sets of tuples.
     fn read_carried(&mut self, parts: &mut [&mut LentPart<'_>], flags: BioFlags) {
         let (mut tuples, mut refused) = (std::mem::take(&mut self.free), Vec::new());
         let rw_flags = self.flags(flags);
@@ -315,7 +319,7 @@ impl<W: Width> ProtectedQueue<W> {
         }
     }
 
-    /// Carries out a bio before the call returns, without tuples in the request.
+    /// Carries out a bio before the call returns. The request contains no tuples.
     #[cold]
     fn submit_at_once(&mut self, mut bio: Bio) -> Result<(), Bio> {
         let Some(tuples) = self.free.pop().filter(|_| self.ring.room() > 0) else {
@@ -372,7 +376,7 @@ impl<W: Width> DeviceQueue for ProtectedQueue<W> {
         self.read_carried(&mut carried, flags);
     }
 
-    /// Copies bytes into a bounce buffer and writes the buffer. Writes at most as many bytes as one request can transfer.
+    /// Copies bytes into a bounce buffer, and writes the buffer. Writes at most the bytes of one request.
     fn write_now(
         &mut self,
         dev: Dev,

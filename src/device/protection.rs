@@ -10,9 +10,9 @@ use crate::sys::metadata_size;
 /// A sector that does not match its tuple. No other fields will be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrongTuple {
-    /// The sector, in protection intervals from the start of the device.
+    /// The number of the sector, counted in protection intervals from the start of the device.
     pub sector: u64,
-    /// The field that does not match. `None` if the device found the mismatch itself, because a device does not report the field.
+    /// The field that does not match. `None` if the device itself has found the mismatch, because a device does not report the field.
     pub mismatch: Option<Mismatch>,
 }
 
@@ -27,41 +27,41 @@ impl fmt::Display for WrongTuple {
     }
 }
 
-/// The protection information of a device, which stores a tuple with each sector and uses the tuple to check the sector.
+/// The protection information of a device. The device stores a tuple with each sector, and checks the sector with it.
 ///
-/// The kernel's block layer computes the tuples of each write from the caller's memory and verifies the tuples of each read, unless the
-/// request contains its own tuples. So memory must not change during a write.
+/// If a request contains no tuples, the kernel's block layer computes the tuples of a write from the caller's memory, or verifies the
+/// tuples of a read. So memory must not change during a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceProtection {
     /// The format as the kernel names it: `T10-DIF-TYPE1-CRC`.
     pub format: String,
-    /// The number of data bytes that a tuple protects.
+    /// The number of data bytes that one tuple protects.
     pub interval: u32,
-    /// The number of bytes of metadata that the device stores with each interval, including the tuple.
+    /// The number of metadata bytes that the device stores with each interval. The metadata include the tuple.
     pub metadata: u32,
-    /// Whether the kernel computes the tuples of a write that contains none (`write_generate`).
+    /// Whether the kernel computes the tuples of a write if the request contains none (`write_generate`).
     pub generated: bool,
-    /// Whether the kernel verifies the tuples of a read that does not request them (`read_verify`).
+    /// Whether the kernel verifies the tuples of a read if the request does not ask for them (`read_verify`).
     pub verified: bool,
     /// The tuples, if they have a form that this crate computes.
     pub tuples: Option<Protection>,
-    /// Requests contain tuples, which are computed from the caller's memory or compared with it. Otherwise the kernel computes and verifies
-    /// the tuples, so the protection does not include the path between kernel and caller.
+    /// Whether requests contain tuples, which ironmap computes from the caller's memory or compares with it. If not, the kernel computes
+    /// and verifies the tuples, so they do not protect the data between kernel and caller.
     pub carried: bool,
 }
 
 impl DeviceProtection {
-    /// The kernel's description of an open block device. `None` without protection information.
+    /// Reads the kernel's description of an open block device. Returns `None` if the device has no protection information.
     pub(super) fn of(device: BorrowedFd<'_>, queue: &Path) -> Option<Self> {
         let said = Self::read(&queue.with_file_name("integrity"))?;
-        // Since Linux 6.17 the kernel reports the position of the tuple in the metadata. On older kernels this code assumes that the
-        // metadata contain only the tuple.
+        // Since Linux 6.17 the kernel reports where the tuple is in the metadata. On older kernels this code assumes that the tuple is the
+        // whole metadata.
         let metadata = metadata_size(device).unwrap_or(said.metadata);
         let alone = said.tuples.filter(|tuples| tuples.kind.bytes() == metadata as usize);
         Some(Self { metadata, tuples: alone, ..said })
     }
 
-    /// The attributes in a directory of sysfs.
+    /// Reads the attributes in a directory of sysfs.
     fn read(integrity: &Path) -> Option<Self> {
         let text = |name: &str| std::fs::read_to_string(integrity.join(name)).unwrap_or_default();
         let number = |name: &str| text(name).trim().parse::<u32>().unwrap_or(0);

@@ -16,7 +16,7 @@ use crate::error::{Errno, Result};
 use crate::sys::nvme;
 use crate::units::DevOffset;
 
-/// A block device or image that is read and written by one system call per request.
+/// A block device or image. Each read or write is one system call.
 #[derive(Debug)]
 pub struct Psync {
     file: Arc<BlockFile>,
@@ -29,7 +29,8 @@ impl Psync {
     pub fn new(file: Arc<BlockFile>) -> Self {
         let mut limits = *file.limits();
         if limits.through_flushes == ThroughFlushes::OfCalls {
-            // The queued requests of this device are system calls too, so they may flush.
+            // The kernel may flush for write-through system calls. The queued requests of this device are also system calls, so it may
+            // flush for them too.
             limits.through_flushes = ThroughFlushes::Always;
         }
         Self { file, limits }
@@ -53,7 +54,7 @@ impl Device for Psync {
     }
 }
 
-/// The files that a queue sends its requests to.
+/// The files to which a queue sends its requests.
 #[derive(Debug)]
 pub struct PsyncFiles(Files<()>);
 
@@ -80,14 +81,14 @@ impl Transfers for PsyncFiles {
     }
 }
 
-/// The system calls of one file. A read of an NVMe namespace is one `ioctl` that carries a command, so it is one system call, like `pread`.
-/// Requests with flags use the block device of the namespace.
+/// The system calls for one file. A read of an NVMe namespace is one `ioctl` that contains a command, so it also costs one system call.
+/// Requests with flags use the namespace's block device.
 #[derive(Debug)]
 pub struct OneFile<'a>(pub(super) &'a BlockFile);
 
 const RWF_ATOMIC: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x40);
 
-/// The flags of `preadv2` and `pwritev2`. HIPRI needs poll queues; without poll queues the flag is cleared, and no error is returned.
+/// The flags of `preadv2` and `pwritev2`. HIPRI needs poll queues. Without poll queues the flag is cleared, and the request does not fail.
 pub(super) fn rw_flags(flags: BioFlags, limits: &Limits) -> ReadWriteFlags {
     let mut result = ReadWriteFlags::empty();
     result.set(ReadWriteFlags::NOWAIT, flags.contains(BioFlags::NOWAIT));
@@ -111,7 +112,8 @@ macro_rules! uninterrupted {
     };
 }
 
-/// The result of a request with NOWAIT. A device that does not support NOWAIT returns EOPNOTSUPP, which becomes EAGAIN.
+/// The result of a request with NOWAIT. If the device does not support NOWAIT, the system call returns EOPNOTSUPP, which is replaced by
+/// EAGAIN.
 fn unpromised(result: Result<usize, Errno>, flags: BioFlags) -> Result<usize, Errno> {
     match result {
         Err(Errno::EOPNOTSUPP)
@@ -135,7 +137,7 @@ impl Transfer for OneFile<'_> {
         {
             return nvme::read_now(namespace.fd(), namespace.id(), buf, at);
         }
-        // `pread` needs no iovec, which the kernel would have to copy.
+        // `pread` is faster than `preadv2` for one buffer, because the kernel need not copy an iovec.
         uninterrupted!(rustix::io::pread(fd, &mut *buf, at))
     }
 

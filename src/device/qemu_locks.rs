@@ -1,7 +1,7 @@
 //! QEMU's locks on image files and devices.
 //!
-//! QEMU acquires shared locks of single bytes to record how it uses an open file, and which uses by other programs it excludes. ironmap
-//! acquires and checks these locks too, because QEMU checks neither `flock` nor `O_EXCL`.
+//! QEMU locks single bytes of a file. These locks record how QEMU uses the file, and which uses by other programs it excludes. All of the
+//! locks are shared. ironmap acquires and checks the same locks, because QEMU checks neither `flock` nor `O_EXCL`.
 //!
 //! Sources: `docs/system/qemu-block-drivers.rst.inc` of QEMU ("Disk image file locking"), and the bytes that `/proc/locks` shows.
 
@@ -15,16 +15,17 @@ use super::owner::{self, busy};
 use crate::error::{Errno, Error, Result};
 use crate::sys::file_locks;
 
-/// The first byte of the locks that record a use (`USES`), and of the locks that exclude a use (`EXCLUDES`).
+/// The positions of the locked bytes: `USES` is the first of the locks that record a use, `EXCLUDES` the first of the locks that exclude a
+/// use.
 const USES: u32 = 100;
 const EXCLUDES: u32 = 200;
-/// The uses: to read consistent data, to write, to resize.
+/// The uses of a file: to read consistent data, to write, to resize.
 const READ: u32 = 0;
 const WRITE: u32 = 1;
 const RESIZE: u32 = 3;
 
-/// Acquires QEMU's locks for reading, or for reading and writing. Then checks that this use and the uses of other programs do not exclude
-/// each other.
+/// Acquires QEMU's locks for reading, or for reading and writing. Then checks that the locks of other programs do not exclude this use, and
+/// that this use does not exclude theirs.
 pub(super) fn lock(file: BorrowedFd<'_>, path: &Path, write: bool) -> Result<()> {
     let uses: &[u32] = if write { &[READ, WRITE, RESIZE] } else { &[READ] };
     let excluded = [WRITE, RESIZE];
@@ -57,7 +58,7 @@ pub(super) fn lock(file: BorrowedFd<'_>, path: &Path, write: bool) -> Result<()>
     Ok(())
 }
 
-/// Refuses a block device if QEMU writes the same bytes through another device node. A node that cannot be opened is skipped.
+/// Refuses a block device if QEMU writes the same bytes through another device node. A node that cannot be opened is not checked.
 pub(super) fn refuse_writers_elsewhere(path: &Path, stat: &Stat) -> Result<()> {
     for node in owner::other_nodes(stat) {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -71,7 +72,7 @@ pub(super) fn refuse_writers_elsewhere(path: &Path, stat: &Stat) -> Result<()> {
     Ok(())
 }
 
-/// Whether the error shows that the file system does not support locks. QEMU also acquires no locks on such a file system.
+/// Whether the error means that the file system does not support locks. On such a file system, QEMU acquires no locks either.
 fn is_missing(errno: Errno) -> bool {
     matches!(errno, Errno::EINVAL | Errno::ENOSYS | Errno::EOPNOTSUPP | Errno::ENOLCK)
 }

@@ -1,4 +1,4 @@
-//! The interface of a device's queue, and the queue of devices that complete requests immediately.
+//! The interface of a device's queue. Also a queue for devices that complete each request immediately.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use crate::error::Errno;
 use crate::sys::Fifo;
 use crate::units::DevOffset;
 
-/// A part of a synchronous read: memory that the caller lends, its position on the device, and the result.
+/// A part of a synchronous read: memory that the caller lends, the position on the device, and the result.
 #[derive(Debug)]
 pub struct LentPart<'a> {
     /// The memory. The buffers are filled one after the other.
     pub bufs: SmallVec<[IoSliceMut<'a>; 2]>,
-    /// The position on the device.
+    /// The position on the device at which the part begins.
     pub at: DevOffset,
     /// The number of bytes read, which may be less than the length of the memory. The device sets the result.
     pub result: Result<usize, Errno>,
@@ -37,21 +37,21 @@ impl<'a> LentPart<'a> {
     }
 }
 
-/// The state of the bios of a queue after a drain.
+/// The state of a queue's bios after a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drained {
     /// No bio is in flight.
     Ended,
-    /// The kernel has refused the queue permanently while bios were in flight, and will not report their completions. The memory of these
-    /// bios is never freed, and their files stay open until the process ends.
+    /// The kernel has permanently refused the queue while bios were in flight, and will not report their completions. So the memory of
+    /// these bios is never freed, and their files stay open until the process ends.
     Leaked {
-        /// Whether any of these bios are writes, which may reach the device at any time.
+        /// Whether some of these bios are writes. The device may still carry them out at any time.
         writes: bool,
     },
 }
 
 impl Drained {
-    /// The result for a queue with these bios in flight.
+    /// The result of a drain after which these bios are still in flight.
     pub(super) fn with(left: impl Iterator<Item = BioOp>) -> Self {
         left.fold(Self::Ended, |drained, op| {
             let before = matches!(drained, Self::Leaked { writes: true });
@@ -60,12 +60,12 @@ impl Drained {
     }
 }
 
-/// A thread's queue of requests to a device.
+/// A queue of requests to a device. One thread uses it.
 ///
 /// The synchronous methods (`..._now`) use memory that the call borrows. The asynchronous methods accept bios and return them: `submit`
 /// queues a bio, `commit` submits queued bios to the device, `wait` waits for completions, and `pop` returns a completed bio.
 pub trait DeviceQueue {
-    /// Reads once. The transfer may be short.
+    /// Reads by one transfer, which may be short.
     ///
     /// # Errors
     /// The device's errno.
@@ -77,10 +77,10 @@ pub trait DeviceQueue {
         flags: BioFlags,
     ) -> Result<usize, Errno>;
 
-    /// Reads several parts. The device reads them concurrently if it can.
+    /// Reads several parts, concurrently if the device supports this.
     fn read_parts_now(&mut self, dev: Dev, parts: &mut [LentPart<'_>], flags: BioFlags);
 
-    /// Writes once. The transfer may be short.
+    /// Writes by one transfer, which may be short.
     ///
     /// # Errors
     /// The device's errno.
@@ -99,25 +99,25 @@ pub trait DeviceQueue {
     fn flush_now(&mut self, dev: Dev) -> Result<(), Errno>;
 
     /// Attaches a file, so that this queue can send requests to the file as well as to the queue's own device. The file stays open until it
-    /// is detached. If `lasting` is not set, the attachment costs less and each request costs a little more, which suits a file with only a
+    /// is detached. If `lasting` is not set, the attachment is faster, but each request is a little slower. This suits a file with only a
     /// few requests.
     ///
     /// # Errors
-    /// EOPNOTSUPP if the queue serves its own device only.
+    /// EOPNOTSUPP if the queue can serve only its own device.
     fn attach(&mut self, file: &Arc<BlockFile>, lasting: bool) -> Result<Dev, Errno> {
         let _ = (file, lasting);
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// Detaches an attached file. No request to it may be in flight; later requests fail with EBADF.
+    /// Detaches an attached file. No request to the file may be in flight. Later requests to it fail with EBADF.
     fn detach(&mut self, dev: Dev) {
         let _ = dev;
     }
 
-    /// The number of bios that can be submitted before a bio must be popped.
+    /// The number of bios that can still be submitted. After that, a bio must be popped before the next submission.
     fn room(&self) -> usize;
 
-    /// The number of bios that were submitted and not yet popped.
+    /// The number of bios that were submitted but not yet popped.
     fn in_flight(&self) -> usize;
 
     /// Queues a bio.
@@ -133,49 +133,51 @@ pub trait DeviceQueue {
     /// Submits queued bios to the device without waiting, and collects completions.
     ///
     /// # Errors
-    /// The errno of the submission, which is permanent. Bios that the device has not accepted can then be popped, with
-    /// that errno.
+    /// The errno of the submission. This error is permanent. The bios that the device has not accepted can then be popped, and have the
+    /// same errno.
     fn commit(&mut self) -> Result<(), Errno>;
 
-    /// Submits queued bios as [`commit`](Self::commit) does, and waits until `min` bios can be popped, or all bios in flight if there are
-    /// fewer.
+    /// Submits queued bios as [`commit`](Self::commit) does, and waits until `min` bios can be popped. If fewer bios are in flight, waits
+    /// for all of them.
     ///
     /// # Errors
     /// The errors of [`commit`](Self::commit).
     fn wait(&mut self, min: usize) -> Result<(), Errno>;
 
-    /// Ends the queue: waits for the bios in flight, and drops all completed bios. No other call may follow. A dropped queue drains itself,
-    /// but a caller that has lent a resource to a bio must call this method to learn whether the bio has ended.
+    /// Ends the queue: waits for the bios in flight, and drops all completed bios. No other method may be called afterwards. The drop of a
+    /// queue also drains it. But if a caller has lent a resource to a bio, it must call this method, because the result states whether the
+    /// bio has ended.
     fn drain(&mut self) -> Drained;
 
     /// Removes and returns a completed bio.
     fn pop(&mut self) -> Option<Done>;
 
-    /// Removes and returns a completed bio. For most bios only the parts that the completion needs are moved, because each moved word costs
-    /// one or two instructions.
+    /// Removes and returns a completed bio. For most bios, only the parts that the completion needs are copied out of the queue, because
+    /// each copied word costs one or two instructions.
     #[inline(always)]
     fn pop_whole(&mut self) -> Option<Result<Whole, Done>> {
         self.pop().map(Done::whole)
     }
 
-    /// Whether a popped bio may have completed after the previous call of this method. A caller that measures the latency of bios calls
-    /// this method after a pop, and reads a clock only if the result is true, because completions arrive in batches.
+    /// Whether a popped bio may have completed after the previous call of this method. This is for a caller that measures latencies: it
+    /// calls this method after each pop, and reads the clock only if the result is true. This saves clock reads, because completions arrive
+    /// in batches.
     fn take_fresh(&mut self) -> bool {
         true
     }
 
-    /// An eventfd that is signalled when bios complete. The caller then collects the completions by [`commit`](Self::commit) and
-    /// [`pop`](Self::pop). If the device completes every bio in `submit`, the eventfd is signalled from the beginning.
+    /// An eventfd that is signalled when bios complete. The caller then collects the completions with [`commit`](Self::commit) and
+    /// [`pop`](Self::pop). If the device completes every bio in `submit`, the eventfd is always signalled.
     ///
     /// # Errors
-    /// EOPNOTSUPP if completions are found only by polling the device; EMFILE if the process has too many open files.
+    /// EOPNOTSUPP if the queue must poll the device for completions; EMFILE if the process has too many open files.
     fn readiness(&mut self) -> Result<std::os::fd::OwnedFd, Errno> {
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
         Ok(rustix::event::eventfd(1, flags)?)
     }
 
-    /// Allocates buffers that are registered with the kernel, so that the kernel need not pin their pages for each request. If the queue
-    /// does not support registration, the buffers are only aligned.
+    /// Allocates buffers that are registered with the kernel. The kernel then need not pin their pages for each request. If the queue does
+    /// not support registration, the buffers are aligned but not registered.
     ///
     /// # Errors
     /// ENOMEM, or EINVAL for zero or too many bytes.
@@ -184,28 +186,28 @@ pub trait DeviceQueue {
         (0..count).map(|_| Buffer::aligned(size).map_err(|_| Errno::ENOMEM)).collect()
     }
 
-    /// Registers the caller's own memory, and all buffers that are split off it later. If the queue does not support registration, the call
-    /// has no effect.
+    /// Registers memory of the caller. The registration also applies to all buffers that are later split off this memory. If the queue does
+    /// not support registration, the call has no effect.
     ///
     /// # Errors
-    /// EINVAL for zero or too many bytes, EBUSY if the queue has registered memory of the caller before, ENOMEM.
+    /// EINVAL for zero or too many bytes; EBUSY if memory of the caller is already registered with the queue; ENOMEM.
     fn register_memory(&mut self, buffer: &mut Buffer) -> Result<(), Errno> {
         if buffer.is_empty() { Err(Errno::EINVAL) } else { Ok(()) }
     }
 
-    /// Registers a buffer that many requests will use one after the other. The buffer must be a complete allocation. If the queue does not
-    /// support registration, or has no free place, the call has no effect.
+    /// Registers a buffer that many requests will use one after the other. The buffer must be a whole allocation. The call has no effect if
+    /// the queue does not support registration, or has no free entry in its table.
     fn register_one(&mut self, buffer: &mut Buffer) {
         let _ = buffer;
     }
 
-    /// Ends the registration of a buffer, before the buffer is dropped.
+    /// Ends the registration of a buffer. The caller must do this before it drops the buffer.
     fn unregister_one(&mut self, buffer: &mut Buffer) {
         let _ = buffer;
     }
 }
 
-/// Runs an expression with the queue in the field `below` of `Self`.
+/// Runs an expression with the queue that is in the field `below` of `Self`.
 macro_rules! with_below {
     ($above:expr, $queue:ident => $body:expr) => {
         match $above {
@@ -215,8 +217,8 @@ macro_rules! with_below {
 }
 pub(crate) use with_below;
 
-/// Forwards methods of [`DeviceQueue`] to another queue. The macro `$with` selects that queue. The first argument selects the methods: all
-/// `requests`, only their `progress`, or the `resources` that they use (files and registered memory).
+/// Forwards methods of [`DeviceQueue`] to another queue. The macro `$with` selects this queue. The first argument names the methods:
+/// `requests` for all of them, `progress` for the methods that move requests forward, or `resources` for files and registered memory.
 macro_rules! through_queue {
     (requests, $with:ident) => {
         $crate::device::through_queue!(progress, $with);
@@ -326,15 +328,15 @@ macro_rules! through_queue {
 }
 pub(crate) use through_queue;
 
-/// A transfer that is complete when its call returns.
+/// Transfers data before the call returns.
 pub trait Transfer {
-    /// Reads once. The transfer may be short.
+    /// Reads by one transfer, which may be short.
     ///
     /// # Errors
     /// The device's errno.
     fn read(&mut self, buf: &mut [u8], at: DevOffset, flags: BioFlags) -> Result<usize, Errno>;
 
-    /// Reads into several buffers. The transfer may be short. The default implementation reads each buffer separately.
+    /// Reads into several buffers; the transfer may be short. The default implementation makes a separate read for each buffer.
     ///
     /// # Errors
     /// The device's errno.
@@ -355,7 +357,7 @@ pub trait Transfer {
         Ok(done)
     }
 
-    /// Writes once. The transfer may be short.
+    /// Writes by one transfer, which may be short.
     ///
     /// # Errors
     /// The device's errno.
@@ -373,17 +375,17 @@ pub trait Transfer {
     fn flush(&mut self) -> Result<(), Errno>;
 }
 
-/// The target of the requests of an [`Immediate`] queue: one device, or several files.
+/// The devices to which an [`Immediate`] queue sends requests: one device, or several files.
 pub trait Transfers {
-    /// The device of one request.
+    /// The type of one of these devices.
     type One<'a>: Transfer
     where
         Self: 'a;
 
-    /// The device with this number.
+    /// Returns the device with this number.
     ///
     /// # Errors
-    /// EBADF for an unknown file.
+    /// EBADF if there is no file with this number.
     fn device(&mut self, dev: Dev) -> Result<Self::One<'_>, Errno>;
 
     /// The implementation of [`DeviceQueue::attach`].
@@ -465,7 +467,7 @@ pub(super) fn run(device: &mut impl Transfer, bio: &mut Bio) -> Result<usize, Er
     }
 }
 
-/// The queue of a device that completes requests immediately. A bio is complete when `submit` returns, and can then be popped.
+/// The queue of a device that completes each request immediately. A bio can be popped as soon as `submit` has returned.
 #[derive(Debug)]
 pub struct Immediate<T> {
     transfers: T,

@@ -1,4 +1,4 @@
-//! A device in memory. It is sparse, and its copies share memory, so thousands of images that differ little need little memory.
+//! A device in memory. It is sparse, and snapshots share memory with it. So thousands of devices with similar contents need little memory.
 
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -10,15 +10,15 @@ use crate::bio::BioFlags;
 use crate::error::{Errno, Error, Result};
 use crate::units::DevOffset;
 
-/// The unit in which memory is allocated, and shared with [snapshots](Ram::snapshot).
+/// The unit of allocated memory. [Snapshots](Ram::snapshot) share memory in this unit.
 const CHUNK: usize = 4096;
 
 type Chunk = Arc<[u8; CHUNK]>;
 
 /// A device in memory. Ranges that were never written are zeros and use no memory.
 ///
-/// The device refuses requests that a block device with its [`Limits`] would refuse: writes and queued reads whose position, length or
-/// address is unaligned.
+/// A request that violates the device's [`Limits`] is refused, as by a block device: a write or a queued read with an unaligned position,
+/// length or address.
 #[derive(Debug)]
 pub struct Ram {
     content: Arc<Content>,
@@ -73,25 +73,25 @@ impl Ram {
         Self { content: Arc::new(Content { limits, size, chunks: RwLock::new(chunks) }) }
     }
 
-    /// An independent device with the same content and other limits.
+    /// Creates an independent device with the same content and other limits.
     #[must_use]
     pub fn with_limits(&self, limits: Limits) -> Self {
         Self::of(limits, self.content.size, self.content.read_chunks().clone())
     }
 
-    /// An independent device with the present content. The two devices share memory until either of them is written.
+    /// Creates an independent device with the present content. The two devices share memory until one of them is written.
     #[must_use]
     pub fn snapshot(&self) -> Self {
         self.with_limits(self.content.limits)
     }
 
-    /// An independent device of `size` bytes with the same content. If it is longer, the content is followed by zeros. The two devices
-    /// share memory as [snapshots](Self::snapshot) do.
+    /// Creates an independent device of `size` bytes with the same content. If the new device is longer, the rest is zeros. The two devices
+    /// share memory, as after a [snapshot](Self::snapshot).
     #[must_use]
     pub fn resized(&self, size: u64) -> Self {
         let mut chunks = self.content.read_chunks().clone();
         chunks.resize(size.div_ceil(CHUNK as u64) as usize, None);
-        // The bytes of the last chunk that are beyond the new end of the device must be zeroed.
+        // In the last chunk, the bytes past the end of the new device must be zeroed.
         let cut = (size % CHUNK as u64) as usize;
         if let (true, Some(Some(last))) = (cut > 0 && size < self.content.size, chunks.last_mut()) {
             Arc::make_mut(last)[cut..].fill(0);
@@ -104,7 +104,7 @@ impl Ram {
         self.content.put(bytes, at)
     }
 
-    /// Sets the content and the length of a file to those of the device.
+    /// Writes the device's content to a file, and sets the file's length to the device's size.
     ///
     /// # Errors
     /// The errors of the file's system calls.
@@ -112,7 +112,7 @@ impl Ram {
         file.set_len(0)?;
         file.set_len(self.content.size)?;
         let chunks = self.content.read_chunks();
-        // Adjacent chunks are joined into one write, because there may be many chunks.
+        // Many chunks may be adjacent, so they are joined into one write.
         let mut run: Vec<u8> = Vec::new();
         for (index, chunk) in chunks.iter().map(Option::as_ref).chain([None]).enumerate() {
             if let Some(chunk) = chunk {
@@ -203,8 +203,8 @@ impl Content {
     }
 }
 
-/// Splits a range into parts, each of which lies in one chunk. For each part, returns the chunk, the start of the part in the chunk, and
-/// the part's positions in the range.
+/// Splits a range into parts, each of which is in one chunk. For each part, returns the index of the chunk, the start of the part in the
+/// chunk, and the positions of the part in the range.
 fn pieces(
     at: DevOffset,
     len: usize,
@@ -314,8 +314,8 @@ mod tests {
         ram.write_all_at(&[IoSlice::new(&vec![fill; len])], DevOffset(at), false)
     }
 
-    /// Writes, discards and snapshots have the same results as on a plain vector; a write to one device never changes another device that
-    /// shares chunks with it.
+    /// Writes, discards and snapshots have the same results as on a plain vector. A write to one device never changes another device, even
+    /// if they share chunks.
     #[test]
     fn it_holds_what_was_written_and_a_snapshot_what_stood_then() {
         let size = 3 * CHUNK + 512;

@@ -1,6 +1,6 @@
 //! A device that logs the requests to the device below. The log contains every write, flush and discard, the position of each
-//! acknowledgement, and marks that the application sets between requests. [`Crashes`](super::Crashes) derives from the log the states that
-//! a power cut could have left.
+//! acknowledgement, and marks that the application sets between requests. From the log, [`Crashes`](super::Crashes) computes the states in
+//! which a power cut could have left the device.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,13 +8,13 @@ use super::Device;
 use super::layered::{Layer, Layered, Request, Verdict};
 use crate::units::DevOffset;
 
-/// The entries of a [`Record`], in the order in which they happened.
+/// The log of a [`Record`]: its entries in the order of the events.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Log {
     entries: Vec<Entry>,
 }
 
-/// An event at a device.
+/// An entry of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// A write was issued.
@@ -23,10 +23,10 @@ pub enum Entry {
         at: DevOffset,
         /// The data.
         data: Arc<[u8]>,
-        /// Whether the write is durable once it is acknowledged.
+        /// Whether the data are durable after the write was acknowledged.
         fua: bool,
     },
-    /// A flush was issued. Once it is acknowledged, writes that were acknowledged before this entry are durable.
+    /// A flush was issued. If this flush is acknowledged, all writes are durable that were acknowledged before this entry.
     Flush,
     /// A discard was issued.
     Discard {
@@ -35,19 +35,19 @@ pub enum Entry {
         /// The number of bytes.
         len: u64,
     },
-    /// An earlier request ended: its issuer received the completion.
+    /// An earlier request has ended: its issuer has received the completion.
     End {
-        /// The entry's index.
+        /// The index of the request's entry.
         of: usize,
-        /// Whether the entry was acknowledged: without an error, and not short.
+        /// Whether the request was acknowledged: it had no error and was not short.
         ok: bool,
     },
-    /// The application has reached the point with this number.
+    /// The application has reached the point of its work that has this number.
     Mark(u64),
 }
 
 impl Log {
-    /// The number of events.
+    /// The number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
@@ -59,13 +59,13 @@ impl Log {
         self.entries.is_empty()
     }
 
-    /// The events, in order.
+    /// The entries, in order.
     #[must_use]
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
 
-    /// The marks among the first `cut` events, in order: the progress of the application at that time.
+    /// The marks among the first `cut` entries, in order. They show the progress of the application at the cut.
     pub fn marks(&self, cut: usize) -> impl Iterator<Item = u64> {
         self.entries.iter().take(cut).filter_map(|entry| match entry {
             Entry::Mark(mark) => Some(*mark),
@@ -80,11 +80,10 @@ impl FromIterator<Entry> for Log {
     }
 }
 
-/// A device over another device that records the requests through its own methods and through its queues.
+/// A device over another device. It records all requests that are made by calls of the device or through its queues.
 ///
 /// A request is recorded before the device below receives it. The end of the request is recorded when the issuer receives the completion.
-/// So if a flush is issued before the completion of a write is popped, the log does not show that the flush covers the write. Reads are not
-/// recorded.
+/// So in the log a flush covers only writes that were popped before the flush was issued. Reads are not recorded.
 pub type Record = Layered<Recorder>;
 
 impl Record {
@@ -94,13 +93,13 @@ impl Record {
         Self::with_layer(below, Recorder::default())
     }
 
-    /// A copy of the log so far. The copy shares the data of the writes.
+    /// Returns a copy of the log so far. The copy shares the data of the writes with the log.
     #[must_use]
     pub fn log(&self) -> Log {
         self.layer.lock().clone()
     }
 
-    /// Records that the application has reached a point, for example that the seventh fsync has returned.
+    /// Adds a mark to the log: the application has reached a point of its work, for example that the seventh fsync has returned.
     pub fn mark(&self, mark: u64) {
         self.layer.push(Entry::Mark(mark));
     }
@@ -115,7 +114,7 @@ impl Recorder {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Appends an entry; returns its index.
+    /// Appends an entry, and returns its index.
     fn push(&self, entry: Entry) -> usize {
         let mut log = self.lock();
         log.entries.push(entry);
@@ -182,7 +181,7 @@ mod tests {
         Bio { op, flags, dev: Dev::OWN, at: DevOffset(at), memory: Memory::Flat(buffer), end }
     }
 
-    /// Calls of the device's own methods are recorded in the order of the calls.
+    /// Calls of the device are recorded in the order in which they were made.
     #[test]
     fn requests_of_the_device_are_written_down_with_their_ends() {
         let record = record();
@@ -210,7 +209,7 @@ mod tests {
         assert_eq!((record.log().marks(4).count(), record.log().marks(5).next()), (0, Some(77)));
     }
 
-    /// A failed write is not acknowledged, although a part of it may have been written.
+    /// A failed write is not acknowledged, even if a part of the data was written.
     #[test]
     fn failures_are_written_down_as_such() {
         let faults = Faults { fail_after: Some(1), ..Faults::default() };
@@ -247,7 +246,8 @@ mod tests {
         assert_eq!((count, &record.log().entries()[1]), (512, &end(0, false)));
     }
 
-    /// A flush need not cover bios in flight: a bio is acknowledged when its completion is popped, not when the device has carried it out.
+    /// A bio is acknowledged when its completion is popped, and not when the device has carried out the bio. So a flush need not cover bios
+    /// that are still in flight.
     #[test]
     fn a_bio_is_acknowledged_when_it_is_popped() {
         let record = record();
@@ -263,7 +263,7 @@ mod tests {
         for at in [0, 512, 0] {
             let done = queue.pop().unwrap();
             assert_eq!(done.result, Ok(512));
-            // The popped bio contains the issuer's own token again.
+            // The popped bio contains the token of its issuer again.
             assert!(matches!(done.bio.end, BioEnd::Whole { token, .. } if token == at + 7));
         }
         queue.submit(bio(BioOp::Flush, 0, 0, BioFlags::empty())).unwrap();

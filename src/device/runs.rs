@@ -1,12 +1,13 @@
-//! Runs of sectors in the memory of a request, for any division of the memory into buffers, and the tuples of these sectors.
+//! Finds runs of contiguous sectors in the memory of a request, however the memory is divided into buffers, and computes the tuples of
+//! these sectors.
 
 use crate::protection::{Mismatch, Protection};
 
-/// An application tag that disables the check of its sector (T10 SBC, NVM Command Set). Sectors that were never written have this tag.
+/// An application tag that means that the sector is not checked (T10 SBC, NVM Command Set). Sectors that were never written have this tag.
 const UNCHECKED: u16 = 0xFFFF;
 
-/// Calls `run` for each run of contiguous complete intervals, with the number of intervals before the run. An interval that several buffers
-/// share is assembled in `parted`; an incomplete interval at the end is ignored.
+/// Calls `run` for each run of contiguous whole intervals, with the number of intervals before the run. If an interval is divided among
+/// several buffers, it is assembled in `parted`. An incomplete interval at the end is ignored.
 pub(super) fn each_run<'a, E>(
     protection: Protection,
     parted: &mut Vec<u8>,
@@ -38,7 +39,7 @@ pub(super) fn each_run<'a, E>(
     Ok(())
 }
 
-/// Compares adjacent sectors with their tuples, except sectors whose check is disabled.
+/// Compares adjacent sectors with their tuples. Sectors whose tuple disables the check are not compared.
 pub(super) fn verify_run(
     protection: Protection,
     mut data: &[u8],

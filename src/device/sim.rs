@@ -1,4 +1,5 @@
-//! A device over any other device that injects failures: seeded latency, errors at chosen positions and times, short and torn transfers.
+//! A device over another device that injects faults: random latency, errors at chosen positions and times, and short and torn transfers. A
+//! seed determines the random choices.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,32 +10,32 @@ use super::{Device, Limits};
 use crate::error::Errno;
 use crate::units::DevOffset;
 
-/// The unit of the positions of errors, in bytes.
+/// The unit, in bytes, in which positions of errors are given.
 const SECTOR: u64 = 512;
 
-/// The faults to inject. The same seed and the same requests give the same faults.
+/// The faults to inject. With the same seed and the same requests, the faults are the same.
 ///
-/// Requests are reads, writes, flushes and discards. They are numbered from 0; [`Sim::set_faults`] restarts the numbers.
+/// Requests are reads, writes, flushes and discards. They are numbered from 0. [`Sim::set_faults`] restarts the numbering.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
-    /// The seed of all random choices below.
+    /// The seed of all random choices.
     pub seed: u64,
     /// Requests that touch one of these 512-byte sectors fail.
     pub bad_sectors: BTreeSet<u64>,
-    /// The requests from this number on fail.
+    /// The request with this number and all later requests fail.
     pub fail_after: Option<u64>,
     /// Only the request with this number fails.
     pub fail_at: Option<u64>,
-    /// The errno of failing requests; EIO if not set.
+    /// The errno of failing requests. EIO if it is not set.
     pub errno: Option<Errno>,
-    /// A failing write still writes its first logical blocks. Their number is random, from 0 to all except the last block.
+    /// A failing write still writes a random number of logical blocks from its start, but never all of them.
     pub torn: bool,
-    /// A failing write still writes all of its data, but reports the error.
+    /// A failing write still writes all of its data, and then returns the error.
     pub unheard: bool,
-    /// One in this many requests of a queue transfers only a part: at least one logical block, and only whole logical blocks.
+    /// On average, one in this many requests of a queue transfers only a part: at least one logical block, and only whole logical blocks.
     pub short_one_in: Option<u32>,
     /// The largest delay of a completion, as a number of calls of [`DeviceQueue::commit`](super::DeviceQueue::commit) or
-    /// [`DeviceQueue::wait`](super::DeviceQueue::wait). Delays change the order of completions.
+    /// [`DeviceQueue::wait`](super::DeviceQueue::wait). The delays are random, so they change the order of completions.
     pub latency: u32,
 }
 
@@ -61,7 +62,7 @@ impl Sim {
         self.layer.requests.store(0, Ordering::Relaxed);
     }
 
-    /// The number of requests since the last change of faults.
+    /// The number of requests since the faults were last set.
     #[must_use]
     pub fn requests(&self) -> u64 {
         self.layer.requests.load(Ordering::Relaxed)
@@ -152,14 +153,15 @@ mod tests {
         (Arc::clone(&ram), Sim::new(ram, faults))
     }
 
-    /// The number of 512-byte sectors with this content, counted from the start of the device.
+    /// Returns the number of 512-byte sectors from the start of the device that have this content.
     fn count(ram: &Ram, fill: u8) -> usize {
         let mut bytes = [0; 8 * SECTOR as usize];
         ram.read_exact_at(&mut bytes, DevOffset(0)).unwrap();
         bytes.chunks(SECTOR as usize).take_while(|sector| **sector == [fill; 512]).count()
     }
 
-    /// Calls of the device and requests of its queues are counted together, for every kind of request. Only the selected request fails.
+    /// Calls of the device and requests of its queues are counted together, whatever their kind is. Only the request with the selected
+    /// number fails.
     #[test]
     fn the_request_of_a_number_fails_once() {
         let data = [1; 512];
@@ -190,7 +192,7 @@ mod tests {
         }
     }
 
-    /// A torn write has written complete logical blocks from its start, but never all of them. A failing read returns no data.
+    /// A torn write has written whole logical blocks from its start, but never all of them. A failing read returns no data.
     #[test]
     fn failing_writes_are_torn_where_that_is_asked_for() {
         let data = [1; 4 * SECTOR as usize];

@@ -1,5 +1,5 @@
-//! The space that an image needs in its file system. If an access to a mapping needs space and there is none, the result is a fault
-//! (SIGBUS) and not an error.
+//! The space that an image needs in its file system. If a store to a mapping needs space and there is no space, the process gets the signal
+//! SIGBUS instead of an error.
 
 use std::fs::File;
 use std::ops::Range;
@@ -9,10 +9,11 @@ use rustix::io::Errno as OsErrno;
 
 use crate::error::{Errno, Error, ErrorKind, Result};
 
-/// The largest number of holes in an image. Each hole splits the mapping, and Linux allows a process some 65,000 mappings by default.
+/// The largest number of holes in an image. Each hole splits the mapping into more mappings, and by default Linux allows a process some
+/// 65,000 mappings.
 const MAX_HOLES: usize = 1 << 14;
 
-// Values of `statfs`'s f_type, as in Linux's include/uapi/linux/magic.h.
+// Values of `f_type` in `statfs`, from Linux's include/uapi/linux/magic.h.
 const TMPFS: u32 = 0x0102_1994;
 const RAMFS: u32 = 0x8584_58F6;
 const EXT: u32 = 0xEF53;
@@ -26,7 +27,7 @@ pub(super) struct Part<'a> {
 }
 
 impl Part<'_> {
-    /// The holes of the part, in order: start and end in the file.
+    /// The holes of the part, in order: their start and end in the file.
     ///
     /// # Errors
     /// `LimitExceeded` if there are too many holes; `Io`.
@@ -39,10 +40,10 @@ impl Part<'_> {
                 Some(hole) if hole < end => hole,
                 _ => break,
             };
-            // If no data follow, the hole extends to the end of the file.
+            // If no data follow, the hole ends at the end of the file.
             at = self.seek(SeekFrom::Data(hole))?.map_or(end, |data| data.min(end));
             if at <= hole {
-                // Another program has changed the file during the search.
+                // Another program has changed the file during this search.
                 break;
             }
             holes.push((hole, at));
@@ -56,8 +57,9 @@ impl Part<'_> {
         Ok(holes)
     }
 
-    /// The first range at or after a position of the file that is not a hole. If only a hole follows, the range is empty and at the end of
-    /// the part. If the file system does not report holes, or the file changes during the call, the whole range may be data.
+    /// Returns the first range at or after a position of the file that is not a hole. If only a hole follows, the range is empty, and is at
+    /// the end of the part. If the file system does not report holes, or if the file changes during the call, the whole rest counts as
+    /// data.
     pub(super) fn data_from(&self, at: u64) -> Result<Range<u64>> {
         let end = self.end();
         let hole = self.seek(SeekFrom::Hole(at))?.unwrap_or(end).min(end);
@@ -72,11 +74,11 @@ impl Part<'_> {
         Ok(start..hole.unwrap_or(end).min(end))
     }
 
-    /// Allocates space for all holes. Returns true if no later write needs space. Returns false on a file system that may not write in
-    /// place, because an overwrite then needs space.
+    /// Allocates space for all holes. Returns true if no later write needs more space. Returns false if the file system may write data to a
+    /// new place, because an overwrite then needs space.
     ///
     /// # Errors
-    /// `Io`: ENOSPC if there is not enough space; if the call can determine this in advance, it allocates nothing. EOPNOTSUPP if the image
+    /// `Io`. ENOSPC if there is too little space. If the call can determine this in advance, it allocates nothing. EOPNOTSUPP if the image
     /// has holes that cannot be filled.
     pub(super) fn reserve(&self) -> Result<bool> {
         let stat = rustix::fs::fstatfs(self.file).map_err(|errno| failed("statfs", errno))?;
@@ -89,13 +91,13 @@ impl Part<'_> {
         let keep = FallocateFlags::KEEP_SIZE;
         if magic == XFS {
             self.expect_space(free)?;
-            // Blocks that the image shares with other files also need space, because a write copies them. One call handles all holes,
-            // regardless of their number.
+            // The image may share blocks with other files. A write to a shared block copies the block, so it needs space too. One call
+            // allocates the space for all holes.
             self.allocate(keep | FallocateFlags::UNSHARE_RANGE, self.start, self.end())?;
             return Ok(true);
         }
         let holes = self.holes()?;
-        // A tmpfs without a limit reports 0 blocks in total, so its space is not checked.
+        // If a tmpfs has no size limit, it reports a total of 0 blocks. Its free space is then not checked.
         if !holes.is_empty() && stat.f_blocks != 0 {
             self.expect_space(free)?;
         }
@@ -114,7 +116,7 @@ impl Part<'_> {
         allocated.map_err(|errno| failed("allocate the space of the image", errno))
     }
 
-    /// Fails before the allocation if there is too little space, so that a failing allocation does not fill the disk.
+    /// Returns an error before the allocation if there is too little space, because a failing allocation would fill the disk.
     fn expect_space(&self, free: u64) -> Result<()> {
         let stat = rustix::fs::fstat(self.file).map_err(|errno| failed("stat", errno))?;
         let has = (stat.st_blocks as u64).saturating_mul(512);
@@ -128,7 +130,7 @@ impl Part<'_> {
         self.start.saturating_add(self.len)
     }
 
-    /// Searches for the next data or the next hole. `None` if there is none before the end of the file.
+    /// Finds the next data or the next hole. Returns `None` if none follows before the end of the file.
     fn seek(&self, to: SeekFrom) -> Result<Option<u64>> {
         match rustix::fs::seek(self.file, to) {
             Ok(at) => Ok(Some(at)),

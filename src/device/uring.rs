@@ -1,4 +1,4 @@
-//! io_uring: batched requests, registered files and buffers, polling if the device supports it, and commands to NVMe namespaces.
+//! io_uring: batched requests, registered files and buffers, polling if the device supports it, and NVMe commands.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -19,22 +19,22 @@ use crate::error::{Errno, Error, Result};
 use crate::sys::{Passenger, Request, Ring, RingFile, RingOp, RingOptions, Transfer, Width};
 use crate::units::DevOffset;
 
-/// A call that makes at most this number of transfers allocates no memory.
+/// A call with at most this number of transfers allocates no memory.
 const TOGETHER: usize = 64;
 
 /// The options of a ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UringOptions {
-    /// Poll for completions. If the device has no poll queues, [`Limits::poll`] is false and the option is ignored.
+    /// The ring polls for completions. If the device has no poll queues, [`Limits::poll`] is false, and this option is ignored.
     pub poll: bool,
     /// If set, a kernel thread submits requests (SQPOLL), and sleeps after this many milliseconds without work.
     pub sqpoll_idle: Option<u32>,
 }
 
-/// A block device or image that is read and written through io_uring.
+/// A block device or image whose requests use io_uring.
 ///
-/// The device must support NOWAIT. Otherwise the kernel passes every request to a worker thread, and [`Psync`](super::Psync) is faster.
-/// Requests to an NVMe namespace that was opened through its character device are NVMe commands.
+/// The device should support NOWAIT. If it does not, the kernel passes every request to a worker thread, and [`Psync`](super::Psync) is
+/// faster. Requests to an NVMe namespace that was opened through its character device are NVMe commands.
 #[derive(Debug)]
 pub struct Uring {
     file: Arc<BlockFile>,
@@ -78,7 +78,7 @@ impl Uring {
     }
 }
 
-/// A bio without its memory, which is stored separately in the ring.
+/// A bio without its memory. The ring stores the memory separately.
 pub(super) struct Attached {
     op: BioOp,
     flags: BioFlags,
@@ -107,7 +107,7 @@ impl Attached {
     }
 }
 
-/// A thread's ring, and the files of its requests. NVMe commands need wide entries.
+/// The ring of one thread, and the files to which it sends requests. NVMe commands need wide entries.
 #[allow(private_bounds, reason = "the trait is implemented for two entry sizes only")]
 pub struct UringQueue<W: Width> {
     ring: Ring<Attached, W>,
@@ -115,18 +115,18 @@ pub struct UringQueue<W: Width> {
     poll: bool,
 }
 
-/// The way in which requests are sent to a file.
+/// How requests are sent to a file.
 #[derive(Clone, Copy)]
 struct Route {
     file: RingFile,
-    /// Whether a synchronous request is faster. This is so for a file without NOWAIT, because the kernel would pass each queued request to
-    /// a worker thread.
+    /// Whether a synchronous request is faster than a queued request. This is the case for a file without NOWAIT, because the kernel passes
+    /// its queued requests to a worker thread.
     at_once: bool,
 }
 
 #[allow(private_bounds, reason = "the trait is implemented for two entry sizes only")]
 impl<W: Width> UringQueue<W> {
-    /// Creates a queue without a file.
+    /// Creates a queue that serves no file yet.
     pub(super) fn new(options: UringOptions, queue: &QueueOptions) -> Result<Self> {
         let ring = RingOptions {
             entries: queue.slots() as u32,
@@ -153,14 +153,14 @@ impl<W: Width> UringQueue<W> {
         Route { file, at_once }
     }
 
-    /// The flags of a request in the ring. A ring polls if it was created with IOPOLL, so HIPRI is cleared.
+    /// The flags of a request in the ring. A ring polls if it was created with IOPOLL, so the flag HIPRI is cleared.
     fn flags(file: &BlockFile, flags: BioFlags) -> i32 {
         rw_flags(flags - BioFlags::HIPRI, file.limits()).bits() as i32
     }
 
-    /// Whether a request to a namespace is sent to its block device instead of as a command. This is true in two cases. In the first case,
-    /// a command cannot describe the request. In the second case, the device was opened read-only and the request is a write, which must
-    /// fail: root may send any command, regardless of the open mode of the character device.
+    /// Whether a request to a namespace is sent to its block device, and not as a command. There are two cases. First, a command cannot
+    /// describe the request. Second, the request is a write, but the device was opened read-only. The write must fail in this case, but a
+    /// command would succeed: root may send any command through a character device that is open read-only.
     #[inline]
     fn is_no_command(file: &BlockFile, bio: &Bio) -> bool {
         file.namespace().is_some_and(|namespace| {
@@ -244,7 +244,7 @@ pub(super) use through_ring;
 impl<W: Width> DeviceQueue for UringQueue<W> {
     through_ring!();
 
-    /// A synchronous request is one system call and does not use the ring.
+    /// A synchronous request is one system call. It does not use the ring.
     #[inline(always)]
     fn read_now(
         &mut self,
@@ -357,7 +357,7 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
         self.ring.pop_by(|request, raw| {
             let (memory, Attached { end, .. }) = request.as_ref()?;
             let whole = end.whole().filter(|_| result(raw) == Ok(memory.len()));
-            // Only the memory is taken from the slot, so that the other fields of the bio are not moved.
+            // Only the memory is moved out of the slot. The other fields of the bio stay there, because moving them costs instructions.
             let Some((token, slot)) = whole else {
                 let (memory, attached) = request.take()?;
                 return Some(Err(Done { bio: attached.join(memory), result: result(raw) }));

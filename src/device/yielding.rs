@@ -1,4 +1,4 @@
-//! A device that lets other threads run before and after each request, for tests under the model checker.
+//! A device for tests under the model checker. It lets other threads run before and after each request.
 
 use std::sync::Arc;
 

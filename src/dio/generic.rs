@@ -1,4 +1,4 @@
-//! The generic path for reads into borrowed memory. It loops over the mappings of the range: holes, unwritten extents, and any number of
+//! The generic path for reads into borrowed memory. It processes each mapping of the range: holes, unwritten extents, and any number of
 //! written extents.
 
 use std::io::IoSliceMut;
@@ -13,7 +13,7 @@ use crate::error::{Errno, Result};
 use crate::iomap::{IomapFlags, IomapType, MapFile, Mappings};
 use crate::units::{DevOffset, FilePos};
 
-/// The largest number of parts of one request that are in flight together.
+/// The largest number of parts of one request that are in flight at the same time.
 const PARTS: usize = 64;
 
 /// Reads any range into borrowed memory.
@@ -34,7 +34,7 @@ pub(super) fn read_now<Q: DeviceQueue, M: MapFile>(
     Io { queue, state }.read_any(target, bufs, &request)
 }
 
-/// Reads a range that is contiguous on the device, as most ranges are. Returns `None` if the request needs the general loop.
+/// Reads a range that is contiguous on the device. Most ranges are contiguous. Returns `None` if the general loop must read the range.
 #[inline(always)]
 fn read_whole<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,
@@ -61,7 +61,7 @@ fn read_whole<Q: DeviceQueue, M: MapFile>(
             }
             Some(Ok(span.count))
         }
-        // If the transfer was short or failed with EAGAIN, the general loop continues or repeats it.
+        // The general loop continues a short transfer, and repeats a transfer that failed with EAGAIN.
         Ok(_) => None,
         Err(Errno::EAGAIN) if !request.is_nowait() => None,
         Err(Errno::EILSEQ) if target.geometry.rereads() => {
@@ -117,7 +117,7 @@ impl Io<'_> {
         self.read_aligned(target, bufs, request)
     }
 
-    /// Reads a range whose alignment the device accepts. The position is before the end of the file.
+    /// Reads a range whose alignment the device accepts. The caller has checked that the position is before the end of the file.
     pub(super) fn read_aligned<M: MapFile>(
         &mut self,
         target: &Target<'_, M>,
@@ -158,7 +158,7 @@ impl Io<'_> {
     }
 }
 
-/// Returns the device offset of a range if one transfer without verification suffices. This is true for most ranges.
+/// Returns the device offset of a range, if one transfer can read it and its data need not be verified. Most ranges meet these conditions.
 pub(super) fn one_piece<M: MapFile>(
     target: &Target<'_, M>,
     pos: FilePos,
@@ -172,7 +172,7 @@ pub(super) fn one_piece<M: MapFile>(
     Ok((whole && len <= target.geometry.limits.max_transfer as usize).then_some(iomap.addr))
 }
 
-/// The remaining memory of a request.
+/// The part of a request's memory that is not filled yet.
 struct Rest<'s, 'a> {
     current: &'s mut [u8],
     more: std::slice::IterMut<'s, IoSliceMut<'a>>,
@@ -205,7 +205,7 @@ impl<M: MapFile> Target<'_, M> {
         Mappings::new(self.map, pos, FilePos(pos.0 + len as u64)).resident(resident)
     }
 
-    /// Fills buffers without a transfer: with zeros, or with inline data from the metadata.
+    /// Fills buffers without the device: with zeros, or with inline data from the metadata.
     pub(super) fn read_unmapped<'b>(
         &self,
         kind: IomapType,

@@ -1,4 +1,5 @@
-//! The limits for requests that follow from the device and the block size of the file, and the rules for copying memory.
+//! The limits of requests to a file, which follow from the device and the file's block size. Also the rules that determine whether memory
+//! is copied.
 
 use super::{DioFlags, NotSimple, Request, Source};
 use crate::bio::BioFlags;
@@ -9,12 +10,11 @@ use crate::units::FilePos;
 /// `IOV_MAX`: Linux refuses a request with more buffers.
 const MAX_SEGMENTS: usize = 1024;
 
-/// The method that keeps memory unchanged while a device computes checksums, protection information or parity over it.
+/// How memory is kept unchanged while a device computes checksums, protection information or parity over it.
 ///
 /// If the memory of a write changes during the transfer, the stored checksum does not match the stored data. If the memory of a read
-/// changes, the read fails although the medium is intact. Bytes (`&[u8]`) can have other writers, for example another process that shares
-/// the memory. A [`Buffer`](crate::bio::Buffer) that has moved into a queue, or that a call has borrowed, has no other writers, except
-/// `unsafe` code.
+/// changes, the read fails although the medium has no error. Other code may write to bytes (`&[u8]`), for example another process that
+/// shares the memory. Only `unsafe` code can write to a [`Buffer`](crate::bio::Buffer) while it is in a queue, or while a call borrows it.
 ///
 /// The compiler ensures that safe code cannot change such a buffer:
 ///
@@ -28,19 +28,19 @@ const MAX_SEGMENTS: usize = 1024;
 /// # }
 /// ```
 ///
-/// A read that fails its verification is repeated once, into memory of the queue, except with `ZeroCopy`. If the repeated read fails too,
-/// the error is EILSEQ.
+/// If the verification of a read fails, the read is repeated once, into memory of the queue. With `ZeroCopy` it is not repeated. If the
+/// repeated read fails too, the error is EILSEQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum StablePages {
-    /// The caller keeps memory unchanged, so the queue neither copies data nor repeats reads. This is the default if the device does not
-    /// compute checksums over data ([`Limits::stable_writes`] is false).
+    /// The caller promises not to change the memory, so the queue neither copies data nor repeats reads. This is the default if the device
+    /// does not compute checksums over data ([`Limits::stable_writes`] is false).
     ZeroCopy,
-    /// The queue copies: every read and every write goes through its bounce buffers.
+    /// Every read and every write is copied through the queue's bounce buffers.
     Bounce,
-    /// Writes are copied. Reads are not copied, but are repeated if their verification fails.
+    /// Writes are copied. Reads are not copied; if the verification of a read fails, the read is repeated.
     Lazy,
-    /// A write of borrowed bytes is copied. A write of a [`Buffer`](crate::bio::Buffer) is not copied. Reads are the same as with `Lazy`.
+    /// A write of borrowed bytes is copied. A write of a [`Buffer`](crate::bio::Buffer) is not copied. Reads are handled as with `Lazy`.
     /// This is the default if the device computes checksums over data.
     Owned,
 }
@@ -49,7 +49,7 @@ impl StablePages {
     /// All methods.
     pub const ALL: [Self; 4] = [Self::ZeroCopy, Self::Bounce, Self::Lazy, Self::Owned];
 
-    /// A short name for options and tables.
+    /// The short name of the method, for options and tables.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -65,7 +65,7 @@ impl StablePages {
     }
 }
 
-/// The limits for requests that follow from the device and the block size of the file. The limits are computed when a file is opened,
+/// The limits of requests to a file, which follow from the device and the file's block size. They are computed when the file is opened,
 /// because every request needs them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Geometry {
@@ -74,27 +74,27 @@ pub(crate) struct Geometry {
     pub(super) block: u64,
     /// The bits that must be zero in a position and a length.
     pub(super) sector_mask: u64,
-    /// The bits that must be zero in an address.
+    /// The bits that must be zero in a memory address.
     dma_mask: usize,
-    /// Memory is copied if its address has one of these bits. If memory is always copied, all bits are set, so one test is enough for both
+    /// Memory is copied if its address has one of these bits. If memory is always copied, all bits are set. So one test is enough for both
     /// cases.
     pub(super) copied: Copied,
-    /// [`BioFlags::REREAD`], or no flag.
+    /// [`BioFlags::REREAD`] if reads are repeated after a failed verification. Otherwise no flag.
     reread: BioFlags,
 }
 
-/// The address bits that require a copy, by the operation.
+/// The address bits that require a copy, for each kind of operation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Copied {
     pub(super) reads: usize,
     pub(super) lent_writes: usize,
     pub(super) owned_writes: usize,
-    /// The bits for writes of the engine's own memory.
+    /// The bits for writes whose memory belongs to ironmap itself.
     pub(super) ours: usize,
 }
 
 impl Copied {
-    /// The bits for a write that the caller waits for.
+    /// The bits for a write for which a call waits. They depend on the owner of the memory.
     #[inline(always)]
     pub(super) fn writes_of(&self, source: Source) -> usize {
         match source {
@@ -106,7 +106,7 @@ impl Copied {
 }
 
 impl Geometry {
-    /// Creates the limits with the default of the device for [`StablePages`].
+    /// Creates the limits, with the device's default for [`StablePages`].
     pub(crate) fn new(limits: &Limits, block: u64) -> Self {
         let dma_mask = limits.dma_align as usize - 1;
         let geometry = Self {
@@ -120,7 +120,7 @@ impl Geometry {
         geometry.with(Some(StablePages::of(limits)))
     }
 
-    /// Sets another method, if one is given.
+    /// Changes the method, if `stable` contains one.
     pub(crate) fn with(mut self, stable: Option<StablePages>) -> Self {
         let Some(stable) = stable else { return self };
         let mask = |copied: bool| if copied { usize::MAX } else { self.dma_mask };
@@ -135,8 +135,8 @@ impl Geometry {
         self
     }
 
-    /// Whether the device accepts this position, and buffers with these addresses and lengths. The address of an empty buffer does not
-    /// matter.
+    /// Whether the device accepts a request at this position, with buffers of these addresses and lengths. The address of an empty buffer
+    /// is ignored.
     pub(crate) fn is_aligned(
         &self,
         pos: FilePos,
@@ -145,8 +145,8 @@ impl Geometry {
         self.has_none(self.dma_mask, pos, bufs)
     }
 
-    /// Whether a request that one mapping covers completely needs no copy of its memory. `copied` contains the address bits that require a
-    /// copy.
+    /// Whether a request needs no copy of its memory, if one mapping covers the request completely. `copied` contains the address bits that
+    /// require a copy.
     pub(super) fn is_direct(
         &self,
         copied: usize,
@@ -156,12 +156,12 @@ impl Geometry {
         !request.flags.contains(DioFlags::BOUNCE) && self.has_none(copied, request.pos, bufs)
     }
 
-    /// Whether a buffer that is cut at a sector boundary can begin at an address that the device does not accept.
+    /// Whether a cut at a sector boundary can produce a buffer whose address the device does not accept.
     pub(super) fn cuts_can_be_misaligned(&self) -> bool {
         self.dma_mask as u64 > self.sector_mask
     }
 
-    /// Whether the device accepts an address at this distance from an address that it accepts.
+    /// Whether the device accepts the address at this distance after an address that it accepts.
     pub(super) fn takes_distance(&self, distance: u64) -> bool {
         distance & self.dma_mask as u64 == 0
     }
@@ -179,19 +179,19 @@ impl Geometry {
             })
     }
 
-    /// Whether reads are copied for every address.
+    /// Whether all reads are copied, at every address.
     #[inline(always)]
     pub(super) fn copies_reads(&self) -> bool {
         self.copied.reads == usize::MAX
     }
 
-    /// Whether writes of owned memory are copied for every address.
+    /// Whether all writes of owned memory are copied, at every address.
     #[inline(always)]
     pub(crate) fn copies_owned_writes(&self) -> bool {
         self.copied.owned_writes == usize::MAX
     }
 
-    /// The reason why memory is copied. Each copied request calls this function, so it looks at only one address.
+    /// The reason why memory is copied. The function is called for each copied request, so it examines only one address.
     #[cold]
     pub(super) fn why_copied(&self, pos: FilePos, len: usize, address: usize) -> NotSimple {
         if (pos.0 | len as u64) & self.sector_mask == 0 && address & self.dma_mask == 0 {
@@ -206,12 +206,13 @@ impl Geometry {
         !self.reread.is_empty()
     }
 
-    /// The flags of a bio that reads.
+    /// The flags of the bio of a read.
     pub(super) fn for_read(&self, flags: DioFlags) -> BioFlags {
         flags.for_bio() | self.reread
     }
 
-    /// The aligned range that contains the `len` bytes at `pos`: its start, its length, and the distance of `pos` from the start.
+    /// The smallest aligned range that contains the `len` bytes at `pos`. Returns the start and the length of this range, and the distance
+    /// of `pos` from the start.
     pub(crate) fn widen(&self, pos: FilePos, len: usize) -> (FilePos, usize, usize) {
         let start = pos.0 & !self.sector_mask;
         let skip = (pos.0 - start) as usize;
@@ -234,7 +235,7 @@ impl Geometry {
         self.limits.max_transfer as usize
     }
 
-    /// The longest atomic write in bytes; 0 without support.
+    /// The longest atomic write in bytes; 0 if the device does not support atomic writes.
     pub(crate) fn atomic(&self) -> usize {
         self.limits.atomic_write as usize
     }

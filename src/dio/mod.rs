@@ -1,6 +1,6 @@
 //! The direct-I/O core. It turns a request for a range of a file into requests to the device. The model is Linux's `fs/iomap/direct-io.c`.
 //!
-//! A `Request` takes the simple path (`simple`) if its mapping is in memory and one bio suffices. Every other request takes one of four
+//! A `Request` takes the simple path (`simple`) if its mapping is in memory and one bio is enough. Every other request takes one of four
 //! paths. The path depends on the owner of the memory, and on whether the device accepts the memory:
 //!
 //! | memory | direct | through bounce buffers |
@@ -8,7 +8,7 @@
 //! | borrowed for the call | `generic`, `write` | `bounce` |
 //! | owned by the queue until the pop | `queued` (one bio), `split` (several) | `split::bounced` |
 //!
-//! A request that would be simple if its data needed no copy takes a path of its own, with one bounce buffer (`bounce::short`).
+//! A request that fails to be simple only because its data must be copied takes a fifth path, with one bounce buffer (`bounce::short`).
 
 mod bounce;
 mod generic;
@@ -56,44 +56,44 @@ use crate::iomap::{Iomap, MapFile};
 use crate::units::{DevOffset, InodeNo};
 
 bitflags! {
-    /// The options of a request. The names are those of Linux's `RWF_` and `IOMAP_DIO_` flags.
+    /// The options of a request. Their names are the names of Linux's `RWF_` and `IOMAP_DIO_` flags.
     ///
-    /// A device may return EAGAIN even for a request without NOWAIT, for example if it is short of memory. Such a request is repeated at
-    /// most a hundred times, and then fails with EIO. The same applies to a transfer of less than a logical block.
+    /// A device may return EAGAIN even for a request without NOWAIT, for example if it lacks memory. ironmap repeats such a request at most
+    /// a hundred times. After that the request fails with EIO. ironmap does the same after a transfer of less than a logical block.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct DioFlags: u8 {
-        /// The request fails with EAGAIN, without any effect, instead of waiting for metadata, a slot or the device.
+        /// If the request would have to wait for metadata, a slot or the device, it fails with EAGAIN and has no effect.
         const NOWAIT = 0x1;
-        /// The completion is polled if the device supports polling and one bio suffices. Otherwise the flag has no effect.
+        /// The queue polls for the completion, if the device supports polling and one bio is enough for the request. Otherwise the flag has
+        /// no effect.
         const HIPRI = 0x2;
-        /// The request does not take the simple path. In Linux the flag also makes the submitter wait. Here the flag does not change
-        /// whether a call waits.
+        /// The request does not take the simple path. In Linux the flag also makes the submitter wait; in ironmap it does not.
         const FORCE_WAIT = 0x4;
-        /// If there is not enough space for all data, the write fails and the file keeps its content; there is no short write. There is one
+        /// If there is not enough space for all data, the write fails instead of being short, and the file keeps its content. There is one
         /// exception: in a file with a block map (no extents), the data before the end of the file may have been written.
         const WHOLE = 0x8;
         /// The data are copied through a bounce buffer even if the device accepts the memory.
         const BOUNCE = 0x10;
-        /// The write is durable when it completes, with the metadata that a read needs (`O_DSYNC`).
+        /// When the write completes, its data and the metadata that a read needs are durable (`O_DSYNC`).
         const DSYNC = 0x20;
-        /// The write is durable when it completes, with all metadata of the file (`O_SYNC`).
+        /// When the write completes, its data and all metadata of the file are durable (`O_SYNC`).
         const SYNC = 0x40;
-        /// The device writes all of the data or nothing, even at a power failure (`RWF_ATOMIC`). The write fails with EOPNOTSUPP if the
-        /// device does not guarantee this.
+        /// The device writes all of the data or nothing, even if power fails (`RWF_ATOMIC`). If the device does not guarantee this, the
+        /// write fails with EOPNOTSUPP.
         const ATOMIC = 0x80;
     }
 }
 
-/// How many times a request that may wait is repeated after EAGAIN.
+/// The largest number of times that a request without NOWAIT is repeated after EAGAIN.
 const RETRIES: u8 = 100;
-/// The inode number of a request whose failure is not reported as an event. The caller of such a request repeats it on another path, and
-/// reports the failure of the repeat.
+/// The inode number of a request whose failure does not become an event. The caller repeats such a request on another path, and a failure
+/// of the repeat becomes the event.
 pub(crate) const UNTOLD: InodeNo = InodeNo(0);
 
 impl DioFlags {
     #[inline(always)]
     fn for_bio(self) -> BioFlags {
-        // The values of the bits are equal, as asserted below, so no bit needs a separate test.
+        // The bits of both types have the same values, as asserted below. So the bits need not be tested one by one.
         BioFlags::from_bits_truncate(self.bits()) & (BioFlags::NOWAIT | BioFlags::HIPRI)
     }
 }
@@ -103,57 +103,59 @@ const _: () = assert!(
         && DioFlags::HIPRI.bits() == BioFlags::HIPRI.bits()
 );
 
-/// The properties of a file that this layer needs for a request.
+/// The properties of the request's file.
 pub(crate) struct Target<'a, M> {
     pub(crate) map: &'a M,
     /// The device to which the offsets in the map belong.
     pub(crate) dev: Dev,
-    /// The limits for requests that follow from the device and the block size.
+    /// The limits of requests to the file, which follow from the device and the block size.
     pub(crate) geometry: &'a Geometry,
     pub(crate) inode: InodeNo,
-    /// `i_size`, sampled at the start of the request.
+    /// `i_size`, read at the start of the request.
     pub(crate) size: u64,
-    /// Whether the handle refuses misaligned requests, as `O_DIRECT` does. This is a reference, so that the simple path need not load the
-    /// value.
+    /// Whether the handle refuses misaligned requests, as `O_DIRECT` does. The field is a reference, because the simple path does not need
+    /// the value and so need not load it.
     pub(crate) strict: &'a bool,
-    /// The lock that the request has on the content until it is complete; `None` if the file cannot change.
+    /// The request's lock on the file's content. The request has this lock until it is complete. `None` if the file cannot change.
     pub(crate) live: Option<Holding>,
 }
 
-/// A device's queue and the state of this layer, for all code except the simple path. The queue is a trait object, because otherwise this
-/// code would be compiled for each kind of queue. An indirect call costs little in comparison with the other work of this code.
+/// A device's queue, with the state that this module stores for it. All code except the simple path uses it. The queue is a trait object,
+/// because otherwise this code would be compiled for each kind of queue. The indirect calls cost little compared with the other work of
+/// this code.
 pub(crate) struct Io<'a> {
     pub(crate) queue: &'a mut dyn DeviceQueue,
     pub(crate) state: &'a mut State,
 }
 
-/// The state of this layer in a queue.
+/// The state that this module stores for a queue.
 pub(crate) struct State {
-    /// The largest logical block size among the devices, minus one. A short transfer is rounded down to whole blocks of this size.
+    /// The largest logical block size of all devices, minus one. The length of a short transfer is rounded down to whole blocks of this
+    /// size.
     sector_mask: u64,
-    /// Which write-through requests may flush a device: the strictest value among the devices.
+    /// Which write-through requests may flush a device. If the devices differ, the value that includes most requests applies.
     through_flushes: ThroughFlushes,
     simple: bool,
     stats: Stats,
     /// Requests of several bios.
     splits: Slab<SplitRequest>,
-    /// Requests of the short path, which copies their data through one bounce buffer.
+    /// Requests of the short path, each of which copies its data through one bounce buffer.
     shorts: Slab<Short>,
     finished: VecDeque<Completion>,
-    /// Whether, since the last [`Self::take_fresh`], a completion was popped that did not come from the device's queue.
+    /// Whether a completion was popped, since the last [`Self::take_fresh`], that did not come from the device's queue.
     fresh: bool,
-    /// The number of requests that were submitted and not yet popped.
+    /// The number of requests that were submitted but not yet popped.
     outstanding: usize,
     /// Whether the caller has called [`wait`] since its last [`poll`].
     waited: bool,
-    /// The number of requests that [`wait`] counted as complete, but whose transfers the device had cut short. Such requests are counted
-    /// when their completions are popped, so that other completions have no extra cost.
+    /// The number of requests that [`wait`] counted as complete although their transfers were short. They are counted when their
+    /// completions are popped, so that all other completions cost nothing more.
     counted_early: usize,
-    /// The bounce buffers.
+    /// The bounce buffers of the queue.
     pool: Pool,
-    /// The memory of the last plan, for reuse.
+    /// The memory of the last plan. The next plan uses it again.
     spare_plan: Vec<Iomap>,
-    /// The files that can change, with this queue's requests to them.
+    /// The files that can change, with the requests of this queue to them.
     pub(crate) files: QueueFiles,
     events: Arc<Events>,
 }
@@ -179,22 +181,23 @@ impl State {
         }
     }
 
-    /// Records the limits of a device to which this queue will send requests.
+    /// Takes the limits of a device into account. The queue will send requests to this device.
     pub(crate) fn admit(&mut self, limits: &Limits) {
         self.sector_mask = self.sector_mask.max(u64::from(limits.logical_block) - 1);
         self.through_flushes = self.through_flushes.max(limits.through_flushes);
     }
 
-    /// Whether a write-through request may flush a device if a call waits for it.
+    /// Whether a device may flush because of a write-through request for which a call waits.
     pub(crate) fn calls_flush(&self) -> bool {
         self.through_flushes != ThroughFlushes::Never
     }
 
-    /// Whether a queued write-through request that writes this memory may flush a device.
+    /// Whether a device may flush because of a queued write-through request that writes this memory.
     pub(crate) fn queued_flushes(&self, memory: &Memory) -> bool {
         match self.through_flushes {
             ThroughFlushes::Never => false,
-            // For memory of several pieces, the queue of an NVMe namespace makes system calls, and these flush.
+            // The queue of an NVMe namespace makes system calls for memory of several pieces, and a device may flush because of such a
+            // call.
             ThroughFlushes::OfCalls => matches!(memory, Memory::Vectored(_)),
             ThroughFlushes::Always => true,
         }
@@ -209,7 +212,7 @@ impl State {
         self.pool.set_limit(queue, limit);
     }
 
-    /// The present number of bytes of bounce buffers, in use or not.
+    /// The present number of bytes of bounce buffers, both used and unused.
     pub(crate) fn bounce_bytes(&self) -> usize {
         self.pool.bytes()
     }
@@ -228,7 +231,7 @@ impl State {
         self.finished.push_back(completion);
     }
 
-    /// Adds a completion that had to wait for completion work, so that it can be popped.
+    /// Adds the completion of a request that had to wait for its completion work. The completion can then be popped.
     pub(crate) fn release(&mut self, completion: Completion) {
         self.finished.push_back(completion);
     }
@@ -243,7 +246,7 @@ impl State {
         self.outstanding
     }
 
-    /// Returns the error of a failed request, and reports it as an event. EAGAIN occurs only for a request with NOWAIT.
+    /// Returns the error of a failed request. Also reports the error as an event, except EAGAIN, which only a request with NOWAIT gets.
     #[cold]
     pub(crate) fn failed(&self, errno: Errno, inode: InodeNo, request: &Request) -> Error {
         let Request { pos, len, .. } = *request;
@@ -261,7 +264,8 @@ impl State {
                 "the request would have to wait for the device",
             );
         }
-        // The request obeyed the limits that the device had when it was opened. If it is refused now, the limits may have changed.
+        // The request is valid for the limits that the device had when it was opened. If the device refuses the request, its limits may
+        // have changed since then.
         let why = if errno == Errno::EINVAL {
             ", which the device does not support, or no longer supports"
         } else {
@@ -273,18 +277,19 @@ impl State {
 
 impl Drop for State {
     fn drop(&mut self) {
-        // These requests are complete or leaked, and their callers get no completions. Their locks and reserved ranges must still be
-        // released, because other requests may wait for the locks.
+        // These requests have completed, or their memory is leaked. Their callers get no completions. But their locks and reserved ranges
+        // must be released, because other requests may wait for them.
         let shorts = self.shorts.iter().filter_map(Short::completing);
         let splits = self.splits.iter().filter_map(SplitRequest::completing);
         splits.chain(shorts).for_each(|completing| self.files.abandon(completing));
     }
 }
 
-/// Reads into borrowed memory and waits. Returns the number of bytes read, which is less than requested only at the end of the file.
+/// Reads into borrowed memory and waits. Returns the number of bytes read. It is less than requested only at the end of the file.
 ///
-/// All frequent code, down to the system call, is inlined into the caller. Rare code is not. The reason is the first `ret` after a system
-/// call, which can cost a third of a read (measured with AMD's Safe RET mitigation; docs/BENCHMARKS.md, "Returns across a system call").
+/// All code that runs for most reads is inlined into the caller, down to the system call. Rare code is not inlined. The reason is the first
+/// `ret` after a system call, which can cost a third of a read (measured with AMD's Safe RET mitigation; docs/BENCHMARKS.md, "Returns
+/// across a system call").
 #[inline(always)]
 pub(crate) fn read_now<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,
@@ -307,8 +312,8 @@ pub(crate) fn read_now<Q: DeviceQueue, M: MapFile>(
         }
         Err(reason) => {
             state.stats.miss(reason);
-            // The paths below get copies of the target and the request. A value that is passed by reference must be in memory. With a copy,
-            // only these paths store the value in memory, and the simple path keeps it in registers.
+            // The calls below get copies of the target and the request. A value that is passed by reference must be in memory. Because of
+            // the copies, only these calls write the values to memory, and the simple path keeps them in registers.
             let target = *target;
             let Request { pos, flags, .. } = *request;
             if target.geometry.copies_reads()
@@ -340,7 +345,7 @@ pub(crate) fn read_vectored_now<Q: DeviceQueue, M: MapFile>(
     generic::read_now(queue, state, target, bufs, request)
 }
 
-/// The place on the device of a read into lent memory that one transfer can carry out; `None` for any other read.
+/// Returns the device offset of a read into lent memory, if one transfer can carry out the read. Otherwise returns `None`.
 #[inline(always)]
 pub(crate) fn place_lent<M: MapFile>(
     state: &mut State,
@@ -357,7 +362,7 @@ pub(crate) fn place_lent<M: MapFile>(
     }
 }
 
-/// Carries out several reads together. Their [places](place_lent) are known.
+/// Carries out several reads together. [`place_lent`] has returned their device offsets.
 #[inline(always)]
 pub(crate) fn read_parts_now<Q: DeviceQueue>(
     queue: &mut Q,
@@ -381,14 +386,15 @@ pub(crate) fn submit_read<Q: DeviceQueue, M: MapFile>(
 ) -> Result<(), Box<Rejected>> {
     let gate = match &memory {
         Memory::Flat(buffer) => {
-            // The length comes from the buffer. `memory.len()` would need one more branch, because memory can be several buffers.
+            // The length is read from the buffer, because `memory.len()` needs one more branch: memory can also be several buffers.
             let request = Request { len: buffer.len(), ..*request };
             simple::gate(state, target, &request, buffer.address())
         }
         Memory::Vectored(_) => Err(NotSimple::Vectored),
     };
     match gate {
-        // One bio cannot describe a range lock. So a request passes only if it has locked the content by the lane, or needs no lock.
+        // One bio cannot describe a range lock. So only a request passes that needs no lock, or that has locked the content through the
+        // lane.
         Ok(at) if target.is_light() => {
             queued::submit_whole(queue, state, target, at, memory, request)?;
             state.stats.simple_hits += 1;
@@ -403,7 +409,7 @@ pub(crate) fn submit_read<Q: DeviceQueue, M: MapFile>(
     }
 }
 
-/// Returns a completion if one is available. After [`wait`], waits for the remaining bytes of a transfer that the device cut short.
+/// Returns a completion, if there is one. If [`wait`] has counted a request whose transfer was short, waits until the rest is transferred.
 #[inline(always)]
 pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Completion> {
     loop {
@@ -439,8 +445,8 @@ pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Co
 }
 
 impl Io<'_> {
-    /// Handles a simple read that was short or failed. A read that was short or got EAGAIN is repeated from its start on the generic path,
-    /// which continues short transfers.
+    /// Handles a read on the simple path that was short or failed. If it was short or failed with EAGAIN, the generic path repeats it from
+    /// its start, and continues short transfers.
     #[cold]
     #[inline(never)]
     fn read_again<M: MapFile>(
@@ -464,7 +470,7 @@ impl Io<'_> {
         }
     }
 
-    /// Processes any completion except a successful one of a whole request.
+    /// Processes a completion that is not the successful completion of a whole request.
     #[cold]
     #[inline(never)]
     fn unclean(&mut self, done: Done) {
@@ -474,14 +480,14 @@ impl Io<'_> {
         let there = |state: &State| state.finished.len() + state.files.unsynced();
         let before = there(self.state);
         self.complete(done);
-        // Requests that `complete` has completed can be popped immediately or after a sync. They are subtracted here, so that they are not
-        // counted twice.
+        // The requests that `complete` has just completed can be popped immediately or after a sync. They are counted elsewhere, so they
+        // are subtracted here.
         self.state.counted_early =
             self.state.counted_early.saturating_sub(there(self.state) - before);
     }
 
-    /// Waits for the completion of a request that [`wait`] counted too early. After an error no request counts as complete, because the
-    /// next [`wait`] gets the same error and returns it.
+    /// Waits for the completion of a request that [`wait`] counted too early. After an error the count is reset to 0, because the next
+    /// [`wait`] gets the same error and returns it.
     #[cold]
     #[inline(never)]
     fn wait_for_counted(&mut self) -> bool {
@@ -497,7 +503,7 @@ impl Io<'_> {
         false
     }
 
-    /// Processes all available completions of the device, so that they can be popped.
+    /// Processes all completions that the device has available. Their requests can then be popped.
     #[cold]
     pub(crate) fn take_completed(&mut self) {
         while let Some(done) = self.queue.pop() {
@@ -505,8 +511,8 @@ impl Io<'_> {
         }
     }
 
-    /// Processes one completion of the device, so that it can be popped. If none is available, submits all queued requests together, and
-    /// waits for a completion.
+    /// Processes one completion of the device. Its request can then be popped. If no completion is available, submits all queued requests
+    /// together, and waits for a completion.
     pub(crate) fn pump(&mut self) -> Result<()> {
         let mut done = self.queue.pop();
         if done.is_none() {
@@ -518,17 +524,17 @@ impl Io<'_> {
     }
 }
 
-/// Waits until `min` completions can be popped, or all outstanding ones if there are fewer.
+/// Waits until `min` requests can be popped. If fewer requests are outstanding, waits for all of them.
 #[inline]
 pub(crate) fn wait<Q: DeviceQueue>(queue: &mut Q, state: &mut State, min: usize) -> Result<()> {
     let min = min.min(state.outstanding);
     state.waited = true;
-    // If copies take long, the loop below waits for one completion at a time. So the first completed read is copied while the device works
-    // on the others.
+    // If copies take long, the loop below waits for only one completion at a time. So the data of the first completed read are copied while
+    // the device works on the other reads.
     let copies = state.pool.has_long();
     if state.splits.is_empty() && !copies {
-        // Without split requests and long copies, each bio in flight is a whole request, so the device's queue can count the requests.
-        // `pop` continues a transfer that the device cut short.
+        // If there are no split requests and no long copies, each bio in flight is a whole request. So the device's queue can count the
+        // requests. If a transfer is short, `pop` continues it.
         let missing = min.saturating_sub(state.finished.len());
         return queue.wait(missing).map_err(hand_over_failed);
     }
@@ -538,7 +544,7 @@ pub(crate) fn wait<Q: DeviceQueue>(queue: &mut Q, state: &mut State, min: usize)
         if missing == 0 {
             return queue.commit().map_err(hand_over_failed);
         }
-        // Each missing request has at least one bio in flight, so the wait can end.
+        // Each request that is not complete has at least one bio in flight, so this wait ends.
         queue.wait(if copies { 1 } else { missing }).map_err(hand_over_failed)?;
     }
 }
@@ -570,12 +576,12 @@ impl<M> Target<'_, M> {
         self.geometry.longest()
     }
 
-    /// The target of transfers to or from this file.
+    /// The parameters of transfers to or from this file.
     fn transfer_to(&self, flags: BioFlags) -> TransferTo {
         TransferTo { dev: self.dev, sector_mask: self.geometry.sector_mask, flags }
     }
 
-    /// Whether one bio can describe the lock that the request has on the content.
+    /// Whether one bio can describe the request's lock on the content.
     #[inline(always)]
     fn is_light(&self) -> bool {
         self.live.is_none_or(|holding| holding.is_light())

@@ -1,4 +1,4 @@
-//! Cuts the memory of a request into parts that are contiguous on the device, and joins the parts again.
+//! Cuts the memory of a request into parts, each of which is contiguous on the device. Joins the parts again.
 
 use std::collections::VecDeque;
 use std::ops::{DerefMut, Range};
@@ -12,7 +12,7 @@ use crate::sys::copy as copy_unseen;
 /// The buffers of one transfer.
 pub(super) type Buffers = SmallVec<[Buffer; 2]>;
 
-/// The form of the caller's memory: one buffer, or several buffers with their lengths.
+/// The form of the caller's memory: one buffer, or several buffers with these lengths.
 pub(super) enum Shape {
     Flat,
     Vectored(Vec<usize>),
@@ -56,11 +56,11 @@ pub(super) fn to_memory(mut buffers: Buffers) -> Memory {
     }
 }
 
-/// Joins parts to buffers of the form that the caller submitted. The parts are in order.
+/// Joins parts to buffers of the form that the caller submitted. The parts must be in order.
 pub(super) fn join(parts: impl Iterator<Item = Buffer>, shape: &Shape) -> Memory {
     let mut joined: Vec<Buffer> = Vec::new();
     for part in parts {
-        // Two buffers of the caller may be adjacent in one allocation, so the recorded lengths decide where a buffer ends.
+        // Two buffers of the caller may be adjacent in one allocation. So the end of a buffer is determined by its recorded length.
         let full = match shape {
             Shape::Flat => false,
             Shape::Vectored(lens) => {
@@ -87,8 +87,8 @@ pub(super) fn zero(bufs: &mut [impl DerefMut<Target = [u8]>], range: Range<usize
     within_mut(bufs, range).for_each(|part| part.fill(0));
 }
 
-/// Copies bytes between the caller's memory and bounce buffers. Each side is a list of parts. Together the parts of a side count as one
-/// range of bytes.
+/// Copies bytes between the caller's memory and bounce buffers. Each of the two is a list of parts, which together are treated as one range
+/// of bytes.
 pub(super) fn copy<'b>(
     from: impl Iterator<Item = &'b [u8]>,
     to: impl Iterator<Item = &'b mut [u8]>,

@@ -1,5 +1,5 @@
-//! The plan of a request that does not take the simple path: the mappings of its range, and their consequences for copies, flags and
-//! completion work.
+//! The plan of a request that does not take the simple path. The plan is the mappings of the request's range. It determines whether memory
+//! is copied, the flags of the bios, and the completion work.
 
 use super::bounce;
 use super::{DioFlags, Request, State, Target};
@@ -9,7 +9,7 @@ use crate::error::{Errno, Error, Result};
 use crate::iomap::{Iomap, IomapDevice, IomapType, MapFile, Mappings};
 use crate::units::FilePos;
 
-/// The mappings of a range. Each is cut to the length that one bio may have. For a write, each mapping must have blocks.
+/// The mappings of a range. Each is cut so that one bio can transfer it. In the range of a write, every mapping must have blocks.
 pub(super) fn plan<M: MapFile>(
     state: &mut State,
     target: &Target<'_, M>,
@@ -52,8 +52,8 @@ fn check_blocks(plan: &[Iomap], request: &Request) -> Result<()> {
     Ok(())
 }
 
-/// Whether the request's memory needs no copy. For this, the device must accept the buffers, and also the parts into which the mappings cut
-/// them. `copied` contains the address bits that require a copy.
+/// Whether the request's memory needs no copy. The device must accept the buffers, and also the parts into which the mappings cut the
+/// buffers. `copied` contains the address bits that require a copy.
 pub(super) fn is_direct<M: MapFile>(
     target: &Target<'_, M>,
     copied: usize,
@@ -67,7 +67,7 @@ pub(super) fn is_direct<M: MapFile>(
     if !geometry.cuts_can_be_misaligned() {
         return true;
     }
-    // The first byte of a part can be in any buffer. Its offset in that buffer depends on the lengths of all earlier buffers.
+    // A part can begin in the middle of any buffer. Its offset in this buffer depends on the lengths of all earlier buffers.
     let whole =
         bufs.len() == 1 || bufs.into_iter().all(|(_, len)| geometry.takes_distance(len as u64));
     let len = target.span(request).device;
@@ -85,8 +85,8 @@ pub(super) fn is_direct<M: MapFile>(
 }
 
 impl<M: MapFile> Target<'_, M> {
-    /// The number of bytes, at most `len`, that one bounce buffer can receive without a misaligned cut. If a cut could be misaligned, the
-    /// result is the length of the first mapping. Otherwise it is `len`.
+    /// Returns how many bytes, at most `len`, one bounce buffer can contain so that each cut is at an address that the device accepts. If
+    /// some cuts could be at other addresses, this is the length of the first mapping. Otherwise it is `len`.
     pub(super) fn uncut(&self, pos: FilePos, len: usize, resident: bool) -> usize {
         if !self.geometry.cuts_can_be_misaligned() {
             return len;
@@ -99,8 +99,8 @@ impl<M: MapFile> Target<'_, M> {
     }
 }
 
-/// Whether a range of this kind needs a transfer. An unwritten extent reads as zeros without a transfer; a write to it is transferred, and
-/// the extent is converted afterwards.
+/// Whether a range of this kind must be transferred. An unwritten extent is not transferred for a read, which gets zeros. It is transferred
+/// for a write, and then converted to a written extent.
 pub(super) fn is_transferred(op: BioOp, kind: IomapType) -> bool {
     match kind {
         IomapType::Mapped => true,
@@ -109,8 +109,8 @@ pub(super) fn is_transferred(op: BioOp, kind: IomapType) -> bool {
     }
 }
 
-/// Fails if the request has NOWAIT, and there are too few free slots or bounce buffers for its plan. If `direct` is true, the memory is not
-/// copied.
+/// Fails if the request has NOWAIT, and too few slots or bounce buffers are free for its plan. If `direct` is true, no bounce buffers are
+/// needed.
 pub(super) fn check_room(
     queue: &dyn DeviceQueue,
     state: &State,
@@ -139,8 +139,8 @@ pub(super) fn check_room(
     Ok(())
 }
 
-/// The flags for the bios of a plan. If there are several bios, none is polled. If there are several bios for a write, none has NOWAIT: the
-/// device could carry out one bio and refuse another, and only a part of the data would be written.
+/// The flags of a plan's bios. If there are several bios, HIPRI is cleared, because no bio is polled. For a write of several bios, NOWAIT
+/// is cleared too. Otherwise the device could carry out one bio and refuse another, so that only a part of the data would be written.
 pub(super) fn bio_flags<M>(
     target: &Target<'_, M>,
     plan: &[Iomap],
@@ -161,7 +161,7 @@ pub(super) fn left_by(plan: &[Iomap]) -> CompletionWork {
     plan.iter().filter_map(Iomap::completion_work).collect()
 }
 
-/// Whether all blocks of a range are written: `Some(false)` if some are unwritten, and `None` if a block is missing.
+/// Whether all blocks of a range are written. The result is `Some(false)` if some blocks are unwritten, and `None` if a block is missing.
 pub(crate) fn blocks_of<M: MapFile>(
     map: &M,
     pos: FilePos,

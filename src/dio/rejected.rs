@@ -1,4 +1,4 @@
-//! The error of a request that was not started. It returns the memory of the request.
+//! The error of a request that was not started. It returns the memory to the caller.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ pub struct Rejected {
 }
 
 impl Rejected {
-    /// Creates the error in a box. Because of the box, the result of a submission is one register.
+    /// Creates the error in a box, so that the result of a submission fits in one register.
     #[cold]
     pub(crate) fn boxed(error: Error, memory: Memory) -> Box<Self> {
         Box::new(Self { error, memory })

@@ -13,28 +13,28 @@ pub(crate) struct Request {
     /// The length of the request's memory in bytes.
     pub(crate) len: usize,
     pub(crate) flags: DioFlags,
-    /// The caller's name for the request; unused if the caller waits.
+    /// The token with which the caller identifies the request. It is not used if a call waits for the request.
     pub(crate) token: u64,
-    /// Whether each bio of the write is durable when it completes, so that no sync is needed.
+    /// Whether each bio of the write is sent as write-through. The data are then durable without a sync.
     pub(crate) through: bool,
-    /// The owner of the memory of a write that the caller waits for.
+    /// The owner of the memory, for a write for which a call waits.
     pub(crate) source: Source,
 }
 
-/// The owner of the memory that is written. The owner determines which other code can change the memory during the write.
+/// The owner of the memory of a write. The owner determines which other code can change the memory during the write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// Borrowed bytes, which may have other writers.
+    /// Borrowed bytes. Other code may write to them.
     Lent,
-    /// A [`Buffer`](crate::bio::Buffer) that is borrowed or has moved into the queue: safe code cannot change it.
+    /// A [`Buffer`](crate::bio::Buffer) that a call borrows, or that has moved into the queue. Safe code cannot change it.
     Buffer,
-    /// The engine's own memory.
+    /// Memory that belongs to ironmap itself.
     Engine,
 }
 
-/// The part of a request that is transferred.
+/// The part of a request that the device transfers.
 pub(super) struct Span {
-    /// The number of bytes that the caller gets.
+    /// The number of bytes that the caller receives.
     pub(super) count: usize,
     /// The number of bytes to transfer: `count` rounded up to whole logical blocks.
     pub(super) device: usize,
@@ -57,8 +57,8 @@ impl Request {
         Self { flags, ..Self::of(BioOp::Write, pos, len) }
     }
 
-    /// Creates a queued request with length 0. The length of its memory is computed only where it is needed, because the lengths of several
-    /// buffers must be added up.
+    /// Creates a queued request whose length is 0. The length of its memory is computed only where it is needed, because this requires the
+    /// sum of the lengths of several buffers.
     #[inline(always)]
     pub(crate) fn queued(op: BioOp, pos: FilePos, flags: DioFlags, token: u64) -> Self {
         Self { flags, token, ..Self::of(op, pos, 0) }
@@ -74,7 +74,7 @@ impl Request {
         self.flags.contains(DioFlags::NOWAIT)
     }
 
-    /// The flags of a bio that writes.
+    /// The flags of the bio of a write.
     #[inline(always)]
     pub(super) fn for_write(&self) -> BioFlags {
         let mut flags = self.flags.for_bio();
@@ -85,13 +85,13 @@ impl Request {
 }
 
 impl<M> Target<'_, M> {
-    /// The part of an aligned request that is transferred. A read is cut after the last sector of the file.
+    /// Returns the part of an aligned request that the device transfers. A read ends with the last sector of the file.
     pub(super) fn span(&self, request: &Request) -> Span {
         if request.op == BioOp::Write {
             return Span { count: request.len, device: request.len };
         }
         let count = self.size.saturating_sub(request.pos.0).min(request.len as u64);
-        // The length of the request is a multiple of the logical block, so the rounded count does not exceed the length.
+        // The length of the request is a multiple of the logical block. So rounding up does not exceed the length.
         let device = (count + self.geometry.sector_mask) & !self.geometry.sector_mask;
         Span { count: count as usize, device: device as usize }
     }

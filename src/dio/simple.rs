@@ -1,11 +1,13 @@
-//! The gates of the simple path. A gate checks whether a request can be carried out as one bio, without further steps:
+//! The gates of the simple path. A gate is a function that checks whether one bio can carry out a request without further steps. Requests
+//! that can pass are:
 //!
 //! - a read of at most one file-system block, within one written extent;
 //! - a write of at most one bio, within one extent, which may be unwritten.
 //!
-//! [`gate_request`] checks the conditions that do not depend on the mapping, the cheapest first. [`gate`] and [`gate_write`] also check the
-//! mapping. A request that passes needs no allocation, no lock and no shared counter. Its completion is processed by the thread that pops
-//! it. The gates for reads follow the review of "iomap: add simple dio path for small direct I/O" on linux-fsdevel.
+//! [`gate_request`] checks the conditions that do not depend on the mapping. The cheapest conditions are checked first. [`gate`] and
+//! [`gate_write`] also check the mapping. A request that passes needs no allocation, no lock and no shared counter. The thread that pops
+//! its completion processes the completion. The gates for reads follow the review of "iomap: add simple dio path for small direct I/O" on
+//! linux-fsdevel.
 
 use super::stats::NotSimple;
 use super::{DioFlags, Request, State, Target};
@@ -13,7 +15,7 @@ use crate::bio::CompletionWork;
 use crate::iomap::{Iomap, IomapFlags, IomapType, MapFile};
 use crate::units::{DevOffset, FilePos};
 
-/// The device offset of a write that passes the gate, and its completion work.
+/// For a write that passes the gate: its device offset and its completion work.
 pub(crate) type Passed = (DevOffset, CompletionWork);
 
 /// Flags that the simple path does not support.
@@ -21,7 +23,7 @@ const REFUSED: DioFlags = DioFlags::FORCE_WAIT.union(DioFlags::BOUNCE);
 
 /// The gate for a read. Returns the device offset, or the reason why the read cannot take the simple path.
 ///
-/// All callers ensure that the request is a read, that it is not the continuation of an earlier part, and that the file is not encrypted.
+/// All callers ensure three conditions: the request is a read, it does not continue an earlier part, and the file is not encrypted.
 #[inline(always)]
 pub(super) fn gate<M: MapFile>(
     state: &State,
@@ -33,7 +35,7 @@ pub(super) fn gate<M: MapFile>(
     gate_read(state, target, request, address, copied, target.geometry.block)
 }
 
-/// The gate for a read whose data are copied from a bounce buffer. The read can be as long as one bio.
+/// The gate for a read whose data are copied through a bounce buffer. The length of the read is at most one bio.
 #[inline(always)]
 pub(super) fn gate_copied<M: MapFile>(
     state: &State,
@@ -46,7 +48,7 @@ pub(super) fn gate_copied<M: MapFile>(
     gate_read(state, target, request, address, aligned, most)
 }
 
-/// The gate for a read into lent memory that needs no copy. Such a read can be as long as one bio.
+/// The gate for a read into lent memory that needs no copy. The length of the read is at most one bio.
 #[inline(always)]
 pub(super) fn gate_lent<M: MapFile>(
     state: &State,
@@ -75,7 +77,8 @@ fn gate_read<M: MapFile>(
     }
 }
 
-/// Checks a range that is not written according to the recorded metadata. Returns its device offset if a later write has filled the range.
+/// Checks a range that is unwritten or unmapped in the recorded metadata. If a write has filled the range since then, returns its device
+/// offset.
 #[cold]
 #[inline(never)]
 fn written_since<M: MapFile>(map: &M, pos: FilePos, len: usize) -> Result<DevOffset, NotSimple> {
@@ -86,8 +89,8 @@ fn written_since<M: MapFile>(map: &M, pos: FilePos, len: usize) -> Result<DevOff
     }
 }
 
-/// The gate for a write. Memory whose address has one of the bits `copied` does not pass, because such memory must be copied. The write can
-/// be as long as one bio. An unwritten extent must be converted after the write.
+/// The gate for a write. `copied` contains the address bits that require a copy; memory whose address has one of these bits does not pass.
+/// The length of the write is at most one bio. If the extent is unwritten, it must be converted after the write.
 #[inline(always)]
 pub(super) fn gate_write<M: MapFile>(
     state: &State,
@@ -125,11 +128,11 @@ fn gate_request<M>(
         return Err(rare(NotSimple::Flags));
     }
     let length = len as u64;
-    // A length of 0 is refused too, because the subtraction wraps around to a value above every limit.
+    // A length of 0 is refused too: the subtraction wraps around, and the result exceeds every limit.
     if length.wrapping_sub(1) >= most {
         return Err(rare(NotSimple::Length));
     }
-    // The subtraction is made only if the position is below the size, so it does not underflow.
+    // The subtraction is made only if the position is less than the size. So it does not underflow.
     if pos.0 >= target.size || length > target.size - pos.0 {
         return Err(rare(NotSimple::PastSize));
     }
@@ -146,7 +149,7 @@ fn rare(reason: NotSimple) -> NotSimple {
     std::hint::black_box(reason)
 }
 
-/// The device offset of a range, if the mapping contains the complete range and the data need no verification.
+/// Returns the device offset of a range, if the mapping contains the whole range and its data need no verification.
 #[inline(always)]
 fn at(iomap: &Iomap, pos: FilePos, len: usize) -> Result<DevOffset, NotSimple> {
     if iomap.len - (pos.0 - iomap.pos.0) < len as u64 {

@@ -4,9 +4,9 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(usize)]
 pub enum NotSimple {
-    /// The path is switched off.
+    /// The simple path is switched off.
     Disabled,
-    /// The request has a flag that the path does not support: force-wait or bounce.
+    /// The request has a flag that the simple path does not support: force-wait or bounce.
     Flags,
     /// The request has several buffers.
     Vectored,
@@ -14,15 +14,16 @@ pub enum NotSimple {
     Length,
     /// A part of the request is past the end of the file.
     PastSize,
-    /// The device does not accept the position, length or address.
+    /// The device does not accept the position, the length or the memory address.
     Misaligned,
-    /// The memory could change while the device computes checksums over it, so it is copied ([`StablePages`](super::StablePages)).
+    /// The data are copied, because the memory could change while the device computes checksums over it
+    /// ([`StablePages`](super::StablePages)).
     Stable,
     /// The mapping is not in memory.
     NotResident,
     /// The range is a hole, an unwritten extent, or inline data.
     NotMapped,
-    /// The range continues past the end of the mapping.
+    /// The range ends after the end of the mapping.
     SeveralExtents,
     /// The device protects the range with checksums, so the data must be verified.
     Integrity,
@@ -74,20 +75,20 @@ pub struct Stats {
     pub overwrites: u64,
     /// Writes that did not take the simple path.
     pub writes: u64,
-    /// Requests that went through bounce buffers.
+    /// Requests whose data were copied through bounce buffers.
     pub bounced: u64,
-    /// Transfers whose data did not match their checksums. Each was repeated into memory of the queue.
+    /// Transfers whose data did not match their checksums. Each of them was repeated into memory of the queue.
     pub reread: u64,
-    /// Transfers that were short and were continued.
+    /// Short transfers that were continued.
     pub short: u64,
     /// Reads of host files that the kernel served.
     pub kernel_served: u64,
-    /// Reads of host files that were discarded and repeated, because the lease was lost during the read.
+    /// Reads of host files whose data were discarded, because the lease was lost during the read. Each of them was repeated.
     pub cut: u64,
 }
 
 impl Stats {
-    /// The number of requests that missed the simple path for this reason.
+    /// The number of requests that did not take the simple path for this reason.
     #[must_use]
     pub fn misses(&self, reason: NotSimple) -> u64 {
         self.simple_misses[reason as usize]

@@ -1,5 +1,5 @@
-//! Tests of cases that no real volume or device can produce: conditions of the simple path that an ext4 volume always meets, injected
-//! errors, and short transfers.
+//! Tests of cases that no real volume or device can produce on purpose: conditions that every ext4 volume meets, injected errors, and short
+//! transfers.
 
 use std::io::IoSlice;
 use std::sync::LazyLock;
@@ -109,7 +109,7 @@ fn submit(queue: &mut impl DeviceQueue, state: &mut State, len: usize, token: u6
     submit_read(queue, state, &target(&map), buffer(len).into(), &request).unwrap();
 }
 
-/// Each condition of the simple path is checked independently, and reports its own reason.
+/// Each condition of the simple path is checked separately, and has its own reason.
 #[test]
 fn every_gate_of_the_simple_path_closes() {
     let gate = |state: &State, map: &Fake, pos, len, address, flags| {
@@ -150,7 +150,7 @@ fn every_gate_of_the_simple_path_closes() {
     assert_eq!(gate(&on, &protected, 0, 512, 4096, NONE), Err(NotSimple::Integrity));
 }
 
-/// Like the simple path, the shortcut of the generic path does not accept a mapping whose data must be verified.
+/// The generic path's shortcut refuses a mapping whose data must be verified, as the simple path does.
 #[test]
 fn a_piece_with_integrity_takes_no_short_cut() {
     let mut map = Fake::mapped();
@@ -160,8 +160,8 @@ fn a_piece_with_integrity_takes_no_short_cut() {
     assert_eq!(piece(&map).unwrap(), None);
 }
 
-/// If the device returns EAGAIN, a request that may wait is repeated. After too many repeats it fails with EIO and reports an event. A
-/// request that must not wait fails at once.
+/// If the device returns EAGAIN, a request without NOWAIT is repeated. After too many repeats it fails with EIO and reports an event. A
+/// request with NOWAIT fails at once.
 #[test]
 fn eagain_is_retried_for_waiting_requests() {
     let busy = |count| vec![Err(Errno::EAGAIN); count];
@@ -197,7 +197,7 @@ fn eagain_is_retried_for_waiting_requests() {
     }
 }
 
-/// After `wait`, as many completions can be popped as were requested, even if the device cuts transfers short or completes them late.
+/// After `wait`, the requested number of completions can be popped, even if transfers are short or complete late.
 #[test]
 fn wait_gives_as_many_completions_as_it_says() {
     for seed in 0..50 {

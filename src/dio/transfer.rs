@@ -1,5 +1,5 @@
-//! Transfers of borrowed memory, each until it is complete. A short transfer is continued. A transfer that failed with EAGAIN is repeated.
-//! A read whose data do not match their checksums is repeated once.
+//! Transfers of borrowed memory, each of which is carried out until it is complete. A short transfer is continued. A transfer that failed
+//! with EAGAIN is repeated. A read whose data do not match their checksums is repeated once.
 
 use std::io::{IoSlice, IoSliceMut};
 
@@ -16,16 +16,16 @@ use crate::units::DevOffset;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Complete,
-    /// The device transferred a part of at least one logical block. The bytes after this count are transferred next.
+    /// The device has transferred this number of bytes, at least one logical block. The transfer continues after these bytes.
     Continue(usize),
-    /// The device returned EAGAIN, or transferred less than a logical block. The complete transfer is repeated.
+    /// The device has returned EAGAIN, or has transferred less than a logical block. The whole transfer is repeated.
     Repeat,
     Fail(Errno),
 }
 
 impl Next {
-    /// The step after a transfer of `len` bytes. A short count is rounded down to whole logical blocks, so that the remaining bytes are
-    /// aligned. `sector_mask` is the logical block size minus one.
+    /// Returns the step after a transfer of `len` bytes. A short count is rounded down to whole logical blocks, so that the remaining bytes
+    /// are aligned. `sector_mask` is the logical block size minus one.
     pub(super) fn after(
         result: Result<usize, Errno>,
         len: usize,
@@ -35,7 +35,7 @@ impl Next {
     ) -> Self {
         match result {
             Ok(count) if count == len => return Self::Complete,
-            // A result of 0 means that the transfer begins past the end of the device.
+            // The result 0 means that the transfer begins past the end of the device.
             Ok(0) => return Self::Fail(Errno::EIO),
             Ok(count) => match count & !(sector_mask as usize) {
                 0 => {}
@@ -52,19 +52,20 @@ impl Next {
     }
 }
 
-/// The parts of a request. A few parts need no allocation.
+/// A list of the parts of a request. A short list needs no allocation.
 pub(super) type Parts<'a> = SmallVec<[LentPart<'a>; 2]>;
 
-/// The target of transfers, and their flags.
+/// The device and the flags of transfers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TransferTo {
     pub(super) dev: Dev,
-    /// The logical block size minus one. A short transfer is rounded down to whole blocks, so that the remaining bytes are aligned.
+    /// The logical block size minus one. The length of a short transfer is rounded down to whole blocks, so that the remaining bytes are
+    /// aligned.
     pub(super) sector_mask: u64,
     pub(super) flags: BioFlags,
 }
 
-/// The remaining bytes of a part after its first `count` bytes.
+/// Returns a part without its first `count` bytes.
 fn skip(mut part: LentPart<'_>, count: usize) -> LentPart<'_> {
     let mut bufs = &mut part.bufs[..];
     IoSliceMut::advance_slices(&mut bufs, count);
@@ -75,7 +76,7 @@ fn skip(mut part: LentPart<'_>, count: usize) -> LentPart<'_> {
 }
 
 impl Io<'_> {
-    /// Reads all parts. The first error is returned.
+    /// Reads all parts. If there are errors, returns the first.
     pub(super) fn read_parts(&mut self, to: TransferTo, mut parts: Parts<'_>) -> Result<(), Errno> {
         let mut retries = RETRIES;
         while !parts.is_empty() {
@@ -101,7 +102,7 @@ impl Io<'_> {
         Ok(())
     }
 
-    /// Writes buffers to consecutive positions.
+    /// Writes the buffers one after the other, from a position on.
     pub(super) fn write_all(
         &mut self,
         to: TransferTo,
@@ -111,8 +112,8 @@ impl Io<'_> {
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
         let (mut done, mut retries) = (0, RETRIES);
         let mut flags = to.flags;
-        // If a write-through call may flush the device, the data are written without DSYNC, and one flush follows. This happens when a call
-        // continues a queued write-through request.
+        // If the device may flush because of a write-through call, the data are written without DSYNC, and one flush follows. This happens
+        // if a call continues a queued write-through request.
         let flushes = flags.contains(BioFlags::DSYNC) && self.state.calls_flush();
         flags.set(BioFlags::DSYNC, flags.contains(BioFlags::DSYNC) && !flushes);
         while done < len {
@@ -124,7 +125,7 @@ impl Io<'_> {
                 Next::Continue(whole) => {
                     self.state.stats.short += 1;
                     done += whole;
-                    // With NOWAIT the device could refuse the remaining bytes of a write that is partly done.
+                    // NOWAIT is cleared, because the device could refuse the remaining bytes after the first part was written.
                     flags -= BioFlags::NOWAIT;
                 }
                 Next::Repeat => {}

@@ -1,5 +1,5 @@
-//! Writes to allocated blocks, written or unwritten. The caller has already allocated blocks for holes, removed set-id bits, and locked the
-//! content. The caller also does the completion work, which these functions return.
+//! Writes to allocated blocks, which may be written or unwritten. The caller has already allocated blocks for holes, removed set-id bits,
+//! and locked the content. These functions return the completion work, and the caller does it.
 
 use std::io::IoSlice;
 
@@ -13,15 +13,16 @@ use crate::error::{Errno, Result};
 use crate::iomap::MapFile;
 use crate::units::DevOffset;
 
-/// Flags that the simple path for writes does not support. The exception is DSYNC in [`overwrite_now`], if the request is write-through.
+/// Flags that the simple path for writes does not support. There is one exception: [`overwrite_now`] supports DSYNC if the request is
+/// write-through.
 pub(super) const REFUSED: DioFlags = DioFlags::DSYNC.union(DioFlags::SYNC).union(DioFlags::ATOMIC);
 
 /// Writes borrowed memory to one extent with one bio, and waits. This is the simple path. Returns the completion work. Returns `None` if
-/// the write cannot take this path, or if the device failed: the caller can then repeat the complete write.
+/// the write cannot take this path, or if the device failed. The caller can then repeat the whole write.
 ///
-/// A write whose data must be copied takes this path too. All code of the path is inlined into the program, because some returns are
-/// expensive. On some processors (AMD, with Linux's Safe RET mitigation) the first return after a system call takes longer than the copy,
-/// if the function that returns was called before the system call.
+/// A write whose data must be copied takes this path too. All code of the path is inlined into the program, to avoid returns after the
+/// system call. On some processors (AMD, with Linux's Safe RET mitigation), the first return to a caller of the system call takes longer
+/// than the copy.
 #[inline(always)]
 pub(crate) fn overwrite_now<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,
@@ -37,7 +38,7 @@ pub(crate) fn overwrite_now<Q: DeviceQueue, M: MapFile>(
     let (address, copied) = (buf.as_ptr().addr(), target.geometry.copied);
     let passed = simple::gate_write(state, target, request, address, copied.ours);
     let (at, left) = match passed {
-        // An unwritten range must also be converted before it is durable, so a write-through bio is not enough.
+        // A write-through bio is not enough for an unwritten range: the data are durable only after the range was converted too.
         Ok((_, left)) if request.through && !left.is_empty() => return None,
         Ok(passed) => passed,
         Err(reason) => {
@@ -69,8 +70,8 @@ pub(crate) fn overwrite_now<Q: DeviceQueue, M: MapFile>(
 }
 
 impl Io<'_> {
-    /// Writes the remaining bytes after the device wrote a part. After a part was written, the request must not fail with EAGAIN. Returns
-    /// `None` if the device wrote nothing, or after an error.
+    /// Writes the remaining bytes after the device wrote a part. The request must not fail with EAGAIN after that. Returns `None` if the
+    /// device wrote nothing, or after an error.
     #[cold]
     fn go_on(
         &mut self,
@@ -88,7 +89,7 @@ impl Io<'_> {
         self.write_all(to, &[IoSlice::new(&buf[done..])], at).ok()
     }
 
-    /// Does the same as [`go_on`](Self::go_on) for a write of the first `len` bytes of the pool's [own
+    /// Does the same as [`go_on`](Self::go_on), if the data are the first `len` bytes of the pool's [own
     /// copy](super::bounce::Pool::own_copy).
     #[cold]
     fn go_on_with_copy(
@@ -104,7 +105,7 @@ impl Io<'_> {
     }
 }
 
-/// Checks whether a write of owned memory can take the simple path. Returns its device offset and its completion work.
+/// Checks whether a write of owned memory can take the simple path. Returns the write's device offset and its completion work.
 #[inline(always)]
 pub(crate) fn pass_overwrite<M: MapFile>(
     state: &mut State,
@@ -117,7 +118,7 @@ pub(crate) fn pass_overwrite<M: MapFile>(
         return None;
     }
     let (address, copied) = (buffer.address(), target.geometry.copied.owned_writes);
-    // The length of a queued request is not set, so it is taken from the buffer.
+    // The length of a queued request is not set, so the buffer's length is used.
     let request = Request { len: buffer.len(), ..*request };
     match simple::gate_write(state, target, &request, address, copied) {
         Ok(passed) => Some(passed),
@@ -162,7 +163,7 @@ pub(crate) fn write_now<M: MapFile>(
     let copied = target.geometry.copied.writes_of(request.source);
     let addresses = bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len()));
     let direct = plan::is_direct(target, copied, request, addresses);
-    // A direct transfer needs neither slots nor bounce buffers, so only other transfers are checked.
+    // Only transfers through bounce buffers are checked, because a direct transfer needs neither slots nor bounce buffers.
     if !direct {
         plan::check_room(queue, state, &plan, request, direct)?;
         state.stats.bounced += 1;

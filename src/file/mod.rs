@@ -22,17 +22,17 @@ use crate::iomap::{self, Iomap, MapFile, Mappings, WriteAt};
 use crate::queue::Queue;
 use crate::units::{FilePos, InodeNo};
 
-/// [`File::read_all`] reads a file in pieces of this many bytes.
+/// The number of bytes in a piece. [`File::read_all`] reads a file piece by piece.
 const READ_PIECE: u64 = 1 << 20;
 
-/// A file that is open for direct I/O. Several threads can use one file, each thread with its own [`Queue`]. A clone is cheap.
+/// A file that is open for direct I/O. Several threads can use one file, if each thread has its own [`Queue`]. A clone costs little.
 #[derive(Clone)]
 pub struct File {
     backing: Backing,
 }
 
-/// The kind of the file. Each request matches on it once, at its start. With `repr(u8)` the discriminant is a separate byte. If the
-/// discriminant were in the niche of a field, reading it would cost each request four more instructions.
+/// The kind of the file. Each request matches on the kind once, at its start. `repr(u8)` makes the discriminant a separate byte. Without
+/// it, the compiler would store the discriminant in unused bits of a field, and each request would need four more instructions to read it.
 #[derive(Clone)]
 #[repr(u8)]
 enum Backing {
@@ -92,14 +92,14 @@ impl File {
         }
     }
 
-    /// Whether every write by this handle is an append (`O_APPEND`).
+    /// Whether every write through this handle is an append (`O_APPEND`).
     #[must_use]
     pub fn appends(&self) -> bool {
         matches!(&self.backing, Backing::Live(file) if file.appends())
     }
 
-    /// Reports whether a host file is read from the device or by the kernel, the reason, and the devices below the file. `None` for a file
-    /// of a volume.
+    /// Reports whether the device or the kernel serves the reads of a host file, the reason, and the devices below the file. `None` for a
+    /// file of a volume.
     #[must_use]
     pub fn host(&self) -> Option<HostReport> {
         match &self.backing {
@@ -108,8 +108,8 @@ impl File {
         }
     }
 
-    /// Reads at a position and waits. Returns the number of bytes read. This number is smaller than `buf.len()` only at the end of the
-    /// file, and it is 0 past the end.
+    /// Reads at a position and waits. Returns the number of bytes read. It is less than `buf.len()` only at the end of the file, and is 0
+    /// past the end.
     ///
     /// # Errors
     /// `InvalidInput` if the handle is [direct](FileOptions::direct) and the request is misaligned, or if the queue belongs to another
@@ -175,13 +175,13 @@ impl File {
                 format!("cannot allocate {len} bytes for the content"),
             )
         };
-        // The memory is allocated before the first read. So a file that is larger than the memory fails at once.
+        // The memory is allocated before the first read. So if the file is larger than the memory, the call fails at once.
         usize::try_from(self.size())
             .ok()
             .and_then(|size| content.try_reserve_exact(size.saturating_add(1)).ok())
             .ok_or_else(|| no_memory(self.size()))?;
         loop {
-            // The read requests one byte more than the size. This byte shows whether the file has grown.
+            // The read requests one byte more than the size, to detect that the file has grown.
             let left = self.size().saturating_sub(content.len() as u64).saturating_add(1);
             let piece = left.min(READ_PIECE) as usize;
             let at = content.len();
@@ -216,12 +216,12 @@ impl File {
         }
     }
 
-    /// Starts a read. The memory moves into the queue, and the completion returns it together with `token`. If no slot is free, the call
-    /// waits for one; with [`DioFlags::NOWAIT`] it fails instead.
+    /// Starts a read. The memory moves into the queue. The completion returns the memory together with `token`. If no slot is free, the
+    /// call waits for a slot; with [`DioFlags::NOWAIT`] it fails instead.
     ///
     /// # Errors
-    /// The errors of [`read_at_with`](Self::read_at_with). The error also returns the memory. Errors of the device are reported by the
-    /// completion.
+    /// The errors of [`read_at_with`](Self::read_at_with). These errors also return the memory. The completion reports errors of the
+    /// device.
     #[inline(always)]
     pub fn submit_read(
         &self,
@@ -232,7 +232,8 @@ impl File {
         token: u64,
     ) -> Result<(), Box<Rejected>> {
         let pos = pos.into();
-        // Each arm creates its own request. The compiler stores a request in memory on all paths if any path passes a reference to it.
+        // Each arm creates its own request. If one arm passed a reference to a shared request, the compiler would store the request in
+        // memory for all arms.
         let request = || Request::queued(BioOp::Read, pos, flags, token);
         match &self.backing {
             Backing::Volume(file) => file.submit_read(queue, memory, request()),
@@ -241,15 +242,15 @@ impl File {
         }
     }
 
-    /// Writes at a position and waits. Returns the number of bytes written. This number is smaller than `buf.len()` only if there was not
-    /// enough space. With [`DioFlags::WHOLE`] a lack of space is an error instead.
+    /// Writes at a position and waits. Returns the number of bytes written. It is less than `buf.len()` only if there was not enough space.
+    /// With [`DioFlags::WHOLE`] a lack of space is an error instead.
     ///
-    /// The data are durable after the next [`sync`](Self::sync). With [`DioFlags::DSYNC`] they are durable when the write returns.
+    /// The data are durable after the next [`sync`](Self::sync). With [`DioFlags::DSYNC`] they are durable when the call returns.
     ///
     /// # Errors
-    /// The errors of [`read_at`](Self::read_at); `NoSpace`, `Quota`, `FileTooLarge`; `NotPermitted` if the file is immutable, or
-    /// append-only and the write is not at its end; `ReadOnly` for host files, and for a volume or handle that is not open for writing.
-    /// After an error, a part of the data may have been written.
+    /// The errors of [`read_at`](Self::read_at); `NoSpace`, `Quota`, `FileTooLarge`; `NotPermitted` if the file is immutable, or if the
+    /// file is append-only and the write does not begin at its end; `ReadOnly` for host files, and for a volume or handle that is not open
+    /// for writing. After an error, a part of the data may have been written.
     #[inline(always)]
     pub fn write_at(
         &self,
@@ -280,9 +281,9 @@ impl File {
         }
     }
 
-    /// Writes a [`Buffer`] at a position with flags and waits. Safe code cannot change the buffer during the call. So the data need no copy
-    /// ([`StablePages::Owned`](crate::StablePages::Owned)), even if the device computes checksums over them. Borrowed bytes need a copy in
-    /// that case.
+    /// Writes a [`Buffer`] at a position with flags and waits. Safe code cannot change the buffer during the call. So the data are not
+    /// copied even if the device computes checksums over them ([`StablePages::Owned`](crate::StablePages::Owned)). Borrowed bytes would be
+    /// copied in this case.
     ///
     /// # Errors
     /// The errors of [`write_at_with`](Self::write_at_with).
@@ -350,12 +351,12 @@ impl File {
         }
     }
 
-    /// Starts a write. The memory moves into the queue, and the completion returns it together with `token`. If the write needs changes of
-    /// metadata (for example new blocks), the call makes these changes first, and may wait for them.
+    /// Starts a write. The memory moves into the queue. The completion returns the memory together with `token`. If the write needs changes
+    /// of metadata (for example new blocks), the call makes these changes first, and may wait for them.
     ///
     /// # Errors
-    /// The errors of [`write_at_with`](Self::write_at_with). The error also returns the memory. Errors of the device are reported by the
-    /// completion.
+    /// The errors of [`write_at_with`](Self::write_at_with). These errors also return the memory. The completion reports errors of the
+    /// device.
     #[inline(always)]
     pub fn submit_write(
         &self,
@@ -373,8 +374,8 @@ impl File {
         }
     }
 
-    /// Starts an append, and returns its position. The size of the file changes when the append completes. If a later append completes
-    /// first, the range of the earlier append reads as zeros until the earlier append completes.
+    /// Starts an append, and returns its position. The size of the file grows when the append completes. If a later append completes first,
+    /// the earlier append's range reads as zeros until the earlier append completes.
     ///
     /// # Errors
     /// The errors of [`submit_write`](Self::submit_write).
@@ -393,11 +394,11 @@ impl File {
         }
     }
 
-    /// Makes the file's completed writes and its metadata durable (`fsync`). Threads that sync at the same time share one commit of the
-    /// journal.
+    /// Makes the file's metadata and the data of its completed writes durable (`fsync`). Threads that sync at the same time share one
+    /// commit of the journal.
     ///
     /// # Errors
-    /// `Io`; `NoSpace` if an unwritten extent must be split and there is no space for the additional entry in the map; `ReadOnly` after an
+    /// `Io`; `NoSpace` if an unwritten extent must be split but the file's map has no space for one more extent; `ReadOnly` after an
     /// earlier error.
     pub fn sync(&self, queue: &mut Queue) -> Result<()> {
         match &self.backing {
@@ -406,7 +407,7 @@ impl File {
         }
     }
 
-    /// Makes the file's completed writes durable, with only the metadata that are needed to read them (`fdatasync`).
+    /// Makes the data of the file's completed writes durable, and only the metadata that are needed to read them (`fdatasync`).
     ///
     /// # Errors
     /// The errors of [`sync`](Self::sync).
@@ -425,11 +426,11 @@ impl File {
         }
     }
 
-    /// The mapping that contains `pos`. It can be shorter or longer than `len`. A host file has a mapping only while it is read from the
-    /// device, and not by the kernel.
+    /// Returns the mapping that contains `pos`. It can be shorter or longer than `len`. A host file has a mapping only while it is read
+    /// from the device.
     ///
     /// # Errors
-    /// The errors of reading and checking the metadata; `Unsupported`, with the reason, for a host file that the kernel serves.
+    /// The errors of reading and checking the metadata; `Unsupported`, with the reason, for a host file whose reads the kernel serves.
     pub fn map(&self, pos: impl Into<FilePos>, len: u64) -> Result<Iomap> {
         match &self.backing {
             Backing::Volume(file) => file.inode().map(pos.into(), len),
@@ -438,12 +439,12 @@ impl File {
         }
     }
 
-    /// All mappings from the start of the file to its size, including holes.
+    /// Returns all mappings from the start of the file to its size. Holes are also mappings.
     pub fn mappings(&self) -> impl Iterator<Item = Result<Iomap>> {
         Mappings::new(self, FilePos(0), FilePos(self.size()))
     }
 
-    /// The first position at or after `pos` that contains data (`SEEK_DATA`); `None` if no data follow.
+    /// Returns the first position at or after `pos` that contains data (`SEEK_DATA`), or `None` if no data follow.
     ///
     /// # Errors
     /// The errors of reading the map.
@@ -451,8 +452,8 @@ impl File {
         iomap::seek_data(self, pos.into(), self.size())
     }
 
-    /// The first position at or after `pos` that is in a hole (`SEEK_HOLE`). The end of the file counts as a hole. `None` if `pos` is at or
-    /// past the size.
+    /// Returns the first position at or after `pos` that is in a hole (`SEEK_HOLE`). The end of the file counts as a hole. Returns `None`
+    /// if `pos` is at or past the end of the file.
     ///
     /// # Errors
     /// The errors of reading the map.

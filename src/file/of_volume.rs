@@ -1,4 +1,4 @@
-//! A file of a volume that is open for reading only. A request looks up its range in the map of the inode, and goes directly to the device.
+//! A file of a volume that is open only for reading. A request looks up its range in the inode's map, and then goes directly to the device.
 
 use std::io::IoSliceMut;
 use std::sync::{Arc, OnceLock};
@@ -15,7 +15,7 @@ use crate::open_file::Owner;
 use crate::queue::Queue;
 use crate::units::{FilePos, InodeNo};
 
-/// A file of a volume that is open for reading only.
+/// A file of a volume that is open only for reading.
 #[derive(Clone)]
 pub(crate) struct VolumeFile {
     file: Arc<ReadFile>,
@@ -24,7 +24,7 @@ pub(crate) struct VolumeFile {
     geometry: Geometry,
 }
 
-/// The inode, and its map if the complete map is in memory. A request that uses this map does not call the file system.
+/// The inode. Also its map, if the whole map is in memory: a request that uses this map does not call the file system.
 pub(super) struct ReadFile {
     inode: Inode,
     number: InodeNo,
@@ -37,7 +37,7 @@ impl ReadFile {
         &self.inode
     }
 
-    /// The map, if the complete map is in memory.
+    /// The map, if the whole map is in memory.
     #[inline(always)]
     fn resident(&self) -> Option<&ExtentMap> {
         match self.map.get() {
@@ -112,7 +112,7 @@ impl VolumeFile {
         dio::read_vectored_now(device, &mut queue.state, &target, bufs, &request)
     }
 
-    /// The place on the device of one read of a batch; `None` if the read must be carried out alone.
+    /// Returns the device offset of one read of a batch. Returns `None` if the read must be carried out separately.
     #[inline(always)]
     pub(super) fn place(
         &self,
@@ -127,8 +127,8 @@ impl VolumeFile {
         (owner == self.volume).then_some(Placed { dev: target.dev, at, most, proof: Proof::Always })
     }
 
-    /// Starts a read. Each path converts the memory itself, because a common conversion would cost the frequent path one more move of the
-    /// value.
+    /// Starts a read. Each path converts the memory separately. If one conversion served all paths, the most frequent path would have to
+    /// move the value once more.
     #[inline(always)]
     pub(super) fn submit_read(
         &self,

@@ -4,8 +4,8 @@ use crate::dio::StablePages;
 use crate::fs::KeepSetId;
 use crate::setters::options;
 
-/// Options for opening a file. By default a file is opened for reading only. The names are those of [`std::fs::OpenOptions`]. The value is
-/// copied when it is used, so one value can open many files.
+/// Options for opening a file. By default a file is opened only for reading. The names are the names of [`std::fs::OpenOptions`]. An open
+/// does not consume the options, so one value can open many files.
 ///
 /// ```
 /// use ironmap::FileOptions;
@@ -51,15 +51,15 @@ impl FileOptions {
         }
     }
 
-    /// The user and the group that own a created file, 0 and 0 by default.
+    /// The user and the group that own a created file. Both are 0 by default.
     #[must_use]
     pub const fn owner(mut self, uid: u32, gid: u32) -> Self {
         self.owner = (uid, gid);
         self
     }
 
-    /// The method that keeps memory unchanged while the device computes checksums over it. `None` selects the default of the device:
-    /// [`StablePages::Owned`] for a device that computes checksums, otherwise [`StablePages::ZeroCopy`].
+    /// How memory is kept unchanged while the device computes checksums over it. `None` selects the device's default:
+    /// [`StablePages::Owned`] if the device computes checksums, otherwise [`StablePages::ZeroCopy`].
     #[must_use]
     pub fn stable_pages(mut self, stable_pages: impl Into<Option<StablePages>>) -> Self {
         self.stable_pages = stable_pages.into();
@@ -77,30 +77,30 @@ options!(FileOptions {
     read: bool,
     /// Whether the file can be written. The file's volume must then be open for writing. Host files cannot be written.
     write: bool,
-    /// Whether every write is made at the current end of the file, regardless of the position that the caller requests (`O_APPEND`). The
+    /// Whether each write is made at the present end of the file, instead of the position that the caller requests (`O_APPEND`). This
     /// option implies [`write`](Self::write).
     append: bool,
-    /// Whether the file is truncated to zero bytes when it is opened. The option needs [`write`](Self::write), and excludes
-    /// [`append`](Self::append).
+    /// Whether the open truncates the file to zero bytes. This option needs [`write`](Self::write), and excludes [`append`](Self::append).
     truncate: bool,
-    /// Whether a file that does not exist is created. The file must be opened by its path, and for writing.
+    /// Whether the file is created if it does not exist. This requires an open by path and for writing.
     create: bool,
-    /// Whether a new file is created. If the file exists, the call fails.
+    /// Whether a new file is created. If the file already exists, the open fails.
     create_new: bool,
-    /// The permissions of a created file: the lower twelve bits of its mode, 0644 by default. No umask is applied.
+    /// The permissions of a created file, which are the lower twelve bits of its mode. The default is 0644. The process's umask is not
+    /// applied.
     mode: u32,
-    /// Whether the file refuses requests that `O_DIRECT` refuses. Position and length must then be multiples of the logical block, and the
-    /// memory must be aligned. Without this option the data of a misaligned request are copied: through bounce buffers, or through the page
-    /// cache if the kernel serves the file.
+    /// Whether the file refuses the requests that `O_DIRECT` refuses. Position and length of a request must then be multiples of the
+    /// logical block, and its memory must be aligned. Without this option, the data of a misaligned request are copied. They are copied
+    /// through bounce buffers, or, if the kernel serves the file, through the page cache.
     direct: bool,
-    /// For host files on XFS with reflink: the promise that no program dedupes this file while it is open. Dedupe can move data without
-    /// opening the file for writing, so the lease does not detect it. Without this promise the kernel serves the file, unless the file is
+    /// For host files on XFS with reflink: the caller promises that no program dedupes this file while it is open. Dedupe can move data
+    /// without an open for writing, so the lease does not detect it. Without this promise, the kernel serves the file, unless the file is
     /// immutable.
     assume_no_dedupe: bool,
-    /// For files of a volume: whether writes by this handle keep the set-user-ID and set-group-ID bits.
+    /// For files of a volume: writes through this handle keep the set-user-ID and set-group-ID bits.
     keep_set_id: KeepSetId,
-    /// For files of a volume: whether the writes come from a writeback cache. The cache has already checked that the writes are permitted,
-    /// and sends them in any order. So an append-only file accepts them at any position.
+    /// For files of a volume: the writes come from a writeback cache. The cache has already checked that the writes are permitted, and
+    /// sends them in any order. So an append-only file accepts them at any position.
     write_back: bool,
 });
 

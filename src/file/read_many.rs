@@ -1,7 +1,8 @@
-//! Batches of reads into borrowed memory. The reads of a batch are in flight together, and the call returns after the last one.
+//! Batches of reads into borrowed memory. All reads of a batch are in flight at the same time. The call returns after the last read has
+//! completed.
 //!
-//! Each read passes the same gate as a read on the simple path, except that it may be as long as one bio. A read is carried out alone after
-//! the batch if it does not pass the gate, or if its transfer failed or was short.
+//! Each read must pass the gate for reads on the simple path, but may be as long as one bio. A read that does not pass is carried out
+//! separately after the batch. The same applies to a read whose transfer failed or was short.
 
 use std::io::IoSliceMut;
 
@@ -16,7 +17,7 @@ use crate::open_file::Inside;
 use crate::queue::Queue;
 use crate::units::{DevOffset, FilePos};
 
-/// The largest number of reads that are in flight together. The descriptions of so many reads fit on the stack.
+/// The largest number of reads that are in flight at the same time. The descriptions of this number of reads fit on the stack.
 const IN_FLIGHT: usize = 64;
 
 /// One read of a batch.
@@ -26,30 +27,30 @@ pub struct ReadAt<'a> {
     pub file: &'a File,
     /// The position in the file.
     pub pos: FilePos,
-    /// The memory. The read fills all of it, except at the end of the file.
+    /// The memory. The read fills all of it, unless the file ends before that.
     pub buf: &'a mut [u8],
     /// The number of bytes read, as [`File::read_at`] returns it.
     pub result: Result<usize>,
 }
 
 impl<'a> ReadAt<'a> {
-    /// Describes a read that has not been carried out yet: its result is 0 bytes.
+    /// Describes a read that has not been carried out yet. Its result is 0 bytes.
     pub fn new(file: &'a File, buf: &'a mut [u8], pos: impl Into<FilePos>) -> Self {
         Self { file, pos: pos.into(), buf, result: Ok(0) }
     }
 }
 
-/// Proves, for a read in flight, that its mapping is valid.
+/// The proof that the mapping of a read in flight is valid.
 pub(super) enum Proof<'q> {
     /// The map never changes.
     Always,
-    /// The read holds a lock on the content of the file.
+    /// The read has a lock on the file's content.
     Content { _inside: Inside<'q> },
-    /// The mapping is valid if the lease's tenure has not ended when the read is complete.
+    /// The mapping is valid if the lease's tenure with this number has not ended when the read completes.
     Tenure(u64),
 }
 
-/// A read whose place on the device is known.
+/// A read whose device offset is known.
 pub(super) struct Placed<'q> {
     pub(super) dev: Dev,
     pub(super) at: DevOffset,
@@ -61,7 +62,7 @@ pub(super) struct Placed<'q> {
 /// A read in flight.
 struct InFlight<'q, 'b> {
     read: usize,
-    /// The part of the transfer that contains the read.
+    /// The index of the transfer that contains the read.
     part: usize,
     file: &'b File,
     len: usize,
@@ -74,15 +75,15 @@ struct Batch<'q, 'b> {
     dev: Dev,
     reads: SmallVec<[InFlight<'q, 'b>; IN_FLIGHT]>,
     parts: SmallVec<[LentPart<'b>; IN_FLIGHT]>,
-    /// One bit for each read. A read whose bit is set must be carried out alone.
+    /// One bit for each read. If the bit is set, the read must be carried out separately.
     alone: u64,
 }
 
 const _: () = assert!(IN_FLIGHT <= u64::BITS as usize);
 
 impl Queue {
-    /// Carries out all reads, over any files of the queue's volume or host, and returns when all are complete. The memory is only borrowed.
-    /// As many reads are in flight together as the queue has slots, at most 64. Each read has its own result.
+    /// Carries out all reads, and returns when all are complete. The reads can be from any files of the queue's volume or host. The memory
+    /// is only borrowed. The number of reads in flight is limited by the queue's slots, and is at most 64. Each read has its own result.
     ///
     /// ```
     /// # use ironmap::prelude::*;
@@ -112,13 +113,13 @@ impl Queue {
         self.read_many_with(reads, DioFlags::empty());
     }
 
-    /// Carries out all reads like [`read_many`](Self::read_many), each with these flags.
+    /// Carries out all reads as [`read_many`](Self::read_many) does. The flags apply to each read.
     pub fn read_many_with(&mut self, reads: &mut [ReadAt<'_>], flags: DioFlags) {
         self.read_batches(reads, flags, false);
     }
 
-    /// Carries out all reads like [`read_many`](Self::read_many). Consecutive reads whose ranges are adjacent on the device become one
-    /// request, if the device accepts its length.
+    /// Carries out all reads as [`read_many`](Self::read_many) does. If consecutive reads are adjacent on the device, they become one
+    /// request, up to the longest request of the device.
     pub fn read_merged(&mut self, reads: &mut [ReadAt<'_>]) {
         self.read_batches(reads, DioFlags::empty(), true);
     }
@@ -128,7 +129,7 @@ impl Queue {
             let mut alone = self.read_together(reads, flags, merge);
             while alone != 0 {
                 let ReadAt { file, pos, buf, result } = &mut reads[alone.trailing_zeros() as usize];
-                // `read_vectored_at` is shared by all kinds of devices, so this call adds little code.
+                // One copy of `read_vectored_at` serves all kinds of devices, so this call adds little code.
                 let bufs = &mut [IoSliceMut::new(buf)];
                 *result = file.read_vectored_at(self, bufs, *pos, flags);
                 alone &= alone - 1;
@@ -136,7 +137,7 @@ impl Queue {
         }
     }
 
-    /// Carries out the reads that pass the gate. Returns a bit for each read that must be carried out alone.
+    /// Carries out the reads that pass the gate. Returns one bit for each read that must be carried out separately.
     fn read_together(&mut self, reads: &mut [ReadAt<'_>], flags: DioFlags, merge: bool) -> u64 {
         let Self { device, state, lanes, views, .. } = self;
         let (lanes, views) = (lanes.as_deref(), &*views);
@@ -168,7 +169,8 @@ impl Queue {
 }
 
 impl<'q, 'b> Batch<'q, 'b> {
-    /// Adds a read to the batch: to the last transfer if both are adjacent and may be merged, otherwise as a new transfer.
+    /// Adds a read to the batch. If it is adjacent to the last transfer and may be merged, extends this transfer. Otherwise adds a new
+    /// transfer.
     fn add(
         &mut self,
         read: usize,
@@ -193,8 +195,8 @@ impl<'q, 'b> Batch<'q, 'b> {
         self.reads.push(InFlight { read, part, file, len, result, proof });
     }
 
-    /// Carries out the transfers, and records the results of their reads. The function is not inlined: its code is large, because it exists
-    /// for each kind of device, and it runs once in a batch.
+    /// Carries out the transfers, and records the results of their reads. The function is not inlined, because its code is large and exists
+    /// for each kind of device. The call costs little, because there is only one for each batch.
     #[inline(never)]
     fn complete<Q: DeviceQueue>(&mut self, queue: &mut Q, state: &mut State, flags: DioFlags) {
         dio::read_parts_now(queue, state, self.dev, &mut self.parts, flags);
@@ -211,7 +213,7 @@ impl<'q, 'b> Batch<'q, 'b> {
 }
 
 impl InFlight<'_, '_> {
-    /// Whether the mapping of the read was valid until the read was complete.
+    /// Whether the mapping of the read stayed valid until the read was complete.
     fn is_valid(&self, state: &mut State) -> bool {
         match (&self.proof, &self.file.backing) {
             (Proof::Tenure(tenure), Backing::Host(file)) => file.stayed_valid(state, *tenure),

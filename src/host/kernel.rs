@@ -1,4 +1,4 @@
-//! Reads of a host file through the kernel's file system. The same rules apply as for raw reads, which go directly to the device.
+//! Reads a host file through the kernel's file system. These reads follow the same rules as raw reads, which go directly to the device.
 
 use std::io::IoSliceMut;
 use std::path::Path;
@@ -14,14 +14,14 @@ use crate::error::{Errno, Error, Result};
 use crate::iomap::{Iomap, IomapDevice, IomapFlags, IomapType, MapFile};
 use crate::units::{DevOffset, FilePos};
 
-/// A descriptor of a file for direct reads, and the limits of these reads.
+/// The descriptor of a file for direct reads, with the limits of these reads.
 pub(crate) struct Descriptor {
     pub(crate) file: Arc<BlockFile>,
     pub(crate) geometry: Geometry,
 }
 
 impl Descriptor {
-    /// Opens the file of a descriptor again, through `/proc/self/fd`, so that the current name of the file does not matter.
+    /// Opens the file of a descriptor again. The path is in `/proc/self/fd`, so the open also succeeds if the file was renamed.
     pub(crate) fn open(file: &std::fs::File, block: u64) -> Result<Self> {
         use std::os::fd::AsRawFd;
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -32,7 +32,7 @@ impl Descriptor {
     }
 }
 
-/// The map of a file that is read through its descriptor: each position maps to itself.
+/// The map of a file that is read through its descriptor. It maps each position to itself.
 pub(crate) struct Straight {
     pub(crate) size: u64,
 }
@@ -58,22 +58,22 @@ impl MapFile for Straight {
 struct Attempt<'a> {
     /// The descriptor for a direct read; `None` for a read through the page cache.
     direct: Option<&'a Descriptor>,
-    /// Whether a direct read that the kernel refuses is an error. Otherwise the range is read through the page cache.
+    /// If this is true, a direct read that the kernel refuses fails. Otherwise the range is then read through the page cache.
     strict: bool,
     /// Whether a direct read of the range has failed.
     failed: bool,
 }
 
-/// The maximum number of direct reads that are repeated because an earlier write of the file may have left its error.
+/// The largest number of repeated direct reads. A direct read may return the error of an earlier write of the file.
 const REPEATS: u32 = 8;
 
 impl OpenFile {
-    /// The file's present size from `fstat`; 0 if that fails.
+    /// The file's present size from `fstat`. 0 if `fstat` fails.
     pub(crate) fn size(&self) -> u64 {
         rustix::fs::fstat(self.file.file()).map_or(0, |stat| stat.st_size as u64)
     }
 
-    /// Reads through the kernel: by a direct read if that is possible, otherwise through the page cache.
+    /// Reads through the kernel. Uses a direct read if possible, otherwise the page cache.
     #[cold]
     #[inline(never)]
     pub(crate) fn read_kernel(
@@ -89,7 +89,7 @@ impl OpenFile {
         let shape = bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len()));
         let aligned = descriptor.filter(|found| found.geometry.is_aligned(pos, shape));
         let refusing = descriptor.filter(|_| strict && aligned.is_none());
-        // For the kernel, positions from 2^63 on are an error, and 2^64 - 1 means the descriptor's current position.
+        // The kernel refuses positions from 2^63 on, and interprets 2^64 - 1 as the descriptor's present position.
         let far = pos.0.saturating_add(len as u64) > i64::MAX as u64;
         if (far || refusing.is_some()) && (len == 0 || pos.0 >= self.size()) {
             return Ok(0);
@@ -130,8 +130,8 @@ impl OpenFile {
         let mut done = 0;
         while done < len {
             let at = pos.0.saturating_add(done as u64);
-            // Only the first read is direct, because the remaining bytes after a short direct read may be unaligned, and some file systems
-            // refuse all direct reads. A direct read is repeated after some errors.
+            // Only the first read is direct. After a short direct read, the position of the remaining bytes may be unaligned. Some file
+            // systems refuse all direct reads. A direct read is repeated after some errors.
             let descriptor = direct.take();
             let was_direct = descriptor.is_some();
             let result = match descriptor {
@@ -140,8 +140,8 @@ impl OpenFile {
             };
             match result {
                 Ok(0) if !was_direct => break,
-                // The error of the first direct read belonged to an earlier write. The bytes of that write are only in the page cache, so
-                // the range is read from there.
+                // A repeated direct read has succeeded, so the error belonged to an earlier write. The data of that write are only in the
+                // page cache, so the range is read from there.
                 Ok(_) if was_direct && failed => {}
                 Ok(count) => {
                     done += count;
@@ -149,16 +149,16 @@ impl OpenFile {
                 }
                 Err(OsErrno::INTR) => direct = descriptor,
                 Err(OsErrno::INVAL) if was_direct && !strict => {}
-                // Before a direct read, the kernel writes back dirty pages of the range. Then it returns the error of an earlier write of
-                // the file, but only once (Linux's `filemap_check_errors`). An error of the device would occur again, so the read is
-                // repeated. Meanwhile another write can fail, and leave an error for the repeated read.
+                // Before a direct read, the kernel writes back dirty pages of the range. It then returns the error of an earlier write of
+                // the file, but only once (Linux's `filemap_check_errors`). So the read is repeated: an error of the device would occur
+                // again. Another write may fail in the meantime, and its error may be returned by the repeated read.
                 Err(OsErrno::IO | OsErrno::NOSPC) if was_direct && repeats > 0 => {
                     (failed, repeats) = (true, repeats - 1);
                     direct = descriptor;
                 }
-                // If a part of the range was read before EAGAIN, the result is the short count, as in the kernel.
+                // If some bytes were read before EAGAIN, the result is a short count, as with the kernel's own reads.
                 Err(OsErrno::AGAIN) if done > 0 => break,
-                // The file system does not support NOWAIT, so the read could wait.
+                // The file system does not support NOWAIT. So the read might wait.
                 Err(OsErrno::OPNOTSUPP) if flags.contains(DioFlags::NOWAIT) => {
                     return Err(state.failed(Errno::EAGAIN, self.file.inode(), request));
                 }

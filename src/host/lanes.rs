@@ -1,8 +1,8 @@
-//! The state of host files in one queue: the requests in flight, and for each file the map that was valid in the last tenure that the queue
-//! has used.
+//! The state of host files in one queue: the requests in flight, and a lane for each file. The lane contains the file's map in the tenure
+//! that the queue used last.
 //!
-//! A read needs its map until it completes, although a break of the lease may replace the map in the meantime. If all threads shared one
-//! reference count of the map, every read would write to this count twice. So each queue has its own reference count.
+//! A read needs its map until it completes, even if the map is replaced in the meantime because the lease was broken. If all threads shared
+//! one reference count of the map, each read would write to this count twice. So each queue has its own reference count.
 
 use std::cell::{Cell, RefCell};
 use std::io::IoSliceMut;
@@ -21,20 +21,20 @@ use crate::units::{FilePos, InodeNo};
 /// The host files of one queue.
 pub(crate) struct Lanes {
     shared: Arc<Shared>,
-    /// The lanes, by the index of the file.
+    /// The lanes. The index is the index of the file.
     lanes: Vec<Option<Rc<Lane>>>,
-    /// The devices that are attached to the queue, by the index of the device.
+    /// The devices that are attached to the queue. The index is the index of the device.
     devices: Vec<Option<Dev>>,
     requests: Vec<Booking>,
     free: Vec<u32>,
-    /// Whether the proof that the leases are held was recent at its last check. The proof is checked after each group of completions that
-    /// arrive together.
+    /// Whether the proof that ironmap still has the leases was recent when it was last checked. It is checked once for each group of
+    /// completions that arrive together.
     young: bool,
 }
 
-/// A queue's access to one file in one tenure.
+/// The access of a queue to one file in one tenure.
 pub(crate) struct Lane {
-    /// The number of the tenure. `tenure` shows whether the tenure has ended.
+    /// The number of the tenure. From this number, `tenure` determines whether the tenure has ended.
     number: u64,
     tenure: Arc<Tenure>,
     map: Arc<HostMap>,
@@ -42,11 +42,11 @@ pub(crate) struct Lane {
     geometry: Geometry,
     inode: InodeNo,
     in_flight: Cell<u32>,
-    /// The file, which this reference keeps open while requests are in flight.
+    /// A reference to the file, which keeps the file open while requests are in flight.
     file: RefCell<Option<Arc<OpenFile>>>,
 }
 
-/// The record of a queued request for a host file.
+/// What the queue stores about a queued request for a host file.
 struct Booking {
     token: u64,
     pos: FilePos,
@@ -55,11 +55,11 @@ struct Booking {
 
 enum Route {
     Raw(Rc<Lane>),
-    /// A read through the file's own descriptor, which is attached to the queue for this request.
+    /// A read through the file's own descriptor. The descriptor is attached to the queue for this request.
     Kernel(Arc<OpenFile>, Dev),
     /// A read that completed before its submission returned.
     Done,
-    /// No request: the entry is free.
+    /// The entry is free.
     Vacant,
 }
 
@@ -83,7 +83,7 @@ impl Lane {
         }
     }
 
-    /// Ends one request. Returns the file if no other request is in flight.
+    /// Ends one request. If no other request is in flight, returns the file.
     fn leave(&self) -> Option<Arc<OpenFile>> {
         self.in_flight.set(self.in_flight.get() - 1);
         if self.in_flight.get() == 0 { self.file.take() } else { None }
@@ -102,7 +102,7 @@ impl Lanes {
         }
     }
 
-    /// The lane of a tenure of a file, if this queue has one.
+    /// Returns this queue's lane for a tenure of a file, if there is one.
     #[inline(always)]
     pub(crate) fn get(&self, index: u32, number: u64) -> Option<&Rc<Lane>> {
         match self.lanes.get(index as usize) {
@@ -141,7 +141,7 @@ impl Lanes {
         Ok(())
     }
 
-    /// Attaches a device to the queue, if it is not attached yet.
+    /// Attaches a device to the queue, if the device is not attached yet.
     fn attach(
         &mut self,
         device: &mut AnyQueue,
@@ -170,7 +170,7 @@ impl Lanes {
         Ok((dev, geometry))
     }
 
-    /// Books a request that reads by a lane. Returns the token that replaces the caller's token in the queue.
+    /// Books a raw request, which uses a lane. Returns the token that replaces the caller's token in the queue.
     #[inline]
     pub(crate) fn begin_raw(
         &mut self,
@@ -183,7 +183,7 @@ impl Lanes {
         self.insert(Booking { token, pos, route: Route::Raw(Rc::clone(lane)) })
     }
 
-    /// Books a request that reads by the file's own descriptor, and attaches this descriptor for the request.
+    /// Books a request that reads through the file's own descriptor. Attaches the descriptor for this request.
     pub(crate) fn begin_kernel(
         &mut self,
         device: &mut AnyQueue,
@@ -211,7 +211,7 @@ impl Lanes {
             }
             None => {
                 self.requests.push(booking);
-                // Space for all entries is reserved here, because a completion must not allocate.
+                // The list of free entries gets space for all entries here, because a completion must not allocate.
                 self.free.reserve(self.requests.len());
                 self.requests.len() as u64 - 1
             }
@@ -235,7 +235,7 @@ impl Lanes {
         }
     }
 
-    /// Ends a request. Valid data are accepted. Otherwise the data are read again through the kernel.
+    /// Ends a request. If its data are not valid, reads them again through the kernel.
     #[inline]
     pub(crate) fn accept(
         &mut self,
@@ -249,7 +249,7 @@ impl Lanes {
         let index = completion.token as usize;
         let Some(Booking { token, pos, route }) = self.requests.get_mut(index) else { return };
         completion.token = *token;
-        // The frequent case: the data are accepted, and other requests of the lane are in flight.
+        // The most frequent case: the data are valid, and other requests of the lane are still in flight.
         if let Route::Raw(lane) = route
             && completion.result.is_ok()
             && self.young
@@ -302,8 +302,8 @@ impl Lanes {
     }
 }
 
-/// Repeats a read through the kernel, because the read failed or its data are not valid. A read that failed with an error other than an I/O
-/// error is not repeated.
+/// Repeats a read through the kernel, because the read failed or its data are not valid. Of the failed reads, only those with an I/O error
+/// are repeated.
 #[cold]
 #[inline(never)]
 fn read_again(

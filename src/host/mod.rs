@@ -1,5 +1,5 @@
-//! The layer below a queue for files of mounted file systems (host files). It contains the devices of these file systems, each opened once,
-//! and the keeper of the leases. A queue reads the files through its lanes.
+//! The state of a [`Host`](crate::Host), below its files and queues: the devices of the mounted file systems, each opened once, and the
+//! keeper of the leases. A queue reads host files through its lanes.
 
 mod kernel;
 mod lanes;
@@ -23,23 +23,23 @@ use crate::open_file::Owner;
 /// The state that the files and the queues of a host share.
 pub(crate) struct Shared {
     pub(crate) keeping: Keeping,
-    /// The engine of the options.
+    /// The engine that the options select.
     pub(crate) requested: Engine,
-    /// The engine that a first queue had: never [`Engine::Auto`], except for a device of the caller.
+    /// The engine of the first queue. It is [`Engine::Auto`] only if the caller has provided the device.
     pub(crate) engine: Engine,
-    /// A device that the caller has given. It serves all reads, instead of the devices of the file systems.
+    /// A device that the caller has provided. It serves all reads in place of the file systems' devices.
     pub(crate) own: Option<Arc<dyn Device>>,
     pub(crate) devices: Mutex<Vec<Arc<HostDevice>>>,
     pub(crate) events: Arc<Events>,
     pub(crate) owner: Owner,
 }
 
-/// The device of a mounted file system, and the device path (the node in `/dev`) by which it is read.
+/// The device of a mounted file system, and the device path (the node in `/dev`) through which it is read.
 pub(crate) struct HostDevice {
-    /// The index among the host's devices.
+    /// The index of the device among the host's devices.
     pub(crate) index: u32,
     pub(crate) device_paths: Vec<DevicePath>,
-    /// The device paths that were tried, and the reason for the chosen one, in one line.
+    /// One line with the device paths that were tried, and the reason for the choice.
     pub(crate) choice: String,
     pub(crate) device_path: Result<OpenDevicePath, Refusal>,
 }
@@ -52,13 +52,13 @@ pub(crate) struct OpenDevicePath {
 }
 
 impl Shared {
-    /// Returns the device with these numbers. If possible, its device path is open.
+    /// Returns the device with these numbers. Its device path is open, unless no path can be opened.
     pub(crate) fn device(&self, major: u32, minor: u32) -> Result<Arc<HostDevice>, Refusal> {
         let device_paths = path::device_paths((major, minor))
             .map_err(|error| Refusal::Device(error.to_string()))?;
         let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
-        // The device paths are compared, and not the numbers. A number may meanwhile belong to another device, and a partition may have
-        // moved.
+        // A known device is found by its device paths. Its numbers are not enough, because they may have been given to another device
+        // since, and a partition may have moved.
         if let Some(known) = devices.iter().find(|known| known.device_paths == device_paths) {
             return Ok(Arc::clone(known));
         }

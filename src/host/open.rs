@@ -1,4 +1,4 @@
-//! An open host file, and the paths to its data.
+//! An open host file, with the device and the descriptor that give access to its data.
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -9,19 +9,19 @@ use crate::error::{Error, Result};
 use crate::fs::host::{HostFile, HostMap, Keeper};
 use crate::open_file::Owner;
 
-/// A host file and the paths to its data.
+/// A host file, with the device and the descriptor that give access to its data.
 pub(crate) struct OpenFile {
     pub(crate) file: Arc<HostFile>,
     pub(crate) device: Option<Arc<HostDevice>>,
     pub(crate) stable_pages: Option<StablePages>,
-    /// The descriptor for direct reads by the kernel, opened at first use; `None` if direct reads are impossible.
+    /// The descriptor for direct reads through the kernel. It is opened when it is first used. `None` if direct reads are impossible.
     descriptor: OnceLock<Option<Descriptor>>,
     /// This field must be dropped after `file`. Fields are dropped in the order of their declarations.
     _closing: Closing,
     shared: Arc<Shared>,
 }
 
-/// When this value is dropped, it waits until no thread of the keeper uses the file. After the wait the file is closed.
+/// The drop of this value waits until no thread of the keeper uses the file. So the file is closed after that.
 struct Closing {
     file: Weak<HostFile>,
     keeper: Arc<Keeper>,
@@ -29,7 +29,7 @@ struct Closing {
 
 impl Drop for Closing {
     fn drop(&mut self) {
-        // If no thread uses the file, which is usual, there is no wait, because the wait would be for threads that use other files too.
+        // The wait also includes threads that use other files. So it is omitted if no thread uses this file, which is the usual case.
         if self.file.strong_count() > 0 {
             self.keeper.let_go();
         }
@@ -49,7 +49,7 @@ impl OpenFile {
         Self { file, device, stable_pages, descriptor, _closing: closing, shared }
     }
 
-    /// The owner of the queues that can read the file.
+    /// The volume or host whose queues can read the file.
     #[inline(always)]
     pub(crate) fn owner(&self) -> Owner {
         self.shared.owner
@@ -68,13 +68,13 @@ impl OpenFile {
         })
     }
 
-    /// Whether data that were read from the device in a tenure of the lease are valid: the lease must still be held.
+    /// Whether data are valid that were read from the device during a tenure of the lease. They are valid if the tenure has not ended.
     #[inline(always)]
     pub(crate) fn is_valid_for(&self, tenure: u64) -> bool {
         self.file.tenure().stands(tenure) && self.shared.keeping.keeper().proof().is_young()
     }
 
-    /// The descriptor for direct reads by the kernel.
+    /// The descriptor for direct reads through the kernel.
     pub(crate) fn descriptor(&self) -> Option<&Descriptor> {
         let block = self.file.block_size().bytes() as u64;
         let open = || Descriptor::open(self.file.file(), block).ok();

@@ -1,4 +1,4 @@
-//! The report on how a host file is read at present: from the device, or by the kernel for a reason that the report contains.
+//! Reports how a host file is read at present: from the device, or, for a stated reason, through the kernel.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use super::HostDevice;
 use crate::device::path::DevicePathKind;
 use crate::fs::host::{HostFile, HostFs, Refusal};
 
-/// How a host file is read at present: from the device, or by the kernel for a reason that the report contains.
+/// How a host file is read at present: from the device, or, for a stated reason, through the kernel.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct HostReport {
@@ -14,31 +14,31 @@ pub struct HostReport {
     pub path: PathBuf,
     /// The size in bytes.
     pub size: u64,
-    /// The file system; `None` if its files cannot be read around the kernel.
+    /// The file system. `None` if files on it can only be read through the kernel.
     pub fs: Option<HostFs>,
     /// The block size of the file system in bytes.
     pub block_size: u32,
-    /// The reason why the kernel serves the file; `None` while the file is read from the device, under a lease.
+    /// The reason why the kernel serves the file. `None` if the file is read from the device, under a lease.
     pub refusal: Option<Refusal>,
     /// How many times the lease was broken.
     pub breaks: u64,
-    /// The number of extents while the file is read from the device, otherwise `None`. Contiguous extents count as one.
+    /// The number of extents, if the file is read from the device. Otherwise `None`. Contiguous extents count as one extent.
     pub extents: Option<usize>,
     /// Whether the file shares blocks with other files.
     pub shared: bool,
-    /// The device of the file system, if it was searched for.
+    /// The device of the file system, if ironmap has searched for it.
     pub device: Option<DeviceReport>,
 }
 
-/// The device of the file system of a host file.
+/// The device of the file system that contains the host file.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DeviceReport {
-    /// The device node through which the file is read, and its kind; `None` if no node can be opened.
+    /// The device node through which the file is read, and the kind of its device path. `None` if no node can be opened.
     pub device_path: Option<(PathBuf, DevicePathKind)>,
-    /// The start of the file system on the device of that node, in bytes.
+    /// The position in bytes of the file system's first byte on the device of this node.
     pub base: u64,
-    /// The available device nodes and the reason for the chosen one, in one line.
+    /// One line with the possible device nodes and the reason for the choice.
     pub choice: String,
 }
 
@@ -67,7 +67,7 @@ impl HostReport {
         }
     }
 
-    /// Whether the file is read from the device, around the kernel.
+    /// Whether the file is read from the device instead of through the kernel.
     #[must_use]
     pub fn is_raw(&self) -> bool {
         self.refusal.is_none()

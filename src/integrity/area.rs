@@ -1,4 +1,4 @@
-//! A tag area: its part of a device, its superblock, and its sealed blocks, which end with a checksum.
+//! A tag area: its part of a device, its superblock, and its sealed blocks. A sealed block ends with a checksum.
 
 use std::io::{IoSlice, Read};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::units::{DevOffset, FsBlock};
 
 const STRUCTURE: &str = "integrity superblock";
 
-/// The number of bytes that are read at a time.
+/// The number of bytes that are read in one step.
 pub(super) const CHUNK: u64 = 1 << 20;
 
 /// The fields of a superblock.
@@ -31,7 +31,7 @@ pub(super) struct Superblock {
     pub(super) clean: bool,
 }
 
-/// A block of memory that is aligned as devices require.
+/// A block of memory with the alignment that devices require.
 pub(super) fn block() -> Result<Buffer> {
     Buffer::aligned(BLOCK)
 }
@@ -43,14 +43,14 @@ pub(super) fn write_block(device: &dyn Device, bytes: &[u8], at: u64, fua: bool)
     device.write_all_at(&[IoSlice::new(&buffer)], DevOffset(at), fua)
 }
 
-/// Generates a new identity.
+/// Generates the identity of a new integrity device.
 pub(super) fn random_uuid() -> Result<[u8; 16]> {
     let mut uuid = [0; 16];
     let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut uuid));
     read.map_err(|error| {
         Error::invalid("cannot read a random UUID from /dev/urandom").source(error)
     })?;
-    // The identity is a UUID of version 4, variant 1.
+    // The identity is a random UUID (version 4, variant 1).
     uuid[6] = uuid[6] & 0x0F | 0x40;
     uuid[8] = uuid[8] & 0x3F | 0x80;
     Ok(uuid)
@@ -99,13 +99,13 @@ impl Superblock {
         }
         let sequence = raw.sequence.get();
         if sequence > u64::MAX / 2 {
-            // A larger sequence is refused, because each change of the superblock increases the sequence, which must not overflow.
+            // Each change of the superblock increases the sequence. A larger sequence is refused, so that an increase cannot overflow.
             return bad("sequence", sequence);
         }
         Ok(Self { info, area_len, sequence, clean })
     }
 
-    /// The raw superblock of a known version, with a valid checksum and without unknown features.
+    /// Parses the superblock. Returns it if its version is known, its checksum is valid, and it has no unknown features.
     fn verified(bytes: &[u8; BLOCK], at: u64, place: Place) -> Result<&RawSuperblock> {
         let raw = RawSuperblock::ref_from_bytes(bytes).map_err(|_| {
             Error::invalid("the integrity superblock does not have the size of a block")
@@ -166,23 +166,24 @@ impl Superblock {
         Ok(buffer)
     }
 
-    /// Reads the superblock of the tag area on a device. With `tail` the area is at the end of the device.
+    /// Reads the superblock of the tag area on a device. If `tail` is set, the area is at the end of the device.
     pub(super) fn read(device: &dyn Device, tail: bool) -> Result<Self> {
         match Self::copies(device, tail)? {
-            // A crash may have interrupted a change of the data device's identity, so that only one copy contains the new identity.
+            // A change of the data device's identity may have been interrupted by a crash. In this case only one copy contains the new
+            // identity.
             [Ok(one), Ok(two)]
                 if one.info == (Info { data_uuid: one.info.data_uuid, ..two.info }) =>
             {
                 Ok(if one.sequence > two.sequence { one } else { two })
             }
-            // The copies belong to two integrity devices: a second format was interrupted after it had written one copy. The sequences of
-            // different devices cannot be compared.
+            // The two copies belong to different integrity devices, because a second format was interrupted after it had written one copy.
+            // Sequences can be compared only within one integrity device.
             [Ok(_), Ok(_)] => Err(Place::new(STRUCTURE)
                 .field("uuid")
                 .corrupt("the two copies of the superblock belong to different devices")),
             [Ok(one), Err(_)] => Ok(one),
             [Err(_), Ok(two)] => Ok(two),
-            // If neither copy can be used, the error of the copy that is read first is more useful to the user.
+            // Neither copy can be used. The error of the copy that is read first tells the user more.
             [Err(first), Err(last)] => Err(if tail { last } else { first }),
         }
     }
@@ -216,7 +217,7 @@ impl Superblock {
             Ok(found)
         };
         Ok(if tail {
-            // The position of the first copy is known only from the last copy. If the last copy is torn, a search finds the first copy.
+            // Only the last copy contains the position of the first copy. If the last copy is torn, the first copy must be searched for.
             match read(last) {
                 Ok(found) => [read(found.info.area_start), Ok(found)],
                 Err(error) => [find_first(device, &error, read), Err(error)],
@@ -232,7 +233,7 @@ impl Superblock {
         })
     }
 
-    /// Writes the two copies one after the other, so that at any moment one of them is intact.
+    /// Writes the two copies one after the other. So at every moment at least one copy is intact.
     pub(super) fn write(&self, device: &dyn Device, durability: &Durability) -> Result<()> {
         let bytes = self.to_bytes()?;
         for at in [self.info.area_start, self.info.last_at(self.area_len)] {
@@ -247,10 +248,10 @@ impl Superblock {
 /// The number of unreadable blocks after which the search ends.
 const MOST_REFUSED: u32 = 64;
 
-/// Searches backwards from the end of the device for the first copy of the superblock, if the last copy cannot be used. If the last copy is
-/// torn or unreadable, a first copy exists. The search then covers the entire device, because the journal may have any length. If the last
-/// block contains other data, there is most likely no tag area. The search then covers only the last 1/16 of the device and 1 GiB: the tags
-/// need at most 1/32 of the device.
+/// Searches for the first copy of the superblock, if the last copy cannot be used. The search goes backwards from the end of the device. If
+/// the last copy is torn or unreadable, a first copy exists. The journal may have any length, so the search covers the entire device. If
+/// the last block contains other data, there is most likely no tag area. In this case the search covers only the last 1/16 of the device
+/// and 1 GiB, because tags need at most 1/32 of the device.
 fn find_first(
     device: &dyn Device,
     last: &Error,
@@ -268,7 +269,7 @@ fn find_first(
         let chunk = &mut chunk[..((until - from) * BLOCK_LEN) as usize];
         let whole = device.read_exact_at(chunk, DevOffset(from * BLOCK_LEN)).is_ok();
         for (block, content) in (from..until).rev().zip(chunk.chunks_exact_mut(BLOCK).rev()) {
-            // If the whole range cannot be read, each block is read separately.
+            // If the whole range cannot be read, the blocks are read one by one.
             let at = block * BLOCK_LEN;
             if !whole && let Err(error) = device.read_exact_at(content, DevOffset(at)) {
                 refused += 1;
@@ -288,7 +289,8 @@ fn find_first(
     Err(Error::new(ErrorKind::UnknownFormat, "there is no integrity superblock on this device"))
 }
 
-/// Whether a device contains a tag area, for itself or for another device: its first or its last block is a superblock.
+/// Whether the first or the last block of a device is a superblock. If so, the device contains a tag area, for itself or for another
+/// device.
 pub(crate) fn holds_tags(device: &dyn Device) -> bool {
     let last = (device.size() / BLOCK_LEN).checked_sub(1).map(|block| block * BLOCK_LEN);
     let mut magic = [0; MAGIC.len()];
@@ -304,7 +306,7 @@ pub(super) struct Area {
 }
 
 impl Area {
-    /// Reads a block that ends with its checksum; `None` if the checksum does not match.
+    /// Reads a block that ends with its checksum. Returns `None` if the checksum does not match.
     pub(super) fn read_sealed(&self, at: u64) -> Result<Option<[u8; SEALED]>> {
         let mut bytes = [0; BLOCK];
         self.device.read_exact_at(&mut bytes, DevOffset(at))?;
@@ -313,7 +315,7 @@ impl Area {
         Ok(whole.then_some(raw.content))
     }
 
-    /// Writes a block with its checksum.
+    /// Writes a block, and its checksum at the end of the block.
     pub(super) fn write_sealed(&self, content: &[u8; SEALED], at: u64, fua: bool) -> Result<()> {
         let raw = RawSealed { content: *content, checksum: seal(at, content).into() };
         let write = |through| write_block(&*self.device, raw.as_bytes(), at, through);

@@ -17,11 +17,11 @@ pub struct CheckedArea {
     pub info: Info,
     /// Whether the device was closed and needs no recovery.
     pub clean: bool,
-    /// The number of regions that the map marks as being written; 0 for a device that was closed.
+    /// The number of regions whose bits are set in the dirty map. 0 if the device was closed.
     pub dirty: u64,
-    /// The number of records of the journal that an open would replay.
+    /// The number of journal records that an open would replay.
     pub records: u64,
-    /// The number of sectors that these records write.
+    /// The number of sectors that the replay would write.
     pub sectors: u64,
     /// The faults.
     pub problems: Vec<Problem>,
@@ -30,18 +30,18 @@ pub struct CheckedArea {
 /// A fault in a tag area.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Problem {
-    /// One copy of the superblock cannot be used, but the other copy can.
+    /// One copy of the superblock cannot be used. The other copy can be used.
     Superblock {
-        /// Which of the two copies cannot be used.
+        /// The copy that cannot be used.
         copy: &'static str,
         /// The reason.
         why: String,
     },
-    /// The data device is shorter than the data that the tags cover. Nothing else was checked.
+    /// The data device is shorter than the data for which there are tags. No other check was made.
     ShortData {
         /// The size of the data device in bytes.
         size: u64,
-        /// The least expected size.
+        /// The smallest expected size.
         needed: u64,
     },
     /// Blocks of the dirty map or of the generations do not match their checksums.
@@ -77,7 +77,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Reads the superblocks, the dirty map and the journal of an integrity device that no program has open for writing.
+/// Reads the superblocks, the dirty map and the journal of an integrity device. No program may have the device open for writing.
 ///
 /// # Errors
 /// `UnknownFormat` if there is no tag area; `Corrupt` if no copy of the superblock is intact; `Unsupported`, with the feature's name; `Io`.
@@ -92,7 +92,7 @@ pub fn check(data: &Arc<dyn Device>, tags: Option<&Arc<dyn Device>>) -> Result<C
         }
     }
     if data.size() < info.data_size {
-        // An open stops here too, because the size in the superblock determines the length of the map, and may be wrong.
+        // An open fails here too: the superblock may contain a wrong size, and the length of the map depends on this size.
         problems.push(Problem::ShortData { size: data.size(), needed: info.data_size });
         return Ok(CheckedArea { info, clean, dirty: 0, records: 0, sectors: 0, problems });
     }

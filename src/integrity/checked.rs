@@ -1,4 +1,4 @@
-//! The common part of a device and its queues: the beginning and the end of a write, and the clearing of the dirty map.
+//! The code that a device and its queues share: it begins and ends writes, and clears the dirty map.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::sync::Mutex;
 use crate::units::DevOffset;
 
-/// The conditions for clearing the dirty map.
+/// When the dirty map is cleared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Laziness {
-    /// A flush clears the map if this time has passed since the map was last cleared.
+    /// A flush clears the map if it was last cleared at least this time ago.
     pub(super) after: Duration,
-    /// A flush clears the map if more regions than this are dirty.
+    /// A flush clears the map if more than this number of regions are dirty.
     pub(super) most: u32,
 }
 
@@ -41,12 +41,12 @@ pub(super) struct Checked {
     pub(super) journal: Option<Journal>,
     pub(super) durability: Durability,
     pub(super) report: Report,
-    /// Whether the device can be written; false until the recovery is complete.
+    /// Whether the device can be written. False until the recovery is complete.
     pub(super) writable: bool,
-    /// Whether the device is read-only after a crash, so that the dirty regions were not recovered.
+    /// The device was opened read-only after a crash, so the dirty regions were not recovered.
     pub(super) unverified: bool,
     pub(super) laziness: Laziness,
-    /// The time at which the map was last cleared. The lock is held during the clearing.
+    /// The time at which the map was last cleared. The lock is locked while the map is being cleared.
     pub(super) cleaned: Mutex<Instant>,
     pub(super) superblock: Mutex<Superblock>,
 }
@@ -72,7 +72,7 @@ impl Checked {
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
         out.0.resize((len >> shift) * size, 0);
         if !bufs.iter().all(|buf| buf.len().is_multiple_of(self.tagging.interval())) {
-            // If a sector lies in several buffers, the buffers are joined first.
+            // A sector may be divided among several buffers. In this case the buffers are joined first.
             return self.encode(at, &flat(bufs), &mut out.0);
         }
         let (mut pos, mut rest) = (at, &mut out.0[..]);
@@ -89,7 +89,7 @@ impl Checked {
         if !self.info.generations {
             return self.tagging.encode(first, data, 0, tuples);
         }
-        // Each sector is tagged with the generation of its own region, so the sectors are encoded one by one.
+        // The tag contains the generation of the sector's region, so each sector is encoded separately.
         let sectors = data.chunks_exact(self.tagging.interval());
         let tuples = tuples.chunks_exact_mut(self.tagging.size());
         for ((sector, data), tuple) in (first..).zip(sectors).zip(tuples) {
@@ -98,11 +98,11 @@ impl Checked {
         }
     }
 
-    /// Begins a write of whole sectors. When this function returns, the regions of the write are durably dirty, and the new tuples are
-    /// visible to readers.
+    /// Begins a write of whole sectors. When this function returns, the regions of the write are durably marked as dirty, and readers see
+    /// the new tuples.
     ///
     /// # Errors
-    /// The errors of the tag device; EAGAIN if `nowait` is set and the write would wait. After an error the write has not begun.
+    /// The errors of the tag device; EAGAIN if `nowait` is set and the function would have to wait. After an error the write has not begun.
     #[inline]
     pub(super) fn begin(
         &self,
@@ -142,7 +142,7 @@ impl Checked {
         Ok(())
     }
 
-    /// Begins a write that waits for all other writes to its sectors.
+    /// Begins a write. First waits for all other writes to the same sectors.
     pub(super) fn claim_exclusively(&self, at: DevOffset, len: u64, tuples: &Tuples) -> Result<()> {
         let size = self.tagging.size();
         let (first, count) = (self.sector(at.0), (len >> self.tagging.shift) as usize);
@@ -156,7 +156,7 @@ impl Checked {
         Ok(())
     }
 
-    /// Ends a write or a discard without checking the written data.
+    /// Ends a write or a discard. The data are not checked.
     pub(super) fn end_with(&self, at: DevOffset, len: u64, outcome: Outcome) {
         let count = (len >> self.tagging.shift) as usize;
         self.end_pieces(self.sector(at.0), count, None, outcome, false);
@@ -168,7 +168,7 @@ impl Checked {
         self.report.event(Event::Retagged { sector, count, errno });
     }
 
-    /// Ends a write; `bufs` contain the written data.
+    /// Ends a write. `bufs` contain the data that were written.
     #[inline]
     pub(super) fn end(
         &self,
@@ -212,8 +212,8 @@ impl Checked {
         }
     }
 
-    /// Makes the data and the tags agree for the sectors of a piece whose indexes are in `left`. `mine` are the data of the last writer, if
-    /// writes overlapped.
+    /// Makes data and tags agree for the sectors of a piece that are in `left`, by their indexes. If writes overlapped, `mine` are the data
+    /// of the last writer.
     #[cold]
     fn resolve(
         &self,
@@ -228,8 +228,8 @@ impl Checked {
             let sector = first + number as u64;
             loop {
                 let turns = self.tags.end(piece.block, |slot| slot.turns(*index)).unwrap_or(0);
-                // The data of the last writer are written again, without concurrent writes. If that fails, the tag is computed from the
-                // present content.
+                // The data of the last writer are written again, while no other write is in flight. If this fails, the tag is computed from
+                // the present content of the sector.
                 let written = mine.and_then(|bufs| {
                     add(&self.report.contested, 1);
                     let content = sector_of(bufs, number, self.tagging.interval());
@@ -266,7 +266,7 @@ impl Checked {
     /// Makes all earlier writes durable. With a journal, a write is already durable when it completes.
     ///
     /// # Errors
-    /// `Io`, also after an earlier failed flush of this device.
+    /// `Io`, if this flush or an earlier flush of the device has failed.
     pub(super) fn flush(&self) -> Result<()> {
         self.durability.check()?;
         if self.journal.is_some() {
@@ -276,7 +276,7 @@ impl Checked {
         self.flushed()
     }
 
-    /// Clears the dirty map from time to time, after the data were flushed.
+    /// Clears the dirty map from time to time. The caller has flushed the data.
     fn flushed(&self) -> Result<()> {
         self.durability.check()?;
         let dirty = self.regions.dirty_count();
@@ -285,11 +285,11 @@ impl Checked {
         }
         let late =
             dirty > self.laziness.most || self.cleaned.lock().elapsed() >= self.laziness.after;
-        // Otherwise the bits stay set, and the tags need not be written: a recovery computes the tags of dirty regions again.
+        // The tags need not be written if the bits stay set, because a recovery computes the tags of dirty regions again.
         if late { self.clean() } else { Ok(()) }
     }
 
-    /// Clears the bits of regions without a write in flight.
+    /// Clears the bits of regions that have no write in flight.
     pub(super) fn clean(&self) -> Result<()> {
         self.durability.check()?;
         let mut cleaned = self.cleaned.lock();
@@ -307,9 +307,9 @@ impl Checked {
         Ok(())
     }
 
-    /// Gives one sector of a dirty region a tag with the region's generation. The region may have become dirty for a write that wrote
-    /// nothing, and a scrub would report this write as lost. Only a sector that matches its tag gets the new tag, because a new tag would
-    /// hide the fault of another sector. If no sector matches its tag, the region stays dirty.
+    /// Gives a tag with the region's generation to one sector of a dirty region. This is necessary if the region was marked as dirty for a
+    /// write that wrote nothing: without such a tag, a scrub would report this write as lost. Only a sector that matches its tag gets the
+    /// new tag, because a new tag would hide a fault. If no sector matches its tag, the region stays dirty.
     ///
     /// # Errors
     /// The errors of the tag device.
@@ -318,7 +318,7 @@ impl Checked {
         let end = (start + self.info.region).min(self.info.data_size);
         let generation = self.regions.generation(start);
         let size = self.tagging.size();
-        // A sector is skipped if its tag cannot be read.
+        // Sectors whose tags cannot be read are skipped.
         let tagged = |sector| self.tuple_of(sector).ok().map(|tuple| (sector, tuple));
         let sectors = || (self.sector(start)..self.sector(end)).filter_map(tagged);
         if sectors().any(|(_, tuple)| self.tagging.generation(&tuple) == generation) {
@@ -330,7 +330,7 @@ impl Checked {
             if !self.read_sector(sector).is_ok_and(fits) {
                 continue;
             }
-            // The sector is handled as if a write of the present content had ended with an unknown result.
+            // A write of the present content is simulated, whose result is unknown. Its end computes the new tag.
             let mut tuples = Tuples::default();
             tuples.0.extend_from_slice(&tuple[..size]);
             let at = DevOffset(sector << self.tagging.shift);
@@ -344,13 +344,12 @@ impl Checked {
         Ok(())
     }
 
-    /// The destinations of the journal's writes.
+    /// The final positions of the data and tags in the journal.
     pub(super) fn home(&self) -> Home<'_> {
         Home { data: &*self.data, tags: &self.tags, durability: &self.durability }
     }
 
-    /// Writes all data and tags to their final positions. If no recovery is needed after that, marks the device as closed in the
-    /// superblock.
+    /// Writes all data and tags to their final positions. If the device then needs no recovery, marks it as closed in the superblock.
     pub(super) fn close(&self) -> Result<()> {
         if !self.writable {
             return Ok(());
@@ -390,19 +389,19 @@ impl Checked {
 
 impl Drop for Checked {
     fn drop(&mut self) {
-        // A drop cannot return the error. The next open recovers data and tags that were not written to their final positions.
+        // A drop cannot return the error. If data or tags were not written to their final positions, the next open recovers them.
         let _ = self.close();
     }
 }
 
-/// Copies buffers into one.
+/// Copies the buffers into one buffer.
 pub(super) fn flat(bufs: &[IoSlice<'_>]) -> Vec<u8> {
     let mut flat = Vec::with_capacity(bufs.iter().map(|buf| buf.len()).sum());
     bufs.iter().for_each(|buf| flat.extend_from_slice(buf));
     flat
 }
 
-/// Copies one sector from buffers.
+/// Copies one sector, which may be divided among buffers.
 fn sector_of(bufs: &[IoSlice<'_>], number: usize, interval: usize) -> Vec<u8> {
     let bytes = bufs.iter().flat_map(|buf| buf.iter().copied());
     bytes.skip(number * interval).take(interval).collect()

@@ -1,7 +1,7 @@
-//! The dirty map records which regions are being written, so that after a crash only these regions are read and tagged again.
+//! The dirty map records which regions are being written. After a crash, only the sectors of these regions are read and get new tags.
 //!
-//! A region's bit is durable before the first write to the region begins. The bit is cleared when no write to the region is in flight,
-//! and data and tags of all earlier writes are durable.
+//! The bit of a region is durably set before the first write to the region begins. It is cleared when no write to the region is in flight,
+//! and the data and tags of all earlier writes are durable.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -13,14 +13,14 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The flag in the state of a region: the region's bit in the map is durably set.
+/// A flag in a region's state: the region's bit in the map is durably set.
 const DIRTY: u64 = 1 << 31;
-/// The flag in the state of a region: the tag of at least one sector has the region's generation.
+/// A flag in a region's state: at least one sector has a tag with the region's generation.
 const TRACE: u64 = 1 << 30;
-/// The mask of the number of writes in flight.
+/// The mask for the number of writes in flight, in the lower bits of the state.
 const FLYING: u64 = TRACE - 1;
-/// The unit of the number of writes that have begun, in the upper bits of the state. If the number has not changed, no write has begun in
-/// between.
+/// The unit of the upper bits of the state, which count the writes that have begun. If this count is unchanged, no write has begun in the
+/// meantime.
 const BEGUN: u64 = 1 << 32;
 
 #[derive(Debug)]
@@ -30,10 +30,10 @@ pub(super) struct Regions {
     generations_at: u64,
     shift: u32,
     states: Box<[AtomicU64]>,
-    /// The generations of the regions; empty if generations are not tracked. The map's lock is held while the generations are written.
+    /// The generation of each region. Empty if generations are not tracked. While generations are written, the map's lock is locked.
     generations: Box<[AtomicU32]>,
     dirty: AtomicU32,
-    /// Regions that wait for their bit to be set. One flush serves all of these regions.
+    /// The regions that wait until their bits are set. One flush serves all of them.
     wanted: Mutex<Vec<u32>>,
     map: Mutex<Map>,
 }
@@ -43,13 +43,13 @@ pub(super) struct Regions {
 struct Map {
     blocks: Vec<[u8; SEALED]>,
     generations: Vec<[u8; SEALED]>,
-    /// Regions that are not dirty, but whose bits may be set on the device, because a write of the map failed.
+    /// Regions that are not dirty, but whose bits may be set on the device, because a write of the map has failed.
     doubtful: BTreeSet<u32>,
-    /// Whether the device was closed: then no bit can be set.
+    /// Whether the device was closed. After that, no bit can be set.
     closed: bool,
 }
 
-/// The content of the map when the device is opened.
+/// The content of the map at the open of the device.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) regions: Regions,
@@ -65,7 +65,7 @@ impl Map {
         self.blocks[block][byte] >> bit & 1 != 0
     }
 
-    /// Sets or clears a bit; returns the index of its block.
+    /// Sets or clears a bit. Returns the index of the block that contains the bit.
     fn set(&mut self, region: u32, dirty: bool) -> usize {
         let (block, byte, bit) = place(region);
         let byte = &mut self.blocks[block][byte];
@@ -73,7 +73,7 @@ impl Map {
         block
     }
 
-    /// Sets a region's generation; returns the index of its block.
+    /// Sets a region's generation. Returns the index of the block that contains the generation.
     fn set_generation(&mut self, region: u32, generation: u16) -> usize {
         let (block, at) = generation_place(region);
         self.generations[block][at..at + 2].copy_from_slice(&generation.to_le_bytes());
@@ -92,9 +92,8 @@ fn generation_place(region: u32) -> (usize, usize) {
 }
 
 impl Regions {
-    /// Reads the map. If the checksum of a block does not match, all of its regions count as dirty. If the device refuses to read a block
-    /// and `refused` permits this, the regions of the block count as dirty too. If the device was `clean`, no region is dirty, whatever the
-    /// map contains.
+    /// Reads the map. If a block does not match its checksum, all of its regions count as dirty. If the device refuses to read a block, its
+    /// regions count as dirty if `refused` permits this. If the device was `clean`, no region is dirty, whatever the map contains.
     pub(super) fn read(
         area: &Area,
         info: &Info,
@@ -119,7 +118,7 @@ impl Regions {
             for number in 0..info.regions().div_ceil(GENERATIONS_PER_BLOCK) {
                 let block =
                     read(info.generations_at() + number * BLOCK_LEN, "read the generations")?;
-                // An unknown generation is represented by 0. A scrub does not search for sectors of the generation 0.
+                // The generation 0 means that the generation is unknown. A scrub does not search for sectors with the generation 0.
                 generations.push(block.unwrap_or([0; SEALED]));
             }
             let counter =
@@ -145,7 +144,7 @@ impl Regions {
         Ok(Found { regions, dirty, bad_blocks })
     }
 
-    /// Writes a map of clean regions to the device, without a flush.
+    /// Writes a map in which no region is dirty to the device, without a flush.
     pub(super) fn format(area: &Area, info: &Info) -> Result<()> {
         for number in 0..(info.tags_at() - info.map_at()) / BLOCK_LEN {
             area.write_sealed(&[0; SEALED], info.map_at() + number * BLOCK_LEN, false)?;
@@ -153,7 +152,7 @@ impl Regions {
         Ok(())
     }
 
-    /// The region that contains a byte.
+    /// Returns the region that contains the byte at `at`.
     #[inline]
     pub(super) fn region_of(&self, at: u64) -> u32 {
         (at >> self.shift) as u32
@@ -163,8 +162,8 @@ impl Regions {
         self.region_of(at)..=self.region_of(at + len - 1)
     }
 
-    /// Begins a write. When this function returns, the regions of the write are durably dirty, and stay dirty until [`end`](Self::end).
-    /// With `nowait` the function fails with EAGAIN if a region is not dirty yet.
+    /// Begins a write. When this function returns, the regions of the write are durably marked as dirty. They stay dirty until
+    /// [`end`](Self::end). If `nowait` is set and a region is not dirty yet, the function fails with EAGAIN.
     ///
     /// # Errors
     /// The errors of the tag device. After an error the write has not begun.
@@ -189,7 +188,7 @@ impl Regions {
         dirtied
     }
 
-    /// Ends a write after the tags in memory match its sectors. `written` is true if these tags have the region's generation.
+    /// Ends a write. The tags in memory already match the written sectors. `written` is true if these tags have the region's generation.
     #[inline]
     pub(super) fn end(&self, at: u64, len: u64, written: bool) {
         for region in self.of(at, len) {
@@ -200,19 +199,19 @@ impl Regions {
         }
     }
 
-    /// Records that a dirty region has a sector of its generation.
+    /// Records that a sector of a dirty region has a tag with the region's generation.
     pub(super) fn traced(&self, region: u32) {
         self.states[region as usize].fetch_or(TRACE, Ordering::AcqRel);
     }
 
-    /// Whether the region must have a sector of its generation. If the write that made the region dirty wrote nothing, this is not
-    /// required.
+    /// Whether a sector of the region must have a tag with the region's generation. If the write that made the region dirty wrote nothing,
+    /// such a tag may be missing.
     pub(super) fn has_trace(&self, region: u32) -> bool {
         let state = self.states[region as usize].load(Ordering::Acquire);
         self.generations.is_empty() || state & DIRTY == 0 || state & TRACE != 0
     }
 
-    /// The dirty regions that may have no sector of their generation.
+    /// The dirty regions that may have no tag with their generation.
     pub(super) fn without_trace(&self) -> Vec<u32> {
         (0..self.states.len() as u32).filter(|region| !self.has_trace(*region)).collect()
     }
@@ -223,7 +222,7 @@ impl Regions {
         self.wanted.lock().extend(clean());
         let mut map = self.map.lock();
         if clean().next().is_none() {
-            // If no region is clean, the previous holder of the lock has already set the bits.
+            // All regions are dirty already: the thread that had the lock before has set their bits.
             return Ok(());
         }
         if map.closed {
@@ -233,12 +232,12 @@ impl Regions {
         wanted.extend(clean());
         wanted.sort_unstable();
         wanted.dedup();
-        // The list may contain regions whose bits another thread has already set.
+        // For some of these regions, another thread may already have set the bit.
         wanted.retain(|region| !self.is_dirty(*region) && self.stillness(*region).is_none());
         let written = self.write_dirty(&mut map, &wanted);
         if let Err(error) = written {
-            // Other waiting threads find that their regions are not dirty, and write the bits themselves. In memory the bits stay set, but
-            // the regions are not treated as dirty.
+            // Other threads that wait find that their regions are not dirty, and write the bits themselves. The bits stay set in the map in
+            // memory, but the regions do not count as dirty.
             map.doubtful.extend(wanted);
             return Err(error.context("set bits of the dirty map"));
         }
@@ -249,8 +248,8 @@ impl Regions {
         Ok(())
     }
 
-    /// Sets bits durably, and increases the generation of each region. The bits are written before the generations, because a region that
-    /// is not dirty must have sectors of its generation.
+    /// Sets the bits of regions durably, and increases their generations. The bits are written before the generations. Otherwise a crash
+    /// could leave a region that is not dirty, and whose new generation is in no tag.
     fn write_dirty(&self, map: &mut Map, regions: &[u32]) -> Result<()> {
         let blocks = regions.iter().map(|region| map.set(*region, true)).collect();
         self.write_blocks(&map.blocks, self.map_at, blocks, true)?;
@@ -259,7 +258,7 @@ impl Regions {
         }
         let counter = |region: &u32| &self.generations[*region as usize];
         let now = |region: &u32| counter(region).load(Ordering::Acquire) as u16;
-        // 0 is skipped, because it means that the region was never written.
+        // The generation 0 is skipped, because it means that the region was never written.
         let next = |region: &u32| now(region).wrapping_add(1).max(1);
         let blocks = regions.iter().map(|region| map.set_generation(*region, next(region)));
         let blocks = blocks.collect();
@@ -273,7 +272,7 @@ impl Regions {
         written
     }
 
-    /// Writes the blocks of the map or of the generations that have these numbers. The numbers are in ascending order.
+    /// Writes the blocks with these numbers: blocks of the map or of the generations. The numbers are in ascending order.
     fn write_blocks(
         &self,
         blocks: &[[u8; SEALED]],
@@ -289,8 +288,8 @@ impl Regions {
         Ok(())
     }
 
-    /// The generation of the region that contains a byte; 0 if generations are not tracked. The generation does not change while a write is
-    /// in flight.
+    /// The generation of the region that contains the byte at `at`. 0 if generations are not tracked. The generation does not change while
+    /// a write is in flight.
     #[inline]
     pub(super) fn generation(&self, at: u64) -> u16 {
         let region = self.region_of(at) as usize;
@@ -301,7 +300,7 @@ impl Regions {
         self.states[region as usize].load(Ordering::Acquire) & DIRTY != 0
     }
 
-    /// A number that changes when a write to the region begins; `None` while a write is in flight.
+    /// Returns a number that changes when a write to the region begins, or `None` while a write is in flight.
     pub(super) fn stillness(&self, region: u32) -> Option<u64> {
         let state = self.states[region as usize].load(Ordering::Acquire);
         (state & FLYING == 0).then_some(state)
@@ -312,8 +311,8 @@ impl Regions {
         self.dirty.load(Ordering::Relaxed)
     }
 
-    /// Closes the map: writes it to the device, and lets no region become dirty afterwards. Returns false if a region is dirty, and then
-    /// changes nothing.
+    /// Closes the map: writes it to the device. After that, no region can become dirty. If a region is dirty, changes nothing and returns
+    /// false.
     ///
     /// # Errors
     /// The errors of the tag device. After an error the map is not closed.
@@ -326,8 +325,8 @@ impl Regions {
         Ok(map.closed)
     }
 
-    /// Corrects, on the device, the bits and generations of doubtful regions. No doubtful region is dirty. The generations are written
-    /// first, because a region whose bit is not set must have sectors of its generation.
+    /// Corrects the bits and generations of doubtful regions on the device. None of these regions is dirty. The generations are written
+    /// before the bits, because a region whose bit is not set must have a tag with its generation.
     fn resolve(&self, map: &mut Map) -> Result<()> {
         let regions: Vec<_> = map.doubtful.iter().copied().collect();
         if !self.generations.is_empty() {
@@ -340,8 +339,8 @@ impl Regions {
         Ok(())
     }
 
-    /// The dirty regions without a write in flight, with their states, which can be [cleared](Self::clear). Regions without a sector of
-    /// their generation are omitted.
+    /// Returns the dirty regions that have no write in flight, with their states. They can be [cleared](Self::clear). Regions without a tag
+    /// of their generation are omitted.
     pub(super) fn idle(&self) -> Vec<(u32, u64)> {
         let needed = if self.generations.is_empty() { DIRTY } else { DIRTY | TRACE };
         let idle = |(region, state): (usize, &AtomicU64)| {
@@ -351,9 +350,9 @@ impl Regions {
         self.states.iter().enumerate().filter_map(idle).collect()
     }
 
-    /// Clears the bits of regions to which no write has begun since [`idle`](Self::idle) returned these regions. Data and tags of all
-    /// earlier writes must be durable. The cleared bits need not be durable: a bit that is still set after a crash only makes the recovery
-    /// read more.
+    /// Clears the bits of these regions, except regions to which a write has begun since [`idle`](Self::idle) returned them. Data and tags
+    /// of all earlier writes must be durable. The change need not be durable. If a crash undoes it, the recovery only reads more regions
+    /// than necessary.
     pub(super) fn clear(&self, idle: &[(u32, u64)]) -> Result<()> {
         let mut map = self.map.lock();
         let (mut blocks, mut cleared) = (Vec::new(), Vec::new());
@@ -376,7 +375,7 @@ impl Regions {
     }
 }
 
-/// The error of writes after the close of a device.
+/// The error of a write after the device was closed.
 #[cold]
 pub(super) fn closed() -> Error {
     Error::new(ErrorKind::ReadOnly, "the integrity device is closed")

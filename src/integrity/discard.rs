@@ -1,8 +1,8 @@
-//! Discards. The content of discarded sectors is undefined, and their tags record that.
+//! Discards. The content of discarded sectors is undefined, and their tags record this.
 //!
-//! Two reads of a discarded sector may return different data. The tuple of the sector has a form that no data have, and matches any content
-//! until the sector is written again. In bitmap mode, the recovery after a crash also ends this state: the sectors of dirty regions get
-//! tags of their present content, because some of these sectors may have been written.
+//! Two reads of a discarded sector may return different data. So its tuple has a special form that no data have, and that matches any
+//! content until the sector is written again. In bitmap mode, the recovery after a crash replaces this tuple too. It gives the sectors of
+//! dirty regions tags of their present content, because these sectors may have been written.
 
 use super::checked::Checked;
 use super::disk::DISCARDED;
@@ -14,10 +14,10 @@ use crate::sync::atomic::Ordering;
 use crate::units::DevOffset;
 
 impl Checked {
-    /// Discards the sectors that lie completely in a range. The range lies on the device.
+    /// Discards the sectors that lie completely in a range. The caller has checked that the range is within the device.
     ///
     /// # Errors
-    /// The errors of the devices. After EOPNOTSUPP nothing has changed; after other errors the content is unknown.
+    /// The errors of the devices. After EOPNOTSUPP nothing has changed. After any other error the content is unknown.
     pub(super) fn discard(&self, at: DevOffset, len: u64) -> Result<()> {
         let unit = u64::from(self.limits.logical_block);
         let step = (self.info.most_discarded() << self.tagging.shift).max(unit);
@@ -48,8 +48,8 @@ impl Checked {
         discarded
     }
 
-    /// Discards sectors. The new tuples are durable before the device receives the discard. After a crash, a read may return the earlier
-    /// data, and a second read may return other data.
+    /// Discards sectors. The new tuples are durable before the device receives the discard. After a crash, a read may return the old data,
+    /// and another read may return other data.
     ///
     /// # Errors
     /// The errors of the devices.
@@ -71,15 +71,15 @@ impl Checked {
         self.end_with(at, len, outcome);
         drop(gate);
         if outcome == Outcome::Nothing {
-            // Nothing was discarded, but the journal contains the record of the discard, and a replay would make these sectors unverified.
-            // So the record is removed. Later discards are refused.
+            // Nothing was discarded, but the journal contains the record of the discard. A replay of this record would make these sectors
+            // unverified. So the journal is emptied, and later discards are refused.
             journal.no_discards.store(true, Ordering::Relaxed);
             journal.checkpoint(self.home())?;
         }
         discarded
     }
 
-    /// The tuples of discarded sectors.
+    /// The tuples that mark sectors as discarded.
     fn unwritten(&self, at: DevOffset, len: u64) -> Tuples {
         let size = self.tagging.size();
         let mut tuples = Tuples::default();
@@ -93,8 +93,8 @@ impl Checked {
     }
 }
 
-/// The outcome of a discard for the new tags. A failed discard may have changed some sectors. Their content is not needed, so a read of any
-/// content must succeed.
+/// The outcome of a discard for the new tags. A failed discard may have changed some of the sectors. Their content is no longer needed, so
+/// their tags may match any content.
 fn outcome(discarded: &Result<()>) -> Outcome {
     match discarded.as_ref().map_err(Error::errno) {
         Err(Errno::EOPNOTSUPP) => Outcome::Nothing,

@@ -1,4 +1,4 @@
-//! The on-disk structures of a tag area. They are little-endian, except the tuples, which have the format of T10 and NVMe.
+//! The structures of a tag area on disk. Their numbers are little-endian. The tuples have the format of T10 and NVMe.
 //!
 //! ```text
 //! superblock | dirty map | generations | tags | journal | superblock
@@ -9,15 +9,15 @@
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The unit of the area in bytes.
+/// The size of a block in bytes, which is the unit of the area.
 pub(super) const BLOCK: usize = 4096;
-/// [`BLOCK`] as an integer of 64 bits, for positions on a device.
+/// [`BLOCK`] as `u64`, for positions on a device.
 pub(super) const BLOCK_LEN: u64 = BLOCK as u64;
 
 pub(super) const MAGIC: [u8; 8] = *b"ironPI01";
 pub(super) const VERSION: u32 = 1;
 
-/// A bit of `features`: the application tag counts the generations of its region.
+/// A bit of `features`: the application tag of a tuple contains the generation of the sector's region.
 pub(super) const GENERATIONS: u32 = 0x1;
 /// All known bits of `features`.
 pub(super) const KNOWN_FEATURES: u32 = GENERATIONS;
@@ -26,11 +26,11 @@ pub(super) const KIND_T10: u8 = 1;
 pub(super) const KIND_NVME64: u8 = 2;
 pub(super) const MODE_BITMAP: u8 = 1;
 pub(super) const MODE_JOURNAL: u8 = 2;
-/// The value of `state` if no program has the device open for writing, and no recovery is needed.
+/// The value of `state` after the device was closed: no program has it open for writing, and no recovery is needed.
 pub(super) const STATE_CLEAN: u8 = 1;
 pub(super) const STATE_OPEN: u8 = 2;
 
-/// The first and the last block of the area. If both are valid, the copy with the higher sequence is used.
+/// The superblock: the first and the last block of the area. If both copies are valid, the copy with the higher sequence applies.
 #[derive(Clone, Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct RawSuperblock {
@@ -43,7 +43,7 @@ pub(super) struct RawSuperblock {
     pub(super) data_uuid: [u8; 16],
     /// The size of the data in bytes.
     pub(super) data_size: U64,
-    /// The start of the area on its device, in bytes; 0 if the tags have a separate device.
+    /// The position of the area on its device, in bytes. 0 if the tags have a separate device.
     pub(super) area_start: U64,
     /// The length of the area in bytes.
     pub(super) area_len: U64,
@@ -59,7 +59,7 @@ pub(super) struct RawSuperblock {
     pub(super) mode: u8,
     pub(super) state: u8,
     pub(super) reserved: [u8; 3987],
-    /// The CRC32C of all fields before it.
+    /// The CRC32C of all fields before this field.
     pub(super) checksum: U32,
 }
 
@@ -69,45 +69,45 @@ pub(super) struct RawSuperblock {
 #[repr(C)]
 pub(super) struct RawSealed {
     pub(super) content: [u8; SEALED],
-    /// The CRC32C of the block's number in the area (u64) and the content.
+    /// The CRC32C of the number of the block in the area (as u64) and of the content.
     pub(super) checksum: U32,
 }
 
-/// The number of content bytes of a sealed block.
+/// The number of bytes of content in a sealed block.
 pub(super) const SEALED: usize = BLOCK - 4;
 
-/// The first bytes of a head of the journal. There are two heads, which are written alternately.
+/// The first bytes of a journal's head. The journal has two heads, which are written alternately.
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct RawJournalHead {
     pub(super) magic: [u8; 8],
-    /// The sequence of the first record that may have to be replayed.
+    /// The sequence of the first record that a replay must examine.
     pub(super) sequence: U64,
-    /// The start of that record, in blocks from the first block after the heads.
+    /// The position of this record, in blocks from the first block after the heads.
     pub(super) position: U64,
 }
 
 pub(super) const HEAD_MAGIC: [u8; 8] = *b"ironPIjh";
 pub(super) const RECORD_MAGIC: [u8; 8] = *b"ironPIjr";
 
-/// The beginning of a journal record. The extents follow, then the tuples, padded to a whole block, then the data.
+/// The first part of a journal record. The extents follow, then the tuples, with padding up to a whole block, then the data.
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct RawRecord {
     pub(super) magic: [u8; 8],
     pub(super) uuid: [u8; 16],
     pub(super) sequence: U64,
-    /// The length of the whole record in bytes: a multiple of a block.
+    /// The length of the whole record in bytes. It is a multiple of a block.
     pub(super) len: U64,
     pub(super) extents: U32,
-    /// The CRC32C of the whole record, with this field 0.
+    /// The CRC32C of the whole record, computed with this field as 0.
     pub(super) checksum: U32,
-    /// The CRC64 (NVMe) of the rest of the record. A CRC32C is not sufficient for data that end with their own CRC32C, like an ext4
-    /// superblock. If a torn write leaves an older superblock at the same position, the CRC32C of the record is unchanged.
+    /// The CRC64 (NVMe) of the rest of the record. A CRC32C alone is not enough for data that end with their own CRC32C, such as an ext4
+    /// superblock. If a torn write leaves an older superblock in the record, the record's CRC32C is still the same.
     pub(super) body: U64,
 }
 
-/// Consecutive sectors that a record contains or marks as [discarded](DISCARDED).
+/// Consecutive sectors that a record contains, or that it marks as [discarded](DISCARDED).
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct RawExtent {
@@ -115,8 +115,8 @@ pub(super) struct RawExtent {
     pub(super) count: U64,
 }
 
-/// A bit in the count of an extent: its sectors were discarded, and may have any content. The record contains only this extent, and neither
-/// tuples nor data.
+/// A bit in the count of an extent. It means that the extent's sectors were discarded and may have any content. Such a record contains only
+/// this extent, without tuples and data.
 pub(super) const DISCARDED: u64 = 1 << 63;
 
 const _: () = {

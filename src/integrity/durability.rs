@@ -1,13 +1,13 @@
-//! Flushes of the two devices. If a flush fails, the writes before it may be lost. After a failed flush, no flush of the integrity device
-//! succeeds, and the device is not marked as closed.
+//! Flushes of the data device and the tag device. A failed flush may have lost the writes before it. So after a failed flush, no flush of
+//! the integrity device succeeds, and the device is not marked as closed.
 
 use std::sync::Arc;
 
 use crate::device::{self, Device};
 use crate::error::{Context, Result};
 
-/// The flushes of both devices. If the tags are in the tail of the data device, both are the same device. Two devices may also share a
-/// cache, for example two partitions of one disk.
+/// The flushes of both devices. If the tags are in the tail of the data device, both fields refer to this device. Two devices may also
+/// share a cache, for example if they are partitions of one disk.
 #[derive(Clone, Debug)]
 pub(super) struct Durability {
     pub(super) data: Arc<device::Durability>,
@@ -15,7 +15,7 @@ pub(super) struct Durability {
 }
 
 impl Durability {
-    /// Creates the flushes. With `tail` the tags are on the data device.
+    /// Creates the flushes. If `tail` is set, the tags are on the data device.
     pub(super) fn new(data: &dyn Device, tags: &dyn Device, tail: bool) -> Self {
         let both = device::Durability::pair([data.limits(), tags.limits()]);
         let [data, tags] = both.map(Arc::new);
@@ -24,13 +24,13 @@ impl Durability {
     }
 
     /// # Errors
-    /// `Io`, from the first failed flush on.
+    /// `Io`, if this flush or an earlier flush has failed.
     pub(super) fn flush_data(&self, device: &dyn Device) -> Result<()> {
         self.data.flush(device).context(|| "flush the data")
     }
 
     /// # Errors
-    /// `Io`, from the first failed flush on.
+    /// `Io`, if this flush or an earlier flush has failed.
     pub(super) fn flush_tags(&self, device: &dyn Device) -> Result<()> {
         self.tags.flush(device).context(|| "flush the tags")
     }

@@ -1,4 +1,4 @@
-//! Creates an integrity device: every sector gets a tag for its content.
+//! Creates an integrity device. Every sector gets a tag that matches its content.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use crate::protection::TupleKind;
 use crate::setters::setters;
 use crate::units::DevOffset;
 
-/// The data that may be lost when tags are stored in the tail of a device.
+/// The kind of data that may be lost when the tags are stored in the tail of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TailLoss {
-    /// No known data.
+    /// The device contains no known data.
     #[default]
     Nothing,
-    /// Data of unknown length, for example other file systems or partition tables.
+    /// Data whose length is unknown, for example other file systems or partition tables.
     Unknown,
-    /// Unknown data, and a file system of a known format whose superblock cannot be used. A repair of that file system would need the tail.
+    /// A file system of a known format whose superblock cannot be used. A repair of the file system would need the data in the tail.
     DamagedVolume,
 }
 
@@ -33,26 +33,26 @@ pub enum TailLoss {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FormatOptions {
-    /// The number of bytes that one tuple protects: 512 or 4096. A write that is shorter than a block of the data device reads that block
-    /// first.
+    /// The number of bytes that one tuple protects: 512 or 4096. If this is less than a block of the data device, a shorter write first
+    /// reads the block.
     pub interval: u32,
     /// The kind of the tuple.
     pub kind: TupleKind,
-    /// How the device survives crashes.
+    /// How the device keeps data and tags consistent after a crash.
     pub mode: Mode,
-    /// Whether the application tag counts generations of each region. A scrub then finds writes whose data and tag were both lost. This is
-    /// possible only in bitmap mode.
+    /// Whether the application tag contains a generation, which is counted for each region. A scrub can then find writes whose data and
+    /// tags were both lost. This is possible only in bitmap mode.
     pub generations: bool,
-    /// The length of a region in bytes, a power of two. Each region has one bit in the dirty map. If not set, the map fits in one block,
-    /// and a region has at least 1 MiB.
+    /// The length of a region in bytes, a power of two. Each region has one bit in the dirty map. The default is the smallest length with
+    /// which the map fits in one block, but at least 1 MiB.
     pub region: Option<u64>,
-    /// The application tag, if the tag does not count generations.
+    /// The application tag, if it does not contain a generation.
     pub application: u16,
-    /// The length of the journal in bytes; 16 MiB if not set.
+    /// The length of the journal in bytes. The default is 16 MiB.
     pub journal: Option<u64>,
     /// The identity of the data device, or zeros if the device has no identity.
     pub data_uuid: [u8; 16],
-    /// Whether to replace an existing integrity device.
+    /// Whether an existing integrity device is replaced.
     pub force: bool,
 }
 
@@ -92,9 +92,9 @@ setters!(FormatOptions {
     force: bool,
 });
 
-/// Creates an integrity device from a data device and another device for its tags, or from one device whose tail contains the tags. The
-/// content of the tag area is lost. The content of the data device is kept and tagged. `progress` is called with the number of processed
-/// bytes and the number of all bytes.
+/// Creates an integrity device. The tags are on another device or in the tail of the data device. The previous content of the tag area is
+/// lost. The data on the data device are kept, and get tags. `progress` is called with the number of processed bytes and the total number
+/// of bytes.
 ///
 /// # Errors
 /// `InvalidInput` for options that do not fit the devices; `Exists` if there is an integrity device already; `Io`.
@@ -105,7 +105,7 @@ pub fn format(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Info> {
     let (info, area_len) = lay_out(&**data, tags.map(|tags| &**tags), options)?;
-    // Only tags are written, so only the device of the tags must accept requests of a block.
+    // Only tags are written. So only the tag device must accept requests of one block.
     let (device, _) = Finer::for_blocks(Arc::clone(tags.unwrap_or(data)), |_| Some(BLOCK));
     let device = &device;
     if !options.force
@@ -117,8 +117,8 @@ pub fn format(
         ));
     }
     let area = Area { device: Arc::clone(device), durability: Arc::default() };
-    // If this format is interrupted, a later open must find neither an incomplete area nor the previous area. The superblocks of the
-    // previous area may lie at positions that this format does not write. So all of these superblocks are overwritten with zeros first.
+    // If this format is interrupted, a later open must find neither an incomplete area nor the previous area. The previous area's
+    // superblocks may be at positions that this format does not write, so they are first overwritten with zeros.
     let zeros = Buffer::aligned(BLOCK)?;
     let mut places = Vec::new();
     for old in Superblock::copies(&**device, tags.is_none())?.into_iter().flatten() {
@@ -139,7 +139,7 @@ pub fn format(
     Ok(info)
 }
 
-/// Computes the result of [`format()`], without reading or writing the devices.
+/// Computes the result of [`format()`] without accessing the data of the devices.
 ///
 /// # Errors
 /// `InvalidInput` for options that do not fit the devices; `ReadOnly`.
@@ -153,11 +153,11 @@ fn lay_out(
     options: &FormatOptions,
 ) -> Result<(Info, u64)> {
     let device = tags.unwrap_or(data);
-    // If the tags are on another device, the data device is only read. So only the device of the tags must be writable.
+    // If the tags have a separate device, the data device is only read. So only the tag device must be writable.
     if !device.is_writable() {
         return Err(Error::new(ErrorKind::ReadOnly, "the tag device is not writable"));
     }
-    // The size is rounded down to whole sectors. The bytes after the last whole sector have no tag.
+    // The size is rounded down to whole sectors. The bytes after the last whole sector get no tag.
     let unit = if tags.is_some() { u64::from(options.interval.max(1)) } else { BLOCK_LEN };
     let size = data.size() / unit * unit;
     let journal = match options.mode {
@@ -189,7 +189,7 @@ fn lay_out(
             info.region
         )));
     }
-    // The requested values are checked here, before any of them is used as a divisor.
+    // The values that the caller requests are checked here, before one of them is used as a divisor.
     info.check().map_err(|field| {
         Error::invalid(match field {
             "interval" => format!("the interval is {} bytes, but it must be 512 or 4096", info.interval),
@@ -221,7 +221,7 @@ fn tag_all(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<()> {
     let (tagging, size) = (Tagging::new(info), info.kind.bytes());
-    // A chunk has so many sectors that their tuples fill whole blocks.
+    // The number of sectors in a chunk is chosen so that their tuples fill whole blocks.
     let chunk = CHUNK.max(info.tuples_per_block() * u64::from(info.interval));
     let mut content = Buffer::aligned(chunk as usize)?;
     let most = (chunk / u64::from(info.interval)) as usize * size;

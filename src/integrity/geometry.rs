@@ -1,4 +1,4 @@
-//! The positions of all parts of a tag area. A format and an open compute the positions from the same parameters.
+//! The positions of all parts of a tag area. They are computed from the same parameters when the area is created and when it is opened.
 
 use super::disk::{BLOCK, BLOCK_LEN, SEALED};
 use crate::error::{Error, Result};
@@ -7,11 +7,11 @@ use crate::protection::TupleKind;
 /// How data and tags are kept consistent after a crash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// A map records which regions are being written; after a crash these regions are read and tagged again. A crash can tear a write, as
-    /// on any disk.
+    /// A map records which regions are being written. After a crash, the sectors of these regions are read and get new tags. A crash can
+    /// tear a write, as on any disk.
     #[default]
     Bitmap,
-    /// Data and tags are first written to a journal. After a crash, a write is present completely and with its tags, or not at all.
+    /// Data and tags are first written to a journal. After a crash, either the whole write is present with its tags, or nothing of it.
     Journal,
 }
 
@@ -20,7 +20,7 @@ pub enum Mode {
 pub struct Info {
     /// The identity of the integrity device.
     pub uuid: [u8; 16],
-    /// The identity of the data device if it was stated, else zeros.
+    /// The identity of the data device. Zeros if the identity was not given.
     pub data_uuid: [u8; 16],
     /// The size of the data.
     pub data_size: u64,
@@ -28,23 +28,24 @@ pub struct Info {
     pub interval: u32,
     /// The kind of the tuple.
     pub kind: TupleKind,
-    /// How the device survives crashes.
+    /// How the device keeps data and tags consistent after a crash.
     pub mode: Mode,
-    /// The number of bytes of a region, which has one bit in the dirty map.
+    /// The number of bytes of a region. Each region has one bit in the dirty map.
     pub region: u64,
-    /// Whether the application tag counts generations.
+    /// Whether the application tag contains the generation of the sector's region.
     pub generations: bool,
-    /// The application tag, if the tag does not count generations.
+    /// The application tag, if it does not contain a generation.
     pub application: u16,
-    /// The length of the journal; 0 in bitmap mode.
+    /// The length of the journal in bytes; 0 in bitmap mode.
     pub journal: u64,
-    /// The start of the tag area: after the data on the same device, or 0 if the tags have a separate device.
+    /// The position of the tag area in bytes. It is after the data if both are on the same device, and 0 if the tags have a separate
+    /// device.
     pub area_start: u64,
 }
 
-/// The largest number of regions. Each region uses some bytes of memory while a device is open.
+/// The largest number of regions. While a device is open, each region uses some bytes of memory.
 pub(super) const MOST_REGIONS: u64 = 1 << 26;
-/// The length of the smallest journal.
+/// The shortest length of a journal.
 pub(super) const SMALLEST_JOURNAL: u64 = 64 << 10;
 
 impl Info {
@@ -85,7 +86,7 @@ impl Info {
         (BLOCK / self.kind.bytes()) as u64
     }
 
-    /// The largest number of sectors that one step discards. Their blocks of tags stay in memory during the step.
+    /// The largest number of sectors in one step of a discard. The blocks with their tags stay in memory during the step.
     pub(super) fn most_discarded(&self) -> u64 {
         64 * self.tuples_per_block()
     }
@@ -120,7 +121,7 @@ impl Info {
         self.tags_at() + self.tag_blocks() * BLOCK_LEN
     }
 
-    /// The position of the last copy of the superblock, in an area of `area_len` bytes.
+    /// The position of the last copy of the superblock. The area has `area_len` bytes.
     pub(super) fn last_at(&self, area_len: u64) -> u64 {
         self.area_start + area_len - BLOCK_LEN
     }
@@ -131,11 +132,11 @@ impl Info {
         self.journal_at() + self.journal + BLOCK_LEN - self.area_start
     }
 
-    /// Sets `data_size` to the largest size for which data and area fit on one device of `size` bytes. Returns the length of the space
-    /// after the data.
+    /// Sets `data_size` to the largest size for which data and area fit on one device of `size` bytes. Returns the number of bytes after
+    /// the data.
     pub(super) fn fit(&mut self, size: u64) -> Result<u64> {
-        // Each round shortens the data by the number of bytes by which data and area exceed the device. The area for less data is never
-        // longer, so the loop ends.
+        // Each iteration computes how many bytes data and area together exceed the device, and shortens the data by this number. The area
+        // never becomes longer when the data become shorter, so the loop ends.
         let usable = size / BLOCK_LEN * BLOCK_LEN;
         self.data_size = usable;
         for _ in 0..64 {
@@ -157,10 +158,10 @@ impl Info {
 
 /// The number of bits in a block of the map.
 pub(super) const REGIONS_PER_MAP_BLOCK: u64 = SEALED as u64 * 8;
-/// The number of counters in a block of generations.
+/// The number of counters in a block of the generations.
 pub(super) const GENERATIONS_PER_BLOCK: u64 = SEALED as u64 / 2;
 
-/// The default size of a region: the least size for which the map fits in one block, but at least 1 MiB.
+/// The default size of a region: the smallest size with which the map fits in one block, but at least 1 MiB.
 pub(super) fn default_region(data_size: u64) -> u64 {
     data_size.div_ceil(REGIONS_PER_MAP_BLOCK).next_power_of_two().max(1 << 20)
 }

@@ -1,8 +1,8 @@
-//! The journal. After a crash, a write is present completely and with its tags, or not at all.
+//! The journal. After a crash, either a whole write is present with its tags, or nothing of it.
 //!
-//! Writes that are submitted together form one record. The record is durable before any of these writes is carried out at its final
-//! position (home). The checksums of a record show whether it is complete. The first incomplete record ends the journal. When the ring of
-//! records is full, the contents of all records are made durable at home.
+//! Writes that are submitted together form one record. The record is durable before the first of these writes is made at its final position
+//! (home). Checksums show whether a record is complete; the journal ends before the first incomplete record. When the ring of records is
+//! full, the data and tags of all records are made durable at home, and the ring is emptied.
 
 use std::io::IoSlice;
 
@@ -27,14 +27,14 @@ use crate::sync::atomic::AtomicBool;
 use crate::sync::{Mutex, RwLock, RwLockReadGuard};
 use crate::units::{DevOffset, FsBlock};
 
-/// The largest number of data bytes of a record.
+/// The largest number of data bytes in a record.
 pub(super) const MOST_DATA: u64 = 1 << 20;
 /// The limit for the length of a record. The longest record contains a tuple of 16 bytes and an extent for each sector of 512 bytes.
 const LONGEST: u64 = 2 << 20;
-/// The number of heads before the ring. They are written alternately.
+/// The number of heads before the ring of records. The heads are written alternately.
 const HEADS: u64 = 2;
 
-/// A list that needs no allocation for the usual number of writes in a record.
+/// A list that allocates no memory for the usual number of writes in a record.
 pub(super) type Few<T> = SmallVec<[T; 4]>;
 
 /// A write of whole sectors.
@@ -50,7 +50,7 @@ impl Write<'_> {
     }
 }
 
-/// The destinations of the journal's writes: the data device, and the tags.
+/// The final positions of the data and tags in the journal: the data device, and the tags.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Home<'a> {
     pub(super) data: &'a dyn Device,
@@ -63,8 +63,8 @@ pub(super) struct Journal {
     area: Area,
     info: Info,
     ring: Mutex<Ring>,
-    /// A thread holds this lock shared until all writes of its record are home. A checkpoint acquires the lock exclusively, and so waits
-    /// for these threads.
+    /// A thread has a shared lock here until all writes of its record are at home. A checkpoint acquires an exclusive lock, so it waits for
+    /// these threads.
     gate: RwLock<()>,
     /// Whether the data device does not support discards.
     pub(super) no_discards: AtomicBool,
@@ -77,14 +77,14 @@ struct Ring {
     sequence: u64,
     position: u64,
     used: u64,
-    /// The index of the head that is written next.
+    /// The index of the head that the next checkpoint writes.
     head: u64,
     memory: Buffer,
-    /// Whether the device was closed. No record is written after that.
+    /// Whether the device was closed. After that, no record is written.
     closed: bool,
 }
 
-/// The number of records and of sectors that the opening of a journal has replayed.
+/// The numbers of records and of sectors that were replayed when the journal was opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Replayed {
     pub(super) records: u64,
@@ -96,7 +96,7 @@ pub(super) struct Replayed {
 pub(super) struct Extent {
     pub(super) sector: u64,
     pub(super) count: u64,
-    /// Whether the sectors were discarded and may have any content. The record of a discard contains no data.
+    /// Whether the sectors were discarded, so that they may have any content. The record of a discard contains no data.
     pub(super) discarded: bool,
 }
 
@@ -117,10 +117,10 @@ impl Journal {
         info.journal / BLOCK_LEN - HEADS
     }
 
-    /// The largest number of bytes of data in one record.
+    /// The largest number of data bytes in one record.
     pub(super) fn most(info: &Info) -> u64 {
-        // The data of a record use at most a quarter of the ring. Tuples and extents need less space than the data, so two records fit in
-        // the ring.
+        // The data of a record use at most a quarter of the ring. Its tuples and extents need less space than its data. So two records fit
+        // in the ring.
         (Self::blocks(info) * BLOCK_LEN / 4).min(MOST_DATA) / BLOCK_LEN * BLOCK_LEN
     }
 
@@ -130,7 +130,7 @@ impl Journal {
         area.write_sealed(&[0; SEALED], info.journal_at() + BLOCK_LEN, false)
     }
 
-    /// Opens the journal. `replay` is called with each record, in order.
+    /// Opens the journal. Calls `replay` with each record, in order.
     pub(super) fn open(
         area: &Area,
         info: &Info,
@@ -160,7 +160,7 @@ impl Journal {
                 .corrupt("both heads of the journal are damaged"));
         };
         let mut replayed = Replayed::default();
-        // Each record has at least one block, so the ring contains at most this many records.
+        // Each record has at least one block. So the number of blocks limits the number of records in the ring.
         for _ in 0..Self::blocks(info) {
             let found = match Self::read_record(area, info, sequence, position)? {
                 None if position != 0 => {
@@ -177,7 +177,7 @@ impl Journal {
             sequence += 1;
         }
         let memory = Buffer::aligned(0)?;
-        // A torn record of the last use may already have this sequence, so the sequence is skipped.
+        // A torn record that was written before the crash may already have this sequence, so the sequence is skipped.
         let (sequence, head) = (sequence + 1, (head + 1) % HEADS);
         let ring = Ring { sequence, position, used: 0, head, memory, closed: false };
         let (ring, gate) = (Mutex::new(ring), RwLock::default());
@@ -185,7 +185,7 @@ impl Journal {
         Ok((Self { area: area.clone(), info: *info, ring, gate, no_discards }, replayed))
     }
 
-    /// Reads the record at this position. `None` if there is no complete record with this sequence.
+    /// Reads the record at this position. Returns `None` if there is no complete record with this sequence.
     fn read_record(
         area: &Area,
         info: &Info,
@@ -215,7 +215,7 @@ impl Journal {
         if checksum(&bytes) != raw.checksum.get() || body != raw.body.get() {
             return Ok(None);
         }
-        // The checksums match, so the record was written with the invalid value.
+        // The checksums match. So the invalid value was already in the record when it was written.
         let bad =
             |field: &'static str| Err(place(at).field(field).corrupt("the value is not valid"));
         let behind = size_of::<RawRecord>();
@@ -246,7 +246,7 @@ impl Journal {
         Ok(Some(Record { bytes, extents: list, tuples, data: data as usize }))
     }
 
-    /// Appends a record, durably. Returns false if the ring has too little space.
+    /// Appends a record and makes it durable. Returns false if the ring has too little space.
     fn append(
         &self,
         extents: &[RawExtent],
@@ -303,9 +303,9 @@ impl Journal {
         let written = self.area.durability.write_durable(device, write);
         ring.sequence += 1;
         if let Err(error) = written {
-            // The failed write may have written the complete record. No other record may have the same sequence, because a replay would
-            // confuse the two records. So the ring counts as full, and the next record must wait for a checkpoint, which writes a head with
-            // a later sequence.
+            // The failed write may have written the whole record. A replay would confuse it with another record of the same sequence, so no
+            // other record may get this sequence. So the ring is marked as full. Before the next record, a checkpoint must then write a
+            // head with a later sequence.
             ring.used = all;
             return Err(error.context("write a record of the journal"));
         }
@@ -314,13 +314,13 @@ impl Journal {
         Ok(true)
     }
 
-    /// Makes all records durable at home, and empties the journal.
+    /// Makes the data and tags of all records durable at home, and empties the journal.
     pub(super) fn checkpoint(&self, home: Home<'_>) -> Result<()> {
         let _alone = self.gate.write();
         self.empty(home)
     }
 
-    /// Makes all records durable at home, empties the journal, and accepts no further record.
+    /// Makes the data and tags of all records durable at home, and empties the journal. After that, the journal accepts no record.
     pub(super) fn close(&self, home: Home<'_>) -> Result<()> {
         let _alone = self.gate.write();
         self.empty(home)?;
@@ -328,10 +328,10 @@ impl Journal {
         Ok(())
     }
 
-    /// Does the work of [`checkpoint`](Self::checkpoint). The caller must ensure that no thread is writing the contents of a record to
-    /// their final positions.
+    /// Does the work of [`checkpoint`](Self::checkpoint). The caller ensures that no thread is writing data or tags of a record to their
+    /// final positions.
     pub(super) fn empty(&self, Home { data, tags, durability }: Home<'_>) -> Result<()> {
-        // After a failed flush, the records must stay in the journal, because their data may be lost at home.
+        // After a failed flush, data at home may be lost. So the records must stay in the journal.
         durability.check()?;
         let mut ring = self.ring.lock();
         durability.flush_data(data)?;
@@ -349,8 +349,8 @@ impl Journal {
         RawExtent { sector: sector.into(), count: count.into() }
     }
 
-    /// Appends a record, and first empties the journal if it has too little space. The journal is not emptied again until the returned
-    /// guard is dropped.
+    /// Appends a record. If the journal has too little space, first empties it. Until the returned guard is dropped, the journal is not
+    /// emptied again.
     pub(super) fn enter(
         &self,
         home: Home<'_>,
@@ -378,14 +378,14 @@ fn write_head(area: &Area, info: &Info, head: u64, sequence: u64, position: u64)
         .context(|| "write the journal's head")
 }
 
-/// The checksum of a record with its checksum field set to 0.
+/// The checksum of a record, computed with its checksum field as 0.
 fn checksum(record: &[u8]) -> u32 {
     let at = std::mem::offset_of!(RawRecord, checksum);
     let sum = crc32c::crc32c_append(crc32c::crc32c(&record[..at]), &[0; 4]);
     crc32c::crc32c_append(sum, &record[at + 4..])
 }
 
-/// The error for a device that is opened read-only with a journal to replay.
+/// The error for a device that is opened read-only although its journal must be replayed.
 #[cold]
 pub(super) fn needs_replay() -> Error {
     Error::unsupported(

@@ -1,11 +1,11 @@
 //! Protection information for every sector of any device.
 //!
-//! An [`Integrity`] device uses a data device, and stores a tuple for each sector (the sector's tag) on a separate device, or in the tail
-//! of the data device. Reads are verified; writes update the tuples. If the data device returns changed data, or data of another position,
-//! the read fails with EILSEQ and returns no data.
+//! An [`Integrity`] device uses a data device. For each sector it stores a tuple (the sector's tag) on a separate device, or in the tail of
+//! the data device. A read verifies the data, and a write updates the tuples. If the data device returns changed data, or data of another
+//! position, the read fails with EILSEQ and returns no data.
 //!
-//! The device computes tuples from the memory of a request. This memory must not change while the request is in flight:
-//! [`Limits::stable_writes`] reports this rule, and the layers above obey it.
+//! The device computes tuples from the memory of a request, so this memory must not change while the request is in flight.
+//! [`Limits::stable_writes`] reports this rule, and ironmap's other layers obey it.
 //!
 //! | File | Subject |
 //! |---|---|
@@ -69,7 +69,7 @@ pub struct Integrity {
     checked: Arc<Checked>,
 }
 
-/// An open device and the report of its recovery.
+/// An open device, with the report of its recovery.
 #[derive(Clone, Debug)]
 pub struct Opened {
     /// The device.
@@ -79,8 +79,8 @@ pub struct Opened {
 }
 
 impl Integrity {
-    /// Opens the device that [`format()`] made, with its tags on `tags` or in the tail of `data`. The result is read-only if either device
-    /// is read-only.
+    /// Opens the device that [`format()`] created. Its tags are on `tags`, or in the tail of `data`. If either device is read-only, the
+    /// result is read-only too.
     ///
     /// # Errors
     /// `UnknownFormat` if there is no tag area; `Corrupt`, with block and field; `Unsupported`, with the feature's name; `Io`.
@@ -110,7 +110,7 @@ impl Integrity {
         area::Superblock::read(tags.unwrap_or(data), tags.is_none()).map(|found| found.info)
     }
 
-    /// The geometry.
+    /// The geometry of the device.
     #[must_use]
     pub fn info(&self) -> &Info {
         &self.checked.info
@@ -122,15 +122,16 @@ impl Integrity {
         self.checked.report.counts()
     }
 
-    /// Removes and returns the events since the last call, oldest first, and the number of older events that were dropped.
+    /// Returns the events since the last call, oldest first, and the number of older events that were dropped. The events are removed from
+    /// the device.
     #[must_use]
     pub fn take_events(&self) -> (Vec<Event>, u64) {
         self.checked.report.take_events()
     }
 
-    /// Compares all sectors with their tags. The device may be in use at the same time. `found` is called with each fault, `progress` with
-    /// the number of processed bytes and the number of all bytes. Tags in memory are also read from their device, because a write of these
-    /// tags may have been lost.
+    /// Compares all sectors with their tags. The device may be in use at the same time. `found` is called with each fault. `progress` is
+    /// called with the number of processed bytes and the total number of bytes. Tags that are in memory are also read from their device,
+    /// because a write of them may have been lost.
     ///
     /// # Errors
     /// `Io` if a device fails as a whole. Faults and unreadable sectors are not errors.
@@ -142,7 +143,7 @@ impl Integrity {
         scrub::scrub(&self.checked, found, progress)
     }
 
-    /// Writes all tags to their device, so that no recovery is needed. Writes are refused afterwards; reads still succeed.
+    /// Writes all tags to their device. The next open then needs no recovery. Later writes are refused; reads still succeed.
     ///
     /// # Errors
     /// `Busy` while writes are in flight; `Io`.
@@ -150,7 +151,7 @@ impl Integrity {
         self.checked.close()
     }
 
-    /// Writes whole sectors, at most as many bytes as one request may transfer.
+    /// Writes whole sectors. The number of bytes is at most the longest request.
     fn write_some(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
         let checked = &*self.checked;
         if let Some(journal) = &checked.journal {
@@ -179,7 +180,7 @@ impl Device for Integrity {
             self.checked.data.read_exact_at(buf, at)?;
             return self.checked.verify(at, buf, false);
         }
-        // A sector can only be verified as a whole, so all sectors that the range touches are read completely.
+        // Only a whole sector can be verified. So each sector that the range touches is read completely.
         let end = at.0 + buf.len() as u64;
         let mut done = at.0;
         while done < end {
@@ -200,7 +201,7 @@ impl Device for Integrity {
         let wrong =
             |mismatch: Mismatch| WrongTuple { sector: mismatch.sector, mismatch: Some(mismatch) };
         let (own, dropped) = self.checked.report.take_mismatches();
-        // If the data device has tuples itself, it numbers its wrong sectors in units of its own sectors.
+        // The data device may have tuples too. It then numbers its wrong sectors in units of its own sectors.
         let (below, dropped_below) = self.checked.data.take_wrong_tuples();
         (own.into_iter().map(wrong).chain(below).collect(), dropped + dropped_below)
     }
@@ -243,7 +244,7 @@ impl Device for Integrity {
         self.checked.flush()
     }
 
-    /// Discards whole sectors. Later reads return the data device's content, unverified until the sectors are written again.
+    /// Discards whole sectors. Until these sectors are written again, reads of them return the data device's content without verification.
     fn discard_within(&self, at: DevOffset, len: u64, _: InRange) -> Result<()> {
         if !self.checked.writable {
             return Err(Error::new(ErrorKind::ReadOnly, "the integrity device is read-only"));

@@ -1,4 +1,4 @@
-//! Opens an integrity device, and recovers it if it was not closed.
+//! Opens an integrity device. If the device was not closed, also recovers it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,17 +23,16 @@ use crate::sync::Mutex;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IntegrityOptions {
-    /// The number of bytes of tags in memory.
+    /// The number of bytes of tags that are kept in memory.
     pub cache: u64,
-    /// A flush clears the dirty map if this time has passed since the map was last cleared.
+    /// A flush clears the dirty map if it was last cleared at least this time ago.
     pub clean_after: Duration,
-    /// A flush that finds more dirty regions than this also clears the map.
+    /// A flush also clears the map if more than this number of regions are dirty.
     pub most_dirty: u32,
-    /// The identity of the data device, or zeros if the device has no identity. If it differs from the identity for which the tags were
-    /// created, the open fails.
+    /// The identity of the data device. Zeros if the device has no identity. If the tags were created for another identity, the open fails.
     pub data_uuid: [u8; 16],
-    /// Accept a data device with another identity. From then on, the tags belong to this device. Also let the recovery after a crash
-    /// continue after the following errors:
+    /// Accepts a data device with another identity. From then on, the tags belong to this device. A recovery after a crash then also
+    /// continues after the following errors:
     ///
     /// - the replay of the journal cannot write a sector;
     /// - the tags of a dirty region cannot be read;
@@ -54,7 +53,7 @@ impl Default for IntegrityOptions {
 }
 
 impl IntegrityOptions {
-    /// Creates options with 64 MiB of tags in memory, and a map that is cleared after ten seconds.
+    /// Creates options with 64 MiB for tags in memory, and with a map that is cleared after ten seconds.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -82,7 +81,8 @@ pub(super) fn open(
     let info = superblock.info;
     check(&*data, &info)?;
     let (data, _) = Finer::for_blocks(data, |_| Some(info.interval as usize));
-    // A tail is on the same device. A unit of this device may contain both data and tags, so one `Finer` must write both.
+    // If the tags are in the tail, data and tags are on one device, and a unit of this device may contain both. So one `Finer` must write
+    // both.
     let tag_device = match tail {
         true => Arc::clone(&data),
         false => Finer::for_blocks(tag_device, |_| Some(BLOCK)).0,
@@ -124,7 +124,7 @@ pub(super) fn open(
         journal,
         durability,
         report: Report::default(),
-        // A device that is dropped before its recovery is complete must not be marked as closed.
+        // If a device is dropped before its recovery is complete, it must not be marked as closed.
         writable: false,
         unverified,
         laziness: Laziness { after: options.clean_after, most: options.most_dirty },
@@ -138,19 +138,19 @@ pub(super) fn open(
     Ok((checked, recovered))
 }
 
-/// Reads the dirty map. The bad blocks include the blocks that cannot be read.
+/// Reads the dirty map. Blocks that cannot be read are counted as bad blocks too.
 fn read_map(area: &Area, info: &Info, crashed: bool, force: bool) -> Result<Found> {
     let mut refused = 0;
     let mut found = Regions::read(area, info, !crashed, &mut |error| {
         refused += 1;
-        // If the device was closed, the map is not needed, so an unreadable block of the map is accepted.
+        // If the device was closed, the map is not needed. So blocks of the map may be unreadable.
         if crashed && !force { Err(error.context(GIVE_UP)) } else { Ok(()) }
     })?;
     found.bad_blocks += refused;
     Ok(found)
 }
 
-/// Makes the tags of the dirty regions match the data, and clears the dirty map.
+/// Gives the sectors of dirty regions tags that match their data. Then clears the dirty map.
 fn retag_all(
     checked: &Checked,
     dirty: &[u32],
@@ -163,7 +163,7 @@ fn retag_all(
     checked.clean().context(|| "recover the dirty regions")
 }
 
-/// Opens the journal and replays its records into the data and the tags.
+/// Opens the journal. The replay writes the data and tags of its records.
 fn open_journal(
     area: &Area,
     mut replay: Replay<'_>,
@@ -183,8 +183,8 @@ fn open_journal(
     Ok(journal)
 }
 
-/// Compares the identity of the data device with the identity for which the tags were created. Returns true if another identity was
-/// accepted.
+/// Compares the identity of the data device with the identity for which the tags were created. Returns true if they differ and the options
+/// accept this.
 fn adopt(info: &mut Info, options: &IntegrityOptions) -> Result<bool> {
     let (made_for, now) = (info.data_uuid, options.data_uuid);
     if now == [0; 16] || made_for == now {
@@ -233,7 +233,7 @@ fn limits(data: &dyn Device, info: &Info) -> Limits {
         return limits;
     }
     let most = limits.max_transfer.min(Journal::most(info) as u32);
-    // A completed write is durable, because its record in the journal is durable.
+    // Each write has a durable record in the journal when it completes. So a completed write is durable.
     Limits {
         max_transfer: most,
         fua: true,

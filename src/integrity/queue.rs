@@ -1,8 +1,8 @@
-//! A queue that uses the data device's queue. Reads are verified when they are popped, and writes update the tags.
+//! The queue of an integrity device, which uses the data device's queue. A read is verified when it is popped. A write updates the tags.
 //!
-//! The data device's queue (the queue below) receives a bio and returns it unchanged. The bio contains everything that its completion
-//! needs, so a request needs no other memory. A write waits for another write only in journal mode. The other write then always belongs to
-//! a running thread, because [`commit`](DeviceQueue::commit) waits for the writes that it submits.
+//! The data device's queue (the queue below) receives a bio and later returns the same bio. The bio contains everything that its completion
+//! needs, so a request needs no other memory. A write waits for another write only in journal mode. This other write always belongs to a
+//! thread that is running, because [`commit`](DeviceQueue::commit) waits for the writes that it submits.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -24,9 +24,9 @@ use crate::units::DevOffset;
 pub(super) struct IntegrityQueue {
     below: AnyQueue,
     checked: Arc<Checked>,
-    /// Bios that completed without the queue below.
+    /// Completed bios that were not sent to the queue below.
     held: VecDeque<Done>,
-    /// Writes that wait for the next commit, in journal mode.
+    /// Writes that the next commit carries out, in journal mode.
     staged: Vec<Bio>,
     tuples: Tuples,
     depth: usize,
@@ -57,7 +57,7 @@ impl IntegrityQueue {
         Ok(())
     }
 
-    /// Writes the bytes of a write that have not been written yet.
+    /// Writes the bytes of a write that are not written yet.
     fn write_rest(
         &mut self,
         bufs: &[IoSlice<'_>],
@@ -70,7 +70,8 @@ impl IntegrityQueue {
             let rest = slices::cut(bufs, done..whole);
             let at = DevOffset(at.0 + done as u64);
             match self.write_below(&rest, at, flags) {
-                // A part of the data is already written. EAGAIN would mean that nothing was written, so the rest is written without NOWAIT.
+                // A part of the data is already written, so the request must not fail with EAGAIN, which means that nothing was written. So
+                // the rest is written without NOWAIT.
                 Err(Errno::EAGAIN) if done > 0 && flags.contains(BioFlags::NOWAIT) => {
                     return self.write_rest(bufs, at, done, flags - BioFlags::NOWAIT);
                 }
@@ -80,7 +81,7 @@ impl IntegrityQueue {
         Ok(())
     }
 
-    /// Writes to the data device only. The transfer may be short.
+    /// Writes only to the data device. The transfer may be short.
     #[inline]
     fn write_below(
         &mut self,
@@ -156,7 +157,7 @@ impl IntegrityQueue {
                 let bufs = slices(memory);
                 done.result = self.written(&bufs, at, done.result, flags);
             }
-            // A flush needs no further work here, because a call carries it out and not the queue below.
+            // The flush was carried out by a call, and not by the queue below. So no work remains.
             (BioOp::Flush, _) => {}
         }
         done
@@ -196,7 +197,7 @@ impl IntegrityQueue {
         self.held.push_back(Done { bio, result });
     }
 
-    /// Carries out staged writes. A record contains as many consecutive writes as fit and do not overlap.
+    /// Carries out staged writes. Consecutive writes share a record, as long as they fit in it and do not overlap.
     #[cold]
     fn commit_staged(&mut self) {
         let checked = Arc::clone(&self.checked);
@@ -240,7 +241,7 @@ impl IntegrityQueue {
         };
         match checked.write_together(journal, &writes, in_place) {
             Ok(results) => results,
-            // If one of the writes fails, none of them is carried out. Then each write is tried separately.
+            // An error means that none of the writes was carried out. So each write is tried separately.
             Err(_) if batch.len() > 1 => batch
                 .iter()
                 .flat_map(|bio| self.write_batch(checked, journal, std::slice::from_ref(bio)))
@@ -343,8 +344,8 @@ impl DeviceQueue for IntegrityQueue {
                 Err(errno) => self.hold(bio, Err(errno)),
             },
             BioOp::Flush => {
-                // The flush is a call, because this device cannot track a flush in flight in the queue below. If that flush failed, a
-                // concurrent second flush could still succeed.
+                // The flush is made by a call, because this device cannot follow a flush in flight in the queue below. If such a flush
+                // failed, another flush at the same time could still succeed.
                 let flushed = self.flush_now(Dev::OWN).map(|()| 0);
                 self.hold(bio, flushed);
             }
@@ -390,15 +391,15 @@ impl DeviceQueue for IntegrityQueue {
     }
 
     /// Carries out uncommitted writes, as other queues do. Waits for the writes in flight, because their sectors would otherwise stay
-    /// claimed for ever. If the queue below leaks bios, the content of their sectors may change at any time, so their regions stay dirty,
-    /// and the device stays in use.
+    /// claimed forever. If the queue below leaks bios, the content of their sectors may change at any time. So the regions of these sectors
+    /// stay dirty, and the device stays in use.
     fn drain(&mut self) -> Drained {
         if !self.staged.is_empty() {
             self.commit_staged();
         }
         self.held.clear();
         while self.below.in_flight() > 0 {
-            // If the wait fails, bios that the data device did not accept are among the completions.
+            // If the wait fails, the bios that the data device did not accept are returned as completions.
             let _ = self.below.wait(1);
             let mut any = false;
             while let Some(done) = self.below.pop() {
@@ -437,7 +438,7 @@ impl Drop for IntegrityQueue {
     }
 }
 
-/// Turns a transfer of zero bytes into an error, because a repetition would transfer nothing either.
+/// Replaces a transfer of zero bytes by an error, because a repetition would also transfer nothing.
 fn some(result: Result<usize, Errno>) -> Result<usize, Errno> {
     result.and_then(|count| if count == 0 { Err(Errno::EIO) } else { Ok(count) })
 }

@@ -1,5 +1,5 @@
-//! The recovery of a device that was not closed. It repeats the writes in the journal, and gives the sectors of dirty regions tags of their
-//! present content. After the recovery, data and tags agree.
+//! The recovery of a device that was not closed. It repeats the writes in the journal. It also gives the sectors of dirty regions tags of
+//! their present content. After the recovery, all data match their tags.
 
 use std::io::IoSlice;
 
@@ -15,35 +15,35 @@ use crate::device::Device;
 use crate::error::{Context, Result};
 use crate::units::DevOffset;
 
-/// The text that is added to an error that `--force` would ignore.
+/// The text that is added to an error that the recovery can skip with `--force`.
 pub(super) const GIVE_UP: &str =
     "refused (integrity open --force opens the device without this structure)";
 
-/// The report of a recovery at the opening of a device.
+/// The report of the recovery when a device was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// Whether the device had not been closed.
+    /// Whether the device was not closed before this open.
     pub crashed: bool,
-    /// The number of regions that were being written before the crash. All of their sectors were read. On a read-only device this is the
-    /// number of unverified regions.
+    /// The number of regions that were being written before the crash. The recovery has read all of their sectors. On a read-only device,
+    /// these regions are unverified.
     pub regions: u64,
-    /// The number of sectors of these regions whose tags did not match their content. They got new tags.
+    /// The number of sectors of these regions that did not match their tags. They got new tags.
     pub retagged: u64,
-    /// The number of sectors of these regions that could not be read, or whose tags could not be read. These sectors keep their tags.
+    /// The number of sectors of these regions that could not be read, or whose tags could not be read. They keep their tags.
     pub unreadable: u64,
     /// The number of records of the journal whose writes were repeated.
     pub records: u64,
     /// The number of sectors that these records wrote.
     pub replayed: u64,
-    /// The number of sectors of these records that could not be written and were skipped. They do not match their tags.
+    /// The number of sectors of these records that could not be written. They were skipped, and do not match their tags.
     pub lost: u64,
-    /// The number of blocks of the dirty map whose checksum did not match, or that could not be read. All of their regions counted as
+    /// The number of blocks of the dirty map that could not be read or did not match their checksums. All of their regions counted as
     /// dirty.
     pub bad_map_blocks: u64,
 }
 
 impl Recovered {
-    /// The report as lines of text. `written` states whether the device was opened for writing, and thus recovered.
+    /// The report as lines of text. `written` states whether the device was opened for writing. Only then was it recovered.
     #[must_use]
     pub fn notices(&self, written: bool) -> Vec<String> {
         let Self { regions, retagged, unreadable, records, replayed, lost, bad_map_blocks, .. } =
@@ -136,7 +136,7 @@ impl Replay<'_> {
         self.give_up(tagged)
     }
 
-    /// Counts a failed write of a sector as a lost sector, if the options permit this.
+    /// If the options permit it, counts the failed write of a sector as a lost sector.
     fn give_up(&mut self, done: Result<()>) -> Result<()> {
         match done {
             Err(_) if self.force => self.lost += 1,
@@ -146,7 +146,7 @@ impl Replay<'_> {
     }
 }
 
-/// Gives the sectors of a region tags for their present content.
+/// Gives the sectors of a region tags that match their present content.
 pub(super) fn retag(
     checked: &Checked,
     region: u32,
@@ -165,8 +165,7 @@ pub(super) fn retag(
         let content = &mut buffer[..len as usize];
         let whole = checked.data.read_exact_at(content, DevOffset(at)).is_ok();
         for (sector, data) in (at / interval..).zip(content.chunks_exact_mut(interval as usize)) {
-            // A sector that cannot be read keeps its tag until a write repairs the sector. A block of tags that cannot be read is tried
-            // only once.
+            // If a sector cannot be read, it keeps its tag until a write repairs it. The recovery tries only once to read a block of tags.
             if refused == Some(checked.tags.place(sector).0) {
                 recovered.unreadable += 1;
                 continue;
@@ -177,7 +176,8 @@ pub(super) fn retag(
             }
             let (block, index) = checked.tags.place(sector);
             let retagged = checked.tags.with(block, false, |slot| {
-                // The tag of a discarded sector matches any content. It is replaced, because the sector may have been written since.
+                // The tag of a discarded sector matches any content. It is replaced, because the sector may have been written after the
+                // discard.
                 let tuple = slot.tuple(index);
                 let fits = checked.tagging.fits(sector, data, &tuple)
                     && !checked.tagging.is_unwritten(sector, &tuple[..info.kind.bytes()]);

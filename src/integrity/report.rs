@@ -7,30 +7,30 @@ use crate::protection::Mismatch;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// The largest number of events that are stored until a caller takes them. If more occur, the oldest are dropped.
+/// The largest number of events that are stored until a caller takes them. If there are more, the oldest are dropped.
 const KEPT: usize = 1024;
 
 /// The counters since the device was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Sectors whose tag was wrong in a read and again in the repeated read.
+    /// Sectors that did not match their tag in a read, and again in the repeated read.
     pub mismatches: u64,
-    /// Sectors that were read again, because their data and tag did not agree at first.
+    /// Sectors that were read again, because they did not match their tag at first.
     pub retries: u64,
-    /// Sectors that were read without verification, because the device is read-only and their region was not recovered after a crash.
+    /// Sectors that were read without verification. The device is read-only, and their region was not recovered after a crash.
     pub unverified: u64,
-    /// Sectors that got a tag for their present content, because a write to them failed.
+    /// Sectors that got a tag of their present content, because a write to them failed.
     pub retagged: u64,
-    /// Sectors with several concurrent writes, which the last writer wrote again.
+    /// Sectors with several concurrent writes. The data of the last writer were written again.
     pub contested: u64,
 }
 
 /// An event of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A sector was read, and its tag was wrong twice.
+    /// A sector was read twice, and did not match its tag both times.
     Mismatch(Mismatch),
-    /// A write failed, and its sectors got tags for their present content.
+    /// A write failed, and its sectors got tags of their present content.
     Retagged {
         /// The first sector.
         sector: u64,
@@ -54,7 +54,7 @@ pub(super) struct Report {
 #[derive(Debug, Default)]
 struct Kept {
     events: VecDeque<Event>,
-    /// The number of dropped mismatches, and of other dropped events.
+    /// The number of mismatches that were dropped, and the number of other events that were dropped.
     dropped: [u64; 2],
 }
 
@@ -84,7 +84,8 @@ impl Report {
         kept.events.push_back(event);
     }
 
-    /// Removes and returns the mismatches among the events, oldest first, and the number of older mismatches that were dropped.
+    /// Returns the mismatches among the events, oldest first, and the number of older mismatches that were dropped. The returned events are
+    /// removed.
     pub(super) fn take_mismatches(&self) -> (Vec<Mismatch>, u64) {
         let mut kept = self.events.lock();
         let mut found = Vec::new();
@@ -99,7 +100,8 @@ impl Report {
         (found, dropped)
     }
 
-    /// Removes and returns the events since the last call, oldest first, and the number of older events that were dropped.
+    /// Returns the events since the last call, oldest first, and the number of older events that were dropped. The returned events are
+    /// removed.
     pub(super) fn take_events(&self) -> (Vec<Event>, u64) {
         let mut kept = self.events.lock();
         let dropped = std::mem::take(&mut kept.dropped);

@@ -16,22 +16,22 @@ use crate::units::DevOffset;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ScrubFinding {
-    /// A sector's data and tag disagree.
+    /// A sector does not match its tag.
     Mismatch(Mismatch),
-    /// Sectors that could not be verified, because a device refuses to read the sectors or their tags.
+    /// Sectors that could not be verified, because a device refuses to read them or their tags.
     Unreadable {
-        /// The device.
+        /// The device that refuses.
         half: Half,
         /// The first sector.
         sector: u64,
-        /// The number of sectors. For data, this is 1. For tags, it is the number of compared sectors whose tags are in the unreadable
-        /// block.
+        /// The number of sectors. It is 1 if the data device refuses. If the tag device refuses, it is the number of sectors to be compared
+        /// whose tags are in the unreadable block.
         count: u64,
         /// The errno of the device.
         errno: Errno,
     },
-    /// The map records that a region was written in a generation, but no sector has that generation, so the data and the tags of these
-    /// writes were lost.
+    /// The map records that a region was written in a generation, but no sector has a tag with this generation. So the data and the tags of
+    /// these writes were lost.
     LostWrites {
         /// The start of the region.
         at: DevOffset,
@@ -87,16 +87,16 @@ impl fmt::Display for Half {
 pub struct Scrubbed {
     /// The number of sectors that were compared with their tags.
     pub sectors: u64,
-    /// The number of discarded sectors, whose content may be anything.
+    /// The number of discarded sectors. Their content may be anything.
     pub discarded: u64,
-    /// The number of sectors whose data and tag disagree.
+    /// The number of sectors that do not match their tags.
     pub mismatches: u64,
-    /// The number of sectors that a device refuses to read, or whose tags a device refuses to read.
+    /// The number of sectors that could not be verified, because a device refuses to read them or their tags.
     pub unreadable: u64,
-    /// The number of sectors that were skipped, because their regions were being written at a crash and the device was opened read-only.
-    /// The next open for writing computes the tags of these sectors again.
+    /// The number of sectors that were skipped: their regions were being written at the time of a crash, and the device was opened
+    /// read-only. The next open for writing computes their tags again.
     pub skipped: u64,
-    /// The number of regions whose last writes are missing.
+    /// The number of regions whose last writes were lost.
     pub lost: u64,
 }
 
@@ -126,7 +126,7 @@ pub(super) fn scrub(
             at += len;
             progress(at, info.data_size);
         }
-        // If the region was written during the scrub, the generation may have changed.
+        // If the region was written during the scrub, its generation may have changed.
         let still = before.is_some() && checked.regions.stillness(region) == before;
         if info.generations && still && !of_now && checked.regions.has_trace(region) {
             scrub.scrubbed.lost += 1;
@@ -144,11 +144,11 @@ struct Scrub<'a> {
 }
 
 impl Scrub<'_> {
-    /// Checks contiguous sectors. Returns whether any of them may have this generation.
+    /// Checks contiguous sectors. Returns whether the tag of any of them may have this generation.
     fn chunk(&mut self, at: u64, content: &mut [u8], generation: u16) -> Result<bool> {
         let checked = self.checked;
         let (first, interval) = (checked.sector(at), checked.tagging.interval());
-        // If the whole range cannot be read, each sector is read separately.
+        // If the whole range cannot be read, the sectors are read one by one.
         let whole = checked.data.read_exact_at(content, DevOffset(at)).is_ok();
         let mut of_now = false;
         for piece in checked.tags.pieces(first, content.len() / interval) {
@@ -159,7 +159,7 @@ impl Scrub<'_> {
         Ok(of_now)
     }
 
-    /// Checks contiguous sectors whose tags are in one block. Returns whether any of them may have this generation.
+    /// Checks contiguous sectors whose tags are in one block. Returns whether the tag of any of them may have this generation.
     fn piece(
         &mut self,
         piece: Piece,
@@ -171,7 +171,7 @@ impl Scrub<'_> {
         let checked = self.checked;
         if let Err(error) = checked.tags.with(piece.block, false, |_| ()) {
             self.refused(Half::Tags, first, piece.count as u64, error)?;
-            // The tags cannot be read, so the region may contain the generation, and the generation is not reported as missing.
+            // The tags cannot be read. One of them may have the generation, so the generation is not reported as missing.
             return Ok(true);
         }
         let (interval, size) = (checked.tagging.interval(), checked.tagging.size());
@@ -200,8 +200,8 @@ impl Scrub<'_> {
         Ok(of_now)
     }
 
-    /// Compares tags in memory with the tags on the device, because a write of these tags may have been lost. `content` are the data of the
-    /// sectors. The unreadable sectors, whose numbers are in `unread`, are skipped.
+    /// Compares tags in memory with the tags on the device, because a write of these tags may have been lost. `content` contains the data
+    /// of the sectors. `unread` contains the numbers of unreadable sectors, which are skipped.
     fn stored(&mut self, piece: Piece, first: u64, content: &[u8], unread: &[u64]) -> Result<()> {
         let checked = self.checked;
         let (interval, size) = (checked.tagging.interval(), checked.tagging.size());
@@ -234,7 +234,7 @@ impl Scrub<'_> {
     /// Records that a device has refused to read sectors, or their tags.
     ///
     /// # Errors
-    /// Returns `error` if it concerns the whole device, because all other positions would fail too.
+    /// Returns `error` if it concerns the whole device. All other positions would then fail too.
     fn refused(&mut self, half: Half, sector: u64, count: u64, error: Error) -> Result<()> {
         match error.kind() {
             ErrorKind::Io(errno) if is_of_a_place(errno) => {
@@ -247,8 +247,8 @@ impl Scrub<'_> {
     }
 }
 
-/// Whether an errno of a block device concerns single sectors and not the whole device: ENODATA is an error of the medium, EILSEQ of the
-/// device's own protection information, EREMOTEIO of the target.
+/// Whether a block device's errno concerns only some sectors: ENODATA is an error of the medium, EILSEQ an error of the device's own
+/// protection information, EREMOTEIO an error of the target. Any other errno concerns the whole device.
 pub(super) fn is_of_a_place(errno: Errno) -> bool {
     matches!(errno, Errno::EIO | Errno::ENODATA | Errno::EILSEQ | Errno::EREMOTEIO)
 }

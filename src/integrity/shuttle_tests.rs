@@ -1,4 +1,5 @@
-//! Writers and readers of the same sectors, and a power cut at any moment, under schedules that a model checker chooses.
+//! Tests of threads that read and write the same sectors, with a power cut at any moment. A model checker chooses the order in which the
+//! threads run.
 
 use std::collections::BTreeSet;
 use std::io::IoSlice;
@@ -17,7 +18,7 @@ use crate::units::DevOffset;
 const SECTOR: u64 = 512;
 const SIZE: u64 = 16 << 10;
 
-/// A device in memory that lets other threads run between any two sectors of a request.
+/// A device in memory. Between any two sectors of a request, other threads may run.
 #[derive(Debug)]
 struct Slow(Arc<Ram>);
 
@@ -82,7 +83,7 @@ struct Model {
     device: Integrity,
 }
 
-/// Reads sectors and returns one byte of each. All bytes of a sector must be equal.
+/// Reads sectors, and returns the first byte of each. All bytes of a sector must be equal.
 fn sectors(device: &Integrity, first: u64, count: u64) -> Vec<u8> {
     let mut bytes = vec![0; (count * SECTOR) as usize];
     device.read_exact_at(&mut bytes, DevOffset(first * SECTOR)).unwrap();
@@ -106,7 +107,7 @@ impl Model {
         };
         let (below, beside) = (data.clone() as Arc<dyn Device>, tags.clone() as Arc<dyn Device>);
         format(&below, Some(&beside), &options, &mut |_, _| {}).unwrap();
-        // With these options, each access to a block of tags evicts another block, and every flush clears the map.
+        // These options make each access to a block of tags evict another block, and make every flush clear the map.
         let open = IntegrityOptions {
             cache: 0,
             clean_after: Duration::ZERO,
@@ -129,10 +130,10 @@ impl Model {
         assert!(found.iter().all(|fill| allowed.contains(fill)), "{found:?}");
     }
 
-    /// Cuts the power. After a recovery all sectors must match their tags. In journal mode no write to the sectors `stretch` (the first,
-    /// and their number) may be torn.
+    /// Cuts the power. After a recovery, all sectors must match their tags. `stretch` is a range of sectors: the first sector and their
+    /// number. In journal mode no write to this range may be torn.
     fn power_cut(&self, mode: Mode, stretch: (u64, u64)) {
-        // No other thread runs between these two snapshots.
+        // No other thread runs between the two snapshots.
         let (data, tags) = (Arc::new(self.data.snapshot()), Arc::new(self.tags.snapshot()));
         let device = Integrity::open(data, Some(tags)).unwrap().device;
         device.scrub(&mut |found| panic!("{found:?}"), &mut |_, _| {}).unwrap();
@@ -140,7 +141,8 @@ impl Model {
         assert!(mode == Mode::Bitmap || found.len() == 1, "a write is torn: {found:?}");
     }
 
-    /// Ends the model after all threads have ended. The device was closed, so it needs no recovery, and all sectors match their tags.
+    /// Ends the model after all threads have ended. The device was closed. So it must need no recovery, and all sectors must match their
+    /// tags.
     fn end(self) {
         let Self { data, tags, device } = self;
         drop(device);
@@ -150,7 +152,7 @@ impl Model {
     }
 }
 
-/// Runs threads on a new device until they have ended.
+/// Creates a device, and runs threads on it until they have ended.
 fn run(mode: Mode, generations: bool, threads: &[fn(&Model)]) {
     let model = Arc::new(Model::new(mode, generations));
     crate::sync::run(&model, threads);

@@ -1,9 +1,9 @@
 //! One block of tags in memory, and the writes in flight to its sectors.
 //!
-//! A write does not wait for another write to the same sector, because the other write may be in a queue that no thread polls. While a
-//! sector is being written, it may have its old data or the data of any of its writers; the tuples of all these data are kept in memory. If
-//! two writes overlap, the writer that completes last writes the sector again, without concurrent writes. So data and tag belong to the
-//! same write.
+//! A write does not wait for another write to the same sector, because no thread may be polling the queue of the other write. While a
+//! sector is being written, it may contain its old data or the data of any of its writers. The tuples of all these data are kept in memory.
+//! If two writes overlap, the writer that completes last writes the sector again, while no other write is in flight. So the data and the
+//! tag come from the same write.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ use crate::protection::TupleKind;
 /// The largest number of tuples in a block.
 const MOST: usize = BLOCK / 8;
 
-/// The tuples that a sector may have at a moment.
+/// The tuples that a sector may have at the moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Candidates {
     pub(super) tuples: SmallVec<[Packed; 2]>,
@@ -26,12 +26,13 @@ pub(super) struct Candidates {
     pub(super) busy: bool,
 }
 
-/// A sector to which several writes are in flight, or one write that overlapped with others.
+/// A sector to which several writes are in flight. It can also be a sector with one write in flight, if this write has overlapped with
+/// others.
 #[derive(Debug)]
 struct Contested {
     index: usize,
     writers: u32,
-    /// How often a writer has joined or left.
+    /// The number of times that a writer has joined or left.
     turns: u32,
     tuples: SmallVec<[Packed; 4]>,
 }
@@ -49,19 +50,19 @@ pub(super) enum Outcome {
 #[derive(Debug)]
 pub(super) struct TagBlock {
     kind: TupleKind,
-    /// The number of the block in this memory.
+    /// The number of the block of tags that is in this memory.
     pub(super) block: Option<u64>,
     pub(super) loading: bool,
     /// Whether the block is being written to the device.
     pub(super) writing: bool,
     pub(super) dirty: bool,
-    /// The number of changes of the block.
+    /// The number of changes of the block in memory.
     pub(super) changes: u64,
-    /// Whether the block was used after the last search for a block to evict passed it.
+    /// Whether the block was used since the search for a block to evict last examined it.
     pub(super) used: bool,
     pub(super) tuples: Buffer,
-    /// The tuples of the writes in flight, for the sectors whose bits in `busy` are set. If several writes to a sector are in flight, the
-    /// tuple is that of the newest write.
+    /// The tuples of the writes in flight. They are valid for the sectors whose bits in `busy` are set. If several writes to a sector are
+    /// in flight, its tuple belongs to the newest write.
     pending: Option<Box<[u8; BLOCK]>>,
     busy: [u64; MOST / 64],
     /// The number of writes in flight. The block stays in memory until all of them end.
@@ -87,7 +88,7 @@ impl TagBlock {
         })
     }
 
-    /// Whether another block may replace this block as soon as this block is not dirty.
+    /// Whether another block may replace this block. If this block is dirty, it must be written first.
     pub(super) fn is_free(&self) -> bool {
         self.pins == 0 && !self.loading && !self.writing
     }
@@ -109,7 +110,7 @@ impl TagBlock {
         self.changed();
     }
 
-    /// The tuples of a range, in order.
+    /// The tuples of a range of sectors, in order.
     #[inline]
     pub(super) fn tuples(&self, range: Range<usize>) -> &[u8] {
         &self.tuples[self.bytes(range)]
@@ -136,7 +137,7 @@ impl TagBlock {
         }
     }
 
-    /// The tuples that a sector may have now.
+    /// The tuples that a sector may have at the moment.
     pub(super) fn candidates(&self, index: usize) -> Candidates {
         let mut tuples = SmallVec::new();
         tuples.push(self.tuple(index));
@@ -181,7 +182,7 @@ impl TagBlock {
         }
     }
 
-    /// Ends a write. The writer must [resolve](Self::resolve) the returned sectors.
+    /// Ends a write. Returns the sectors that the writer must then [resolve](Self::resolve).
     #[inline]
     pub(super) fn end(&mut self, range: Range<usize>, outcome: Outcome) -> SmallVec<[usize; 2]> {
         if self.contested.is_empty() && outcome != Outcome::Unknown {
@@ -234,16 +235,16 @@ impl TagBlock {
         left
     }
 
-    /// How often a writer of a sector has joined or left while other writes were in flight. The last writer reads this number before it
-    /// reads or rewrites the sector.
+    /// The number of times that a writer of this sector has joined or left while other writes were in flight. The last writer calls this
+    /// function before it reads or rewrites the sector.
     pub(super) fn turns(&self, index: usize) -> u32 {
         let found = self.contested.iter().find(|contested| contested.index == index);
         found.map_or(0, |contested| contested.turns)
     }
 
-    /// Sets the tuple that the last writer has determined for the sector, if no writer has joined or left since [`turns`](Self::turns)
-    /// returned `turns`. With `None` the content is unknown, and the tag is unchanged. Returns false if another writer has joined and ended
-    /// since then, because it is unknown which of the two wrote last.
+    /// Sets the tuple that the last writer has computed for the sector. It is set only if no writer has joined or left since
+    /// [`turns`](Self::turns) returned `turns`. `None` means that the content is unknown; the tag is then unchanged. Returns false if
+    /// another writer has joined and ended since then, because either of the two may have written last.
     #[must_use]
     pub(super) fn resolve(&mut self, index: usize, tuple: Option<Packed>, turns: u32) -> bool {
         let found = self.contested.iter().position(|contested| contested.index == index);
@@ -269,7 +270,7 @@ impl TagBlock {
     }
 }
 
-/// The words of a bit set that a range touches, and the bits of the range in each word.
+/// Returns the words of a bit set that contain bits of a range, and for each word the bits of the range.
 #[inline]
 fn words(range: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
     (range.start / 64..range.end.div_ceil(64)).map(move |word| {
@@ -294,7 +295,7 @@ mod tests {
         TagBlock::new(TupleKind::T10).unwrap()
     }
 
-    /// After a claim of any range, exactly the sectors of the range are busy.
+    /// After a range was claimed, the sectors of the range are busy, and no other sectors.
     #[test]
     fn a_range_is_busy_where_it_was_claimed() {
         for start in [0, 1, 62, 63, 64, 65, 127, 300] {
@@ -315,7 +316,8 @@ mod tests {
         }
     }
 
-    /// While writes are in flight, the sector may have its old data or the data of any write. The last writer resolves the sector.
+    /// While writes are in flight, the sector may contain its old data or the data of any of these writes. The last writer resolves the
+    /// sector.
     #[test]
     fn of_writers_that_met_the_last_one_resolves() {
         let mut slot = slot();
@@ -330,19 +332,19 @@ mod tests {
         assert!(slot.end(7..8, Outcome::Written).is_empty());
         assert!(slot.end(7..8, Outcome::Written).is_empty());
         assert_eq!(slot.end(7..8, Outcome::Written)[..], [7]);
-        // Another writer joins before the last writer has resolved the sector. The new writer resolves it instead.
+        // Another writer joins before the last writer has resolved the sector. The new writer must then resolve it.
         let turns = slot.turns(7);
         slot.claim(7..8, &[4; 8]);
         assert!(slot.resolve(7, Some(tuple(3)), turns));
         slot.pins -= 1;
         assert!(slot.is_busy(7) && slot.candidates(7).tuples.contains(&tuple(3)));
         assert_eq!(slot.end(7..8, Outcome::Written)[..], [7]);
-        // Another writer joins and ends before the last writer resolves the sector. It is unknown whose data the sector has.
+        // Another writer joins and ends before the last writer resolves the sector. The sector may contain the data of either writer.
         let turns = slot.turns(7);
         slot.claim(7..8, &[5; 8]);
         assert!(slot.end(7..8, Outcome::Written).is_empty());
         assert!(!slot.resolve(7, Some(tuple(4)), turns) && slot.is_busy(7));
-        // It is also unknown if the other writer had joined before the last writer called `turns`.
+        // The same applies if the other writer joined before the last writer called `turns`.
         slot.claim(7..8, &[6; 8]);
         let turns = slot.turns(7);
         assert!(slot.end(7..8, Outcome::Written).is_empty());
@@ -353,7 +355,8 @@ mod tests {
         assert_eq!((slot.tuple(7), slot.is_busy(7), slot.is_free()), (tuple(4), false, true));
     }
 
-    /// The sectors of a failed write must be read, because their content is unknown. A write that wrote nothing does not change the tags.
+    /// After a failed write, the sectors must be read, because their content is unknown. A write that wrote nothing does not change the
+    /// tags.
     #[test]
     fn the_tags_of_a_writer_depend_on_its_end() {
         let mut slot = slot();

@@ -1,4 +1,4 @@
-//! The tuple that a sector of a device must have, for its data and its position.
+//! Computes and checks the tuples of a device's sectors. A tuple depends on the data and the position of its sector.
 
 use smallvec::SmallVec;
 
@@ -8,20 +8,20 @@ use crate::protection::{Interval, Mismatch, Protection, TupleKind};
 /// The longest tuple in bytes.
 pub(super) const LONGEST: usize = 16;
 
-/// A tuple in its stored form, padded with zeros.
+/// A tuple in the form in which it is stored, followed by zeros up to the longest length.
 pub(super) type Packed = [u8; LONGEST];
 
-/// Memory for the tuples of one write. It is reused for the next write.
+/// Memory for the tuples of one write. The next write uses it again.
 #[derive(Debug, Default)]
 pub(super) struct Tuples(pub(super) SmallVec<[u8; LONGEST]>);
 
-/// How the sectors of a device are tagged.
+/// The method by which a device's sectors are tagged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tagging {
     pub(super) protection: Protection,
     /// log2 of the sector's size.
     pub(super) shift: u32,
-    /// The application tag of every sector; `None` if the tag counts generations.
+    /// The application tag of every sector. `None` if the application tag is a generation.
     application: Option<u16>,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Tagging {
 #[inline]
 pub(super) fn load(kind: TupleKind, bytes: &[u8]) -> Packed {
     let mut tuple = [0; LONGEST];
-    // The lengths are constants, so the compiler generates no function calls for these copies.
+    // The lengths are constants, so the compiler copies without a function call.
     match kind {
         TupleKind::T10 => tuple[..8].copy_from_slice(&bytes[..8]),
         TupleKind::Nvme64 => tuple.copy_from_slice(&bytes[..16]),
@@ -59,7 +59,7 @@ impl Tagging {
         self.protection.kind.bytes()
     }
 
-    /// Writes the tuples of consecutive sectors. `generation` is their application tag if it counts generations.
+    /// Writes the tuples of consecutive sectors. If application tags are generations, `generation` is the application tag.
     #[inline]
     pub(super) fn encode(&self, first: u64, data: &[u8], generation: u16, tuples: &mut [u8]) {
         let application = self.application.unwrap_or(generation);
@@ -73,7 +73,7 @@ impl Tagging {
         tuple
     }
 
-    /// The tuple of a discarded sector, which permits any content.
+    /// The tuple that marks a sector as discarded. It matches any content.
     pub(super) fn unwritten(&self, sector: u64, generation: u16) -> Packed {
         let mut tuple = [0; LONGEST];
         let application = self.application.unwrap_or(generation);
@@ -81,27 +81,27 @@ impl Tagging {
         tuple
     }
 
-    /// Whether a tuple is the tuple that permits any content.
+    /// Whether a tuple marks its sector as discarded.
     #[cold]
     pub(super) fn is_unwritten(&self, sector: u64, tuple: &[u8]) -> bool {
         let generation = self.protection.applications(tuple).next().unwrap_or(0);
         self.unwritten(sector, generation)[..self.size()] == *tuple
     }
 
-    /// Checks that tuples match these data at this position.
+    /// Checks that these data, at this position, match their tuples.
     #[inline]
     pub(super) fn verify(&self, first: u64, data: &[u8], tuples: &[u8]) -> Result<(), Mismatch> {
         self.protection.verify(data, tuples, first, self.application)
     }
 
-    /// Checks that tuples match these data at this position, or permit any data.
+    /// Checks that these data, at this position, match their tuples. A sector that is marked as discarded matches any data.
     #[inline]
     pub(super) fn check(&self, first: u64, data: &[u8], tuples: &[u8]) -> Result<(), Mismatch> {
         self.verify(first, data, tuples)
             .or_else(|mismatch| self.check_behind(mismatch, first, data, tuples))
     }
 
-    /// Returns the first mismatch of a sector that is not discarded. A discarded sector may have any content.
+    /// Returns the first mismatch. A sector that is marked as discarded has no mismatch, because it may have any content.
     #[cold]
     fn check_behind(
         &self,
@@ -125,7 +125,7 @@ impl Tagging {
         }
     }
 
-    /// Whether a tuple matches a sector's data, or permits any data.
+    /// Whether a sector's data match its tuple, or the tuple marks the sector as discarded.
     #[inline]
     pub(super) fn fits(&self, sector: u64, data: &[u8], tuple: &Packed) -> bool {
         self.check(sector, data, &tuple[..self.size()]).is_ok()

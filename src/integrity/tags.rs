@@ -1,7 +1,7 @@
-//! The tags in memory: a bounded cache of the area's tag blocks.
+//! The tags in memory: a cache of the area's tag blocks, of limited size.
 //!
-//! The cache is divided into shards, each with one lock. A lock is held only while tuples are read or set, never during a device request. A
-//! thread that reads or writes a block does this in one call, so other threads may wait for the end of that call.
+//! The cache is divided into shards, each with one lock. The lock of a shard is locked only while tuples are read or set, and never during
+//! a request to the device. A thread reads or writes a block within one call, so other threads may wait for the end of this call.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -19,7 +19,8 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::units::DevOffset;
 
 const SHARDS: usize = 64;
-/// The number of failed writes of dirty blocks after which the cache grows, instead of evicting a block for a new block.
+/// The number of writes of dirty blocks that may fail while a slot is searched for. After that, the cache grows instead of evicting a
+/// block.
 const REFUSED: u32 = 4;
 
 /// Consecutive sectors whose tuples are in one block.
@@ -47,7 +48,7 @@ pub(super) struct Tags {
     start: u64,
     per_block: u64,
     blocks: u64,
-    /// The usual limit of the number of blocks in a shard. A shard exceeds the limit if no block can be evicted.
+    /// The usual largest number of blocks in a shard. If no block can be evicted, the shard may contain more.
     most: usize,
     shards: Box<[Shard]>,
 }
@@ -55,7 +56,7 @@ pub(super) struct Tags {
 #[derive(Debug)]
 struct Shard {
     state: Mutex<Slots>,
-    /// This condition is signalled when a block was loaded or written, or when a write has ended and a thread waits for its end.
+    /// Signalled when a block was read or written. Also signalled when a write has ended for which a thread waits.
     changed: Condvar,
 }
 
@@ -67,7 +68,7 @@ struct Slots {
     waiting: u32,
 }
 
-/// The ways to free a slot for another block.
+/// Which slot can be used for another block.
 enum Victim {
     Free(usize),
     Dirty(usize),
@@ -110,13 +111,13 @@ impl Tags {
         }
     }
 
-    /// The pieces of a range of sectors.
+    /// Splits a range of sectors into pieces, each of which has its tuples in one block.
     #[inline]
     pub(super) fn pieces(&self, first: u64, count: usize) -> impl Iterator<Item = Piece> + use<> {
         let (per_block, mut before) = (self.per_block, 0);
         std::iter::from_fn(move || {
             let sector = first + before as u64;
-            // The number of tuples in a block is a power of two, so a mask computes the index.
+            // The number of tuples in a block is a power of two. So the index is computed with a mask.
             let index = (sector & (per_block - 1)) as usize;
             let len = (per_block as usize - index).min(count - before);
             let block = sector >> per_block.trailing_zeros();
@@ -126,7 +127,7 @@ impl Tags {
         })
     }
 
-    /// The block that contains the tuple of a sector, and the index in it.
+    /// The block that contains the tuple of a sector, and the index of the tuple in the block.
     pub(super) fn place(&self, sector: u64) -> (u64, usize) {
         (sector / self.per_block, (sector % self.per_block) as usize)
     }
@@ -135,7 +136,7 @@ impl Tags {
         &self.shards[block as usize % SHARDS]
     }
 
-    /// Calls `work` with a block, which is first read from the device if it is not in memory. With `nowait` the call fails with
+    /// Calls `work` with a block. If the block is not in memory, it is first read from the device. If `nowait` is set, the call fails with
     /// EAGAIN instead of reading.
     ///
     /// # Errors
@@ -159,7 +160,7 @@ impl Tags {
         Ok(work(slot))
     }
 
-    /// Calls `work` with a block at the end of a write, and wakes the threads that wait for that end.
+    /// Calls `work` with a block at the end of a write, and wakes the threads that wait for this end.
     #[inline]
     pub(super) fn end<R>(&self, block: u64, work: impl FnOnce(&mut TagBlock) -> R) -> Option<R> {
         let shard = self.shard(block);
@@ -172,7 +173,7 @@ impl Tags {
         Some(result)
     }
 
-    /// Begins a write. Waits while another write is in flight to any of these sectors.
+    /// Begins a write. While another write to any of these sectors is in flight, waits.
     pub(super) fn claim_exclusively(&self, piece: Piece, tuples: &[u8]) -> Result<()> {
         let shard = self.shard(piece.block);
         let mut state = shard.state.lock();
@@ -186,7 +187,7 @@ impl Tags {
         }
     }
 
-    /// The slot of a block. The block is read from the device if necessary.
+    /// Returns the slot of a block. If the block is not in memory, reads it from the device.
     #[cold]
     fn load(&self, shard: &Shard, state: &mut MutexGuard<'_, Slots>, block: u64) -> Result<usize> {
         if block >= self.blocks {
@@ -204,7 +205,7 @@ impl Tags {
             }
             match state.victim(self.most) {
                 Victim::Free(at) => break at,
-                // If the block cannot be written, it stays in memory. That is not an error of this call.
+                // If the block cannot be written, it stays in memory, and this call does not fail.
                 Victim::Dirty(at) if refused < REFUSED => {
                     refused += u32::from(self.write_slot(shard, state, at).is_err());
                 }
@@ -262,8 +263,8 @@ impl Tags {
         written.context(|| format!("write tag block {block}"))
     }
 
-    /// The content of a block on the device, if it differs from the block in memory. A write of the block was then lost, or the device has
-    /// changed the block. A block that changes during the call is not compared.
+    /// Returns the content of a block on the device, if it differs from the block in memory. In this case a write of the block was lost, or
+    /// the device has changed the block. If the block changes in memory during the call, it is not compared.
     ///
     /// # Errors
     /// The errors of the tag device.
@@ -292,7 +293,7 @@ impl Tags {
         Ok(differs.then_some(stored))
     }
 
-    /// Writes to the device all blocks that were changed before the call, without a flush.
+    /// Writes all blocks to the device that were changed before the call. Does not flush the device.
     ///
     /// # Errors
     /// The errors of the tag device. The next call repeats a failed write.

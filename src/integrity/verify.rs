@@ -1,4 +1,4 @@
-//! The verification of sectors that were read.
+//! Verifies sectors that were read.
 
 use std::ops::DerefMut;
 use std::time::{Duration, Instant};
@@ -11,15 +11,15 @@ use crate::error::{Errno, Error, Result};
 use crate::protection::Mismatch;
 use crate::units::DevOffset;
 
-/// The number of tuples that are copied from a block at a time.
+/// The number of tuples that are copied from a block in one step.
 const BATCH: usize = 32;
 
-/// The longest time for which a sector that is being written is read repeatedly, until it matches the tuple of a writer. No device takes
-/// longer for a write.
+/// A sector that is being written is read repeatedly, until it matches the tuple of a writer. This is the longest time for these reads. No
+/// write of a device takes longer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Checked {
-    /// Verifies a read. A sector that does not match its tag is read again into `data`.
+    /// Verifies a read. If a sector does not match its tag, it is read again into `data`.
     ///
     /// # Errors
     /// EILSEQ with the first wrong sector; the errors of the tag device. With `nowait`, EAGAIN if the tags are not in memory.
@@ -64,7 +64,8 @@ impl Checked {
         failed.map_or(Ok(()), |mismatch| Err(wrong(Failed::Mismatch(mismatch))))
     }
 
-    /// Checks each sector of a batch after the batch did not match. All wrong sectors are counted, and the first is returned.
+    /// Checks each sector of a batch separately, after the whole batch did not match. All wrong sectors are counted, and the first is
+    /// returned.
     #[cold]
     fn verify_each(&self, first: u64, data: &mut [u8], tuples: &[u8]) -> Result<Option<Mismatch>> {
         let sectors = data.chunks_exact_mut(self.tagging.interval());
@@ -82,7 +83,7 @@ impl Checked {
         Ok(failed)
     }
 
-    /// Verifies a read into buffers that were filled one after the other. A sector that does not match is read again.
+    /// Verifies a read into several buffers, which were filled one after the other. If a sector does not match, it is read again.
     pub(super) fn verify_vectored<B: DerefMut<Target = [u8]>>(
         &self,
         at: DevOffset,
@@ -110,7 +111,7 @@ impl Checked {
         Ok(())
     }
 
-    /// Verifies the sectors of clean regions, and counts the sectors of other regions.
+    /// Verifies the sectors of regions that are not dirty, and counts the sectors of dirty regions as unverified.
     #[cold]
     fn verify_clean(&self, at: DevOffset, data: &mut [u8]) -> Result<()> {
         let interval = self.tagging.interval();
@@ -125,8 +126,8 @@ impl Checked {
         Ok(())
     }
 
-    /// Checks a sector again that did not match its tag. The sector may have been written since the read, a write to it may be in flight,
-    /// or its content is wrong.
+    /// Checks again a sector that did not match its tag. There are three possible reasons: the sector was written after the read, a write
+    /// to it is in flight, or its content is wrong.
     #[cold]
     fn verify_again(&self, sector: u64, data: &mut [u8]) -> Result<(), Failed> {
         let (block, index) = self.tags.place(sector);
@@ -161,7 +162,7 @@ impl Checked {
         }
     }
 
-    /// The mismatch of a sector that was read, if there is one.
+    /// Returns the mismatch of a sector that was read. `None` if the sector matches its tag.
     ///
     /// # Errors
     /// The errors of the devices.
@@ -177,13 +178,13 @@ impl Checked {
         }
     }
 
-    /// A sector's tag.
+    /// The tag of a sector.
     pub(super) fn tuple_of(&self, sector: u64) -> Result<Packed> {
         let (block, index) = self.tags.place(sector);
         self.tags.with(block, false, |slot| slot.tuple(index))
     }
 
-    /// Reads a sector into memory that no other code can reach.
+    /// Reads a sector into memory that no other code can access.
     pub(super) fn read_sector(&self, sector: u64) -> Result<Buffer> {
         let mut buffer = Buffer::aligned(self.tagging.interval())?;
         self.data.read_exact_at(&mut buffer, DevOffset(sector << self.tagging.shift))?;
@@ -191,7 +192,7 @@ impl Checked {
     }
 }
 
-/// The reason why the verification of a sector failed.
+/// The reason why a sector could not be verified.
 enum Failed {
     Mismatch(Mismatch),
     Other(Error),

@@ -1,25 +1,25 @@
-//! The complete map of a file in memory. The map is immutable, and the cost of a lookup does not grow with the number of extents.
+//! The whole map of a file, in memory. The map is immutable. The cost of a lookup does not grow with the number of extents.
 
 use std::ops::Range;
 
 use super::{Iomap, IomapDevice, IomapFlags, IomapType};
 use crate::units::{BlockSize, DevOffset, FileBlock, FilePos, FsBlock};
 
-/// The content of an extent's blocks.
+/// What the blocks of an extent contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExtentState {
     /// The blocks contain data.
     Written,
     /// The blocks are allocated and were never written.
     Unwritten,
-    /// The current copy of the data is in the journal. The start of the extent is a block of the journal.
+    /// The current data are in the journal. The start of the extent is a block of the journal.
     Journal,
-    /// The current copy of the data is not on the device in this form: [`read_inline`](super::MapFile::read_inline) returns the data. The
-    /// start of the extent is the block to which the data belong.
+    /// The current data are not on the device in this form. [`read_inline`](super::MapFile::read_inline) returns them. The start of the
+    /// extent is the block to which they belong.
     Memory,
 }
 
-/// Consecutive blocks of a file that lie consecutively on the device.
+/// Consecutive blocks of a file that are also consecutive on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// The first block in the file.
@@ -28,19 +28,19 @@ pub struct Extent {
     pub start: FsBlock,
     /// The number of blocks; never 0.
     pub len: u32,
-    /// The content of its blocks.
+    /// What the blocks contain.
     pub state: ExtentState,
 }
 
 impl Extent {
-    /// The first block of the file after the extent.
+    /// The first block of the file that is after the extent.
     #[must_use]
     #[inline(always)]
     pub fn end(&self) -> FileBlock {
         FileBlock(self.first.0 + u64::from(self.len))
     }
 
-    /// The part of the extent within a range of the file's blocks.
+    /// The part of the extent that is within a range of the file's blocks.
     pub(crate) fn within(&self, range: &Range<FileBlock>) -> Option<Self> {
         let first = self.first.max(range.start);
         let end = self.end().min(range.end);
@@ -79,14 +79,15 @@ impl Extent {
     }
 }
 
-/// A sorted, merged list of extents with an index over the file's blocks.
+/// A sorted list of extents, in which contiguous extents are merged, with an index of the file's blocks.
 ///
 /// The file is divided into chunks of equal size, about as many as there are extents. For each chunk, the index contains a copy of the
-/// first extent that ends past the start of the chunk. In a large map each step of a search is a cache miss. So a lookup first reads index
-/// entries whose address it can compute directly: the entry of the chunk that contains the block, and then the adjacent entry of the next
-/// chunk. Only the following lookups search the list of extents: for an extent that follows another extent in the same chunk, for a hole,
-/// and for content other than written data. If a chunk contains many extents, a binary search within the chunk limits the cost. The memory
-/// is 24 bytes for an extent, and 10 to 20 bytes for an extent in the index.
+/// first extent that ends past the start of the chunk. In a large map each step of a search is a cache miss. So a lookup first reads two
+/// index entries whose addresses it can compute: the entry of the chunk that contains the block, and the entry of the next chunk. In most
+/// cases the block is in the extent of one of these entries. Otherwise the lookup searches the list of extents. This is necessary for an
+/// extent that follows another extent in the same chunk, for a hole, and for content other than written data. The search is a binary search
+/// within the chunk, which limits the cost if a chunk contains many extents. For each extent, the list needs 24 bytes, and the index needs
+/// 10 to 20 bytes.
 #[derive(Debug)]
 pub struct ExtentMap {
     size: BlockSize,
@@ -95,23 +96,24 @@ pub struct ExtentMap {
     index: Box<[Chunk]>,
 }
 
-/// The first extent that ends past a chunk's start.
+/// The first extent that ends after the start of a chunk.
 #[derive(Clone, Copy, Debug)]
 struct Chunk {
     /// The index of the extent in the list.
     at: u32,
-    /// The length of the extent if the fields below describe it, otherwise 0.
+    /// The length of the extent. 0 if the fields below do not describe the extent.
     len: u32,
-    /// The low half of the extent's first block in the file.
+    /// The number of the extent's first block in the file, lower half.
     first: u32,
-    /// The low and the high half of the extent's first block on the device. A `u64` would make the chunk 24 bytes long, not 20.
+    /// The number of the extent's first block on the device: lower half, then upper half. With a `u64` the chunk would have 24 bytes
+    /// instead of 20.
     start: [u32; 2],
 }
 
 impl Chunk {
-    /// The largest number of blocks in a chunk, and in an extent of the index. With this limit, a block of the chunk or of the previous
-    /// chunk is less than 2^31 blocks from the start of an extent that reaches into the chunk. So the low halves of the two block numbers
-    /// show which is larger.
+    /// The largest number of blocks in a chunk, and in an extent that is described in the index. With this limit, the first block of such
+    /// an extent is less than 2^31 blocks from any block of its chunk and of the previous chunk. So the lower halves of two block numbers
+    /// are enough to compare them.
     const LONGEST: u64 = 1 << 29;
 
     fn new(at: usize, extent: &Extent, blocks: Range<u64>) -> Self {
@@ -127,7 +129,7 @@ impl Chunk {
         }
     }
 
-    /// The mapping of the extent, if the extent contains the block and is described here.
+    /// The mapping of the extent, if the extent is described here and contains the block.
     #[inline(always)]
     fn iomap(&self, block: FileBlock, size: BlockSize) -> Option<Iomap> {
         let within = (block.0 as u32).wrapping_sub(self.first);
@@ -144,7 +146,7 @@ impl Chunk {
 }
 
 impl ExtentMap {
-    /// Builds the map of extents, which must be in order.
+    /// Builds the map from extents, which must be in order.
     ///
     /// # Errors
     /// Returns the first extent that begins before the end of the previous one.
@@ -152,7 +154,7 @@ impl ExtentMap {
         if let Some(pair) = extents.windows(2).find(|pair| pair[1].first < pair[0].end()) {
             return Err(pair[1]);
         }
-        // The extents are merged in place: a second list would double the memory of a hostile map.
+        // The extents are merged in their own list. A second list would double the memory that the map of a hostile image can use.
         extents.dedup_by(|next, last| {
             let merges = last.precedes(next);
             if merges {
@@ -185,7 +187,7 @@ impl ExtentMap {
         &self.extents
     }
 
-    /// The mapping that contains a position. After the last extent there is an endless hole.
+    /// Returns the mapping that contains a position. After the last extent there is an endless hole.
     #[must_use]
     #[inline(always)]
     pub fn lookup(&self, pos: FilePos) -> Iomap {
@@ -201,8 +203,8 @@ impl ExtentMap {
         if let Some(iomap) = next.and_then(|next| next.iomap(block, self.size)) {
             return iomap;
         }
-        // The list is searched from the first extent of this chunk to the first extent of the next chunk. This part contains the extent of
-        // the block, or else the first extent after the block.
+        // The search covers the extents from the first extent of this chunk to the first extent of the next chunk. It finds the extent that
+        // contains the block, or the first extent after the block.
         let of =
             |chunk: Option<&Chunk>| chunk.map_or(self.extents.len(), |chunk| chunk.at as usize);
         let (low, high) = (of(self.index.get(number)), of(next));
@@ -238,7 +240,7 @@ mod tests {
         Extent { first: FileBlock(first), start: FsBlock(start), len, state: ExtentState::Written }
     }
 
-    /// The result of a linear search in the extents.
+    /// Returns the mapping that a linear search in the extents finds.
     fn walk(extents: &[Extent], block: u64) -> Iomap {
         let at = extents.iter().position(|extent| block < extent.end().0);
         let after = at.map(|at| extents[at]);
@@ -289,7 +291,7 @@ mod tests {
         agrees(&crowded, 0..8000);
     }
 
-    /// The cases include chunks and extents that are too long for the index, and block numbers with equal low halves.
+    /// The cases include chunks and extents that are too long for the index. They also include block numbers whose lower halves are equal.
     #[test]
     fn lookup_finds_what_a_walk_finds_in_random_maps() {
         let mut state = 0x1D0_E87E_2026_u64; // the seed
@@ -306,7 +308,7 @@ mod tests {
             ExtentState::Memory,
         ];
         for round in 0..600 {
-            // Most lengths of extents and holes are short. Some have up to this number of bits.
+            // Most extents and holes are short. The lengths of the others have up to this number of bits.
             let bits = [4, 12, 32][round % 3];
             let mut extents = Vec::new();
             let mut at = 0;

@@ -4,7 +4,7 @@ use super::{Iomap, IomapFlags, IomapType, MapFile};
 use crate::error::{Error, Result};
 use crate::units::{DevOffset, FilePos};
 
-/// The mappings of a range, in order and without gaps, each cut to the range.
+/// The mappings of a range, in order and without gaps. Each mapping is cut to the range.
 #[derive(Debug)]
 pub struct Mappings<'a, M: ?Sized> {
     file: &'a M,
@@ -20,14 +20,14 @@ impl<'a, M: MapFile + ?Sized> Mappings<'a, M> {
         Self { file, pos, end, resident: false, writes: false }
     }
 
-    /// Uses only mappings in memory. A mapping that would have to be read is a `WouldBlock` error.
+    /// Restricts the iterator to mappings in memory. If a mapping would have to be read, the iterator returns a `WouldBlock` error.
     #[must_use]
     pub fn resident(mut self, resident: bool) -> Self {
         self.resident = resident;
         self
     }
 
-    /// Returns the mappings for a write: the destinations of its data.
+    /// Makes the iterator return the mappings for a write, which are the destinations of its data.
     #[must_use]
     pub fn to_write(mut self, writes: bool) -> Self {
         self.writes = writes;
@@ -38,7 +38,7 @@ impl<'a, M: MapFile + ?Sized> Mappings<'a, M> {
     fn current(&self) -> Result<Iomap> {
         let len = self.end.0 - self.pos.0;
         let iomap = match (self.resident, self.writes) {
-            // If the blocks are shared, the new blocks for a write are not in memory, so the mapping cannot be used.
+            // If a write's blocks are shared, it needs new blocks. Their mapping is not in memory, so the mapping in memory cannot be used.
             (true, writes) => {
                 let iomap = self.file.map_resident(self.pos);
                 let shared = |iomap: &Iomap| iomap.flags.contains(IomapFlags::SHARED);
@@ -67,7 +67,7 @@ fn not_resident() -> Error {
 impl<M: MapFile + ?Sized> Iterator for Mappings<'_, M> {
     type Item = Result<Iomap>;
 
-    // The function is inlined, so that the compiler removes the test of `writes` from the code of reads.
+    // The function is inlined, so that the code of reads contains no test of `writes`.
     #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
         if self.pos >= self.end {
@@ -80,7 +80,7 @@ impl<M: MapFile + ?Sized> Iterator for Mappings<'_, M> {
 }
 
 impl Iomap {
-    /// The part of the mapping within `pos..end`. This range must overlap the mapping.
+    /// The part of the mapping that is within `pos..end`. The caller ensures that this range overlaps the mapping.
     #[must_use]
     pub fn cut(&self, pos: FilePos, end: FilePos) -> Self {
         let from = self.pos.max(pos);
@@ -100,14 +100,14 @@ impl Iomap {
         Self { pos: FilePos(self.pos.0 + count), len: self.len - count, addr, ..*self }
     }
 
-    /// Whether reads may return nonzero bytes. Unwritten extents count as holes.
+    /// Whether reads of the range may return nonzero bytes. Unwritten extents count as holes.
     #[must_use]
     pub fn is_data(&self) -> bool {
         matches!(self.kind, IomapType::Mapped | IomapType::Inline)
     }
 }
 
-/// The first position at or after `pos` and before `size` that contains data (`SEEK_DATA`); `None` if there is no such position.
+/// Returns the first position at or after `pos` and before `size` that contains data (`SEEK_DATA`), or `None` if there is no such position.
 ///
 /// # Errors
 /// The errors of reading the map.
@@ -119,8 +119,8 @@ pub fn seek_data(
     seek(file, pos, size, true)
 }
 
-/// The first position at or after `pos` and before `size` that is a hole (`SEEK_HOLE`), or the size if there is no such position. `None` if
-/// `pos` is at or past the size.
+/// Returns the first position at or after `pos` and before `size` that is a hole (`SEEK_HOLE`), or `size` if there is no such position.
+/// Returns `None` if `pos` is at or past `size`.
 ///
 /// # Errors
 /// The errors of reading the map.

@@ -1,4 +1,4 @@
-//! Where a range of a file lies: the mapping, its types and flags, and the trait that a file system implements.
+//! Where the data of a file's range are stored: the mapping, its kinds and flags, and the trait that a file system implements.
 //!
 //! The terms are those of Linux's `include/linux/iomap.h`.
 
@@ -17,7 +17,7 @@ pub use write::{
     Begun, CompletionWork, Contended, Snapshot, Write, WriteAt, WriteFile, WriteIntent, WriteMap,
 };
 
-/// The kind of a mapping: where the content of the range is.
+/// The kind of a mapping, which determines where the content of the range is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum IomapType {
@@ -25,20 +25,20 @@ pub enum IomapType {
     Hole,
     /// Blocks are allocated and contain data.
     Mapped,
-    /// Blocks are allocated and were never written; reads return zeros.
+    /// Blocks are allocated but were never written; reads return zeros.
     Unwritten,
     /// The data are stored in the metadata: see [`MapFile::read_inline`].
     Inline,
 }
 
-/// The device of a file system that contains the data of a mapping.
+/// The device that contains the data of a mapping. A file system may have several devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum IomapDevice {
-    /// The device with the data of most files. Usually it is the only one.
+    /// The device with the data of most files. Most file systems have only this device.
     #[default]
     Data,
-    /// The journal's device, if the journal contains current data.
+    /// The journal's device. It is used if the current data are in the journal.
     Log,
     /// The device of realtime files (XFS).
     Realtime,
@@ -52,9 +52,9 @@ bitflags! {
         const NEW = 0x1;
         /// The metadata of the file are not yet on disk.
         const DIRTY = 0x2;
-        /// The blocks are shared with another file.
+        /// The file shares the blocks with another file.
         const SHARED = 0x4;
-        /// The device protects this range with checksums: the data must be verified.
+        /// The device protects this range with checksums, so the data must be verified.
         const INTEGRITY = 0x10;
         /// This is the last mapping of the file.
         const LAST = 0x20;
@@ -63,7 +63,7 @@ bitflags! {
     }
 }
 
-/// A range of a file, and where it lies.
+/// A range of a file, and where its data are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Iomap {
@@ -71,11 +71,11 @@ pub struct Iomap {
     pub pos: FilePos,
     /// The length in bytes; never 0.
     pub len: u64,
-    /// The first byte on the device; unused for holes and inline data.
+    /// The first byte of the data on the device. Not used for holes and inline data.
     pub addr: DevOffset,
     /// The device. All mappings [from memory](MapFile::map_resident) are on the data device.
     pub device: IomapDevice,
-    /// The kind of content.
+    /// The kind of the mapping.
     pub kind: IomapType,
     /// Further properties.
     pub flags: IomapFlags,
@@ -95,20 +95,20 @@ impl Iomap {
     }
 }
 
-/// The map of one file, which a file system provides to the direct-I/O core.
+/// The map of one file. A file system provides it to the direct-I/O core.
 pub trait MapFile {
-    /// The mapping that contains `pos`. The caller needs `len` bytes from `pos` on. The mapping contains at least one byte, and may contain
-    /// fewer or more bytes than the caller needs. A position at or past the end of the map is in a hole. The call may read metadata from
-    /// the device.
+    /// Returns the mapping that contains `pos`. The caller needs `len` bytes from `pos` on, but the mapping may contain fewer or more
+    /// bytes. It contains at least one byte. A position at or past the end of the map is in a hole. The call may read metadata from the
+    /// device.
     ///
     /// # Errors
     /// The errors of reading and checking the metadata.
     fn map(&self, pos: FilePos, len: u64) -> Result<Iomap>;
 
-    /// The mapping for a write. A write to shared blocks does not change these blocks: the data go to new blocks. The mapping then has
-    /// [`IomapFlags::SHARED`], and describes the new blocks, or a hole if no new blocks are allocated yet. The new blocks become blocks of
-    /// the file when the [completion work](Iomap::completion_work) of the write is done. The core may call this method several times for
-    /// one write, so the method allocates nothing.
+    /// Returns the mapping for a write. If the blocks at `pos` are shared, a write must not change them, so its data go to new blocks. The
+    /// mapping then has [`IomapFlags::SHARED`]. It describes the new blocks, or a hole if the new blocks are not allocated yet. The
+    /// [completion work](Iomap::completion_work) of the write adds the new blocks to the file. This method allocates nothing, because the
+    /// core may call it several times for one write.
     ///
     /// # Errors
     /// The errors of [`map`](Self::map).
@@ -116,16 +116,17 @@ pub trait MapFile {
         self.map(pos, len)
     }
 
-    /// The mapping, if it is in memory; `None` if metadata would have to be read. The call allocates nothing and acquires no lock.
+    /// Returns the mapping if it is in memory, or `None` if metadata would have to be read. The call allocates nothing and acquires no
+    /// lock.
     fn map_resident(&self, pos: FilePos) -> Option<Iomap>;
 
-    /// The mapping that the metadata record. A part of an unwritten extent may have been written since.
+    /// Returns the mapping according to the metadata. If it is an unwritten extent, parts of the extent may have been written since.
     #[inline(always)]
     fn map_recorded(&self, pos: FilePos) -> Option<Iomap> {
         self.map_resident(pos)
     }
 
-    /// Copies inline data from `pos` to `buf`. It is called only for [`IomapType::Inline`] mappings, within their range.
+    /// Copies inline data from `pos` on to `buf`. It is called only for ranges of [`IomapType::Inline`] mappings.
     ///
     /// # Errors
     /// The errors of reading and checking the metadata.

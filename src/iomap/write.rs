@@ -1,4 +1,5 @@
-//! The part of iomap for writes: the calls to the file system before the data are transferred, and the work after the transfer.
+//! The interface for writes between the direct-I/O core and a file system: the calls before the data are transferred, and the work after
+//! the transfer.
 //!
 //! | Step | When | Result |
 //! |---|---|---|
@@ -9,21 +10,21 @@
 //! | [`Iomap::completion_work`] | each write | the [`CompletionWork`] after a successful transfer, which follows from the mapping; a failed transfer has none |
 //! | [`WriteFile::convert`] | later, for many writes together; before the completion if blocks were shared | one transaction, which adds these writes to the metadata |
 //!
-//! A plain overwrite needs only the transfer: its mapping is in memory, and is valid while the change counter of the inode stays the same.
-//! If the counter has changed, the mapping is stale, and the core reads the [`Snapshot`] again. Unlike in Linux, no flag of a mapping shows
-//! that it is stale. For all formats, the core (`open_file`) adds the new size and the sync to the completion work, and records written
-//! ranges that are not converted.
+//! A plain overwrite needs only the transfer. Its mapping is in memory, and is valid until the change counter of the inode changes. If the
+//! counter has changed, the mapping may be wrong, and the core reads the [`Snapshot`] again. Linux has a flag for such a mapping; ironmap
+//! compares only the counter. For all formats, the core (`open_file`) adds the new size and the sync to the completion work, and records
+//! written ranges that are not converted yet.
 //!
 //! **Copy-on-write.** A file that shares blocks is not [plain](Snapshot::plain), and its mappings have [`IomapFlags::SHARED`].
-//! `map_to_write` returns the new blocks for the data, or a hole, for which `allocate` allocates blocks. After the transfer,
-//! [`CompletionWork::REMAP`] remains: `convert` puts the new blocks into the map, and only then the write completes. So reads need only one
+//! `map_to_write` returns the new blocks for the data, or a hole; `allocate` allocates blocks for the hole. After the transfer,
+//! [`CompletionWork::REMAP`] remains: `convert` puts the new blocks into the map. The write completes after that, so reads need only one
 //! map. If a write covers only a part of a shared block, the [file system](Begun::ByFileSystem) carries out the write.
 //!
 //! Source: Linux's `iomap_ops` (`begin`, `end`) and `iomap_dio_ops` (`end_io`), with two differences. In Linux, `begin` returns one
-//! mapping, and the core calls it again for the next one. Here one call covers the complete range, because one transaction allocates all of
-//! it. Mappings are then read without a lock. In Linux, `end` is called for each mapping. Here the completion work follows from the
-//! mapping, because a call of the format for each write would cost more than the write. Zeroing past the end is a separate step
-//! ([`WriteFile::zero_tail`]), like Linux's `iomap_zero_range`.
+//! mapping, and the core calls it again for the next mapping. In ironmap, one call covers the whole range, because one transaction
+//! allocates all of its blocks. The mappings are then read without a lock. In Linux, `end` is called for each mapping. In ironmap, the
+//! completion work is computed from the mapping, because a call of the file system's code for each write would cost more than the write.
+//! Zeroing past the end is a separate step ([`WriteFile::zero_tail`]), like Linux's `iomap_zero_range`.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -40,11 +41,11 @@ bitflags! {
     /// The options of a write.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct WriteIntent: u8 {
-        /// The write fails with `WouldBlock` instead of waiting for metadata or changing them.
+        /// If the write would have to wait for metadata or to change metadata, it fails with `WouldBlock`.
         const NOWAIT = 0x1;
-        /// The write fails if there is not enough space for all data; there is no short write.
+        /// If there is not enough space for all data, the write fails instead of being short.
         const WHOLE = 0x2;
-        /// The write goes to the current end of the file: an append.
+        /// The write is an append: it begins at the present end of the file.
         const APPEND = 0x4;
         /// The data come from a writeback cache, which has already checked that the write is permitted. So an append-only file accepts the
         /// write at any position.
@@ -54,16 +55,17 @@ bitflags! {
     }
 }
 
-/// A write, as the file system sees it.
+/// A write, with the values that the file system needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Write {
     /// The position in the file of the first byte that is written.
     pub pos: FilePos,
     /// The number of bytes.
     pub len: u64,
-    /// The size of the file, including writes that the metadata do not include yet.
+    /// The size of the file. It includes writes that are not in the metadata yet.
     pub size: u64,
-    /// The size of the file when the rest of its last block was zeroed, if that was done for this write.
+    /// The size of the file at the time when the bytes of its last block after the end were zeroed for this write. `None` if they were not
+    /// zeroed.
     pub zeroed: Option<u64>,
     /// The options of the write.
     pub intent: WriteIntent,
@@ -73,30 +75,30 @@ pub struct Write {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begun {
     /// The device writes to the blocks in the file's mappings. If `allocates` is true, blocks are first [allocated](WriteFile::allocate)
-    /// for holes. Otherwise the file system carries out a write into a hole.
+    /// for holes. If it is false, the file system carries out each write into a hole.
     Direct {
         /// Whether the file can have unwritten blocks.
         allocates: bool,
     },
     /// The file system writes ([`WriteFile::write_from`]), because the file has inline data or cannot have unwritten blocks.
     ByFileSystem,
-    /// The device writes after the rest of the file's last block has been [zeroed](WriteFile::zero_tail). This is necessary because the
-    /// write begins past the end of the file.
+    /// The device writes, after the bytes of the last block after the end were [zeroed](WriteFile::zero_tail). This is necessary because
+    /// the write begins past the end of the file.
     ZeroTail,
 }
 
-/// The place in the file at which a write is made.
+/// The position in the file at which a write is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteAt {
     /// This position.
     Pos(FilePos),
-    /// The position after the end of the file, and after all writes in flight that extend the file.
+    /// The end of the file, or the end of the last write in flight that extends the file.
     End,
 }
 
 impl WriteAt {
-    /// The range of the content that a write of `len` bytes locks. An append locks the complete content, so that no truncation moves the
-    /// end of the file.
+    /// The range of the content that a write of `len` bytes locks. An append locks the whole content, so that no truncation moves the end
+    /// of the file.
     pub(crate) fn range(self, len: u64) -> Range<u64> {
         match self {
             Self::Pos(FilePos(pos)) => pos..pos.saturating_add(len),
@@ -105,35 +107,34 @@ impl WriteAt {
     }
 }
 
-/// The size and the map of a file at one time, and the change counter for which they are valid.
+/// The size and the map of a file at the same moment, with the value of the change counter at this moment.
 pub struct Snapshot {
-    /// The inode's change counter at the time of the read. The snapshot is valid while the counter stays the same.
+    /// The inode's change counter at the time of the read. The snapshot is valid until the counter changes.
     pub changes: u64,
     /// Whether an overwrite of mapped blocks needs only the transfer. It needs more if the file system must check the write, or if the file
     /// has set-id bits, inline data or shared blocks.
     pub plain: bool,
-    /// The size and the map. They do not keep the file open, because queues still have snapshots of closed files.
+    /// The size and the map. They do not keep the file open, because queues may have snapshots of files that are already closed.
     pub map: Box<dyn WriteMap>,
 }
 
-/// The metadata of a file that can be written, in the state in which they were [read](WriteFile::read).
+/// The metadata of a file that can be written, as they were [read](WriteFile::read).
 pub trait WriteMap: MapFile + Send {
     /// The size in bytes in the metadata.
     fn size(&self) -> u64;
 
-    /// The map, if the complete map is in memory.
+    /// The map, if the whole map is in memory.
     fn resident_map(&self) -> Option<&Arc<ExtentMap>>;
 
-    /// The present mapping of a position in the metadata, and the change counter at the time of the read. `seen` is the counter of this
-    /// snapshot: if the counter has not changed, the map of this snapshot is used. If `whole` is true, the complete map is read and stays
-    /// in memory.
+    /// Returns the present mapping of a position in the metadata, and the present change counter. `seen` is the counter of this snapshot.
+    /// If the counter is still the same, the map of this snapshot is used. If `whole` is true, the whole map is read and stays in memory.
     ///
     /// # Errors
     /// The errors of reading and checking the metadata.
     fn map_now(&self, pos: FilePos, seen: u64, whole: bool) -> Result<(Iomap, u64)>;
 
-    /// Checks whether a write is permitted, and returns which part of the program carries it out. If set-id bits must be removed, a
-    /// separate transaction removes them. The caller has locked the content of the file, so that no block moves.
+    /// Checks whether a write is permitted. Returns whether the device or the file system carries it out. If set-id bits must be removed,
+    /// this function removes them in a separate transaction. The caller has locked the content of the file, so that no block moves.
     ///
     /// # Errors
     /// `ReadOnly`, `NotPermitted`, `FileTooLarge`, `Encrypted`, `Unsupported`; `WouldBlock` with [`WriteIntent::NOWAIT`].
@@ -142,15 +143,15 @@ pub trait WriteMap: MapFile + Send {
 
 /// An open file whose data can be written.
 pub trait WriteFile: Send + Sync {
-    /// Reads the metadata of the file for later requests. Of the intent, only [`WriteIntent::NOWAIT`] and [`WriteIntent::KEEP_SET_ID`]
-    /// matter.
+    /// Reads the metadata of the file for later requests. Only two flags of the intent have an effect: [`WriteIntent::NOWAIT`] and
+    /// [`WriteIntent::KEEP_SET_ID`].
     ///
     /// # Errors
     /// The errors of reading and checking the metadata; `WouldBlock` if the call would wait for a lock or the device.
     fn read(&self, intent: WriteIntent) -> Result<Snapshot>;
 
-    /// The present mapping of a position in the metadata, and the change counter at the time of the read. This method is for callers that
-    /// need only the layout. It does not read the further metadata that a write needs.
+    /// Returns the present mapping of a position in the metadata, and the present change counter. This method is for callers that need only
+    /// the layout of the file. It does not read the additional metadata that a write needs.
     ///
     /// # Errors
     /// The errors of [`MapFile::map`].
@@ -167,30 +168,33 @@ pub trait WriteFile: Send + Sync {
         self.read(WriteIntent::empty())?.map.read_inline(buf, pos)
     }
 
-    /// The size, including writes that the metadata do not include yet.
+    /// The size of the file. It includes writes that are not in the metadata yet.
     ///
     /// # Errors
     /// The errors of [`read`](Self::read).
     fn size(&self) -> Result<u64>;
 
-    /// Allocates unwritten blocks for the holes of a range of bytes. Returns the end of the allocated part. If there is not enough space
-    /// after the first block, this end is before the end of the range; with `whole` this case is an error. Blocks that were allocated
-    /// before an error stay unwritten. If such blocks are past the size, a recovery frees them.
+    /// Allocates unwritten blocks for the holes of a range of bytes. Returns the end of the allocated part. If space is exhausted after the
+    /// first block, this end is before the end of the range; if `whole` is set, this is an error instead. Blocks that were allocated before
+    /// an error stay unwritten. If they are past the end of the file, a recovery frees them.
     ///
     /// # Errors
-    /// `NoSpace` or `Quota` for the first block, or for any block of a `whole` range; `ReadOnly`, `Io`.
+    /// `NoSpace` or `Quota` if the first block cannot be allocated, or, if `whole` is set, if any block cannot be allocated; `ReadOnly`,
+    /// `Io`.
     fn allocate(&self, range: Range<u64>, whole: bool) -> Result<u64>;
 
-    /// Zeroes the bytes of the last block that are past the end of the file.
+    /// Zeroes the bytes of the last block that are after the end of the file.
     ///
     /// # Errors
-    /// `Busy` for a thread that has requests in flight, `ReadOnly`, `Io`.
+    /// `Busy` if the calling thread has requests in flight and would have to wait; `ReadOnly`, `Io`.
     fn zero_tail(&self) -> Result<()>;
 
-    /// Writes data without the direct-I/O core: the file system itself transfers them. Returns the position and the number of bytes.
+    /// Writes data without the direct-I/O core: the file system itself transfers them. Returns the position and the number of bytes
+    /// written.
     ///
     /// # Errors
-    /// The errors of [`allocate`](Self::allocate) and [`WriteMap::begin`]; `Busy` for a thread that has requests in flight.
+    /// The errors of [`allocate`](Self::allocate) and [`WriteMap::begin`]; `Busy` if the calling thread has requests in flight and would
+    /// have to wait.
     fn write_from(
         &self,
         at: WriteAt,
@@ -198,45 +202,45 @@ pub trait WriteFile: Send + Sync {
         intent: WriteIntent,
     ) -> Result<(FilePos, usize)>;
 
-    /// Carries out the completion work of all completed writes in one transaction. First the change counter is incremented, and then the
-    /// pending work is removed. Both happen under the lock of the inode.
+    /// Carries out the completion work of all completed writes in one transaction. Then it increments the change counter, and after that
+    /// removes the pending work. Both happen under the lock of the inode.
     ///
     /// # Errors
-    /// `Busy` for a thread that has requests in flight; `NoSpace` if an extent must be split; `ReadOnly`, `Io`.
+    /// `Busy` if the calling thread has requests in flight and would have to wait; `NoSpace` if an extent must be split; `ReadOnly`, `Io`.
     fn convert(&self) -> Result<()>;
 
-    /// Makes written data durable with the metadata that a read needs. Without `data_only` all other metadata become durable too.
+    /// Makes written data durable, with the metadata that a read needs. If `data_only` is not set, all other metadata become durable too.
     ///
     /// # Errors
     /// The errors of [`convert`](Self::convert), and of a commit.
     fn sync(&self, data_only: bool) -> Result<()>;
 
-    /// Whether the metadata for reads of the file's blocks are durable. If so, a write needs no commit after its data have reached the
+    /// Whether the metadata that reads of the file's blocks need are durable. If so, a write needs no commit: its data must only reach the
     /// medium.
     fn is_durable(&self) -> bool;
 
-    /// Makes the volume read-only after an error, so that all later changes fail. Calls `then` as soon as changes fail.
+    /// Makes the volume read-only after an error, so that all later changes fail. Calls `then` as soon as all changes fail.
     fn end_volume(&self, why: &Error, then: &mut dyn FnMut());
 
     /// Records the time of a write without a transaction. By default this does nothing.
     fn stamp_write(&self) {}
 
-    /// Counts a request that waited for a range of the content, or that had locked a range exclusively.
+    /// Counts a request that waited for a range of the content, or that had an exclusive lock on a range.
     fn contended(&self, _what: Contended) {}
 }
 
-/// The state of the content lock that a request found.
+/// How a request was affected by exclusive locks of the content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contended {
-    /// The request waited for the holder of an exclusive range.
+    /// The request waited for a range that was locked exclusively.
     Waited,
-    /// The request held a range exclusively.
+    /// The request itself had an exclusive lock on a range.
     Alone,
 }
 
 impl Iomap {
-    /// The work that remains after a successful write to this mapping: none for written blocks, a conversion for unwritten blocks, and a
-    /// change of the map for new blocks that replace shared blocks. `None` if the mapping has no blocks and so cannot be written.
+    /// The work that remains after a successful write to this mapping. Written blocks need no work. Unwritten blocks must be converted. New
+    /// blocks that replace shared blocks must be put into the map. `None` if the mapping has no blocks and so cannot be written.
     #[must_use]
     pub fn completion_work(&self) -> Option<CompletionWork> {
         let shared = self.flags.contains(IomapFlags::SHARED);

@@ -21,10 +21,10 @@ use crate::device::nbd::{self, Nbd};
 use crate::device::{BlockFile, OpenMode, Psync};
 use crate::error::{Context, Error, Result};
 
-/// The prefix of an integrity device, before the locations of its halves.
+/// The prefix of an integrity device. The locations of its data and tags follow.
 pub const INTEGRITY: &str = "integrity:";
 
-/// The prefix of a location whose volume is read without its journal.
+/// The prefix of a volume that is opened without reading its journal.
 pub const NO_LOAD: &str = "noload:";
 
 /// The location of a volume.
@@ -35,21 +35,21 @@ pub enum Location {
     Plain(Site),
     /// An [integrity device](crate::integrity).
     Integrity {
-        /// The protected device.
+        /// The site of the data that are protected.
         data: Site,
-        /// The site of the tags; `None` if the tags are in the tail of the protected device.
+        /// The site of the tags. `None` if the tags are in the tail of the data.
         tags: Option<Site>,
     },
-    /// Another location, whose volume is read without its journal.
+    /// Another location, whose volume is opened without reading its journal.
     NoLoad(Box<Self>),
 }
 
-/// A block device, image or export, and the part in use. The structure has no other fields.
+/// A block device, image or export, with the part that is used. No other fields will be added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {
     /// The device, image or export.
     pub medium: Medium,
-    /// The part in use.
+    /// The part that is used.
     pub part: Part,
 }
 
@@ -67,15 +67,15 @@ pub enum Medium {
 
 impl Location {
     /// Parses a location as a user writes it. The text is a site in the syntax of [`Site::parse`], `integrity:DATA` or
-    /// `integrity:DATA,TAGS` with sites, or one of these after `noload:`. A text with one of these prefixes never names a file. For such a
-    /// file name, write `./integrity:...`.
+    /// `integrity:DATA,TAGS` with sites, or one of these after `noload:`. A text that begins with `integrity:` or `noload:` never names a
+    /// file. If the name of a file begins with such a prefix, write `./integrity:...`.
     ///
     /// # Errors
     /// `InvalidInput` for an empty path, and for an offset beyond 64 bits.
     pub fn parse(text: &OsStr) -> Result<Self> {
         if let Some(inner) = text.as_bytes().strip_prefix(NO_LOAD.as_bytes()) {
             let inner = Self::parse(OsStr::from_bytes(inner))?;
-            // If the prefix is repeated, the repetition has no effect.
+            // A repeated prefix has no further effect.
             let there = matches!(inner, Self::NoLoad(_));
             return Ok(if there { inner } else { Self::NoLoad(Box::new(inner)) });
         }
@@ -85,8 +85,8 @@ impl Location {
         }
     }
 
-    /// Parses an integrity device: `DATA,TAGS`, or `DATA` if the tags are in the tail of the data. The prefix `integrity:` is optional. The
-    /// first comma ends DATA, unless the complete text is the path of an existing file.
+    /// Parses an integrity device: `DATA,TAGS`, or `DATA` if the tags are in the tail of the data. The prefix `integrity:` is optional. If
+    /// the whole text is the path of an existing file, it is DATA. Otherwise DATA ends at the first comma.
     ///
     /// # Errors
     /// The errors of [`parse`](Self::parse).
@@ -107,7 +107,7 @@ impl Location {
         })
     }
 
-    /// The same location with replaced paths. `path` returns the new path for each path, or `None` if the path stays the same.
+    /// The same location with other paths. `path` returns the new path for each path, or `None` if the path stays unchanged.
     #[must_use]
     pub fn with_paths(&self, path: &dyn Fn(&Path) -> Option<PathBuf>) -> Self {
         let site = |site: &Site| Site {
@@ -136,7 +136,8 @@ impl Location {
         }
     }
 
-    /// The path of a block device or image that contains only the volume. `None` for a part, an export or an integrity device.
+    /// The path of a block device or image, if the volume occupies all of it. `None` for a part of a device or image, an export or an
+    /// integrity device.
     #[must_use]
     pub fn whole_file(&self) -> Option<&Path> {
         match self {
@@ -146,7 +147,7 @@ impl Location {
         }
     }
 
-    /// The site of an integrity device's tags, if the tags are not in the site of [`data`](Self::data).
+    /// The site of an integrity device's tags. `None` if the tags are in the site that [`data`](Self::data) returns.
     #[must_use]
     pub fn tags(&self) -> Option<&Site> {
         match self {
@@ -158,7 +159,7 @@ impl Location {
 }
 
 impl Site {
-    /// A complete block device or image.
+    /// A site that is a whole block device or image.
     #[must_use]
     pub fn file(path: impl Into<PathBuf>) -> Self {
         Self { medium: Medium::File(path.into()), part: Part::Whole }
@@ -173,12 +174,12 @@ impl Site {
         }
     }
 
-    /// Parses a site as a user writes it. The text begins with `PATH`, the [address](nbd::Address) of an export, or the address of an
-    /// [image](image::Address). `@OFFSET`, `@OFFSET+LENGTH` or `@pN` can follow and names a part. OFFSET and LENGTH are decimal or `0x…`,
-    /// with an optional `K`, `M` or `G`. If the complete text, including `@`, is an existing path, the text names that path.
+    /// Parses a site as a user writes it. The text begins with `PATH`, with the [address](nbd::Address) of an export, or with the address
+    /// of an [image](image::Address). `@OFFSET`, `@OFFSET+LENGTH` or `@pN` can follow; it selects a part. OFFSET and LENGTH are decimal or
+    /// `0x…`, with an optional `K`, `M` or `G`. If the whole text, including `@`, is the path of an existing file, it names that file.
     ///
     /// # Errors
-    /// `InvalidInput` for an empty path, a wrong address, and for an offset beyond 64 bits.
+    /// `InvalidInput` for an empty path, for a wrong address, and for an offset beyond 64 bits.
     pub fn parse(text: &OsStr) -> Result<Self> {
         let bytes = text.as_bytes();
         if bytes.is_empty() {
@@ -213,12 +214,12 @@ impl Site {
         Ok(Self { medium, part })
     }
 
-    /// The first byte and the length of the part. The partition table determines them, except for a part with an explicit length. `None`
-    /// means the complete device.
+    /// Returns the first byte and the length of the part, or `None` for the whole device. Unless the location states the length, the
+    /// partition table determines it.
     ///
     /// # Errors
-    /// `NotFound` for a partition that does not exist, `Corrupt` for a damaged table, `InvalidInput` for a part beyond the
-    /// end, `Io`.
+    /// `NotFound` for a partition that does not exist; `Corrupt` for a damaged table; `InvalidInput` for a part that ends past the device;
+    /// `Io`.
     pub fn window(&self) -> Result<Option<(u64, u64)>> {
         if self.part == Part::Whole {
             return Ok(None);

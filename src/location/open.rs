@@ -1,4 +1,4 @@
-//! Opens the device at a location. An integrity device has one or two devices below it.
+//! Opens the device at a location. An integrity device consists of one or two devices.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -17,15 +17,15 @@ use crate::setters::setters;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LocationOptions {
-    /// How requests for file data reach the device.
+    /// The engine that transfers file data.
     pub engine: Engine,
     /// Whether to open the device for writing as well.
     pub write: bool,
-    /// The value for [`IntegrityOptions::force`].
+    /// The value of [`IntegrityOptions::force`] for an integrity device.
     pub force: bool,
-    /// Whether to open a partition of a truncated device. The remaining part of the partition is then opened for reading.
+    /// Whether a partition may end past the end of a truncated device. The part of it that is on the device is then opened for reading.
     pub truncated: bool,
-    /// The block size of a volume that will be created on the device. If not set, the block size of the existing volume is used.
+    /// The block size of the volume that will be created on the device. If it is not set, the block size of the existing volume is used.
     pub block_size: Option<u32>,
 }
 
@@ -51,7 +51,8 @@ impl LocationOptions {
         self.block_size.map(|size| size as usize).or_else(|| block_size_on(device))
     }
 
-    /// Makes the device accept requests as short as the blocks of the volume. Adds a notice if requests to the device below must be longer.
+    /// Makes the device accept requests that are as short as the volume's blocks. If the device below accepts only longer requests, adds a
+    /// notice for the user.
     fn fit(&self, opened: OpenedEngine) -> OpenedEngine {
         let OpenedEngine { device, engine, mut notices } = opened;
         let (device, notice) = Finer::for_blocks(device, |device| self.blocks_on(device));
@@ -68,19 +69,19 @@ pub struct OpenLocation {
     pub device: Arc<dyn Device>,
     /// The engine in use; never [`Engine::Auto`].
     pub engine: Engine,
-    /// The settings that could not be applied as requested, one line for each.
+    /// One line for each setting that could not be applied as requested.
     pub notices: Vec<String>,
-    /// Faults that were ignored, one line for each. An example is the loss of the first copy of a partition table.
+    /// One line for each fault that was ignored. An example is the loss of the first copy of a partition table.
     pub faults: Vec<String>,
     /// The integrity device at the location, if there is one, and the result of its recovery.
     pub integrity: Option<integrity::Opened>,
 }
 
-/// The halves of an integrity device (data and tags), before any data are read from them.
+/// The two halves of an integrity device: data and tags. No data have been read from them yet.
 pub struct Halves {
     /// The device that is or will be protected.
     pub data: OpenedEngine,
-    /// The device of the tags; `None` if the tags are in the tail of the data device.
+    /// The device of the tags. `None` if the tags are in the tail of the data device.
     pub tags: Option<Arc<dyn Device>>,
     /// The [identity](BlockFile::identity) of the data device.
     pub identity: [u8; 16],
@@ -88,14 +89,14 @@ pub struct Halves {
     pub faults: Vec<String>,
 }
 
-/// An open site.
+/// A site whose device is open.
 struct OpenSite {
     opened: OpenedEngine,
     identity: [u8; 16],
     fault: Option<String>,
 }
 
-/// Refuses to write a [`Location::NoLoad`].
+/// Refuses to open a [`Location::NoLoad`] for writing.
 pub(crate) fn refuse_to_write(write: bool) -> Result<()> {
     if write {
         Err(Error::invalid("without its journal a volume can only be read"))
@@ -105,11 +106,11 @@ pub(crate) fn refuse_to_write(write: bool) -> Result<()> {
 }
 
 impl Location {
-    /// Opens the device exclusively. An integrity device that was not closed is recovered if it is opened for writing.
+    /// Opens the device exclusively. If an integrity device was not closed, and is opened for writing, it is recovered.
     ///
     /// # Errors
-    /// `Busy` if another program uses the device; `InvalidInput` for writing to a volume that is read without its journal; the errors of
-    /// [`Integrity::open`]. An error of an integrity device names the half that caused it.
+    /// `Busy` if another program uses the device; `InvalidInput` if a volume that is opened without reading its journal is opened for
+    /// writing; the errors of [`Integrity::open`]. An error of an integrity device names the half (data or tags) that caused it.
     pub fn open(&self, options: &LocationOptions) -> Result<OpenLocation> {
         if let Self::NoLoad(inner) = self {
             refuse_to_write(options.write)?;
@@ -144,8 +145,8 @@ impl Location {
     /// Opens the halves of an integrity device exclusively, in order to create or examine the integrity device.
     ///
     /// # Errors
-    /// `Busy` if another program uses a half; `InvalidInput` if the halves overlap, or for writing to a volume that is read without its
-    /// journal.
+    /// `Busy` if another program uses a half; `InvalidInput` if the halves overlap, or if a volume that is opened without reading its
+    /// journal is opened for writing.
     pub fn open_halves(&self, engine: Engine, write: bool) -> Result<Halves> {
         if let Self::NoLoad(inner) = self {
             refuse_to_write(write)?;
@@ -164,7 +165,7 @@ impl Location {
             return Err(Error::invalid(format!("{data} and {tags} overlap")));
         }
         let data = data.open(options, true).context(|| "the data device")?;
-        // If both halves are on one device, the exclusive lock for the data half also covers the tag half.
+        // If both halves are on one device, the device is locked once. The lock for the data half also covers the tag half.
         let how = options.engine(Engine::Auto);
         let tags = tags.open(&how, !shared).context(|| "the tag device")?;
         let OpenSite { opened: data, identity, fault } = data;
@@ -172,7 +173,7 @@ impl Location {
         Ok(Halves { data, tags: Some(tags.opened.device), identity, faults })
     }
 
-    /// Adds the name of the half that caused an error to the error.
+    /// Adds the name of the half (data or tags) that caused an error.
     fn explain(&self, error: Error, data: &dyn Device, tags: Option<&dyn Device>) -> Error {
         let place = self.tags().unwrap_or(self.data());
         if matches!(error.kind(), ErrorKind::UnknownFormat | ErrorKind::Corrupt) {
@@ -217,12 +218,12 @@ impl Site {
                 let opened = open_engine(file, options.engine)?;
                 let opened = match options.engine {
                     Engine::Dax => opened,
-                    // An NVMe namespace has no page cache, so `fit` adds a layer that accepts short requests.
+                    // An NVMe namespace cannot use the page cache. So `fit` adds a layer that accepts shorter requests.
                     _ => options.fit(opened),
                 };
                 Ok(OpenSite { opened, identity, fault })
             }
-            // An NBD address is not an identity, because it may lead to another export later.
+            // The address of an NBD export is not an identity, because it may lead to another export later.
             Medium::Nbd(address) => self.open_export(address, options),
             Medium::Image(address) => self.open_image(address, options),
         }
@@ -297,16 +298,16 @@ impl Site {
     }
 }
 
-/// The range of a window, and the fault of its partition table.
+/// The bounds of a part, and the fault of its partition table if there is one.
 fn split(window: Option<Window>) -> (Option<(u64, u64)>, Option<String>) {
     window.map_or((None, None), |Window { range, fault }| (Some(range), fault))
 }
 
-/// Refuses writes if the bounds of the part are from a partition table with a fault.
+/// Refuses writes to a part if the partition table that states its bounds has a fault.
 ///
 /// # Errors
-/// `Corrupt`, because the remaining copy may belong to an older table, and its partitions may overlap others. A part from an offset on is
-/// also refused, because the table determines the end of the part.
+/// `Corrupt`: the remaining copy of the table may be older than the lost copy, so its partitions may overlap other data. This also applies
+/// to a part from an offset on, because the table determines where it ends.
 fn usable(window: Option<Window>, write: bool) -> Result<Option<Window>> {
     match window {
         Some(Window { fault: Some(fault), .. }) if write => Err(Error::new(
@@ -319,7 +320,7 @@ fn usable(window: Option<Window>, write: bool) -> Result<Option<Window>> {
     }
 }
 
-/// The same device with the engine `null`, which does not read file data.
+/// The same device with the engine `null`, which transfers no file data.
 fn nulled(device: Arc<dyn Device>, notices: Vec<String>) -> OpenedEngine {
     OpenedEngine { device: Arc::new(Null::over(device)), engine: Engine::Null, notices }
 }

@@ -1,4 +1,4 @@
-//! The part of a device that a location names, and the bounds of the part.
+//! The part of a device that a location selects, and the bounds of this part.
 
 use std::fmt;
 
@@ -13,31 +13,31 @@ use crate::probe::probe;
 pub enum Part {
     /// The whole device.
     Whole,
-    /// From this byte to the end of the partition that contains the byte. If no partition contains the byte, the part ends at the next
-    /// partition. Without a partition table, the part ends at the end of the device.
+    /// From this byte to the end of the partition that contains the byte. If no partition contains the byte, the part ends where the next
+    /// partition begins. If there is no partition table, the part ends at the end of the device.
     Offset(u64),
-    /// These bytes, regardless of a partition table.
+    /// These bytes, whatever the partition table contains.
     Range {
         /// The first byte.
         offset: u64,
         /// The number of bytes.
         len: u64,
     },
-    /// A partition of the GPT or MBR. Numbers begin at 1, and the logical partitions of an MBR at 5.
+    /// A partition of the GPT or MBR, by its number. Numbers begin at 1. The logical partitions of an MBR begin at 5.
     Partition(u32),
 }
 
 /// A part of a device with known bounds.
 pub(super) struct Window {
-    /// The first byte and the length.
+    /// The first byte and the length in bytes.
     pub(super) range: (u64, u64),
-    /// A text for the user about a fault of the partition table.
+    /// A text for the user, if the partition table has a fault.
     pub(super) fault: Option<String>,
 }
 
 impl Part {
-    /// Finds this part on a device; `None` for the complete device. If a partition ends past the device, its remaining part is used if
-    /// `truncated` is true.
+    /// Finds this part on a device. Returns `None` if the part is the whole device. If a partition ends past the device and `truncated` is
+    /// true, returns the part of the partition that is on the device.
     pub(super) fn of(self, device: &dyn Device, truncated: bool) -> Result<Option<Window>> {
         match self {
             Self::Whole => Ok(None),
@@ -55,7 +55,7 @@ impl Part {
         }
     }
 
-    /// Parses the text after the `@`; `None` if this text belongs to the name of the file.
+    /// Parses the text after the `@`. Returns `None` if the text is not a part, so that it belongs to the name of the file.
     pub(super) fn parse(text: &str) -> Option<Result<Self>> {
         if let Some(number) = text.strip_prefix('p') {
             let number = number.parse().ok().filter(|number| *number > 0);
@@ -84,7 +84,7 @@ impl fmt::Display for Part {
     }
 }
 
-/// Parses a number of bytes. The inner error means that the number exceeds 64 bits; `None` means that the text is not a number.
+/// Parses a number of bytes. `None` means that the text is not a number. The inner error means that the number exceeds 64 bits.
 fn bytes(text: &str) -> Option<Result<u64, ()>> {
     let (digits, shift) = match text.as_bytes().last()? {
         b'K' | b'k' => (&text[..text.len() - 1], 10),
@@ -112,8 +112,8 @@ fn rest(size: u64, offset: u64) -> Result<(u64, u64)> {
     }
 }
 
-/// The part from an offset on, as described at [`Part::Offset`]. If the partition table cannot be read, the part extends to the end of the
-/// device. The part then has a fault, so it can only be read.
+/// Finds the part from an offset on; [`Part::Offset`] states its end. If the partition table cannot be read, the part ends at the end of
+/// the device. It then has a fault, so it can only be read.
 fn from(device: &dyn Device, offset: u64) -> Result<Window> {
     let (_, rest) = rest(device.size(), offset)?;
     let (end, fault) = match PartitionTable::read(device) {

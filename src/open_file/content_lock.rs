@@ -1,13 +1,13 @@
-//! The lock of the content of a file. Direct I/O locks the content shared. An operation that moves blocks, or that reads and rewrites a
-//! part of a block, locks a range exclusively.
+//! The lock of a file's content. Direct I/O locks the content as shared. An operation locks a range exclusively if it moves blocks, or if
+//! it reads a part of a block and writes it again.
 //!
-//! A request holds the lock from its submission to its completion. The completion may be in another call, so no guard on the stack
-//! represents the lock. Each queue has its own [`Lane`], which counts the requests of the queue that have locked the content. So two queues
+//! A request has the lock from its submission to its completion. The completion may be in another call, so a guard on the stack cannot
+//! represent the lock. Each queue has its own [`Lane`], which counts the requests of the queue that have locked the content. So two queues
 //! that read or overwrite one file write to no common cache line. An exclusive lock costs more: its thread closes the lanes and waits until
-//! they are empty. While any thread has or wants an exclusive range, other requests lock ranges too.
+//! they are empty. While a thread has or wants an exclusive range, all other requests lock ranges instead of using lanes.
 //!
-//! The content lock is acquired before the lock of the inode. No thread waits for the content lock while it holds another lock. A thread
-//! that waits must have no requests in flight on the file, because no other thread can take the completions of these requests.
+//! A thread acquires the content lock before the lock of the inode, and does not wait for the content lock while it has another lock. A
+//! thread that waits must have no requests in flight on the file, because only this thread can process the completions of these requests.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::sync::atomic::{
 use crate::sync::{Condvar, Mutex};
 use crate::sys::barrier;
 
-/// The shared lock of the content of a file for the requests of one queue. It counts the requests that have locked the content.
+/// The shared lock of a file's content for the requests of one queue. The lane counts the requests that have locked the content.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Lane {
@@ -38,15 +38,15 @@ impl Lane {
         let first = !self.written.load(Relaxed);
         if first {
             self.written.store(true, Relaxed);
-            // The fence orders this store before the check for a pending time stamp. A thread that takes the stamp reads this flag
-            // afterwards, so one of the two threads sees the other thread's change.
+            // The fence orders this store before the check for a pending time stamp. A thread that takes the time stamp reads this flag
+            // after that. So at least one of the two threads sees the change of the other.
             fence(SeqCst);
         }
         first
     }
 
-    /// Changes the number of requests. The barrier orders this change before the check for wanted ranges. Only the thread of the queue
-    /// calls this function.
+    /// Changes the number of requests. The barrier orders this change before the check for wanted ranges. Only the queue's thread calls
+    /// this function.
     #[inline(always)]
     fn count(&self, change: i32) {
         self.in_flight.store(self.in_flight.load(Relaxed).wrapping_add_signed(change), Release);
@@ -54,10 +54,10 @@ impl Lane {
     }
 }
 
-/// The lock of the content of a file.
+/// The lock of a file's content.
 #[derive(Debug, Default)]
 pub(crate) struct ContentLock {
-    /// The number of threads that have or want an exclusive range. While it is not 0, no lane admits a request.
+    /// The number of threads that have or want an exclusive range. While it is not 0, requests cannot use lanes.
     wanted: AtomicU32,
     within: Mutex<Within>,
     changed: Condvar,
@@ -66,12 +66,12 @@ pub(crate) struct ContentLock {
 #[derive(Debug, Default)]
 struct Within {
     lanes: Vec<Arc<Lane>>,
-    /// Whether a removed lane had recorded a write since the last call of `take_written`.
+    /// Whether a write was recorded in a lane that has been removed since the last call of `take_written`.
     written: bool,
-    /// The claims of ranges in the order of their arrival. If two claims conflict, the later one waits for the earlier one.
+    /// The claims of ranges, in the order in which they were made. If two claims conflict, the later claim waits for the earlier claim.
     claims: Vec<Claim>,
     last: u64,
-    /// Whether a queue was lost whose requests to this file never end.
+    /// Whether a queue was lost that had requests in flight to this file. These requests never end.
     lost: bool,
 }
 
@@ -82,7 +82,7 @@ struct Claim {
     exclusive: bool,
 }
 
-/// The claim of a range: the range is locked, or the claim waits.
+/// The claim of a range. The range is locked, or the claim waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the range stays claimed until the ticket is returned"]
 pub(crate) struct Ticket {
@@ -101,8 +101,8 @@ pub struct Alone {
 }
 
 impl ContentLock {
-    /// Registers the process with the kernel for the barrier that lanes need (`membarrier`). The registration takes 10 ms and more in a
-    /// process with several threads. So it is done when a volume is opened, and not with the first request.
+    /// Registers the process with the kernel (`membarrier`) for the barrier that lanes need. In a process with several threads, the
+    /// registration takes 10 ms and more. So it is done when a volume is opened, and not during the first request.
     pub(crate) fn prepare() {
         barrier::promise();
     }
@@ -114,7 +114,7 @@ impl ContentLock {
         lane
     }
 
-    /// Removes a lane with its count of requests. The device has completed these requests, because otherwise the queue would not be
+    /// Removes a lane and its count. The device has completed the requests that are counted, because otherwise the queue would not be
     /// dropped.
     pub(crate) fn remove_lane(&self, lane: &Arc<Lane>) {
         let mut within = self.within.lock();
@@ -124,14 +124,14 @@ impl ContentLock {
         self.changed.notify_all();
     }
 
-    /// Whether any lane has recorded a write since the last call.
+    /// Whether a write was recorded in any lane since the last call.
     pub(crate) fn take_written(&self) -> bool {
         let mut within = self.within.lock();
         let gone = std::mem::take(&mut within.written);
         within.lanes.iter().fold(gone, |written, lane| lane.written.swap(false, Acquire) | written)
     }
 
-    /// Locks the content by a lane. Returns false if a thread has or wants an exclusive range: then the caller must claim a range.
+    /// Locks the content through a lane. Returns false if a thread has or wants an exclusive range. The caller must then claim a range.
     #[inline(always)]
     pub(crate) fn enter(&self, lane: &Lane) -> bool {
         // A thread that wants an exclusive range first increments `wanted`, and then checks the lanes. This function first increments the
@@ -144,13 +144,13 @@ impl ContentLock {
         false
     }
 
-    /// Whether a thread has or wants an exclusive range. Then no lane admits more requests.
+    /// Whether a thread has or wants an exclusive range. If so, requests cannot use lanes.
     #[inline(always)]
     pub(crate) fn is_wanted(&self) -> bool {
         self.wanted.load(Acquire) != 0
     }
 
-    /// Releases the lock of one request by its lane.
+    /// Releases the lock that one request has through its lane.
     #[inline(always)]
     pub(crate) fn leave(&self, lane: &Lane) {
         lane.count(-1);
@@ -161,12 +161,13 @@ impl ContentLock {
 
     #[cold]
     fn tell(&self) {
-        // A thread that found the lane in use has `within` locked until it waits. So it cannot miss the notification below.
+        // A thread that finds the lane in use has `within` locked from this check until it waits. So it does not miss the notification
+        // below.
         drop(self.within.lock());
         self.changed.notify_all();
     }
 
-    /// Claims a range of bytes. The claim waits until it is [granted](Self::has).
+    /// Claims a range of bytes. The range is locked as soon as the claim is [granted](Self::has).
     pub(crate) fn ask(&self, range: Range<u64>, exclusive: bool) -> Ticket {
         let mut within = self.within.lock();
         if exclusive {
@@ -181,7 +182,7 @@ impl ContentLock {
         Ticket { number: ticket, exclusive }
     }
 
-    /// Whether the claim is granted, so that the range is locked.
+    /// Whether the claim is granted. If so, the range is locked.
     pub(crate) fn has(&self, ticket: &Ticket) -> bool {
         self.within.lock().grants(ticket)
     }
@@ -189,11 +190,12 @@ impl ContentLock {
     /// Waits until the range is locked.
     ///
     /// # Errors
-    /// `Io` for an exclusive range that is not free, if a queue was [lost](Self::lose): the requests of that queue may never end.
+    /// `Io` if the claim is exclusive, its range is not free, and a queue was [lost](Self::lose), because the requests of that queue may
+    /// never end.
     pub(crate) fn wait(&self, ticket: &Ticket) -> Result<()> {
         let mut within = self.within.lock();
         while !within.grants(ticket) {
-            // A shared claim waits only for exclusive claims, which always end.
+            // A shared claim waits only for exclusive claims, and every exclusive claim ends.
             if within.lost && ticket.exclusive {
                 return Err(lost());
             }
@@ -203,13 +205,13 @@ impl ContentLock {
     }
 
     /// Records that a queue was lost with requests in flight to this file. These requests may never release their lane or their ranges.
-    /// From then on, a thread that waits for an exclusive range gets an error. Other requests continue.
+    /// From now on, a thread gets an error if it would have to wait for an exclusive range. Other requests continue.
     pub(crate) fn lose(&self) {
         self.within.lock().lost = true;
         self.changed.notify_all();
     }
 
-    /// Ends a claim: releases its range, or ends the wait for the range.
+    /// Ends a claim. If its range is locked, unlocks the range.
     pub(crate) fn give_back(&self, ticket: Ticket) {
         let mut within = self.within.lock();
         within.claims.retain(|claim| claim.ticket != ticket.number);
@@ -222,7 +224,7 @@ impl ContentLock {
 }
 
 impl Alone {
-    /// Locks a range of bytes exclusively, and waits for it if necessary.
+    /// Locks a range of bytes exclusively. Waits if the range is not free.
     ///
     /// # Errors
     /// `Busy` if the calling thread has requests in flight and would have to wait; `Io` if a lost queue has requests that never end.
@@ -238,8 +240,8 @@ impl Alone {
         Ok(alone)
     }
 
-    /// Locks a range exclusively, and waits for it even if the calling thread has requests in flight. This is safe only if the threads that
-    /// have the range locked release it soon, without an action of the calling thread.
+    /// Locks a range exclusively. Waits if the range is not free, even if the calling thread has requests in flight. This is safe only if
+    /// the threads that have locked the range release it soon, without any action of the calling thread.
     ///
     /// # Errors
     /// `Io` if a lost queue has requests that never end.
@@ -249,7 +251,7 @@ impl Alone {
         Ok(alone)
     }
 
-    /// Locks a range exclusively if it is free; otherwise returns `None`.
+    /// Locks a range exclusively if it is free. Otherwise returns `None`.
     pub(crate) fn at_once(inode: &Arc<OpenInode>, range: Range<u64>) -> Option<Self> {
         let alone = Self::ask(inode, range);
         let had = alone.ticket.as_ref().is_some_and(|ticket| inode.content.has(ticket));
@@ -262,12 +264,12 @@ impl Alone {
         Self { inode: Arc::clone(inode), range, ticket, waited: false }
     }
 
-    /// Whether the thread had to wait for the range.
+    /// Whether the thread had to wait until the range was locked.
     pub(crate) fn has_waited(&self) -> bool {
         self.waited
     }
 
-    /// Whether this guard covers all of a range.
+    /// Whether this guard covers the whole range.
     pub(crate) fn holds(&self, range: &Range<u64>) -> bool {
         self.range.start <= range.start && range.end <= self.range.end
     }

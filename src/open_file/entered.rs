@@ -1,11 +1,11 @@
-//! The guard of a lock on a file's content. The slow path of a request uses it until the request is submitted.
+//! The guard of a lock on a file's content. Requests that are not on the simple path use it until they are submitted.
 
 use std::rc::Rc;
 
 use super::{Hold, QueueFile};
 
-/// A guard: the content of a file is locked, by the lane of the queue or by a range lock. The lock is released when the guard is dropped.
-/// If a request [takes over](super::QueueFiles::begin) the lock, the lock is released when the request completes.
+/// A guard: the content of a file is locked, through the lane of the queue or by a range lock. The drop releases the lock. If a request
+/// [takes over](super::QueueFiles::begin) the lock, the lock is released when the request completes.
 #[must_use = "a drop of the guard releases the content"]
 pub(crate) struct Entered {
     file: Rc<QueueFile>,
@@ -13,12 +13,12 @@ pub(crate) struct Entered {
 }
 
 impl Entered {
-    /// Creates the guard of a lock that the caller has acquired.
+    /// Creates the guard for a lock that the caller has acquired.
     pub(crate) fn new(file: Rc<QueueFile>, hold: Hold) -> Self {
         Self { file, hold: Some(hold) }
     }
 
-    /// Passes the lock to the caller, which must release it.
+    /// Returns the lock to the caller, which must release it.
     pub(super) fn hand_over(mut self) -> Option<Hold> {
         self.hold.take()
     }

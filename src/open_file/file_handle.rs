@@ -1,4 +1,4 @@
-//! The handle of an open file that can change. Queues refer to the handle, and requests in flight keep it alive.
+//! The handle of an open file that can change. Queues refer to the handle. Requests in flight keep it alive.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,18 +12,18 @@ use crate::units::InodeNo;
 
 /// A handle of an open file. Requests in flight keep the handle alive, so that the file stays open.
 pub(crate) struct FileHandle {
-    /// Unique among the handles of this process.
+    /// The ID of the handle. No other handle of this process has the same ID.
     pub(crate) id: u64,
     index: FileIndex,
     pub(crate) number: InodeNo,
-    /// Keeps the commit timer running, even after all handles of the volume are dropped. The field is dropped before `file`, so that the
-    /// thread of the timer never drops the last reference to the file system.
+    /// Keeps the commit timer running, even after the volume itself is dropped. This field is dropped before `file`, so that the timer's
+    /// thread never drops the last reference to the file system.
     _timer: Option<CommitTimer>,
     pub(crate) file: Arc<dyn WriteFile>,
     pub(crate) inode: Arc<OpenInode>,
-    /// The options of all writes by this handle.
+    /// The options of all writes through this handle.
     pub(crate) intent: WriteIntent,
-    /// Whether writes are made at the position that the caller requests. If so, an overwrite needs no check of the handle.
+    /// Whether each write is made at the position that the caller requests. If so, the handle need not be checked for an overwrite.
     pub(crate) overwrites: bool,
 }
 
@@ -42,25 +42,25 @@ impl FileHandle {
         Self { id, index, number, _timer: timer, file, inode, intent, overwrites }
     }
 
-    /// A small number that no other open file of the volume has.
+    /// A small number. Among the open files of the volume, only this file has it.
     #[inline(always)]
     pub(crate) fn index(&self) -> u32 {
         self.index.number
     }
 }
 
-/// The indexes of a volume's open files. They are small numbers, so that a queue can find its view of a file in a table.
+/// The indexes of a volume's open files. They are small numbers, so that a queue can find its view of a file in a vector.
 #[derive(Debug, Default)]
 pub(crate) struct FileIndexes(Mutex<Indexes>);
 
 #[derive(Debug, Default)]
 struct Indexes {
-    /// All indexes from this one on are free.
+    /// This index and all larger indexes are free.
     next: u32,
     free: Vec<u32>,
 }
 
-/// An index that is in use until this guard is dropped.
+/// An index. It is in use until this value is dropped.
 struct FileIndex {
     indexes: Arc<FileIndexes>,
     number: u32,
@@ -83,7 +83,7 @@ impl Drop for FileIndex {
     }
 }
 
-/// Keeps a timer running, by which a file system commits its changes periodically. The timer must not contain a strong reference to the
+/// Keeps a timer running. With this timer, a file system commits its changes periodically. The timer must not own a strong reference to the
 /// file system.
 #[derive(Clone)]
 pub struct CommitTimer(
@@ -92,7 +92,7 @@ pub struct CommitTimer(
 );
 
 impl CommitTimer {
-    /// Wraps `timer`, which is dropped with the last clone of this value. Its drop ends the timer.
+    /// Wraps `timer`. The last clone of this value drops the timer, which ends it.
     #[must_use]
     pub fn new(timer: impl Send + Sync + 'static) -> Self {
         Self(Arc::new(timer))

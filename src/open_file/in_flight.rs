@@ -1,5 +1,5 @@
-//! Counts the requests in flight of each thread. Only the thread of a queue can take the completions of the queue. So a thread that has
-//! requests in flight must not wait for the content of a file: it could wait for its own requests.
+//! Counts the requests in flight of each thread. Only the thread of a queue can process the queue's completions. So a thread that has
+//! requests in flight must not wait for the content of a file, because it could wait for its own requests.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -7,8 +7,8 @@ use std::sync::{Arc, Weak};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// The number of files for which a queue has requests in flight. Only the thread that created the value changes the number. The number is
-/// atomic, because another thread may drop the queue.
+/// The number of files to which a queue has requests in flight. Only the thread that created this value changes the number. The number is
+/// atomic because another thread may drop the queue.
 #[derive(Debug)]
 pub(crate) struct InFlight(Arc<AtomicU32>);
 

@@ -1,8 +1,8 @@
-//! The owners of queues and files: a queue serves only the files of its own volume or host.
+//! The owners of queues and files. A queue serves only files that have the same owner.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The volume or host to which a queue and a file belong.
+/// The owner of a queue or file: its volume or host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner(u32);
 

@@ -1,9 +1,9 @@
-//! Completed writes that a file's metadata do not include yet: the new size, and the parts of unwritten extents that contain data.
+//! Completed writes that are not in a file's metadata yet: the new size, and the parts of unwritten extents that contain data.
 //!
-//! A transaction for each write to an unwritten extent would be expensive. Instead the range of the write is recorded here, and readers
-//! check these records before they treat an unwritten extent as zeros. One transaction later converts many ranges: when the file is synced
-//! or closed, after some seconds, or when there are too many ranges. After a crash before the conversion, the extent reads as zeros, which
-//! is permitted for data that were not synced.
+//! A separate transaction for each write to an unwritten extent would be expensive. Instead the range of the write is recorded here. Before
+//! readers treat an unwritten extent as zeros, they check the recorded ranges. Later, one transaction converts many ranges: when the file
+//! is synced or closed, after some seconds, or when there are too many ranges. If a crash prevents the conversion, the extent reads as
+//! zeros, which is permitted for data that were not synced.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,15 +13,15 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::units::FilePos;
 
-/// A conversion is due when there are more than this many ranges.
+/// If there are more ranges than this, a conversion is due.
 const MANY: usize = 1024;
 
-/// The writes that the metadata do not include yet.
+/// The writes that are not in the metadata yet.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
-    /// The size, if it is larger than the size in the metadata; else 0.
+    /// The size in bytes, if it is larger than the size in the metadata. Otherwise 0.
     size: AtomicU64,
-    /// Whether any range is recorded.
+    /// Whether ranges are recorded.
     ranges: AtomicBool,
     within: Mutex<Within>,
     /// The lock of [`Self::order`].
@@ -30,16 +30,16 @@ pub(crate) struct Pending {
 
 #[derive(Debug, Default)]
 struct Within {
-    /// The recorded ranges: the end of each by its start. No two ranges overlap or touch.
+    /// The recorded ranges: the key is the start, the value is the end. Two ranges neither overlap nor touch.
     written: BTreeMap<u64, u64>,
-    /// Whether the inode is on the orphan list because blocks past the size in the metadata were allocated. After a crash, the recovery
-    /// finds the inode there and frees these blocks.
+    /// Whether the inode is on the orphan list, because blocks past the end of the file were allocated. After a crash, the recovery finds
+    /// the inode on this list and frees these blocks.
     orphan: bool,
-    /// The end of the blocks that writes have allocated since the inode became an orphan.
+    /// The end of the blocks that were allocated for writes since the inode became an orphan.
     reach: u64,
     /// The end of the last append in flight.
     appended: u64,
-    /// The largest end of the other writes in flight that extend the file.
+    /// The largest end of all other writes in flight that extend the file.
     extended: u64,
     /// The number of writes in flight that extend the file.
     growing: u32,
@@ -48,30 +48,30 @@ struct Within {
 /// The writes that the next conversion adds to the metadata.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unconverted {
-    /// The ranges of bytes in unwritten extents that contain data, in order. The other bytes of these blocks read as zeros.
+    /// The ranges in unwritten extents that contain data, in bytes and in order. The other bytes of these extents read as zeros.
     pub written: Vec<Range<u64>>,
-    /// The size in bytes if it is larger than the size in the metadata, else 0.
+    /// The size in bytes, if it is larger than the size in the metadata. Otherwise 0.
     pub size: u64,
-    /// Whether the inode is an orphan because of blocks past the size in the metadata.
+    /// Whether the inode is an orphan, because blocks past the end of the file were allocated.
     pub(crate) orphan: bool,
-    /// The end of the blocks that writes have allocated since the inode became an orphan.
+    /// The end of the blocks that were allocated for writes since the inode became an orphan.
     pub(crate) reach: u64,
 }
 
 impl Pending {
-    /// The size if it is larger than the size in the metadata, else 0.
+    /// The size in bytes, if it is larger than the size in the metadata. Otherwise 0.
     #[inline(always)]
     pub(crate) fn size(&self) -> u64 {
         self.size.load(Ordering::Acquire)
     }
 
-    /// Whether there may be data in unwritten extents.
+    /// Whether unwritten extents may contain data.
     #[inline(always)]
     pub(crate) fn has_ranges(&self) -> bool {
         self.ranges.load(Ordering::Acquire)
     }
 
-    /// Whether the metadata include all writes.
+    /// Whether all writes are in the metadata.
     pub(crate) fn is_converted(&self) -> bool {
         self.size() == 0 && !self.has_ranges()
     }
@@ -93,16 +93,16 @@ impl Pending {
         self.size.fetch_max(size, Ordering::AcqRel);
     }
 
-    /// Locks the order of appends. An append holds the lock while it may still [give back](Self::give_back) or [shorten](Self::shorten) the
-    /// range that it has reserved. Without the lock, a later append could reserve the position after a range that is then not written. A
-    /// gap of zeros would remain in the file.
+    /// Locks the order of appends. An append needs this lock as long as it may still [give back](Self::give_back) or
+    /// [shorten](Self::shorten) the range that it has reserved. Otherwise a later append could reserve the position after a range that is
+    /// not written afterwards, and a gap of zeros would remain in the file.
     pub(crate) fn order(&self) -> MutexGuard<'_, ()> {
         self.order.lock()
     }
 
     /// Reserves `len` bytes for an append, and returns their position. The position is after the end of the file, and after all writes in
-    /// flight that extend the file. `size` is the size in the metadata. The range stays reserved until the append has
-    /// [ended](Self::place_ended). Returns `None` if `is_old` reports that a conversion may have changed the size.
+    /// flight that extend the file. `size` is the size in the metadata. The range stays reserved until the append
+    /// [ends](Self::place_ended). Returns `None` if `is_old` returns true, which means that a conversion may have changed the size.
     pub(crate) fn append(&self, size: u64, len: u64, is_old: impl FnOnce() -> bool) -> Option<u64> {
         let mut within = self.within.lock();
         if is_old() {
@@ -114,16 +114,16 @@ impl Pending {
         Some(at)
     }
 
-    /// Records the end of a write that extends the file but is not an append. Later appends begin after this end, until the write has
-    /// [ended](Self::place_ended).
+    /// Records the end of a write that extends the file but is not an append. Until this write [ends](Self::place_ended), appends begin
+    /// after its end.
     pub(crate) fn extends(&self, end: u64) {
         let mut within = self.within.lock();
         within.extended = within.extended.max(end);
         within.growing += 1;
     }
 
-    /// Records that an append or another extending write has ended, successfully or not. The size already includes the bytes that were
-    /// written. When the last such write has ended, the next append begins at the end of the file.
+    /// Records that an append or another extending write has ended, with or without an error. The size already includes the bytes that were
+    /// written. After the last of these writes has ended, the next append begins at the end of the file.
     pub(crate) fn place_ended(&self) {
         self.within.lock().end_place();
     }
@@ -133,7 +133,7 @@ impl Pending {
         self.within.lock().appended = end;
     }
 
-    /// Records that an append does not use its position. The next append gets this position.
+    /// Records that an append does not use its position. The next append gets the same position.
     pub(crate) fn give_back(&self, order: &MutexGuard<'_, ()>, at: FilePos) {
         self.shorten(order, at.0);
         self.place_ended();
@@ -147,7 +147,7 @@ impl Pending {
         self.within.lock().orphan
     }
 
-    /// Records the end of the blocks that a write has allocated, if the inode is an orphan because of such blocks.
+    /// Records the end of the blocks that were allocated for a write, if the inode is an orphan because of such blocks.
     pub(crate) fn allocated(&self, end: u64) {
         let mut within = self.within.lock();
         if within.orphan {
@@ -155,19 +155,20 @@ impl Pending {
         }
     }
 
-    /// Records that the blocks past the end were freed. The inode stays an orphan until the next conversion.
+    /// Records that the blocks past the end of the file were freed. The inode stays an orphan until the next conversion.
     pub(crate) fn forget_reach(&self) {
         self.within.lock().reach = 0;
     }
 
-    /// Records that the blocks past the end were freed, and that the inode is not an orphan.
+    /// Records that the blocks past the end of the file were freed, and that the inode is not an orphan.
     pub(crate) fn forget_orphan(&self) {
         let mut within = self.within.lock();
         (within.orphan, within.reach) = (false, 0);
     }
 
-    /// Cuts the mapping of an unwritten extent to the part around `pos` that contains data, or to the part around `pos` without data. A
-    /// part with data becomes mapped. Returns `None` if `is_old` reports that a conversion may have changed the mapping.
+    /// Cuts the mapping of an unwritten extent around `pos`. If there are data at `pos`, the result is the part with data, as a mapped
+    /// range. Otherwise it is the part without data. Returns `None` if `is_old` returns true, which means that a conversion may have
+    /// changed the mapping.
     pub(crate) fn refine(
         &self,
         iomap: Iomap,
@@ -188,7 +189,7 @@ impl Pending {
         Some(iomap.cut(FilePos(from), FilePos(to)))
     }
 
-    /// The writes that a conversion must add to the metadata. They stay recorded until the conversion is [done](Self::converted).
+    /// The writes that the next conversion must add to the metadata. They stay recorded until the conversion is [done](Self::converted).
     pub(crate) fn unconverted(&self) -> Unconverted {
         let within = self.within.lock();
         let written = within.written.iter().map(|(start, end)| *start..*end).collect();
@@ -202,14 +203,14 @@ impl Pending {
         if what.orphan {
             (within.orphan, within.reach) = (false, 0);
         }
-        // The change is counted before the flag is cleared: a thread that sees no ranges must also see that the metadata have changed.
+        // The counter is incremented before the flag is cleared. So a thread that sees no ranges also sees that the metadata have changed.
         changed();
         self.ranges.store(!within.written.is_empty(), Ordering::Release);
-        // If the file has grown in the meantime, the exchange fails, and the larger size stays recorded.
+        // If the file has grown since then, the exchange fails, and the larger size stays recorded.
         let _ = self.size.compare_exchange(what.size, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// Removes all records, because the content of the file was removed.
+    /// Removes all records, because the content of the file is removed.
     pub(crate) fn forget(&self) {
         let mut within = self.within.lock();
         *within = Within::default();
@@ -227,7 +228,7 @@ impl Within {
     }
 
     fn insert(&mut self, mut range: Range<u64>) {
-        // The frequent case: the range continues a recorded range.
+        // The most frequent case: the range continues a recorded range.
         if let Some((start, end)) = self.written.range_mut(..=range.end).next_back()
             && *start <= range.start
             && *end >= range.start
@@ -245,7 +246,7 @@ impl Within {
         self.written.insert(range.start, range.end);
     }
 
-    /// The last recorded range that overlaps or touches a range.
+    /// The last recorded range that overlaps or touches this range.
     fn touching(&self, range: &Range<u64>) -> Option<(u64, u64)> {
         let last = self.written.range(..=range.end).next_back();
         last.map(|(start, end)| (*start, *end)).filter(|(_, end)| *end >= range.start)
@@ -284,7 +285,7 @@ mod tests {
         flags: IomapFlags::empty(),
     };
 
-    /// The recorded ranges equal those of a model, which has one value for each byte.
+    /// The recorded ranges are equal to the ranges of a model, which stores one value for each byte.
     #[test]
     fn ranges_are_what_was_written_and_not_converted() {
         const LEN: u64 = 400;
@@ -325,7 +326,7 @@ mod tests {
         assert_eq!(pending.has_ranges(), model.contains(&true));
     }
 
-    /// No position is reserved twice, even if appends fail. After all appends have ended, the next append begins at the end of the file.
+    /// No position is reserved twice, even if appends fail. When all appends have ended, the next append begins at the end of the file.
     #[test]
     fn a_place_is_kept_until_it_is_used() {
         let pending = Pending::default();
@@ -345,7 +346,7 @@ mod tests {
         assert_eq!(pending.append(100, 10, || true), None);
     }
 
-    /// The next append gets a position that was given back, but never a position that another write uses.
+    /// If a position is given back, the next append gets it. No append gets a position that another write uses.
     #[test]
     fn a_place_that_is_given_back_is_the_next_ones() {
         let pending = Pending::default();

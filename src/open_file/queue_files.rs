@@ -1,5 +1,5 @@
-//! Requests to files that can change: the lock that each request has on the content from its submission to its completion, and the
-//! completion work of writes.
+//! Requests to files that can change. Each request has a lock on its file's content from its submission to its completion. This module also
+//! does the completion work of writes.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -9,43 +9,43 @@ use super::{Entered, FileHandle, InFlight, Lane, OpenInode, Ticket};
 use crate::bio::{Completion, CompletionWork};
 use crate::units::{FilePos, InodeNo};
 
-/// The files for which a queue has requests, each in its slot.
+/// The files to which a queue has sent requests. Each has a slot.
 #[derive(Default)]
 pub(crate) struct QueueFiles {
     files: Vec<Option<Rc<QueueFile>>>,
     in_flight: InFlight,
-    /// Requests whose transfers are complete, and that wait for a sync or a conversion of their file.
+    /// Requests whose transfers are complete, but which wait until their file is synced or converted.
     unsynced: Vec<Unsynced>,
-    /// Whether requests in flight may need completion work.
+    /// Whether some requests in flight may need completion work.
     expects: bool,
-    /// Files with so many unconverted ranges that a conversion is due.
+    /// Files for which a conversion is due, because they have many unconverted ranges.
     full: Vec<Arc<FileHandle>>,
 }
 
-/// A file that a queue uses, and the locks of the queue's requests on its content.
+/// A file that a queue uses, with the locks that the queue's requests have on its content.
 pub(crate) struct QueueFile {
     /// The ID of the handle.
     id: u64,
     pub(crate) inode: Arc<OpenInode>,
     number: InodeNo,
     lane: Arc<Lane>,
-    /// The number of requests that have locked the content by the lane. The lane counts them as one request, so only the first and the last
-    /// of them write to shared memory.
+    /// The number of requests that have locked the content through the lane. The lane counts all of them as one request. So only the first
+    /// and the last of them write to shared memory.
     by_lane: Cell<u32>,
     /// The number of requests that have locked a range.
     by_range: Cell<u32>,
-    /// Keeps the file open while there are requests in flight.
+    /// A reference that keeps the file open while requests are in flight.
     keep: RefCell<Option<Arc<FileHandle>>>,
 }
 
-/// A request whose transfer is complete, and that waits for a sync or a conversion of its file.
+/// A request whose transfer is complete, but which waits until its file is synced or converted.
 pub(crate) struct Unsynced {
     pub(crate) keep: Arc<FileHandle>,
     pub(crate) left: CompletionWork,
     pub(crate) completion: Completion,
 }
 
-/// The file whose content a request has locked, and the kind of the lock.
+/// The file whose content a request has locked, with the kind of the lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Holding {
     pub(crate) slot: u32,
@@ -60,7 +60,7 @@ pub(crate) enum Hold {
     Range(Ticket),
 }
 
-/// The lock and the completion work of a request.
+/// The lock and the completion work of a request to a file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Completing {
     pub(crate) slot: u32,
@@ -83,8 +83,8 @@ impl Holding {
 }
 
 impl QueueFile {
-    /// Locks the content by the lane, until [`leave`](Self::leave). Returns false if the lane is closed, because a thread has or wants an
-    /// exclusive range.
+    /// Locks the content through the lane, until [`leave`](Self::leave). Returns false if a thread has or wants an exclusive range, because
+    /// requests then cannot use the lane.
     #[inline(always)]
     pub(crate) fn enter(&self) -> bool {
         self.inode.content.enter(&self.lane)
@@ -117,7 +117,7 @@ impl Drop for QueueFile {
 }
 
 impl QueueFiles {
-    /// The queue's state for the file of a handle. It is created when the queue first uses the handle.
+    /// Returns the queue's entry for the file of a handle. The entry is created when the queue first uses the handle.
     pub(crate) fn learn(&mut self, handle: &FileHandle) -> Rc<QueueFile> {
         let index = handle.index() as usize;
         if self.files.len() <= index {
@@ -144,13 +144,13 @@ impl QueueFiles {
         self.files.get(slot as usize)?.as_deref()
     }
 
-    /// Whether no request of this queue has locked the content of a file.
+    /// Whether no request of this queue has a lock on the content of a file.
     pub(crate) fn is_idle(&self) -> bool {
         self.in_flight.is_none()
     }
 
-    /// Locks the content of a file by the lane, until the request is complete. Returns the inode, or `None` if the request must lock a
-    /// range.
+    /// Locks the content of a file through the lane, until the request is complete. Returns the inode. Returns `None` if the request cannot
+    /// use the lane and must lock a range.
     #[inline(always)]
     pub(crate) fn enter<'a>(
         &self,
@@ -158,7 +158,7 @@ impl QueueFiles {
         keep: impl FnOnce() -> Arc<FileHandle>,
     ) -> Option<&'a OpenInode> {
         let (inode, within) = (&*file.inode, file.by_lane.get());
-        // The request is counted before the check of the lane, because most requests pass this check.
+        // The request is counted before the lane is checked, because the check succeeds for most requests.
         file.by_lane.set(within + 1);
         let open = if within == 0 { file.enter() } else { !inode.content.is_wanted() };
         if !open {
@@ -177,7 +177,7 @@ impl QueueFiles {
         self.leave_lane(file);
     }
 
-    /// Passes the lock of the content from its guard to a request that is being submitted.
+    /// Moves the content lock from its guard to a request that is being submitted.
     pub(crate) fn begin(&self, handle: &Arc<FileHandle>, entered: Entered) -> Option<Holding> {
         let slot = handle.index();
         let (file, hold) = (self.file(slot)?, entered.hand_over()?);
@@ -201,18 +201,18 @@ impl QueueFiles {
         self.leave(holding.slot, holding.hold);
     }
 
-    /// Ends a request whose queue is dropped.
+    /// Ends a request when its queue is dropped.
     pub(crate) fn abandon(&self, completing: Completing) {
         self.end_place(&completing);
         self.leave(completing.slot, completing.hold);
     }
 
-    /// Handles a queue that is lost with requests in flight. The contents of the files stay locked, and the files stay open until the
-    /// process ends. Returns the handles that keep the files open. The caller must [notify](super::ContentLock::lose) threads that wait for
-    /// the contents.
+    /// Handles a queue that is lost with requests in flight. The contents of their files stay locked, and the files stay open until the
+    /// process ends. Returns the handles that keep the files open. The caller must [notify](super::ContentLock::lose) the threads that wait
+    /// for these contents.
     #[cold]
     pub(crate) fn leak(&mut self) -> Vec<Arc<FileHandle>> {
-        // No thread can take the completions, so the requests do not count as requests in flight of this thread.
+        // No thread can process the completions, so these requests are not counted as requests in flight of this thread.
         self.in_flight = InFlight::default();
         let files = std::mem::take(&mut self.files).into_iter().flatten();
         let leak = |file: Rc<QueueFile>| {
@@ -228,7 +228,7 @@ impl QueueFiles {
         self.file(slot).map_or(InodeNo(0), |file| file.number)
     }
 
-    /// Records that an extending write has ended or failed.
+    /// Records that an extending write has ended, with or without an error.
     fn end_place(&self, completing: &Completing) {
         if completing.left.contains(CompletionWork::RESERVED)
             && let Some(file) = self.file(completing.slot)
@@ -237,7 +237,7 @@ impl QueueFiles {
         }
     }
 
-    /// Ends a complete request. Returns its completion, or `None` if the completion must wait for a sync or a conversion.
+    /// Ends a request whose transfer is complete. Returns its completion, or `None` if the file must first be synced or converted.
     pub(crate) fn end(
         &mut self,
         completing: Completing,
@@ -297,7 +297,7 @@ impl QueueFiles {
         }
     }
 
-    /// Drops the reference that keeps the file open, if no more requests have locked the content.
+    /// If no request has locked the content, drops the reference that keeps the file open.
     fn left(&self, file: &QueueFile) {
         if file.by_lane.get() + file.by_range.get() == 0 {
             self.in_flight.remove();
@@ -312,13 +312,13 @@ impl QueueFiles {
         self.expects |= left.intersects(CompletionWork::BEFORE_COMPLETION);
     }
 
-    /// Whether completions must be checked before they are popped, because some may need completion work.
+    /// Whether completions must be checked before they are popped, because some of them may need completion work.
     #[inline(always)]
     pub(crate) fn expects(&self) -> bool {
         self.expects
     }
 
-    /// The number of requests that wait for a sync, or for a conversion.
+    /// The number of requests that wait until their file is synced or converted.
     pub(crate) fn unsynced(&self) -> usize {
         self.unsynced.len()
     }
@@ -328,7 +328,7 @@ impl QueueFiles {
         std::mem::take(&mut self.unsynced)
     }
 
-    /// Takes the files that are to be converted.
+    /// Returns the files for which a conversion is due, and removes them from the list.
     pub(crate) fn take_full(&mut self) -> Vec<Arc<FileHandle>> {
         std::mem::take(&mut self.full)
     }

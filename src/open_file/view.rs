@@ -1,5 +1,5 @@
-//! A queue's view of a file that can change: the size and the map as they were last read. Lookups also take account of writes since that
-//! read.
+//! A queue's view of a file that can change. The view is a copy of the file's size and map. Lookups also include writes that were made
+//! after the copy was read.
 
 use std::cell::{Cell, OnceCell};
 use std::ops::Deref;
@@ -13,41 +13,42 @@ use crate::iomap::{
 };
 use crate::units::FilePos;
 
-/// A lookup reads one leaf of the extent tree. After this number of lookups, a small map is read completely.
+/// A lookup reads one leaf of the extent tree. After this number of lookups, a small map is read as a whole.
 const LOOKUPS: u32 = 16;
-/// Reading this number of extents costs as much as one lookup.
+/// This number of extents can be read in the time of one lookup.
 const EXTENTS_A_LOOKUP: usize = 64;
 
 /// A value that a change counter never has.
 const NEVER: u64 = u64::MAX;
 
-/// The views of a queue, by the index of the file.
+/// The views of a queue. The index is the index of the file.
 #[derive(Default)]
 pub(crate) struct Views(Vec<Option<Box<View>>>);
 
-/// The size and the map of a file as they were last read, and the lane by which the queue locks the content.
+/// A copy of the size and the map of a file, and the lane through which the queue locks the content.
 pub(crate) struct View {
     id: u64,
     pub(crate) queue_file: Rc<QueueFile>,
-    /// The file. The reference is weak, because a queue still has views of files that are closed. Each user of a view keeps the file open.
+    /// The file. The reference is weak, because a queue may have views of files that are already closed. The caller that uses a view keeps
+    /// the file open.
     file: Weak<dyn WriteFile>,
     /// The inode's change counter at the time of the read.
     changes: u64,
-    /// Equal to `changes` if an overwrite by the handle needs only a transfer, otherwise [`NEVER`].
+    /// Equal to `changes` if an overwrite through the handle needs only a transfer. Otherwise [`NEVER`].
     plain_at: u64,
     /// The size and the map that were read.
     map: Box<dyn WriteMap>,
     size: u64,
-    /// The map, if the complete map is in memory.
+    /// The map, if the whole map is in memory.
     resident: OnceCell<Arc<ExtentMap>>,
-    /// The number of lookups that read a leaf. `extents` is the number of extents at the last read of the complete map.
+    /// The number of lookups that have read a leaf. `extents` is the number of extents when the whole map was last read.
     lookups: Cell<u32>,
     extents: Cell<usize>,
-    /// Whether the size and the map are known to be durable.
+    /// Whether the size and the map are durable, as far as is known.
     durable: Cell<bool>,
 }
 
-/// A guard: a request has locked the content of a file by the lane of its queue.
+/// A guard: a request has locked the content of a file through the lane of its queue.
 pub(crate) struct Inside<'a>(&'a QueueFile);
 
 impl Deref for Inside<'_> {
@@ -67,16 +68,16 @@ impl Drop for Inside<'_> {
 }
 
 impl Views {
-    /// The view of a file, current or not.
+    /// Returns the view of a file, whether it is up to date or not.
     #[inline(always)]
     pub(crate) fn get(&self, handle: &FileHandle) -> Option<&View> {
         self.0.get(handle.index() as usize)?.as_deref().filter(|view| view.id == handle.id)
     }
 
-    /// Returns the view of a file. If the inode has changed, the view is read again first.
+    /// Returns the view of a file. If the inode has changed, first reads the view again.
     ///
     /// # Errors
-    /// The errors of reading the inode; with `nowait`, `WouldBlock` if the call would wait for the lock of the inode or for the device.
+    /// The errors of reading the inode; `WouldBlock` if `nowait` is set and the call would have to wait for the inode's lock or the device.
     pub(crate) fn current(
         &mut self,
         files: &mut QueueFiles,
@@ -131,18 +132,18 @@ impl View {
         })
     }
 
-    /// The metadata as they were read.
+    /// The metadata, as they were read.
     pub(crate) fn map(&self) -> &dyn WriteMap {
         &*self.map
     }
 
-    /// Whether the inode has not changed since it was read.
+    /// Whether the view is up to date: the inode has not changed since the view was read.
     #[inline(always)]
     fn is_current(&self) -> bool {
         self.open().changes() == self.changes
     }
 
-    /// Whether the view is current and an overwrite needs only a transfer. The caller has locked the content.
+    /// Whether the view is up to date and an overwrite needs only a transfer. The caller has locked the content.
     #[inline(always)]
     pub(crate) fn takes_overwrites(&self, inode: &OpenInode) -> bool {
         inode.changes() == self.plain_at
@@ -153,20 +154,20 @@ impl View {
         &self.queue_file.inode
     }
 
-    /// Whether the metadata for reads of the overwritten range are durable.
+    /// Whether the metadata that reads of the overwritten range need are durable.
     pub(crate) fn is_durable(&self) -> bool {
-        // A change of the map or of the size makes the view out of date, so the result can be stored in the view. Pending writes do not
-        // make the view out of date, so they are checked each time.
+        // The result can be stored in the view, because the view becomes out of date when the map or the size changes. Pending writes do
+        // not change the inode, so they are checked each time.
         if !self.durable.get() {
             self.durable.set(self.file.upgrade().is_some_and(|file| file.is_durable()));
         }
         self.durable.get() && !self.open().pending.has_ranges() && self.open().pending.size() == 0
     }
 
-    /// Locks the content by the lane. Returns `None` if the lane is closed.
+    /// Locks the content through the lane. Returns `None` if requests cannot use the lane at the moment.
     #[inline(always)]
     pub(crate) fn enter(&self) -> Option<Inside<'_>> {
-        // The guard is created only on success, because its drop releases the lock.
+        // The guard is created only after the lock was acquired, because its drop releases the lock.
         self.queue_file.enter().then(|| Inside(&self.queue_file))
     }
 
@@ -176,21 +177,21 @@ impl View {
         self.size
     }
 
-    /// The size, including writes that the metadata do not include yet.
+    /// The size. It includes writes that are not in the metadata yet.
     pub(crate) fn size(&self) -> u64 {
         self.size_at_once().unwrap_or_else(|| self.size_anew())
     }
 
-    /// The size, if reading it needs no lock.
+    /// The size, if it can be read without a lock.
     pub(crate) fn size_at_once(&self) -> Option<u64> {
         self.current_size(self.open())
     }
 
-    /// The size, including pending writes; `None` if the view is out of date.
+    /// The size, including pending writes. `None` if the view is out of date.
     #[inline(always)]
     pub(crate) fn current_size(&self, inode: &OpenInode) -> Option<u64> {
-        // The order of the two reads matters. A conversion first increments the change counter, and then removes the pending size. So a
-        // thread that does not see the pending size sees the change.
+        // The order of the two reads matters. A conversion first increments the change counter, and then removes the pending size. So if a
+        // thread does not see the pending size because of a conversion, it sees the new change counter.
         let pending = inode.pending.size();
         (inode.changes() == self.changes).then(|| self.size.max(pending))
     }
@@ -201,7 +202,7 @@ impl View {
         size.unwrap_or_else(|| self.size.max(self.open().pending.size()))
     }
 
-    /// The map, if the complete map is in memory.
+    /// The map, if the whole map is in memory.
     #[inline(always)]
     fn resident(&self) -> Option<&ExtentMap> {
         match self.resident.get() {
@@ -216,8 +217,8 @@ impl View {
         Some(self.resident.get_or_init(|| Arc::clone(map)))
     }
 
-    /// The mapping of a position that is not written according to the recorded metadata. In an unwritten extent, pending writes are taken
-    /// into account. Returns `None` if the mapping is not in memory, or if the view is out of date.
+    /// Returns the mapping of a position that is unwritten or unmapped in the recorded metadata. In an unwritten extent, pending writes are
+    /// included. Returns `None` if the mapping is not in memory, or if the view is out of date.
     #[cold]
     fn map_unwritten(&self, pos: FilePos) -> Option<Iomap> {
         let iomap = self.map.map_resident(pos)?;
@@ -227,8 +228,8 @@ impl View {
         self.is_current().then_some(iomap)
     }
 
-    /// The mapping of a position in the metadata, and the change counter at the time of the read. If `again` is true, the mapping of this
-    /// view is out of date and is not used.
+    /// Returns the present mapping of a position in the metadata, and the present change counter. If `again` is true, the map of this view
+    /// is out of date and is not used.
     fn look_up(&self, pos: FilePos, again: bool) -> Result<(Iomap, u64)> {
         if let Some(iomap) = self.map.map_resident(pos).filter(|_| !again) {
             return Ok((iomap, self.changes));
@@ -257,7 +258,8 @@ impl MapFile for View {
             if iomap.kind != IomapType::Unwritten {
                 return Ok(iomap);
             }
-            // If a thread converts the range in the meantime, the range is not pending, but the change counter has changed.
+            // If a thread converts the range at the same time, the range is not found among the pending writes, but the change counter has
+            // changed.
             let is_old = || self.open().changes() != changes;
             if let Some(refined) = self.open().pending.refine(iomap, pos, is_old) {
                 return Ok(refined);

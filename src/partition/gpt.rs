@@ -1,5 +1,5 @@
-//! The GUID partition table: a header in sector 1, and its backup in the last sector. Each header has an array of entries, and CRC-32
-//! checksums protect the header and the array. Source: chapter 5 of the UEFI specification.
+//! The GUID partition table. It has a header in sector 1, and a backup of the header in the last sector. An array of entries belongs to
+//! each header. CRC-32 checksums protect the headers and the arrays. Source: chapter 5 of the UEFI specification.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ const MAX_ENTRIES: usize = 1 << 20;
 const PLACE: Place = Place::new("GPT header");
 const CRC: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_ISO_HDLC);
 
-/// The contents of a GPT. `fault` tells the user that the first copy is damaged or lost.
+/// The contents of a GPT. `fault` is a text for the user, if the first copy is damaged or lost.
 pub(super) struct Found {
     pub(super) partitions: Vec<Partition>,
     pub(super) fault: Option<String>,
@@ -33,8 +33,8 @@ struct Copy {
     usable: [u64; 2],
 }
 
-/// Reads the partitions from the header in sector 1. If this header is damaged, reads the backup in the last sector. On a disk with a
-/// protective MBR, also reads the backup if the first header is missing. Returns `None` if there is no GPT.
+/// Reads the partitions from the header in sector 1. Reads the backup in the last sector instead if this header is damaged, or if it is
+/// missing on a disk with a protective MBR. Returns `None` if there is no GPT.
 pub(super) fn read(
     device: &dyn Device,
     sectors: [u64; 3],
@@ -67,7 +67,7 @@ pub(super) fn read(
     ))
 }
 
-/// Refuses a disk on which only the backup of a GPT remains, because the backup may belong to an older table.
+/// Refuses a disk on which only the backup of a GPT is left, because the backup may belong to an older table.
 pub(super) fn refuse_lone_backup(device: &dyn Device, sectors: [u64; 3]) -> Result<()> {
     for sector in sectors {
         let at = last(device, sector);
@@ -101,8 +101,8 @@ fn found(sector: u64, copy: &Copy, fault: Option<String>) -> Result<Found> {
     Ok(Found { partitions: decode(sector, copy)?, fault, usable })
 }
 
-/// Refuses a table if its other copy is undamaged but differs. Only the sector that the table names is read, because a copy in another
-/// sector belongs to an older table.
+/// Refuses a table if its other copy is undamaged but has other contents. Only the sector that the table names is read, because a copy in
+/// any other sector belongs to an older table.
 fn agree(device: &dyn Device, sector: u64, copy: &Copy) -> Result<()> {
     match read_copy(device, sector, copy.other)? {
         Some(Ok(other)) if (other.disk, &other.entries) != (copy.disk, &copy.entries) => {
@@ -116,7 +116,7 @@ fn agree(device: &dyn Device, sector: u64, copy: &Copy) -> Result<()> {
     }
 }
 
-/// Reads one copy of the table. Returns `None` if there is no signature, and the inner error if a check fails.
+/// Reads one copy of the table. Returns `None` if the sector has no GPT signature. Returns the inner error if a check fails.
 fn read_copy(device: &dyn Device, sector: u64, lba: u64) -> Result<Option<Result<Copy>>> {
     let Some(at) = lba.checked_mul(sector) else { return Ok(None) };
     let Some(header) = read_at(device, at, sector as usize)? else { return Ok(None) };
@@ -126,7 +126,7 @@ fn read_copy(device: &dyn Device, sector: u64, lba: u64) -> Result<Option<Result
     Ok(Some(check(device, sector, lba, &header)))
 }
 
-/// Checks the header and the array of entries. Only the first [`ENTRY_SIZE`] bytes of each entry are used.
+/// Checks the header and the array of entries. Of each entry, only the first [`ENTRY_SIZE`] bytes are used.
 fn check(device: &dyn Device, sector: u64, lba: u64, header: &[u8]) -> Result<Copy> {
     let size = u32_at(header, 12) as usize;
     if !(HEADER_SIZE..=header.len()).contains(&size) {
@@ -195,7 +195,7 @@ fn decode(sector: u64, copy: &Copy) -> Result<Vec<Partition>> {
     Ok(partitions)
 }
 
-/// Decodes UTF-16, up to the first zero.
+/// Decodes UTF-16 text that ends at the first zero.
 fn name(bytes: &[u8]) -> String {
     let units = bytes.chunks_exact(2).map(|unit| u16::from_le_bytes([unit[0], unit[1]]));
     char::decode_utf16(units.take_while(|unit| *unit != 0))

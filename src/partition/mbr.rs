@@ -1,4 +1,4 @@
-//! The master boot record: four entries in sector 0, and a chain of tables within an extended partition.
+//! The master boot record (MBR): a table of four entries in sector 0, and a chain of tables within an extended partition.
 
 use std::ops::Range;
 
@@ -25,8 +25,8 @@ impl Entry {
         self.kind != 0 && self.sectors != 0
     }
 
-    /// Whether the entry marks a disk with a GPT. Such an entry is not a partition. The MBR of a hybrid disk also has entries for
-    /// partitions.
+    /// Whether the entry only states that the disk has a GPT. Such an entry is not a partition. The MBR of a hybrid disk also has entries
+    /// for partitions.
     fn is_protective(self) -> bool {
         self.kind == 0xEE
     }
@@ -36,20 +36,20 @@ impl Entry {
     }
 }
 
-/// Whether the table in sector 0 states that the disk has a GPT; `None` if there is no table.
+/// Whether the table in sector 0 states that the disk has a GPT. `None` if there is no table.
 pub(super) fn is_protective(device: &dyn Device) -> Result<Option<bool>> {
     let entries = read_table(device, 0)?.filter(is_plausible);
     Ok(entries.map(|entries| entries.iter().any(|entry| entry.is_protective())))
 }
 
-/// Whether the entries can be a partition table. The check is necessary because boot sectors of file systems end with the same two bytes as
-/// an MBR.
+/// Whether the entries can be a partition table. The signature is not enough, because boot sectors of file systems end with the same two
+/// bytes.
 fn is_plausible(entries: &[Entry; 4]) -> bool {
     entries.iter().all(|entry| matches!(entry.status, 0 | 0x80))
         && entries.iter().any(|entry| entry.is_used())
 }
 
-/// The partitions, and the byte range of each table.
+/// The partitions, and the bytes of each table.
 pub(super) struct Found {
     pub(super) partitions: Vec<Partition>,
     pub(super) tables: Vec<Range<u64>>,
@@ -74,8 +74,9 @@ pub(super) fn read(device: &dyn Device, sector: u64) -> Result<Option<Found>> {
     Ok(Some(found))
 }
 
-/// Follows the chain of tables in an extended partition. Each table contains one logical partition and the next table. The position of the
-/// logical partition is relative to its table, and the position of the next table is relative to the extended partition.
+/// Follows the chain of tables in an extended partition. Each table contains an entry for one logical partition and an entry for the next
+/// table. The position of the logical partition is relative to its table, and the position of the next table is relative to the extended
+/// partition.
 fn logical(device: &dyn Device, sector: u64, extended: Entry, found: &mut Found) -> Result<()> {
     let mut number = 5.max(found.partitions.last().map_or(0, |last| last.number + 1));
     let (mut at, mut before) = (extended.first, None);
@@ -84,7 +85,7 @@ fn logical(device: &dyn Device, sector: u64, extended: Entry, found: &mut Found)
             break;
         }
         if at * sector + 512 > device.size() {
-            // The device was truncated before this table, and the rest of the chain is lost.
+            // The device was truncated before this table. So this table and the rest of the chain are lost.
             return Ok(());
         }
         found.tables.push(at * sector..(at + 1) * sector);
@@ -123,7 +124,7 @@ fn read_table(device: &dyn Device, at: u64) -> Result<Option<[Entry; 4]>> {
     })))
 }
 
-/// Sector numbers and lengths have at most 33 bits and the sector size has 16 bits, so no product overflows. A partition may end past the
+/// Sector numbers and lengths have at most 33 bits, and the sector size has 16 bits. So no product overflows. A partition may end past the
 /// end of a truncated device.
 fn partition(sector: u64, number: u32, base: u64, entry: Entry) -> Partition {
     let (start, len) = ((base + entry.first) * sector, entry.sectors * sector);

@@ -19,45 +19,44 @@ pub enum TableKind {
     Mbr,
 }
 
-/// A checked partition table. A partition may end past the end of a truncated device.
+/// A partition table that was checked. A partition may end past the end of a truncated device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionTable {
     /// The kind of the table.
     pub kind: TableKind,
     /// The partitions in the order of their numbers, without unused numbers.
     pub partitions: Vec<Partition>,
-    /// A text for the user about a fault that was ignored, such as the loss of the first copy of a GPT.
+    /// A text for the user, if a fault was ignored, such as the loss of the first copy of a GPT.
     pub fault: Option<String>,
-    /// The byte ranges of the table itself, which no partition can use: both copies of a GPT, or all tables of an MBR with logical
-    /// partitions.
+    /// The bytes of the table itself: both copies of a GPT, or all tables of an MBR with logical partitions. No partition can use them.
     pub tables: Vec<Range<u64>>,
 }
 
 /// A partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Partition {
-    /// The number that Linux uses. Numbers begin at 1, and the logical partitions of an MBR at 5.
+    /// The number of the partition, as in Linux. Numbers begin at 1. The logical partitions of an MBR begin at 5.
     pub number: u32,
     /// The first byte on the device.
     pub start: u64,
     /// The length in bytes.
     pub len: u64,
-    /// The name, if the table records one.
+    /// The name of the partition, if the table contains names.
     pub name: String,
 }
 
 impl PartitionTable {
-    /// Reads the device's partition table; `None` if the device has no table.
+    /// Reads the partition table of a device. Returns `None` if the device has no table.
     ///
     /// # Errors
-    /// `Corrupt` if both copies of a GPT are damaged or lost, if the copies disagree, if only the backup remains, or if the table
+    /// `Corrupt` if both copies of a GPT are damaged or lost, if the copies disagree, if only the backup is left, or if the table
     /// contradicts itself; `Io`.
     pub fn read(device: &dyn Device) -> Result<Option<Self>> {
-        // A block device reports its sector size. Images have sectors of 512 bytes, rarely of 4096. The block size that an NBD server
-        // reports does not depend on the sector size. Therefore several sizes are tried, and the position of the GPT's signature decides.
+        // A block device reports its sector size. An image has sectors of 512 bytes, or rarely of 4096. The block size of an NBD server
+        // does not depend on the sector size. So several sizes are tried, and the size is used with which the GPT's signature is found.
         let sector = u64::from(device.limits().logical_block).max(512);
         let sectors = [sector, 512, 4096];
-        // If the MBR does not refer to a GPT, a GPT on the disk belongs to an older table. Linux ignores such a GPT too.
+        // If the MBR does not state that there is a GPT, a GPT on the disk belongs to an older table. Linux ignores such a GPT too.
         let protective = mbr::is_protective(device)?;
         if protective != Some(false)
             && let Some(found) = gpt::read(device, sectors, protective.is_some())?
@@ -70,7 +69,7 @@ impl PartitionTable {
             Err(error) if sector > 512 && error.kind() == ErrorKind::Corrupt => {
                 mbr::read(device, 512).map_err(|_| error)?
             }
-            // If the partitions exceed the device, the table may be in units of 512 bytes, so it is read again with these units.
+            // If the partitions end past the device, the units of the table may be 512 bytes. So the table is read again with these units.
             Ok(Some(found)) if sector > 512 && !fit(&found.partitions, device) => {
                 mbr::read(device, 512)?.or(Some(found))
             }
@@ -83,8 +82,8 @@ impl PartitionTable {
         Ok(Some(Self { kind: TableKind::Mbr, partitions, fault: None, tables }))
     }
 
-    /// The end of the partition that contains `offset`. If no partition contains `offset`, the start of the next partition or of the next
-    /// bytes of the table.
+    /// The end of the partition that contains `offset`. If no partition contains `offset`, the start of the next partition, or of the
+    /// table's next bytes if they come first.
     #[must_use]
     pub fn end_from(&self, offset: u64) -> u64 {
         let ends = self.partitions.iter().filter_map(|partition| {
@@ -92,8 +91,8 @@ impl PartitionTable {
             [partition.start, end].into_iter().find(|end| *end > offset)
         });
         let tables = self.tables.iter().map(|table| table.start).filter(|start| *start > offset);
-        // If a partition contains the offset, only the end of that partition matters: a partition may end past the usable space that the
-        // table states.
+        // A partition may end past the usable space that the table states. So if a partition contains the offset, only the end of this
+        // partition matters.
         let tables = tables.filter(|_| !self.is_in_partition(offset));
         ends.chain(tables).min().unwrap_or(u64::MAX)
     }
@@ -146,7 +145,7 @@ impl fmt::Display for PartitionTable {
     }
 }
 
-/// Reads sectors, or returns `None` if the sectors are not within the device.
+/// Reads sectors. Returns `None` if they are not within the device.
 fn read_at(device: &dyn Device, at: u64, len: usize) -> Result<Option<Vec<u8>>> {
     if at.checked_add(len as u64).is_none_or(|end| end > device.size()) {
         return Ok(None);
@@ -230,8 +229,8 @@ mod tests {
         assert_eq!(table.to_string(), r#"its GPT has p1 (8 MiB, "boot"), p3 (16 MiB, "Größe")"#);
     }
 
-    /// A part that is named by its first byte ends at the end of its partition, at the start of the next partition, or at the backup of the
-    /// table.
+    /// If a part is named by its first byte, it ends at the end of its partition, at the start of the next partition, or at the backup of
+    /// the table.
     #[test]
     fn a_place_ends_where_a_partition_begins_or_ends() {
         let Some(image) = gpt_disk() else { return };
@@ -257,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_damaged_gpt_is_read_from_its_backup_and_never_used() {
-        // The test damages a byte of the header's fields, and then a byte of the entries. A checksum covers each of them.
+        // The test damages a byte of the header, and then a byte of the entries. The table's checksums cover both.
         for at in [512 + 72, 1024 + 33] {
             let Some(image) = gpt_disk() else { return };
             flip(&image, at);
@@ -267,7 +266,7 @@ mod tests {
         }
     }
 
-    /// If the first copy of a table is lost, the table has a fault. If the backup is lost, there is no fault. If both copies are lost, the
+    /// If the first copy of a table is lost, the table has a fault. If the backup is lost, the table has no fault. If both are lost, the
     /// disk is refused.
     #[test]
     fn a_gpt_is_read_by_the_copy_that_is_left() {
@@ -277,7 +276,7 @@ mod tests {
                 image.as_file().write_all_at(&[0; 512], *at).unwrap();
             }
         };
-        // Each case contains the lost sectors and the expected result: whether the table has a fault, or the error.
+        // Each case consists of the lost sectors and the expected result. The result is whether the table has a fault, or the error.
         for (lost, expected) in [
             (&[][..], Ok(false)),
             (&[LAST], Ok(false)),
@@ -314,7 +313,7 @@ mod tests {
         image.as_file().write_all_at(&copy, 64 * MIB - 33 * 512).unwrap();
         let error = table(image.path()).unwrap_err().to_string();
         assert!(error.contains("its backup in sector 131071 disagree"), "{error}");
-        // The same disk is copied to a larger disk, which still contains the backup of an older table.
+        // The disk is copied to a larger disk. The larger disk still contains the backup of an older table.
         let Some(image) = gpt_disk() else { return };
         image.as_file().set_len(128 * MIB).unwrap();
         let Some(larger) = disk("sh", &["-c", "truncate -s 128M $0; sgdisk -n 1 $0"], "") else {
@@ -326,7 +325,7 @@ mod tests {
         assert_eq!((found.partitions, found.fault), (gpt_parts(), None));
     }
 
-    /// On a hybrid disk, only the partitions of the GPT are used, never those of the MBR.
+    /// On a hybrid disk, only the partitions of the GPT are used. The partitions in the MBR are ignored.
     #[test]
     fn a_hybrid_table_is_read_only_by_its_gpt() {
         let Some(image) = gpt_disk() else { return };
@@ -350,7 +349,8 @@ mod tests {
         image.as_file().set_len(4 * MIB).unwrap();
         entry(&image, 0, 0, 0x83, 2048, 2048);
         entry(&image, 0, 1, 5, 4096, 32768);
-        // The first logical partition ends past the device. The table of the second logical partition is also past the end, so it is lost.
+        // The first logical partition ends past the device. The table of the second logical partition is completely past the end, so this
+        // partition is lost.
         entry(&image, 4096, 0, 0x83, 2048, 8192);
         entry(&image, 4096, 1, 5, 16384, 8192);
         let expected = [part(1, MIB, MIB, ""), part(5, 3 * MIB, 4 * MIB, "")];
@@ -371,7 +371,8 @@ mod tests {
             part(6, 10 * MIB, 4 * MIB, ""),
         ];
         assert_eq!(table.partitions, expected);
-        // A part that begins before a table of the chain ends at this table. The bytes of a table belong to the table.
+        // If a part begins before a table of the chain, it ends where this table begins. The bytes of a table are not part of any
+        // partition.
         let [_, chain @ ..] = &table.tables[..] else { panic!("{:?}", table.tables) };
         assert_eq!(chain.len(), 2);
         for at in chain {
@@ -381,7 +382,7 @@ mod tests {
         }
     }
 
-    /// Writes an entry of an MBR for a primary or extended partition, into a slot of the table in sector `at`.
+    /// Writes an entry for a primary or extended partition to a slot of the table in sector `at`.
     fn entry(image: &tempfile::NamedTempFile, at: u64, slot: u64, kind: u8, start: u32, len: u32) {
         let mut bytes = [0; 16];
         bytes[4] = kind;
@@ -406,7 +407,8 @@ mod tests {
         let image = tempfile::NamedTempFile::new().unwrap();
         image.as_file().set_len(MIB).unwrap();
         assert_eq!(table(image.path()).unwrap(), None);
-        // A boot sector also ends with 55 AA. If its code is read as partition entries, the status bytes are not valid.
+        // A file system's boot sector also ends with 55 AA. If its code were read as partition entries, their status bytes would not be
+        // valid.
         image.as_file().write_all_at(&[0xEB; 510], 0).unwrap();
         image.as_file().write_all_at(&[0x55, 0xAA], 510).unwrap();
         assert_eq!(table(image.path()).unwrap(), None);

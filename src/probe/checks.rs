@@ -1,25 +1,25 @@
-//! Formats whose magic number is too short or has no fixed position. For these formats, more of the header is checked.
+//! Formats whose magic number is too short, or has no fixed position. For these formats, other fields of the header are checked too.
 
 use super::magics::{At, FAT};
 
-/// A format that is recognised by a check of some bytes.
+/// A format that a check of some bytes recognises.
 pub(super) struct Checked {
     pub(super) name: &'static str,
     pub(super) places: &'static [At],
-    /// The number of bytes that the check gets. The check gets fewer bytes at the end of a device.
+    /// The number of bytes that the check receives. It receives fewer bytes at the end of a device.
     pub(super) len: usize,
     pub(super) check: fn(&[u8]) -> bool,
 }
 
 const LAST_SECTOR: &[At] = &[At::End { unit: 512, back: 512 }];
-/// The four labels of ZFS, two at each end of the device. The second half of each label contains copies of the pool's uberblock.
+/// ZFS has four labels, two at each end of the device. The second half of each label contains copies of the pool's uberblock.
 const ZFS_LABELS: &[At] = &[
     At::Start(128 << 10),
     At::Start((256 + 128) << 10),
     At::End { unit: 256 << 10, back: (512 - 128) << 10 },
     At::End { unit: 256 << 10, back: (256 - 128) << 10 },
 ];
-/// The length of the range in which the first record header of an external XFS log is searched. The log may begin within a record.
+/// An external XFS log may begin within a record. So the first record header is searched for, in a range of this length.
 const LOG_START: usize = 256 << 10;
 
 pub(super) const CHECKED: &[Checked] = &[
@@ -66,7 +66,7 @@ fn u16_at(bytes: &[u8], at: usize) -> u16 {
     bytes.get(at..at + 2).map_or(0, |two| u16::from_le_bytes([two[0], two[1]]))
 }
 
-/// An uberblock begins with 0x00BAB10C as 64 bits in either byte order, and has 1 KiB or more.
+/// An uberblock begins with 0x00BAB10C as 64 bits in either byte order. Its length is 1 KiB or more.
 fn is_zfs(bytes: &[u8]) -> bool {
     const MAGIC: u64 = 0x00BA_B10C;
     bytes.chunks_exact(1024).any(|slot| {
@@ -74,7 +74,7 @@ fn is_zfs(bytes: &[u8]) -> bool {
     })
 }
 
-/// A record header contains its magic number, version 1 or 2, and one of three formats.
+/// A record header contains the magic number of the log, version 1 or 2, and one of three formats.
 fn is_xfs_log(bytes: &[u8]) -> bool {
     bytes.chunks_exact(512).any(|sector| {
         sector.starts_with(&[0xFE, 0xED, 0xBA, 0xBE])
@@ -83,8 +83,8 @@ fn is_xfs_log(bytes: &[u8]) -> bool {
     })
 }
 
-/// The metadata of three vendors. VIA: the number 0xAA55, a version of at most 2, and a checksum of 50 bytes. Silicon Image: a number at
-/// byte 96, and a checksum of words. JMicron: the letters `JM`, and a checksum of words.
+/// The metadata of three vendors' RAID. VIA: the number 0xAA55, a version of at most 2, and a checksum of 50 bytes. Silicon Image: a number
+/// at byte 96, and a checksum of words. JMicron: the letters `JM`, and a checksum of words.
 fn is_firmware_raid(sector: &[u8]) -> bool {
     if sector.len() < 512 {
         return false;
@@ -101,7 +101,8 @@ fn is_firmware_raid(sector: &[u8]) -> bool {
     via || silicon || jmicron
 }
 
-/// The superblock contains a magic number in either byte order, an inode map that is large enough for the inodes, and data after the maps.
+/// The superblock contains a magic number in either byte order. Its inode map is large enough for the inodes, and the data begin after the
+/// maps.
 fn is_minix(bytes: &[u8]) -> bool {
     if bytes.len() < 32 {
         return false;

@@ -1,20 +1,20 @@
-//! The table of formats with a magic number: the formats of `blkid -k`, and formats of images. The positions and numbers are from each
-//! format's published description or kernel header, which docs/PROVENANCE.md names.
+//! The table of formats that have a magic number: the formats of `blkid -k`, and formats of images. docs/PROVENANCE.md names the source of
+//! each position and number: a published description or a kernel header.
 
-/// A place on a device.
+/// A position on a device.
 #[derive(Clone, Copy)]
 pub(super) enum At {
-    /// This number of bytes after the start.
+    /// The position is this number of bytes after the start.
     Start(u64),
-    /// `back` bytes before the end, with the size of the device rounded down to whole units.
+    /// The position is `back` bytes before the end. For this, the size of the device is rounded down to whole units.
     End { unit: u64, back: u64 },
-    /// This number of bytes before the end of the first page. Every page size that a machine may have is tried.
+    /// The position is this number of bytes before the end of the first page. Every page size that a machine may have is tried.
     EndOfPage(u64),
 }
 
 use At::{EndOfPage, Start};
 
-/// The place `back` sectors of 512 bytes before the end.
+/// The position that is `back` sectors of 512 bytes before the end.
 const fn sectors(back: u64) -> At {
     At::End { unit: 512, back: back * 512 }
 }
@@ -23,11 +23,11 @@ const fn units(unit: u64, back: u64) -> At {
     At::End { unit, back: back * unit }
 }
 
-/// A format that is recognised by magic numbers.
+/// A format that is recognised by its magic numbers.
 pub(super) struct Magic {
     pub(super) name: &'static str,
     pub(super) places: &'static [At],
-    /// The magic numbers, any of which suffices.
+    /// The magic numbers. One of them is enough.
     pub(super) bytes: &'static [&'static [u8]],
 }
 
@@ -49,7 +49,7 @@ const LUKS: &str = "a LUKS container: unlock it first, and name the device below
 const SWAP: &str = "a Linux swap area, not a file system";
 pub(super) const FAT: &str = "a FAT file system: not supported";
 
-/// The possible positions of the metadata of Promise's firmware RAID, in sectors before the end.
+/// The positions at which the metadata of Promise's firmware RAID may be, in sectors before the end.
 const PROMISE: &[At] = &[
     sectors(63),
     sectors(255),
@@ -66,7 +66,7 @@ const PROMISE: &[At] = &[
     sectors(3087),
 ];
 
-/// The possible positions of the second header of LUKS 2. Its distance from the start is the length of the first header's area.
+/// The positions at which the second header of LUKS 2 may be. Its distance from the start is the length of the first header with its area.
 const LUKS_SECOND: &[At] = &[
     Start(16 << 10),
     Start(32 << 10),
@@ -79,8 +79,8 @@ const LUKS_SECOND: &[At] = &[
     Start(4 << 20),
 ];
 
-/// The formats, the most reliable first. Long magic numbers at unusual positions are first. Short magic numbers, which can be a
-/// coincidence, are last.
+/// The formats, the most reliable first: long magic numbers at unusual positions are first, and short magic numbers, which may occur by
+/// chance, are last.
 pub(super) const MAGICS: &[Magic] = &[
     // Containers. Sources: LUKS On-Disk Format Specification 1 and 2; Linux's Documentation/admin-guide/device-mapper and md.rst; man
     // lvm(8).
@@ -128,8 +128,8 @@ pub(super) const MAGICS: &[Magic] = &[
         &[Start(4096 + 24)],
         &[b"\xC6\x85\x73\xF6\x66\xCE\x90\xA9\xD9\x6A\x60\xCF\x80\x3D\xF7\xEF"],
     ),
-    // Partition tables other than GPT and MBR. Sources: Apple's Inside Macintosh: Devices, chapter 3; IRIX's dvh(4). wipefs(8) names the
-    // same positions.
+    // Partition tables that are neither GPT nor MBR. Sources: Apple's Inside Macintosh: Devices, chapter 3; IRIX's dvh(4). wipefs(8) names
+    // the same positions.
     magic("an Apple partition table: not supported", &[Start(512)], &[b"PM\0\0"]),
     magic("an SGI partition table: not supported", FIRST, &[&[0x0B, 0xE5, 0xA9, 0x41]]),
     magic("an AIX boot record: not supported", FIRST, &[&[0xC9, 0xC2, 0xD4, 0xC1]]),

@@ -1,4 +1,4 @@
-//! Recognises the content of a device without a supported file system, so that an error message can name the content.
+//! Recognises the content of a device that has no supported file system. An error message can then name the content.
 
 mod checks;
 mod magics;
@@ -14,13 +14,14 @@ use crate::error::{Error, ErrorKind};
 use crate::partition::PartitionTable;
 use crate::units::DevOffset;
 
-/// The end of the superblock of ext2, ext3 and ext4. A smaller device cannot contain this superblock.
+/// The end of the superblock of ext2, ext3 and ext4. A device that is smaller than this has no such superblock.
 pub(crate) const SMALLEST: u64 = 2048;
 
-/// The device is read in parts of this length, each part once. An NBD server therefore gets few requests, not one for each magic number.
+/// The device is read in parts of this length, and each part is read once. So an NBD server gets only a few requests, instead of one for
+/// each magic number.
 const PART: u64 = 64 << 10;
 
-/// Names the content of the device, for example `a btrfs file system: not supported`. `None` if the content is not known.
+/// Names the content of the device, for example `a btrfs file system: not supported`. Returns `None` if the content is not recognised.
 #[must_use]
 pub fn probe(device: &dyn Device) -> Option<&'static str> {
     let mut content = Content { device, parts: BTreeMap::new() };
@@ -29,7 +30,7 @@ pub fn probe(device: &dyn Device) -> Option<&'static str> {
 }
 
 impl At {
-    /// The positions to check on a device of this size.
+    /// The positions at which a format's magic number may be on a device of this size.
     fn places(self, size: u64) -> SmallVec<[u64; 5]> {
         match self {
             Self::Start(at) => smallvec![at],
@@ -44,7 +45,7 @@ impl At {
 /// The parts of a device that have been read.
 struct Content<'a> {
     device: &'a dyn Device,
-    /// The parts by their number; `None` for a part that cannot be read.
+    /// The parts that were read, by their number. `None` if a part cannot be read.
     parts: BTreeMap<u64, Option<Vec<u8>>>,
 }
 
@@ -61,7 +62,7 @@ impl Content<'_> {
         places.any(|at| (format.check)(&self.at(at, format.len)))
     }
 
-    /// The `len` bytes at a position, or fewer if the device ends or cannot be read.
+    /// The `len` bytes at a position. The result is shorter if the device ends or cannot be read.
     fn at(&mut self, at: u64, len: usize) -> Vec<u8> {
         let end = at.saturating_add(len as u64).min(self.device.size());
         let mut bytes = Vec::with_capacity(len);
@@ -73,7 +74,7 @@ impl Content<'_> {
                     let skip = (from % PART) as usize;
                     bytes.extend(&part[skip..skip + (until - from) as usize]);
                 }
-                // The bad sector may be another sector of the part, so only the requested bytes are read.
+                // The unreadable sector may be another sector of the part. So only the requested bytes are read.
                 None => {
                     let mut piece = vec![0; (until - from) as usize];
                     if self.device.read_exact_at(&mut piece, DevOffset(from)).is_err() {
@@ -120,10 +121,10 @@ pub(crate) fn unknown_format(device: &dyn Device) -> Error {
 }
 
 /// Describes the content of a device that a user may still need: a format or a partition table. The text is a clause of a sentence. `None`
-/// if the content is not known.
+/// if the content is not recognised.
 pub(crate) fn occupant(device: &dyn Device) -> Option<String> {
     if let Some(what) = probe(device) {
-        // The text after the name is a hint on how to read the content, which does not matter here.
+        // The text after the name is a hint how the content can be read. The hint is not needed here.
         let what = what.split([':', ',']).next().unwrap_or(what);
         return Some(format!("contains {what}"));
     }

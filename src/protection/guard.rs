@@ -1,13 +1,13 @@
-//! Guards: the checksums over a sector's data.
+//! Guards. A guard is the checksum of a sector's data.
 //!
-//! The crate crc-fast computes the guards; `cargo bench --bench guard` compares this crate with others.
+//! The crate crc-fast computes the guards. `cargo bench --bench guard` compares it with other crates.
 
 use crc_fast::{CrcAlgorithm, Digest, checksum};
 
 /// The guard of T10 DIF: CRC16 with polynomial 0x8BB7, highest bit first.
 ///
-/// With `seed` 0 the result is the standard guard. With another seed the CRC register begins with `seed`, so that each seed gives another
-/// guard for the same data.
+/// If `seed` is 0, the result is the standard guard. Otherwise the CRC register begins with `seed`. So each seed gives another guard for
+/// the same data.
 #[must_use]
 #[inline]
 pub fn t10_dif(data: &[u8], seed: u16) -> u16 {
@@ -16,16 +16,16 @@ pub fn t10_dif(data: &[u8], seed: u16) -> u16 {
 
 /// The guard of NVMe's 64-bit tuples: CRC64 with polynomial 0xAD93D23594C93659, lowest bit first, inverted before and after.
 ///
-/// With `seed` 0 the result is the standard guard. With another seed the CRC register begins with the inverse of `seed`, so that each seed
-/// gives another guard for the same data.
+/// If `seed` is 0, the result is the standard guard. Otherwise the CRC register begins with the inverse of `seed`. So each seed gives
+/// another guard for the same data.
 #[must_use]
 #[inline]
 pub fn nvme64(data: &[u8], seed: u64) -> u64 {
     crc(CrcAlgorithm::Crc64Nvme, !seed, !0, data)
 }
 
-/// Computes a CRC with a register that begins with `begin`; `standard` is the algorithm's own initial value. Another initial value needs a
-/// `Digest`, which takes some 20 ns longer. That matters for 512 bytes of data.
+/// Computes a CRC whose register begins with `begin`. The initial value of the standard algorithm is `standard`. Any other initial value
+/// needs a `Digest`, which takes some 20 ns longer. This is relevant for 512 bytes of data.
 #[inline]
 fn crc(algorithm: CrcAlgorithm, begin: u64, standard: u64, data: &[u8]) -> u64 {
     if begin == standard {
@@ -36,7 +36,7 @@ fn crc(algorithm: CrcAlgorithm, begin: u64, standard: u64, data: &[u8]) -> u64 {
     digest.finalize()
 }
 
-/// The guards as the standards define them, computed bit by bit.
+/// The guards as the standards define them. They are computed bit by bit.
 #[cfg(test)]
 pub(super) mod reference {
     pub(in crate::protection) fn t10_dif(data: &[u8], seed: u16) -> u16 {
@@ -94,8 +94,8 @@ mod tests {
         assert_eq!(nvme64(&down, 0), 0x9a2d_f64b_8e9e_517e);
     }
 
-    /// The guards agree with the definitions for every length and every alignment within 16 bytes, with and without a seed. The greatest
-    /// length exceeds the unit of the fastest loop.
+    /// The guards are equal to those of the definitions, for every length and every alignment within 16 bytes, with and without a seed. The
+    /// longest data exceed the unit of the fastest loop.
     #[test]
     fn all_lengths_and_alignments_agree_with_the_definition() {
         let mut rng = Rng(0x8bb7);
@@ -110,7 +110,7 @@ mod tests {
         }
     }
 
-    /// Generations are seeds: for the same data, different generations must give different guards.
+    /// Generations are used as seeds. So different generations must give different guards for the same data.
     #[test]
     fn every_seed_gives_another_guard() {
         let data = Rng(7).bytes(512);

@@ -1,4 +1,4 @@
-//! Protection information: the tuple of each sector of a device, and the guard in it. This module needs no device.
+//! Protection information: the tuple of each sector, which contains the guard. This module needs no device.
 
 pub mod guard;
 mod tuple;
@@ -7,7 +7,7 @@ pub use self::tuple::{Field, Interval, Mismatch, Protection, TupleKind};
 
 #[cfg(test)]
 mod tests {
-    /// A SplitMix64 generator: a failing test prints its seed, which repeats the failure.
+    /// A SplitMix64 generator. A failing test prints its seed, which reproduces the failure.
     pub(super) struct Rng(pub(super) u64);
 
     impl Rng {

@@ -1,9 +1,9 @@
-//! Tuples: the protection information of each sector, and the mismatch of a sector that does not match its tuple.
+//! Tuples: the protection information of sectors. Also the mismatch between a sector and its tuple.
 //!
-//! No value of a tag has a special meaning here. In T10 an application tag of 0xFFFF disables the check of a sector. This module ignores
-//! that rule, because damage must not disable a check. A discarded sector may contain any bytes. Its tuple contains the complement of the
-//! normal reference tag, and a guard that is computed from the sector's number. So damage produces this tuple as rarely as it produces the
-//! tuple of other data.
+//! In this module, no value of a tag has a special meaning. In T10 an application tag of 0xFFFF disables the check of a sector. This module
+//! does not implement that rule, because damage must not disable a check. A discarded sector may contain any bytes. Its tuple contains the
+//! complement of the normal reference tag, and a guard that is computed from the sector's number. So damage produces the tuple of a
+//! discarded sector as rarely as the tuple of other data.
 
 use std::fmt;
 use std::mem::offset_of;
@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::guard;
 
-/// The number of data bytes that one tuple protects: a sector of the device.
+/// The number of data bytes that one tuple protects. It is the sector size of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interval {
     /// 512 bytes.
@@ -33,7 +33,7 @@ impl Interval {
         }
     }
 
-    /// The interval of this length; `None` if no interval has this length.
+    /// The interval of this length in bytes. `None` if no interval has this length.
     #[must_use]
     pub const fn from_bytes(bytes: u64) -> Option<Self> {
         match bytes {
@@ -44,15 +44,15 @@ impl Interval {
     }
 }
 
-/// The form of a tuple.
+/// The kind of a tuple.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TupleKind {
-    /// T10 DIF: a CRC16, and 32 bits of the sector's number, so that sectors at a distance of 2^32 have the same reference tag.
+    /// T10 DIF: a CRC16, and the lower 32 bits of the sector's number. So sectors at a distance of 2^32 have the same reference tag.
     ///
-    /// The guard detects every change of one or two bits. Of the other changes that spread over more than 16 bits, the guard misses one in
-    /// 65,536.
+    /// The guard detects every change of one or two bits. If a change has more bits, and they spread over more than 16 bits, the guard
+    /// misses one change in 65,536.
     T10,
-    /// NVMe with a 64-bit guard: a CRC64, and 48 bits of the sector's number.
+    /// NVMe with a 64-bit guard: a CRC64, and the lower 48 bits of the sector's number.
     Nvme64,
 }
 
@@ -70,12 +70,12 @@ impl TupleKind {
 /// How the sectors of a device are protected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Protection {
-    /// The form of the tuples.
+    /// The kind of the tuples.
     pub kind: TupleKind,
     /// The number of bytes that a tuple protects.
     pub interval: Interval,
-    /// Whether the application tag is a generation, which differs from sector to sector. The generation is also the seed of the guard. So a
-    /// flipped bit in the generation is detected even if the expected generation is unknown.
+    /// Whether the application tag is a generation, which may differ from sector to sector. The generation is also the seed of the guard.
+    /// So a changed bit in the generation is detected, even if the expected generation is unknown.
     pub generation: bool,
 }
 
@@ -83,11 +83,11 @@ pub struct Protection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Field {
-    /// The lower bits of the sector's number. A wrong value indicates a misdirected write or read.
+    /// The lower bits of the sector's number. If they are wrong, a write or read probably went to another position.
     ReferenceTag,
     /// The owner of the data.
     ApplicationTag,
-    /// The checksum over the data. A wrong value indicates that data or tuple have changed.
+    /// The checksum of the data. If it is wrong, the data or the tuple have changed.
     Guard,
 }
 
@@ -104,11 +104,11 @@ impl fmt::Display for Field {
 /// A field of a tuple that does not match its sector. No other fields will be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mismatch {
-    /// The sector, in protection intervals from the start of the device.
+    /// The number of the sector, counted in protection intervals from the start of the device.
     pub sector: u64,
     /// The field.
     pub field: Field,
-    /// The expected value: for the guard, the value that was computed from the data.
+    /// The expected value. For the guard, this value is computed from the data.
     pub expected: u64,
     /// The value in the tuple.
     pub found: u64,
@@ -118,7 +118,7 @@ impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { sector, field, expected, found } = *self;
         match field {
-            // A reference tag is a part of a sector's number, so it is printed in decimal.
+            // A reference tag consists of bits of the sector's number, so it is printed in decimal.
             Field::ReferenceTag => {
                 write!(f, "sector {sector}: {field}: expected {expected}, found {found}")
             }
@@ -128,13 +128,13 @@ impl fmt::Display for Mismatch {
 }
 
 impl Protection {
-    /// Writes the tuples of a run of sectors.
+    /// Computes the tuples of a run of sectors, and writes them to `tuples`.
     ///
     /// `first` is the number of the first sector, in protection intervals from the start of the device.
     ///
     /// # Panics
     ///
-    /// Panics if `data` are not whole sectors, or if `tuples` does not have the length of their tuples.
+    /// Panics if `data` are not whole sectors, or if the length of `tuples` is not the length of their tuples.
     pub fn encode(self, data: &[u8], first: u64, application: u16, tuples: &mut [u8]) {
         match self.kind {
             TupleKind::T10 => self.encode_as::<T10>(data, first, application, tuples),
@@ -142,13 +142,13 @@ impl Protection {
         }
     }
 
-    /// Compares a run of sectors with their tuples. `application` is the tag that all tuples must have. `None` accepts any tag, for example
-    /// if tags are generations.
+    /// Compares a run of sectors with their tuples. All tuples must have the tag `application`. If it is `None`, any tag is accepted, for
+    /// example because tags are generations.
     ///
     /// # Errors
     ///
-    /// The first field that does not match. Tags are compared before the guard, because an intact sector of another position indicates a
-    /// misdirected write or read.
+    /// The first field that does not match. The tags are compared before the guard: if the data are intact but have the tag of another
+    /// position, a write or read went to a wrong position.
     ///
     /// # Panics
     ///
@@ -166,7 +166,7 @@ impl Protection {
         }
     }
 
-    /// Compares like [`verify`](Self::verify), but returns every field that does not match.
+    /// Compares as [`verify`](Self::verify) does, but returns every field that does not match.
     ///
     /// # Panics
     ///
@@ -185,7 +185,7 @@ impl Protection {
         });
     }
 
-    /// Writes the tuple of a sector that may contain any bytes. [`verify`](Self::verify) rejects this tuple for any data.
+    /// Writes the tuple of a discarded sector, which may contain any bytes. [`verify`](Self::verify) rejects this tuple for all data.
     ///
     /// # Panics
     ///
@@ -275,7 +275,7 @@ impl Protection {
     }
 }
 
-/// The fields of both forms.
+/// The fields of a tuple, which both kinds have.
 struct Fields {
     guard: u64,
     application: u16,
@@ -283,12 +283,12 @@ struct Fields {
 }
 
 trait Tuple: FromBytes + IntoBytes + KnownLayout + Immutable + Unaligned {
-    /// The bits of a sector's number in the reference tag.
+    /// The bits of the sector's number that the reference tag contains.
     const REFERENCE: u64;
 
     fn guard(data: &[u8], seed: u16) -> u64;
 
-    /// Packs the fields. The values must fit.
+    /// Packs the fields into a tuple. The caller ensures that the values fit.
     fn new(fields: Fields) -> Self;
 
     fn fields(&self) -> Fields;
@@ -328,8 +328,8 @@ impl Tuple for T10 {
     }
 }
 
-/// The tuple of the NVM Command Set Specification, "64b Guard Protection Information", without a storage tag: all 48 bits are the reference
-/// tag.
+/// The tuple of the NVM Command Set Specification, "64b Guard Protection Information". It has no storage tag, so all 48 bits are the
+/// reference tag.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct Nvme64 {
@@ -376,7 +376,7 @@ mod tests {
     use crate::protection::tests::Rng;
 
     const APPLICATION: u16 = 0x1234;
-    /// The number of a sector that is too large for the reference tags of both forms.
+    /// The number of a sector that is too large for the reference tags of both kinds.
     const FIRST: u64 = 0xabcd_1234_ffff_fffe;
 
     fn all() -> impl Iterator<Item = Protection> {
@@ -397,7 +397,7 @@ mod tests {
     }
 
     fn mismatches(protection: Protection, data: &[u8], tuples: &[u8]) -> Vec<Mismatch> {
-        // If tags are generations, the expected tag is unknown, so any tag is accepted.
+        // The expected tag is unknown if tags are generations. So any tag is accepted.
         let application = (!protection.generation).then_some(APPLICATION);
         let mut found = Vec::new();
         protection.mismatches(data, tuples, FIRST, application, |wrong| found.push(wrong));
@@ -406,7 +406,7 @@ mod tests {
         found
     }
 
-    /// The tuples have the layout of the standards. The test assembles the expected bytes separately.
+    /// The tuples have the layout that the standards define. The test computes the expected bytes independently.
     #[test]
     fn tuples_are_those_of_the_standards() {
         for protection in all() {
@@ -456,7 +456,7 @@ mod tests {
         }
     }
 
-    /// The tuple of a sector that may contain any bytes matches no data and no other sector, and damage does not produce it.
+    /// The tuple of a discarded sector matches no data and no other sector, and damage does not produce it.
     #[test]
     fn nothing_is_taken_for_a_sector_that_may_hold_anything() {
         for protection in all() {
@@ -516,7 +516,8 @@ mod tests {
         );
     }
 
-    /// The guarantee of [`TupleKind::T10`]: each single flipped bit gives a different guard, so no second flipped bit hides the first.
+    /// The guarantee of [`TupleKind::T10`]: each change of a single bit gives a different guard. So a second changed bit cannot hide the
+    /// first.
     #[test]
     fn any_two_flipped_bits_are_seen() {
         let mut data = Rng(4).bytes(4096);

@@ -1,4 +1,4 @@
-//! A thread's submission and completion queue.
+//! A submission and completion queue, which belongs to one thread.
 
 mod finish;
 
@@ -17,18 +17,21 @@ use crate::open_file::{Owner, Views};
 /// The access of one thread to the files of a volume or a host. The thread submits requests to its queue, and pops their completions.
 ///
 /// A queue belongs to the thread that made it (it is neither `Send` nor `Sync`). Queues share no state, so two threads that read one file
-/// do not contend. Dropping a queue waits for its requests in flight and frees their memory. Unsafe code, such as a binding for another
-/// language, may drop a queue without [outstanding](Self::outstanding) requests in another thread, if one of this crate's devices made it.
+/// do not slow each other down. The drop of a queue waits for its requests in flight and frees their memory. Unsafe code, such as a binding
+/// for another language, may drop a queue in another thread under two conditions: the queue has no [outstanding](Self::outstanding)
+/// requests, and a device of this crate has created it.
 ///
-/// While requests are in flight, a seccomp filter can forbid the process to use io_uring, or the process can close the descriptor of the
-/// io_uring. Then the completions of these requests cannot be observed. Dropping the queue leaks the memory of the requests, and the device
-/// stays open until the process ends. Writes among these requests may reach the device at any time. If there are such writes, the volume
-/// becomes read-only and reports the reason. Requests that the kernel had not accepted fail, and have no other effect.
+/// The kernel may stop serving a queue while requests are in flight. This happens if a seccomp filter forbids the process to use io_uring,
+/// or if the process closes the descriptor of the io_uring. The completions of these requests then cannot be observed. So the drop of the
+/// queue leaks the memory of the requests, and the device stays open until the process ends. Writes among these requests may reach the
+/// device at any time. If there are such writes, the volume becomes read-only and reports the reason. Requests that the kernel had not
+/// accepted fail and have no effect.
 ///
 /// # In an event loop
 ///
 /// An event loop on one thread waits for [`readiness`](Self::readiness). In a runtime that moves tasks between threads, each queue needs a
-/// thread of its own; the crate `ironmap-async` has such threads, and handles for tasks. This thread receives requests over a channel:
+/// thread of its own. The crate `ironmap-async` has such threads, and handles through which tasks use them. The thread in this example
+/// receives requests over a channel:
 ///
 /// ```
 /// use std::collections::HashMap;
@@ -79,9 +82,9 @@ use crate::open_file::{Owner, Views};
 pub struct Queue {
     pub(crate) device: AnyQueue,
     pub(crate) state: State,
-    /// The maps of host files. A map is valid for one tenure (one period without interruption) of the lease.
+    /// The maps of host files. A map is valid for one tenure of the lease, which is a period without interruption.
     pub(crate) lanes: Option<Box<Lanes>>,
-    /// The queue's copies of the sizes and maps of files that can change.
+    /// The queue's views of files that can change: copies of their sizes and maps.
     pub(crate) views: Views,
     pub(crate) owner: Owner,
 }
@@ -104,28 +107,27 @@ impl Queue {
         Self { device, state, lanes, views: Views::default(), owner }
     }
 
-    /// Refuses a file of another volume or host.
+    /// Refuses a file that belongs to another volume or host.
     #[inline(always)]
     pub(crate) fn check(&self, owner: Owner) -> Result<()> {
         if self.owner == owner { Ok(()) } else { Err(foreign()) }
     }
 
-    /// Switches the simple path on (the default) or off, to measure its effect.
+    /// Switches the simple path on or off. It is on by default. Switching it off shows its effect in a measurement.
     #[doc(hidden)] // This function is public only for measurements.
     pub fn set_simple(&mut self, on: bool) {
         self.state.set_simple(on);
     }
 
-    /// Sets the largest number of bytes of bounce buffers of this queue: 2 MiB by default, at least 64 KiB. A larger request is copied
-    /// piece by piece. If all buffers are in use, a request waits for completions; with NOWAIT it fails with EAGAIN. An atomic write whose
-    /// data are copied cannot be longer than this limit.
+    /// Sets the largest number of bytes of bounce buffers of this queue: 2 MiB by default, at least 64 KiB. If a request is larger, its
+    /// data are copied piece by piece. If all buffers are in use, a request waits for completions; with NOWAIT it fails with EAGAIN. An
+    /// atomic write whose data are copied cannot be longer than this limit.
     pub fn set_bounce_limit(&mut self, limit: usize) {
         self.state.set_bounce_limit(self.device.as_dyn(), limit);
     }
 
-    /// The number of bytes of all bounce buffers that are allocated. Buffers are allocated when they are first needed. One buffer of 64 KiB
-    /// is separate and does not count towards the limit. This buffer is used to repeat a read, and to copy data that are written before the
-    /// call returns.
+    /// The present number of bytes in bounce buffers. A bounce buffer is allocated when it is first needed. One buffer of 64 KiB is
+    /// separate, and does not count towards the limit. It is used to repeat a read, and to copy the data of a write for which a call waits.
     #[must_use]
     pub fn bounce_bytes(&self) -> usize {
         self.state.bounce_bytes()
@@ -138,38 +140,39 @@ impl Queue {
         self.state.stats()
     }
 
-    /// The number of requests that were submitted and not yet popped.
+    /// The number of requests that were submitted but not yet popped.
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.state.outstanding()
     }
 
-    /// Allocates `count` buffers of `size` bytes each. If the device supports it, the buffers are registered with the kernel, so that the
-    /// kernel need not pin their pages for each request. A queue can do this once, for at most 1 GiB in total.
+    /// Allocates `count` buffers of `size` bytes each. If the device supports it, also registers the buffers with the kernel, which then
+    /// need not pin their pages for each request. This is possible once for a queue, and for at most 1 GiB in total.
     ///
     /// # Errors
-    /// `Io` with EINVAL for zero or too many bytes, ENOMEM if the process may not lock so much memory, EBUSY for a second call.
+    /// `Io` with EINVAL for zero or too many bytes, with ENOMEM if the process may not lock so much memory, with EBUSY for a second call.
     pub fn register_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>> {
         with_queue!(&mut self.device, queue => queue.register_buffers(count, size))
             .map_err(|errno| Error::io(errno, format!("register {count} buffers of {size} bytes")))
     }
 
-    /// Registers memory of the caller, such as an engine's pool ([`Buffer::from_owner`]), with the kernel, so that requests need not pin
-    /// its pages. Buffers that are split off it are registered too. A queue can register memory once, by this call or by
-    /// [`register_buffers`](Self::register_buffers), and at most 1 GiB. The memory is released after the queue has been dropped.
+    /// Registers memory of the caller with the kernel, for example the pool of a database engine ([`Buffer::from_owner`]). The kernel then
+    /// need not pin its pages for each request. Buffers that are split off this memory are registered too. This is possible once for a
+    /// queue, either by this call or by [`register_buffers`](Self::register_buffers), and for at most 1 GiB. The memory is released after
+    /// the queue was dropped.
     ///
     /// # Errors
-    /// `Io` with EINVAL for zero or too many bytes, ENOMEM if the process may not lock so much memory, EBUSY for a second call.
+    /// `Io` with EINVAL for zero or too many bytes, with ENOMEM if the process may not lock so much memory, with EBUSY for a second call.
     pub fn register_memory(&mut self, buffer: &mut Buffer) -> Result<()> {
         let len = buffer.len();
         with_queue!(&mut self.device, queue => queue.register_memory(buffer))
             .map_err(|errno| Error::io(errno, format!("register {len} bytes of memory")))
     }
 
-    /// A descriptor for an event loop, which becomes readable when a request completes. The program first [clears](Readiness::clear) the
-    /// descriptor. Then it calls [`poll`](Self::poll), which also submits queued requests, and pops completions. If no completion was
-    /// available and requests are outstanding, the program waits until the descriptor is readable. All calls return descriptors of the same
-    /// event.
+    /// A descriptor for an event loop. It becomes readable when a request completes. The program first [clears](Readiness::clear) the
+    /// descriptor. Then it calls [`poll`](Self::poll), which also submits queued requests, and pops completions. If there was no completion
+    /// and requests are outstanding, the program waits until the descriptor is readable. The descriptors that several calls return refer to
+    /// the same event.
     ///
     /// # Errors
     /// `Io` with EOPNOTSUPP if the queue polls its devices ([`DioFlags::HIPRI`](crate::dio::DioFlags::HIPRI)); `Io` if no descriptor is
@@ -179,21 +182,21 @@ impl Queue {
         fd.map(Readiness).map_err(|errno| Error::io(errno, "create an eventfd for the queue"))
     }
 
-    /// Submits queued requests to the device and collects completions, without waiting for the device. There is one exception: the call
-    /// syncs the files of completed writes that must be durable ([`DioFlags::DSYNC`](crate::dio::DioFlags::DSYNC)), and waits for these
-    /// syncs.
+    /// Submits queued requests to the device and collects completions. The call does not wait for the device, with one exception: if
+    /// completed writes must be durable ([`DioFlags::DSYNC`](crate::dio::DioFlags::DSYNC)), it syncs their files and waits for these syncs.
     ///
     /// # Errors
-    /// `Io` if the kernel refuses this and all later calls. Requests that the kernel has not accepted then complete with this error.
+    /// `Io` if the kernel refuses the call. All later calls then fail too, and requests that the kernel has not accepted complete with this
+    /// error.
     pub fn poll(&mut self) -> Result<()> {
         with_queue!(&mut self.device, queue => dio::poll(queue, &mut self.state))?;
         self.finish_writes();
         Ok(())
     }
 
-    /// Submits queued requests, and waits until `min` requests have completed, or all outstanding requests if there are fewer. The same
-    /// number of calls of [`pop`](Self::pop) then return a completion. If the device cut a transfer short, the call of `pop` waits for the
-    /// remaining bytes.
+    /// Submits queued requests, and waits until `min` requests have completed. If fewer requests are outstanding, waits for all of them.
+    /// The same number of calls of [`pop`](Self::pop) then return a completion. If a transfer was short, its call of `pop` waits until the
+    /// rest is transferred.
     ///
     /// # Errors
     /// The errors of [`poll`](Self::poll).
@@ -213,18 +216,20 @@ impl Queue {
         }
     }
 
-    /// Returns a completion if one is available. Completions are in the order of the device, not in the order of submission.
+    /// Returns a completion, if there is one. Completions are in the order in which the device completes the requests, and not in the order
+    /// of submission.
     ///
-    /// After [`wait`](Self::wait) this call may wait for the remaining bytes of a short transfer. After [`poll`](Self::poll) it waits only
-    /// in these cases:
+    /// After [`wait`](Self::wait), this call may wait until the rest of a short transfer is transferred. After [`poll`](Self::poll), it
+    /// waits only in these cases:
     ///
     /// - A read of a host file is repeated through the kernel, if the lease was lost during the read.
     /// - A short transfer through a bounce buffer is continued.
     /// - A read that did not match its checksums is repeated.
-    /// - The last completion of a host file without a handle closes the file. The close waits while the lease of a file is being acquired.
+    /// - The last completion of a host file closes the file, if no handle has it open. The close waits while the lease of a file is being
+    ///   acquired.
     #[inline(always)]
     pub fn pop(&mut self) -> Option<Completion> {
-        // Each path has its own call of `pop`. A completion that is passed by reference must be in memory, and is then moved once more.
+        // Each path has its own call of `pop`. A completion that is passed by reference must be in memory, and would be moved once more.
         if self.lanes.is_some() {
             return self.pop_finished();
         }
@@ -232,7 +237,7 @@ impl Queue {
         with_queue!(&mut self.device, device => dio::pop(device, &mut self.state))
     }
 
-    /// Processes one completed request, and waits for one if none has completed. Its completion can then be popped.
+    /// Processes one completed request, whose completion can then be popped. If no request has completed, first waits for one.
     pub(crate) fn pump(&mut self) -> Result<()> {
         Io { queue: self.device.as_dyn(), state: &mut self.state }.pump()
     }
@@ -247,16 +252,16 @@ impl Queue {
     }
 }
 
-/// A descriptor that shows completions of a [`Queue`] to an event loop: `epoll`, `poll`, or an `AsyncFd` of tokio. The value owns the
-/// descriptor, which stays the same until the value is dropped, as `AsyncFd::register` requires.
+/// A descriptor that becomes readable when requests of a [`Queue`] complete, for an event loop: `epoll`, `poll`, or an `AsyncFd` of tokio.
+/// The value owns the descriptor. It stays the same until the value is dropped, as `AsyncFd::register` requires.
 #[derive(Debug)]
 pub struct Readiness(OwnedFd);
 
 impl Readiness {
-    /// Makes the descriptor unreadable until the next completion. Without this call a level-triggered wait, such as `poll(2)`, would return
-    /// at once.
+    /// Makes the descriptor unreadable until the next completion. Without this call, a level-triggered wait such as `poll(2)` would return
+    /// immediately.
     pub fn clear(&self) {
-        // If the eventfd is not signalled, the read fails. Then the descriptor is unreadable already.
+        // If the eventfd is not signalled, the read fails. The descriptor is then already unreadable.
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 }
@@ -274,7 +279,7 @@ impl AsRawFd for Readiness {
 }
 
 impl Drop for Queue {
-    /// Waits for the requests in flight. If the kernel refuses to serve the queue, requests are leaked, and their resources are not
+    /// Waits for the requests in flight. If the kernel refuses to serve the queue, these requests are leaked, and their resources are not
     /// released.
     fn drop(&mut self) {
         let drained = with_queue!(&mut self.device, device => device.drain());

@@ -1,7 +1,8 @@
-//! A condition variable that wakes all its waiters in one call.
+//! A condition variable that wakes all waiting threads in one call.
 //!
-//! parking_lot's condition variable moves its waiters to the lock. Each waiter then wakes the next waiter when it gets a processor. With
-//! more threads than processors, the waiters form a convoy: threads that did not wait do all the work, and threads do not share commits.
+//! parking_lot's condition variable moves its waiting threads to the lock. Each of them then wakes the next when it gets a processor. If
+//! there are more threads than processors, this takes long: other threads do all the work in the meantime, and threads do not share
+//! commits.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use rustix::fs::Timespec;
 use rustix::io::Errno;
 use rustix::thread::futex;
 
-/// A condition variable. A thread must change the awaited state under the lock, and notify afterwards.
+/// A condition variable. A thread must change the awaited state under the lock, and then call a notify method.
 #[derive(Debug, Default)]
 pub(crate) struct Condvar {
     /// The number of notifications.
@@ -29,7 +30,7 @@ impl Condvar {
         let _ = self.sleep(guard, None);
     }
 
-    /// Unlocks, waits for at most `time`, and locks again. Returns false after a time-out.
+    /// Unlocks, waits for at most `time`, and locks again. Returns false if the time has passed without a notification.
     pub(crate) fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, time: Duration) -> bool {
         let time =
             Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
@@ -41,11 +42,11 @@ impl Condvar {
         guard: &mut MutexGuard<'_, T>,
         time: Option<&Timespec>,
     ) -> Result<(), Errno> {
-        // The waiter is counted and the number is read under the lock. A thread that later changes the state sees the waiter, and the
-        // thread's notification changes the number.
+        // While the lock is locked, this thread is counted as waiting, and the number of notifications is read. If a thread later changes
+        // the state, it sees the waiting thread, and its notification changes the number.
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let told = self.told.load(Ordering::Relaxed);
-        // The call fails at once if the number has already changed. A signal also ends the call.
+        // If the number has already changed, the call fails immediately. A signal also ends the call.
         let sleep = || futex::wait(&self.told, futex::Flags::PRIVATE, told, time);
         let result = MutexGuard::unlocked(guard, sleep);
         self.waiting.fetch_sub(1, Ordering::Relaxed);

@@ -1,8 +1,8 @@
-//! Types for synchronisation between threads that write: locks, condition variables, counters, and the cache.
+//! Types for synchronisation between threads: locks, condition variables, counters, and the cache.
 //!
-//! In normal builds, these types are from parking_lot, the standard library and quick_cache. The condition variable is part of this crate.
-//! With `--cfg shuttle`, the types are those of [a model checker](https://docs.rs/shuttle), with the same interface. `./x shuttle` runs the
-//! same code under schedules that the checker chooses.
+//! In normal builds, these types are from parking_lot, the standard library and quick_cache. The condition variable is a part of this
+//! crate. With `--cfg shuttle`, the types of [a model checker](https://docs.rs/shuttle) replace them; they have the same interface. `./x
+//! shuttle` then runs the same code, and the checker chooses the order in which the threads run.
 
 #[cfg(not(shuttle))]
 mod condvar;
@@ -30,7 +30,7 @@ pub(crate) use {
 #[cfg(not(shuttle))]
 pub(crate) use std::thread_local;
 
-/// A read-write lock without data. A guard owns a reference to the lock.
+/// A read-write lock that protects no value. Each guard owns a reference to the lock.
 #[cfg(not(shuttle))]
 pub(crate) mod gate {
     use parking_lot::{ArcRwLockReadGuard, ArcRwLockWriteGuard, RawRwLock, RwLock};

@@ -1,4 +1,4 @@
-//! Locks of the model checker with the interface of parking_lot. Poisoning is ignored, because a panic ends the schedule and the test.
+//! The model checker's locks with the interface of parking_lot. Poisoning is ignored, because a panic ends the schedule and the test.
 
 mod cache;
 #[cfg(test)]
@@ -26,7 +26,7 @@ pub(crate) struct Mutex<T>(sync::Mutex<T>);
 
 pub(crate) struct MutexGuard<'a, T> {
     mutex: &'a Mutex<T>,
-    /// The guard of the checker's lock. `None` only while the guard is passed to a condition variable, or while the lock is temporarily
+    /// The guard of the checker's lock. It is `None` only while it is passed to a condition variable, and while the lock is temporarily
     /// unlocked.
     held: Option<sync::MutexGuard<'a, T>>,
 }
@@ -76,7 +76,8 @@ impl Condvar {
         guard.held = guard.held.take().map(|held| locked(self.0.wait(held)));
     }
 
-    /// The model has no clock. The wait ends when the scheduler runs this thread again. The result, notification or time-out, is random.
+    /// The model has no clock. The wait ends when the scheduler runs this thread again. Whether this counts as a notification or as a
+    /// time-out is random.
     pub(crate) fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _time: Duration) -> bool {
         MutexGuard::unlocked(guard, yield_now);
         shuttle::rand::Rng::gen_bool(&mut shuttle::rand::thread_rng(), 0.5)
@@ -104,7 +105,7 @@ impl<T> RwLock<T> {
     }
 }
 
-/// A read-write lock without data. A guard owns a reference to the lock.
+/// A read-write lock that protects no value. Each guard owns a reference to the lock.
 pub(crate) mod gate {
     use std::sync::Arc;
 

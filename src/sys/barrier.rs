@@ -1,9 +1,10 @@
-//! A memory barrier between two threads, whose cost the kernel can move to the thread that needs the barrier rarely.
+//! A memory barrier between two threads. The kernel can move its whole cost to the thread that needs the barrier rarely.
 //!
-//! Two threads each write a value and then read the value of the other thread. At least one thread must see the other thread's write
-//! (Dekker's algorithm), so each thread needs a barrier between its write and its read. If one thread does this for each request and the
-//! other thread rarely, the rare thread can make the kernel run a barrier in all threads (`membarrier`). Then the frequent thread need not
-//! wait until its last stores, for example a copy of data, have left the processor.
+//! Each of two threads writes a value, and then reads the value of the other thread. At least one thread must see the other thread's write
+//! (Dekker's algorithm), so each thread needs a barrier between its write and its read. One thread (the frequent thread) does this for each
+//! request, the other (the rare thread) does it rarely. The rare thread can make the kernel run a barrier in all threads (`membarrier`).
+//! The frequent thread then needs no barrier of its own. So it need not wait until its last stores, for example a copy of data, have left
+//! the processor.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
@@ -11,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
 /// Whether the process is registered for `membarrier`, so that the kernel can run the barriers of the frequent thread.
 static PROMISED: AtomicBool = AtomicBool::new(false);
 
-/// The barrier of the thread that needs it for each request.
+/// The barrier of the frequent thread, which needs it for each request.
 #[inline(always)]
 pub(crate) fn light() {
     if PROMISED.load(Ordering::Relaxed) {
@@ -21,7 +22,7 @@ pub(crate) fn light() {
     }
 }
 
-/// The barrier of the thread that needs it rarely. When this function returns, each thread of the process has executed a barrier.
+/// The barrier of the rare thread. When this function returns, each thread of the process has executed a barrier.
 pub(crate) fn heavy() {
     fence(Ordering::SeqCst);
     if promise() {
@@ -31,11 +32,11 @@ pub(crate) fn heavy() {
     fence(Ordering::SeqCst);
 }
 
-/// Registers the process for `membarrier`, once. Returns false if the kernel refuses; then [`light`] is a full barrier.
+/// Registers the process for `membarrier`, once. Returns false if the kernel refuses. In this case [`light`] is a full barrier.
 pub(crate) fn promise() -> bool {
     static ASKED: OnceLock<bool> = OnceLock::new();
     *ASKED.get_or_init(|| {
-        // Miri does not support the call. The model checker runs only one thread at a time, so it needs no barrier.
+        // Miri does not support the system call. The model checker runs only one thread at a time, so it needs no barrier.
         let promised = !cfg!(any(miri, shuttle))
             && membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0;
         PROMISED.store(promised, Ordering::SeqCst);
@@ -56,7 +57,7 @@ mod tests {
 
     use super::*;
 
-    /// In no round do both threads miss the other thread's write.
+    /// In each round, at least one thread sees the other thread's write.
     #[test]
     fn one_of_two_sees_what_the_other_wrote() {
         const ROUNDS: usize = if cfg!(miri) { 50 } else { 20_000 };

@@ -20,7 +20,7 @@ struct Region {
     memory: Source,
 }
 
-/// The source of a region's memory.
+/// Where the memory of a region comes from.
 enum Source {
     /// An allocation of this module, with all bytes initialised.
     Own(Layout),
@@ -83,17 +83,17 @@ pub struct Buffer {
     registered: Option<Registered>,
 }
 
-/// The number of a ring, unique in the process. Every move of a request copies the number, so its type is small.
+/// The number of a ring. No other ring of the process has it. Each move of a request copies the number, so its type is small.
 pub(crate) type RingNumber = NonZeroU32;
 
-/// A place in a ring's table of registered memory.
+/// An index in a ring's table of registered memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Registered {
     pub(super) ring: RingNumber,
     pub(super) place: u16,
 }
 
-// Requests are moved several times, so a buffer must be small: two buffers fit in a cache line.
+// Requests are moved several times, so a buffer must be small: a cache line has space for two buffers.
 const _: () = assert!(size_of::<Buffer>() == 32);
 
 // SAFETY: a Buffer owns its range exclusively, like a Box<[u8]>.
@@ -120,10 +120,10 @@ impl Buffer {
         Ok(Self::of(base, len, Source::Own(layout)))
     }
 
-    /// Makes a buffer of memory that the caller owns, such as huge pages or a pool of an engine. The owner is dropped after the last buffer
-    /// that was cut from it.
+    /// Creates a buffer from memory that the caller owns, such as huge pages or the pool of a database engine. The owner is dropped after
+    /// the last buffer that was cut from this memory.
     pub fn from_owner(owner: impl MemoryOwner) -> Self {
-        // The owner is moved to its final place before the address of its bytes is taken.
+        // The owner is moved to its final address before the address of its bytes is read.
         let mut owner = Box::new(owner);
         let bytes = owner.bytes_mut();
         let (base, len) = (NonNull::from(&mut *bytes).cast(), bytes.len());
@@ -131,7 +131,7 @@ impl Buffer {
         Self::of(base, len, Source::Owner(owner))
     }
 
-    /// Makes a buffer of memory by its address. `owner` is dropped after the last buffer that was cut from the memory.
+    /// Creates a buffer from memory by its address. `owner` is dropped after the last buffer that was cut from this memory.
     ///
     /// # Safety
     /// The `len` bytes from `base` are initialised, readable and writable until `owner` is dropped. No other code reads or writes them
@@ -148,11 +148,11 @@ impl Buffer {
         Self { base, len, region: Arc::new(Region { base, memory }), registered: None }
     }
 
-    /// Makes a buffer of a slice to which no other reference exists, so that a request can read into the slice.
+    /// Creates a buffer from a slice to which no other reference exists, so that a request can read into the slice.
     /// [`into_owner`](Self::into_owner) returns the slice.
     ///
     /// # Errors
-    /// Returns the slice if another `Arc` or `Weak` of it exists.
+    /// Returns the slice if it has another `Arc` or `Weak`.
     pub fn from_unique(mut slice: Arc<[u8]>) -> Result<Self, Arc<[u8]>> {
         let Some(bytes) = Arc::get_mut(&mut slice) else { return Err(slice) };
         let (base, len) = (NonNull::from(&mut *bytes).cast(), bytes.len());
@@ -160,7 +160,7 @@ impl Buffer {
         Ok(unsafe { Self::from_raw_parts(base, len, slice) })
     }
 
-    /// Returns the owner of the memory.
+    /// Returns the owner of the memory, as the type that the caller requests.
     ///
     /// # Errors
     /// Returns the buffer if other buffers share the memory, or if the owner has another type.
@@ -190,7 +190,7 @@ impl Buffer {
         })
     }
 
-    /// Splits off the first `at` bytes into a buffer of their own; `self` keeps the remaining bytes. Nothing is copied.
+    /// Splits off the first `at` bytes into a separate buffer. `self` keeps the remaining bytes. Nothing is copied.
     ///
     /// # Panics
     /// Panics if `at` exceeds the length.
@@ -240,13 +240,13 @@ impl Buffer {
         }
     }
 
-    /// The address of the first byte, for example to check its alignment.
+    /// The address of the first byte. A caller can use it to check the alignment.
     #[must_use]
     pub fn address(&self) -> usize {
         self.base.as_ptr() as usize
     }
 
-    /// The place in the table of a ring, if the buffer is registered with that ring.
+    /// The index in the ring's table, if the buffer is registered with that ring.
     #[inline]
     pub(super) fn place_in(&self, ring: RingNumber) -> Option<u16> {
         self.registered.filter(|registered| registered.ring == ring).map(|it| it.place)
@@ -256,7 +256,7 @@ impl Buffer {
         self.registered = registered;
     }
 
-    /// The address of the first byte, for code in another language that borrows the memory. The address never changes. It is valid while
+    /// The address of the first byte, for code in another language that borrows the memory. The address never changes. It may be used while
     /// the buffer exists and no request owns the memory.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.base.as_ptr()
@@ -285,7 +285,7 @@ impl DerefMut for Buffer {
 }
 
 impl From<Vec<u8>> for Buffer {
-    /// Takes over the vector's memory without a copy. The memory may be unaligned.
+    /// Takes the memory of the vector without copying it. The memory may be unaligned.
     fn from(vec: Vec<u8>) -> Self {
         let mut vec = std::mem::ManuallyDrop::new(vec);
         let (len, capacity) = (vec.len(), vec.capacity());

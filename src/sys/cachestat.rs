@@ -1,4 +1,4 @@
-//! cachestat(2): the number of pages of a file in the page cache.
+//! cachestat(2): counts the pages of a file in the page cache.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -10,11 +10,11 @@ const CACHESTAT: libc::c_long = 451;
 pub struct PageCache {
     /// The number of all pages.
     pub pages: u64,
-    /// The number of pages that wait to be written, or are being written.
+    /// The number of pages that are dirty or being written.
     pub dirty: u64,
 }
 
-/// A range of the file in bytes. The length 0 means up to the end of the file.
+/// A range of the file in bytes. If the length is 0, the range ends at the end of the file.
 #[repr(C)]
 struct Range {
     start: u64,
@@ -32,8 +32,8 @@ struct Counts {
 }
 
 impl PageCache {
-    /// Counts the pages of an open file. `None` if the kernel does not report them: the kernel is older than 6.5 or forbids the call, or
-    /// the caller neither owns the file nor may write to it.
+    /// Counts the cached pages of an open file. Returns `None` if the kernel does not report them. This is the case if the kernel is older
+    /// than 6.5 or forbids the call, or if the caller neither owns the file nor may write to it.
     pub(crate) fn of(file: BorrowedFd<'_>) -> Option<Self> {
         let range = Range { start: 0, len: 0 };
         let mut counts = Counts::default();
@@ -57,7 +57,7 @@ mod tests {
     #[test]
     fn pages_are_counted_as_they_are_written() {
         let mut file = tempfile::tempfile_in("/dev/shm").or_else(|_| tempfile::tempfile()).unwrap();
-        // A kernel without `cachestat` does not report the number.
+        // A kernel without `cachestat` does not count the pages.
         let Some(empty) = PageCache::of(file.as_fd()) else { return };
         assert_eq!(empty, PageCache { pages: 0, dirty: 0 });
         let page = rustix::param::page_size();

@@ -1,6 +1,6 @@
 //! The time of the kernel's last tick.
 
-/// The time of the last tick, in seconds since 1970 and nanoseconds. It is at most some milliseconds old, and is read without access to the
+/// The time of the last tick, in seconds and nanoseconds since 1970. It is at most some milliseconds old. Reading it does not access the
 /// hardware clock. The kernel's file systems use the same time for their time stamps.
 #[inline]
 pub(crate) fn coarse_time() -> (i64, u32) {
@@ -16,7 +16,7 @@ mod tests {
 
     use super::*;
 
-    /// The coarse time is not later than the exact time, and at most a minute earlier.
+    /// The time of the last tick is not later than the exact time, and at most a minute earlier.
     #[test]
     fn it_is_the_time_of_the_system() {
         let (seconds, nanoseconds) = coarse_time();

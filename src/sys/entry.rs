@@ -1,4 +1,4 @@
-//! The layout of a request in a ring's submission queue.
+//! The layout of a request in the submission queue of a ring.
 
 use std::io::IoSliceMut;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -9,18 +9,18 @@ use super::buffer::RingNumber;
 use super::nvme::{self, Action, Command, NamespaceId};
 use super::{Buffer, Memory, Tuples};
 
-/// The longest transfer of one request, in bytes. The kernel shortens longer transfers.
+/// The longest transfer of one request, in bytes. The kernel cuts longer transfers to this length.
 const MAX_LEN: usize = 0x7FFF_F000;
 
-/// The size of the entries of a ring's queues.
+/// The size of the entries of a ring's submission queue.
 pub(crate) trait Width {
     type Submission: squeue::EntryMarker;
     type Completion: cqueue::EntryMarker;
-    /// Whether an entry has space for a command to an NVMe namespace.
+    /// Whether an entry is large enough for a command to an NVMe namespace.
     const COMMANDS: bool;
 
-    /// The entry of a command, for widths with space for commands. `place` is the place of the command's memory in the ring's table of
-    /// registered memory.
+    /// Returns the entry of a command. This is possible only if entries are large enough. `place` is the index of the command's memory in
+    /// the ring's table of registered memory.
     fn command(
         file: RingFile,
         operation: u32,
@@ -33,7 +33,7 @@ pub(crate) trait Width {
 #[derive(Debug)]
 pub struct Narrow;
 
-/// Entries of twice the size, which NVMe passthrough needs. In such a ring the ordinary requests have this size too.
+/// Entries of twice the size, for NVMe passthrough. In a ring with such entries, ordinary requests also use this size.
 #[derive(Debug)]
 pub struct Wide;
 
@@ -67,23 +67,24 @@ impl Width for Wide {
     }
 }
 
-/// The file of a request: a place in the ring's table of registered files, or a descriptor.
+/// The file of a request: an index in the ring's table of registered files, or a descriptor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RingFile {
     pub(super) number: i32,
     pub(super) flags: squeue::Flags,
-    /// Set for an NVMe character device: requests to this device are NVMe commands.
+    /// Whether the file is an NVMe character device. Requests to such a device are NVMe commands.
     pub(super) namespace: Option<NamespaceId>,
 }
 
 impl RingFile {
-    /// A file that is not registered. After the descriptor is closed, requests fail, or are sent to a later file with the same number.
+    /// A file that is not registered. After its descriptor was closed, requests fail, or go to another file that has the same descriptor
+    /// number.
     pub(crate) fn descriptor(file: BorrowedFd<'_>) -> Self {
         Self { number: file.as_raw_fd(), flags: squeue::Flags::empty(), namespace: None }
     }
 
-    /// Marks the file as an NVMe character device, for a ring with wide entries. A transfer that one command cannot [carry](nvme::carries)
-    /// fails.
+    /// Marks the file as an NVMe character device. The ring must have wide entries. If one command cannot [carry](nvme::carries) a
+    /// transfer, the transfer fails.
     pub(crate) fn with_namespace(self, namespace: NamespaceId) -> Self {
         Self { namespace: Some(namespace), ..self }
     }
@@ -102,7 +103,7 @@ pub(crate) enum RingOp {
     Flush,
 }
 
-/// A request without its memory.
+/// A request, except its memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) file: RingFile,
@@ -113,8 +114,8 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// The entry of a request whose memory is in a slot. If the memory has several ranges, `iovecs` receives their list. Old kernels may
-    /// read the list until the request completes. The entry refers to the tuples (protection information) of the data.
+    /// Returns the entry of a request whose memory is in a slot. If the memory has several ranges, their list is written to `iovecs`. Old
+    /// kernels may read this list until the request completes. The entry also points to the tuples (protection information) of the data.
     #[inline(always)]
     pub(super) fn owned<W: Width>(
         self,
@@ -144,7 +145,7 @@ impl Request {
         self.vectored::<W>(iovecs.as_ptr(), iovecs.len(), len, tuples)
     }
 
-    /// The entry of a request on memory that the caller lends.
+    /// Returns the entry of a request whose memory the caller lends.
     pub(super) fn lent<W: Width>(
         self,
         bufs: &mut [IoSliceMut<'_>],
@@ -251,7 +252,7 @@ mod tests {
     use super::super::tuples::{Checks, Passenger};
     use super::*;
 
-    /// The file of the entries. No test submits a request to it.
+    /// The file of the entries in this test. No request to it is submitted.
     const FILE: RingFile = RingFile { number: 3, flags: squeue::Flags::empty(), namespace: None };
 
     impl Passenger for Tuples {
@@ -268,7 +269,7 @@ mod tests {
         RingNumber::MIN
     }
 
-    /// Simulates the kernel's read: writes 0, 1, 2, ... to the memory at the addresses in the entry, and writes the tuples. Returns the
+    /// Simulates the kernel's read: writes 0, 1, 2, ... to the memory whose addresses are in the entry, and writes the tuples. Returns the
     /// number of bytes of data.
     fn carry_out(entry: &squeue::Entry) -> usize {
         // SAFETY: an entry is 64 bytes without padding.
@@ -306,7 +307,7 @@ mod tests {
         count
     }
 
-    /// A read fills each form of owned memory correctly, even if the slots and other requests move in memory.
+    /// A read fills each form of owned memory correctly, even if the slots and other requests are moved in memory.
     #[test]
     fn an_entry_has_the_addresses_of_its_requests_memory() {
         let memories = || {

@@ -1,22 +1,22 @@
 //! A first-in, first-out queue of a fixed length.
 //!
-//! Each request to a device that completes requests immediately passes through this queue, so every instruction counts. The push of a
-//! `VecDeque` contains code to grow the queue, and the compiler does not inline this push in every program.
+//! Each request to a device that completes requests immediately passes through this queue, so every instruction counts. A `VecDeque` is
+//! slower: its push contains code to grow the queue, and the compiler does not always inline it.
 
 use std::fmt;
 use std::mem::MaybeUninit;
 
 /// A queue of a limited number of values.
 ///
-/// The slots form a circle: slot 0 follows the last slot. The `len` slots from `first` on are initialised; the other slots are not. `first`
-/// is less than the number of slots, or 0 if there are no slots.
+/// The slots form a circle: slot 0 follows the last slot. The `len` slots from `first` on are initialised, all others are not. `first` is
+/// less than the number of slots, or 0 if there are no slots.
 pub(crate) struct Fifo<T> {
     slots: Box<[MaybeUninit<T>]>,
     first: usize,
     len: usize,
 }
 
-/// The slot for the next value of a [`Fifo`].
+/// The slot for the next value that is pushed to a [`Fifo`].
 pub(crate) struct Vacant<'a, T> {
     slot: &'a mut MaybeUninit<T>,
     len: &'a mut usize,
@@ -46,13 +46,13 @@ impl<T> Fifo<T> {
         self.slots.len() - self.len
     }
 
-    /// The slot for an index that may lie past the last slot, but is less than twice the number of slots.
+    /// Converts an index to a slot. The index may be past the last slot, but is less than twice the number of slots.
     #[inline(always)]
     fn wrap(&self, index: usize) -> usize {
         if index >= self.slots.len() { index - self.slots.len() } else { index }
     }
 
-    /// The slot after the last value; `None` if all slots are in use.
+    /// Returns the slot after the last value, or `None` if all slots are in use.
     #[inline(always)]
     pub(crate) fn vacant(&mut self) -> Option<Vacant<'_, T>> {
         if self.len == self.slots.len() {
@@ -118,8 +118,8 @@ mod tests {
         fifo.vacant().map(|slot| slot.fill(value)).is_some()
     }
 
-    /// The queue returns the same values as a `VecDeque`, for each number of slots up to 5. The test wraps around the end of the slots many
-    /// times.
+    /// For each number of slots up to 5, the queue returns the same values as a `VecDeque`. In the test, values continue from the last slot
+    /// to slot 0 many times.
     #[test]
     fn it_holds_what_a_deque_holds() {
         for slots in 0..=5 {

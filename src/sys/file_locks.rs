@@ -1,4 +1,4 @@
-//! Locks of single bytes of a file. A lock belongs to the open file and not to the process (`F_OFD_SETLK`, `fcntl(2)`).
+//! Locks of single bytes of a file. A lock belongs to the open file, and not to the process (`F_OFD_SETLK`, `fcntl(2)`).
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -24,19 +24,19 @@ fn call(file: BorrowedFd<'_>, command: libc::c_int, lock: &mut libc::flock) -> R
     Ok(())
 }
 
-/// Acquires a shared lock of a byte. The lock exists until it is released or the file is closed.
+/// Acquires a shared lock on a byte. The lock exists until it is released or the file is closed.
 pub(crate) fn share(file: BorrowedFd<'_>, byte: u32) -> Result<(), Errno> {
     call(file, libc::F_OFD_SETLK, &mut lock_of(libc::F_RDLCK, byte))
 }
 
-/// Releases all byte-range locks of this open file.
+/// Releases all locks that this open file has.
 pub(crate) fn release_all(file: BorrowedFd<'_>) -> Result<(), Errno> {
-    // The length 0 means all bytes from `l_start`, which is 0.
+    // The length 0 means all bytes from `l_start` on. `l_start` is 0.
     let mut all = libc::flock { l_len: 0, ..lock_of(libc::F_UNLCK, 0) };
     call(file, libc::F_OFD_SETLK, &mut all)
 }
 
-/// Whether another open file has a lock of this byte.
+/// Whether another open file has a lock on this byte.
 pub(crate) fn is_held(file: BorrowedFd<'_>, byte: u32) -> Result<bool, Errno> {
     let mut lock = lock_of(libc::F_WRLCK, byte);
     call(file, libc::F_OFD_GETLK, &mut lock)?;

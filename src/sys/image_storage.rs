@@ -1,5 +1,5 @@
-//! The interface between an open file and imago, the library for formats of disk images. imago's trait declares transfers as unsafe,
-//! because a caller must align them. The transfers of this module need no alignment.
+//! The interface between an open file and imago, the library that implements formats of disk images. imago's trait declares transfers as
+//! unsafe, because some implementations require aligned memory. This module requires no alignment.
 
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -58,7 +58,7 @@ impl<T: Store> imago::Storage for Stored<T> {
     }
 
     fn flush(&self) -> io::Result<()> {
-        // A flush has nothing to write, because this type buffers no data.
+        // Nothing must be written here, because this type buffers no data.
         Ok(())
     }
 

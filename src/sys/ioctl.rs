@@ -1,4 +1,4 @@
-//! The operations that need `ioctl`: queries of a file's extents, its attributes and its file system, and operations on block devices.
+//! The operations that use `ioctl`: queries of a file's extents, its attributes and its file system, and operations on block devices.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -8,7 +8,7 @@ use rustix::io::Errno as OsErrno;
 
 use crate::error::Errno;
 
-// Each request number contains the size of the request's structure below (Linux's include/uapi).
+// The number of each operation contains the size of its structure below (Linux's include/uapi).
 const FS_IOC_FIEMAP: libc::c_ulong = 0xC020_660B;
 const FS_IOC_GETVERSION: libc::c_ulong = (2 << 30)
     | ((size_of::<libc::c_long>() as libc::c_ulong) << 16)
@@ -46,8 +46,8 @@ bitflags! {
     }
 }
 
-/// An extent of a file as the kernel reports it. All values are in bytes: `logical` from the start of the file, `physical` from the start
-/// of the file system's device.
+/// An extent of a file, as the kernel reports it. All values are in bytes. `logical` is the position in the file. `physical` is the
+/// position on the file system's device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FiemapExtent {
     pub(crate) logical: u64,
@@ -80,7 +80,7 @@ struct Fiemap {
 
 const _: () = assert!(size_of::<RawExtent>() == 56 && size_of::<Fiemap>() == 32 + BATCH * 56);
 
-/// Runs an `ioctl` that fills a structure, or reads and fills it.
+/// Runs an `ioctl` that fills a structure. Some operations also read the structure.
 ///
 /// # Safety
 /// The request's structure is a `T`, or a prefix of a `T`, and any bytes make a valid `T`.
@@ -103,7 +103,7 @@ unsafe fn ioctl<T>(
     }
 }
 
-/// Writes a file's dirty data back (FIEMAP_FLAG_SYNC), then returns the file's extents in order, up to the position `end`.
+/// Writes a file's dirty data to the device (FIEMAP_FLAG_SYNC). Then returns the file's extents in order, up to the position `end`.
 ///
 /// EFBIG if there are more than `most` extents; EOPNOTSUPP if the file system does not support FIEMAP.
 pub(crate) fn fiemap(
@@ -171,7 +171,7 @@ pub(crate) fn discard(device: BorrowedFd<'_>, at: u64, len: u64) -> Result<(), E
     Ok(())
 }
 
-/// Zeroes a range of bytes of a block device. The kernel writes the zeros itself if the device has no command for this.
+/// Zeroes a range of bytes of a block device. If the device has no command for this, the kernel writes zeros.
 pub(crate) fn zero_out(device: BorrowedFd<'_>, at: u64, len: u64) -> Result<(), Errno> {
     let mut range = [at, len];
     // SAFETY: BLKZEROOUT reads two integers of 64 bits.
@@ -187,48 +187,48 @@ pub(crate) fn is_read_only(device: BorrowedFd<'_>) -> Result<bool, Errno> {
     Ok(read_only != 0)
 }
 
-/// The file that a loop device serves, identified by three fields of its `stat`: `st_dev`, `st_ino`, and, if the file is itself a device,
-/// `st_rdev`.
+/// The file that a loop device uses. Three fields of the file's `stat` identify it: `st_dev`, `st_ino`, and, if the file is itself a
+/// device, `st_rdev`.
 ///
-/// ENXIO if the loop device serves no file.
+/// ENXIO if the loop device uses no file.
 pub(crate) fn loop_backing(device: BorrowedFd<'_>) -> Result<(u64, u64, u64), Errno> {
-    // struct loop_info64 has 232 bytes. Its first three integers of 64 bits are the returned numbers.
+    // struct loop_info64 has 232 bytes. It begins with three integers of 64 bits, which this function returns.
     let mut status = [0_u64; 29];
     // SAFETY: LOOP_GET_STATUS64 fills 232 bytes.
     unsafe { ioctl(device, LOOP_GET_STATUS64, &mut status) }?;
     Ok((status[0], status[1], status[2]))
 }
 
-/// The number of bytes of metadata that a block device stores for each protection interval. ENOTTY before Linux 6.17.
+/// The number of metadata bytes that a block device stores with each protection interval. ENOTTY before Linux 6.17.
 pub(crate) fn metadata_size(device: BorrowedFd<'_>) -> Result<u32, Errno> {
-    // struct logical_block_metadata_cap contains flags (32 bits), the interval (16 bits), and then single bytes. The first of these bytes
-    // is the returned number.
+    // struct logical_block_metadata_cap contains flags (32 bits), the interval (16 bits), and then single bytes. This function returns the
+    // first of these bytes.
     let mut capability = [0_u8; 16];
     // SAFETY: FS_IOC_GETLBMD_CAP fills 16 bytes.
     unsafe { ioctl(device, FS_IOC_GETLBMD_CAP, &mut capability) }?;
     Ok(capability[6].into())
 }
 
-/// The generation of an inode: a number that differs between two files which have the same inode number at different times. ENOTTY if the
-/// file system has no generations.
+/// The generation of an inode. Two files may have the same inode number at different times; they then have different generations. ENOTTY if
+/// the file system has no generations.
 pub(crate) fn inode_generation(file: BorrowedFd<'_>) -> Result<u32, Errno> {
-    // The request is defined for a long, but file systems write an int (`ioctl_iflags(2)`).
+    // The operation is defined for a long, but file systems write an int (`ioctl_iflags(2)`).
     let mut generation: [u32; 2] = [0; 2];
     // SAFETY: FS_IOC_GETVERSION fills at most a long, which has no more than 8 bytes.
     unsafe { ioctl(file, FS_IOC_GETVERSION, &mut generation) }?;
     Ok(generation[0])
 }
 
-/// Whether the data of an XFS file lie on the realtime device.
+/// Whether the data of an XFS file are on the realtime device.
 pub(crate) fn is_realtime(file: BorrowedFd<'_>) -> Result<bool, Errno> {
-    // struct fsxattr contains the flags, then six other integers.
+    // struct fsxattr contains the flags, then six more integers.
     let mut attributes = [0_u32; 7];
     // SAFETY: FS_IOC_FSGETXATTR fills 28 bytes.
     unsafe { ioctl(file, FS_IOC_FSGETXATTR, &mut attributes) }?;
     Ok(attributes[0] & XFLAG_REALTIME != 0)
 }
 
-/// Whether the files of the XFS file system of an open file can share extents.
+/// Whether files of an XFS file system can share extents. An open file identifies the file system.
 pub(crate) fn has_reflink(file: BorrowedFd<'_>) -> Result<bool, Errno> {
     // struct xfs_fsop_geom_v4 contains 28 integers. The 24th integer is the flags.
     let mut geometry = MaybeUninit::<[u32; 28]>::zeroed();

@@ -1,8 +1,8 @@
-//! Kernel leases (`fcntl`), and the thread that is notified when a lease is broken.
+//! Kernel leases (`fcntl`), and the thread that the kernel notifies when a lease is broken.
 //!
-//! The kernel sends the signal of a lease to one thread. This thread blocks all signals and receives this signal with `sigtimedwait`, so no
-//! signal handler of the application runs. No other code may use the signal's number, because the thread would also receive other signals
-//! with this number that are sent to the process.
+//! The kernel sends the signal of a lease to one thread. This thread blocks all signals, and receives this signal with `sigtimedwait`. So
+//! no signal handler of the application runs. No other code may use this signal number, because this thread also receives every signal with
+//! this number that is sent to the process.
 
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -34,14 +34,14 @@ fn check(result: libc::c_int) -> Result<libc::c_int, Errno> {
     Ok(result)
 }
 
-/// A reference to the thread that is notified of broken leases. Any thread can use it.
+/// A reference to the thread that receives notifications. Any thread can use this reference.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Watcher {
     tid: libc::pid_t,
 }
 
 impl Watcher {
-    /// Acquires a read lease on an open file. The thread is notified when the lease is broken.
+    /// Acquires a read lease on an open file. The kernel notifies the thread when the lease is broken.
     ///
     /// EAGAIN if a program has the file open for writing, EACCES if the file belongs to another user and `CAP_LEASE` is missing, EINVAL if
     /// the file system has no leases.
@@ -58,7 +58,7 @@ impl Watcher {
         Ok(rustix::fs::fcntl_setfl(file, flags | rustix::fs::OFlags::ASYNC)?)
     }
 
-    /// Directs the signals of a descriptor to the thread.
+    /// Makes the kernel send the signals of a descriptor to the thread.
     fn tell(self, file: BorrowedFd<'_>) -> Result<(), Errno> {
         let fd = file.as_raw_fd();
         let owner = OwnerEx { kind: F_OWNER_TID, pid: self.tid };
@@ -77,10 +77,10 @@ impl Watcher {
     }
 }
 
-/// The event that ended a wait.
+/// The event that has ended a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waited {
-    /// The lease on this descriptor is being broken or has been broken; or the descriptor is readable.
+    /// The lease on this descriptor is being broken or was broken, or the descriptor is readable.
     Told(RawFd),
     /// [`Watcher::wake`] was called.
     Woken,
@@ -88,14 +88,14 @@ pub(crate) enum Waited {
     TimedOut,
 }
 
-/// The right of the calling thread to be notified of broken leases.
+/// Receives the notifications. It belongs to the thread that has created it.
 pub(crate) struct Watch {
     tid: libc::pid_t,
     _thread: PhantomData<*const ()>,
 }
 
 impl Watch {
-    /// Blocks every signal in the calling thread, which must have no other task.
+    /// Blocks every signal in the calling thread. This thread must not be used for anything else.
     pub(crate) fn new() -> Self {
         // SAFETY: gettid has no preconditions.
         let tid = unsafe { libc::gettid() };
@@ -135,7 +135,7 @@ impl Watch {
             // The kernel's own codes are positive, so another code means that a process sent the signal.
             return Waited::Woken;
         }
-        // The fields of SIGPOLL are si_band (a long), then si_fd. libc does not define them.
+        // The fields of a SIGPOLL are si_band (a long), then si_fd. libc does not define them.
         #[repr(C)]
         struct Poll {
             head: [libc::c_int; 4],
@@ -149,7 +149,7 @@ impl Watch {
     }
 }
 
-/// Whether the kernel grants a lease of this kind on an open file. The lease is released at once.
+/// Whether the kernel grants a lease of this kind on an open file. The lease is released immediately.
 fn is_given(file: BorrowedFd<'_>, kind: libc::c_int) -> Result<bool, Errno> {
     let fd = file.as_raw_fd();
     // If a program opens the file while the lease exists, the kernel sends a signal to this process. The usual signal, SIGIO, would end a
@@ -167,7 +167,7 @@ fn is_given(file: BorrowedFd<'_>, kind: libc::c_int) -> Result<bool, Errno> {
     }
 }
 
-/// Whether a file that was opened for reading is also open, or mapped, for writing by any process.
+/// Whether any process has a file open or mapped for writing. The caller has opened the file for reading.
 ///
 /// EACCES if the file belongs to another user and `CAP_LEASE` is missing, EINVAL if the file system or the system's settings permit no
 /// leases.
@@ -175,12 +175,12 @@ pub(crate) fn has_writers(file: BorrowedFd<'_>) -> Result<bool, Errno> {
     is_given(file, libc::F_RDLCK).map(|given| !given)
 }
 
-/// Whether no other descriptor or mapping of an open file exists. The errors are those of [`has_writers`].
+/// Whether this descriptor is the only one of the file, and no process has the file mapped. The errors are those of [`has_writers`].
 pub(crate) fn is_alone(file: BorrowedFd<'_>) -> Result<bool, Errno> {
     is_given(file, libc::F_WRLCK)
 }
 
-/// Whether the read lease on an open file is valid. The result is false as soon as the kernel begins to break the lease.
+/// Whether the read lease on an open file is valid. The result becomes false as soon as the kernel begins to break the lease.
 pub(crate) fn stands(file: BorrowedFd<'_>) -> bool {
     // SAFETY: the descriptor is open, and the command takes no argument.
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLEASE) == libc::F_RDLCK }
@@ -201,8 +201,8 @@ mod tests {
 
     use super::*;
 
-    /// A file that is open once has no writers and no other descriptor. A second descriptor for reading, and then one for writing, is
-    /// detected.
+    /// If a file is open once, it has no writers and no other descriptor. The functions detect a second descriptor for reading, and then
+    /// one for writing.
     #[test]
     fn openers_are_seen_and_no_lease_stays() {
         let dir = tempfile::tempdir().unwrap();
@@ -218,14 +218,14 @@ mod tests {
         let reader = File::open(&path).unwrap();
         assert_eq!(seen(&file), (Ok(false), Ok(false)));
         drop(reader);
-        // This open would wait for a lease that had remained.
+        // If a lease were left, this open would wait for it.
         let writer = OpenOptions::new().write(true).open(&path).unwrap();
         assert_eq!(seen(&file), (Ok(true), Ok(false)));
         drop(file);
         assert_eq!(is_alone(writer.as_fd()), Ok(true));
     }
 
-    /// An open for writing waits only until the watching thread has released the lease.
+    /// An open for writing waits only until the notified thread has released the lease.
     #[test]
     fn a_break_is_signalled_only_to_the_watching_thread() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! A file that is mapped into memory. Reads and writes copy data from and to the mapping; no Rust reference to the mapped memory exists.
+//! A file that is mapped into memory. Reads and writes copy data from and to the mapping. No Rust reference to the mapped memory exists.
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -10,9 +10,9 @@ use crate::error::Errno;
 
 /// A shared mapping of a file.
 ///
-/// Another program may change the file, and thus the mapped memory, at any time, so no reference to this memory is ever created. If the
-/// file is truncated, the next copy faults (SIGBUS), as with every mapping of a file. A copy also faults if the file system cannot provide
-/// a page, for lack of space or because of a device error.
+/// Another program may change the file, and so the mapped memory, at any time. So this module never creates a reference to this memory. If
+/// the file is truncated, the next copy causes a fault (SIGBUS), as with every mapping of a file. A copy also causes a fault if the file
+/// system cannot provide a page, because it lacks space or the device reports an error.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<u8>,
@@ -27,7 +27,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `len` bytes of a file from `offset`, a multiple of the page size.
+    /// Maps `len` bytes of a file from `offset` on. `offset` is a multiple of the page size.
     pub(crate) fn new(
         file: BorrowedFd<'_>,
         offset: u64,
@@ -42,8 +42,8 @@ impl Mapping {
         Ok(Self { base, len, writable })
     }
 
-    /// Replaces pages of a read-only mapping by pages of zeros, which do not belong to the file. EINVAL if the mapping is writable, if the
-    /// range lies outside of the mapping, or if `at` is not the start of a page.
+    /// Replaces pages of a read-only mapping by pages of zeros that do not belong to the file. EINVAL if the mapping is writable, if the
+    /// range is not within the mapping, or if `at` is not the start of a page.
     pub(crate) fn cover(&mut self, at: usize, len: usize) -> Result<(), Errno> {
         if self.writable || at.checked_add(len).is_none_or(|end| end > self.len) {
             return Err(Errno::EINVAL);
@@ -61,7 +61,7 @@ impl Mapping {
         self.writable
     }
 
-    /// Copies from `at` into `buf`. EINVAL if the range is not mapped.
+    /// Copies bytes from `at` on into `buf`. EINVAL if the range is not mapped.
     #[inline]
     pub(crate) fn read(&self, buf: &mut [u8], at: usize) -> Result<(), Errno> {
         if at.checked_add(buf.len()).is_none_or(|end| end > self.len) {

@@ -1,4 +1,4 @@
-//! The memory of one request: one buffer or several.
+//! The memory of one request: one buffer, or several buffers.
 
 use super::Buffer;
 
@@ -23,7 +23,7 @@ impl Memory {
         }
     }
 
-    /// The buffers in order.
+    /// The buffers, in order.
     #[must_use]
     pub fn buffers(&self) -> &[Buffer] {
         match self {
@@ -32,7 +32,7 @@ impl Memory {
         }
     }
 
-    /// The buffers in order, for writing.
+    /// The buffers, in order, for writing.
     pub fn buffers_mut(&mut self) -> &mut [Buffer] {
         match self {
             Self::Flat(buffer) => std::slice::from_mut(buffer),
@@ -40,7 +40,7 @@ impl Memory {
         }
     }
 
-    /// Converts the memory to its buffers.
+    /// Returns the buffers of which the memory consists.
     #[must_use]
     pub fn into_buffers(self) -> Vec<Buffer> {
         match self {

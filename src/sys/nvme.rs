@@ -1,5 +1,5 @@
-//! Commands to an NVMe namespace through its generic character device (`/dev/ngXnY`): their layout for the kernel, and
-//! the meaning of their status. Sources: docs/PROVENANCE.md.
+//! Commands to an NVMe namespace through its generic character device (`/dev/ngXnY`): the layout in which the kernel receives them, and the
+//! meaning of their status. Sources: docs/PROVENANCE.md.
 
 use std::ffi::c_void;
 use std::os::fd::BorrowedFd;
@@ -9,7 +9,7 @@ use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 use super::tuples::{Checks, Tuples};
 use crate::error::Errno;
 
-/// The numbers of the ring operations for an I/O command: on one range of memory, and on a list of ranges.
+/// The operation numbers for an I/O command in a ring: with one range of memory, and with a list of ranges.
 pub(super) const URING_IO: u32 = opcode::read_write::<Command>(b'N', 0x80) as u32;
 pub(super) const URING_IO_VEC: u32 = opcode::read_write::<Command>(b'N', 0x81) as u32;
 const IOCTL_ID: Opcode = opcode::none(b'N', 0x40);
@@ -17,27 +17,27 @@ const IOCTL_ADMIN: Opcode = opcode::read_write::<Command>(b'N', 0x41);
 const IOCTL_IO64: Opcode = opcode::read_write::<Command64>(b'N', 0x48);
 
 const IDENTIFY: u8 = 0x06;
-/// The bit for force unit access, in command dword 12.
+/// The bit of command dword 12 that means force unit access.
 const FUA: u32 = 1 << 30;
-/// The bits in command dword 12 that make the device compare the reference tags and the guards.
+/// The bits of command dword 12 that make the device check reference tags and guards.
 const CHECK_REFERENCE: u32 = 1 << 26;
 const CHECK_GUARD: u32 = 1 << 28;
-/// The longest transfer, in bytes. No controller supports longer transfers, and the length fits in 31 bits.
+/// The longest transfer in bytes. No controller supports longer transfers, and this length fits in 31 bits.
 const MAX_LEN: usize = 1 << 30;
-/// The bits of a status that contain its type and code. The other bits describe how to retry the command.
+/// The bits of a status that contain its type and code. The remaining bits describe how to retry the command.
 const STATUS: i32 = 0x7FF;
 
-/// The properties of a namespace that are needed to build its commands.
+/// The properties of a namespace that its commands depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NamespaceId {
     pub(crate) number: u32,
-    /// The logarithm to base two of the number of bytes of a logical block.
+    /// The number of bytes of a logical block, as a logarithm to base two.
     pub(crate) shift: u32,
-    /// The number of bytes of metadata (a tuple) with each block. A transfer uses separate memory for the metadata.
+    /// The number of metadata bytes of each block, which contain a tuple. A transfer uses separate memory for the metadata.
     pub(crate) metadata: u32,
 }
 
-/// A command in the kernel's layout, for `ioctl` and for a ring.
+/// A command in the kernel's layout. It is used with `ioctl` and in a ring.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Command {
@@ -50,7 +50,7 @@ pub(crate) struct Command {
     metadata: u64,
     address: u64,
     metadata_len: u32,
-    /// The number of bytes at `address`, or the number of ranges if `address` is that of a list.
+    /// The number of bytes at `address`. If there is a list of ranges at `address`, the number of ranges.
     data_len: u32,
     cdw10: u32,
     cdw11: u32,
@@ -59,11 +59,11 @@ pub(crate) struct Command {
     cdw14: u32,
     cdw15: u32,
     timeout_ms: u32,
-    /// The result, for an `ioctl`.
+    /// The result of the command, if it is used with `ioctl`.
     result: u32,
 }
 
-/// The same command with a result of 64 bits.
+/// The same command, with a 64-bit result.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 struct Command64 {
@@ -85,8 +85,8 @@ pub(super) enum Action {
 
 impl Command {
     /// A command for `len` bytes from `at`. Its memory is `data_len` bytes at `address`, or a list of `data_len` ranges at `address`. If
-    /// one command cannot transfer these bytes, the result is a command that the kernel refuses with EINVAL. So the device transfers only
-    /// bytes that the kernel has mapped.
+    /// one command cannot transfer these bytes, this function returns a command that the kernel refuses with EINVAL. So the device only
+    /// accesses memory that the kernel has mapped.
     #[inline]
     pub(super) fn io(
         namespace: NamespaceId,
@@ -115,8 +115,8 @@ impl Command {
         tuples.map_or(plain, |tuples| plain.with_tuples(tuples))
     }
 
-    /// Adds the tuples, their checks, and the expected reference tag of the first block. The tag has 32 bits, in `cdw14`; a tuple with a
-    /// 64-bit guard has 16 upper bits of the tag in `cdw3`.
+    /// Adds the tuples, their checks, and the expected reference tag of the first block. `cdw14` contains the tag's lower 32 bits. In
+    /// tuples with a 64-bit guard, the tag has 16 more bits, in `cdw3`.
     fn with_tuples(self, tuples: &mut Tuples) -> Self {
         let (metadata, metadata_len) = tuples.range();
         let (first, checks) = (tuples.first(), tuples.checks());
@@ -126,7 +126,7 @@ impl Command {
         Self { metadata, metadata_len, cdw3, cdw12: self.cdw12 | checks, cdw14, ..self }
     }
 
-    /// The bytes of a ring entry.
+    /// The bytes that an entry of a ring contains.
     #[inline]
     pub(super) fn bytes(self) -> [u8; 80] {
         // SAFETY: both are plain bytes without padding, of the same length.
@@ -134,7 +134,7 @@ impl Command {
     }
 }
 
-/// Whether one command can transfer these bytes: they are whole blocks, and their number fits in the command's field of 16 bits.
+/// Whether one command can transfer these bytes. They must be whole blocks, and their number must fit in the command's field of 16 bits.
 #[inline]
 pub(crate) fn carries(namespace: NamespaceId, at: u64, len: usize) -> bool {
     let mask = (1 << namespace.shift) - 1;
@@ -142,7 +142,7 @@ pub(crate) fn carries(namespace: NamespaceId, at: u64, len: usize) -> bool {
     (at | len as u64) & mask == 0 && (1..=0x1_0000).contains(&blocks) && len <= MAX_LEN
 }
 
-/// Converts the result of a command of `len` bytes to the result of a system call: the number of bytes, or a negative errno.
+/// Converts the result of a command for `len` bytes to the result of a system call: the number of bytes, or a negative errno.
 #[inline]
 pub(super) fn outcome(result: i32, len: usize) -> i32 {
     // The kernel reports EINTR for a command that it has cancelled, for example because it reset the controller.
@@ -155,7 +155,7 @@ pub(super) fn outcome(result: i32, len: usize) -> i32 {
     }
 }
 
-/// The errno for a status; EIO if no other errno fits.
+/// Returns the errno for a status. It is EIO if no other errno fits.
 #[cold]
 fn errno(status: i32) -> Errno {
     match status & STATUS {
@@ -171,8 +171,8 @@ fn errno(status: i32) -> Errno {
     }
 }
 
-/// An `ioctl` on a character device. Its output is the number that the kernel returns: for a command, the device's status, where 0 means
-/// success.
+/// Runs an `ioctl` on a character device. Returns the number that the kernel returns. For a command, this is the device's status, and 0
+/// means success.
 struct Call<'a, const OPCODE: Opcode, T>(&'a mut T);
 
 // SAFETY: each operation is used with the structure that the kernel reads and writes for this operation.
@@ -200,7 +200,7 @@ pub(crate) fn namespace_number(device: BorrowedFd<'_>) -> Result<u32, Errno> {
     u32::try_from(number).map_err(|_| Errno::EINVAL)
 }
 
-/// The properties of a namespace, or of its controller, from Identify.
+/// Returns the properties of a namespace or of its controller, from Identify.
 pub(crate) fn identify(
     device: BorrowedFd<'_>,
     namespace: Option<u32>,
@@ -221,7 +221,7 @@ pub(crate) fn identify(
     }
 }
 
-/// Reads by one system call; EINVAL if one command cannot transfer the bytes.
+/// Reads by one system call. EINVAL if one command cannot transfer the bytes.
 #[inline(always)]
 pub(crate) fn read_now(
     device: BorrowedFd<'_>,
@@ -282,7 +282,7 @@ mod tests {
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
         assert_eq!(u64::from_le_bytes(bytes[16..24].try_into().unwrap()), tuples.range().0);
         assert_eq!((word(32), word(36)), (64, 4096));
-        // In the word with PRINFO, bit 26 checks the reference tag, and bit 28 checks the guard.
+        // PRINFO is in this word. Bit 26 checks the reference tag, and bit 28 checks the guard.
         assert_eq!((word(48), word(56), word(12)), (7 | 0b101 << 26, 0x2345_6789, 1));
         let without = Command::io(namespace, Action::Read, at, 4096, memory, None);
         assert_eq!(

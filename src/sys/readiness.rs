@@ -1,4 +1,4 @@
-//! The completions of a ring, for an event loop.
+//! An event that is signalled when requests of a ring complete, for an event loop.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -10,11 +10,11 @@ use super::tuples::Passenger;
 use crate::error::Errno;
 
 impl<T: Passenger, W: Width> Ring<T, W> {
-    /// An eventfd that the kernel signals for each completion. Some rings post completions only when a thread enters the ring. A poll of
-    /// such a ring's own descriptor would never wake (Linux 6.18, `io_req_local_work_add`).
+    /// An eventfd that the kernel signals for each completion. The ring's own descriptor is not enough: some rings post completions only
+    /// when a thread enters the ring, so a poll of their descriptor would never wake (Linux 6.18, `io_req_local_work_add`).
     ///
     /// # Errors
-    /// EOPNOTSUPP for a ring whose devices are polled; EMFILE if the process has too many open files.
+    /// EOPNOTSUPP if the ring polls its devices; EMFILE if the process has too many open files.
     pub(crate) fn readiness(&mut self) -> Result<OwnedFd, Errno> {
         if self.ring.params().is_setup_iopoll() {
             return Err(Errno::EOPNOTSUPP);

@@ -1,5 +1,5 @@
-//! Memory that is registered with a ring, so that the kernel need not pin its pages for each request: one allocation of the caller, and
-//! bounce buffers. Many requests use a bounce buffer, one after the other.
+//! Memory that is registered with a ring: one allocation of the caller, and bounce buffers. The kernel need not pin registered memory for
+//! each request. Many requests use the same bounce buffer, one after the other.
 
 use super::Buffer;
 use super::buffer::Registered;
@@ -8,26 +8,26 @@ use super::ring::{Ring, errno};
 use super::tuples::Passenger;
 use crate::error::Errno;
 
-/// The number of allocations that can be registered: one of the caller, and as many bounce buffers as a queue has by default.
+/// The number of allocations that can be registered: one allocation of the caller, and the default number of bounce buffers of a queue.
 const REGISTERED_BUFFERS: u16 = 1 + 512;
-/// The caller's allocation has this place in the table.
+/// The index of the caller's allocation in the table.
 const CALLERS: u16 = 0;
-/// The kernel's limit for one registered buffer.
+/// The longest buffer that the kernel registers.
 const MAX_REGISTERED: usize = 1 << 30;
 
-/// The places of the table of registered memory.
+/// The entries of the table of registered memory.
 pub(super) enum Places {
-    /// The table does not exist yet.
+    /// The table was not created yet.
     Unmade,
-    /// The kernel refuses a table.
+    /// The kernel has refused to create a table.
     Refused,
-    /// The free places, except [`CALLERS`].
+    /// The indexes of the free entries, except [`CALLERS`].
     Free(Vec<u16>),
 }
 
 impl<T: Passenger, W: Width> Ring<T, W> {
-    /// Registers one allocation with the ring and cuts it into `count` buffers of `size` bytes. EBUSY if the ring already has such an
-    /// allocation.
+    /// Registers one allocation with the ring, and cuts it into `count` buffers of `size` bytes. EBUSY if memory of the caller is already
+    /// registered.
     pub(crate) fn register(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, Errno> {
         let total = count.checked_mul(size).filter(|total| (1..=MAX_REGISTERED).contains(total));
         let total = total.ok_or(Errno::EINVAL)?;
@@ -36,8 +36,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         Ok((0..count).map(|_| whole.split_to(size)).collect())
     }
 
-    /// Registers the memory of a buffer with the ring. All parts that are split off the buffer later are registered too. EBUSY if the ring
-    /// already has such memory.
+    /// Registers the memory of a buffer with the ring. Parts that are later split off the buffer are registered too. EBUSY if memory of the
+    /// caller is already registered.
     pub(crate) fn register_whole(&mut self, whole: &mut Buffer) -> Result<(), Errno> {
         if self.registered.is_some() {
             return Err(Errno::EBUSY);
@@ -63,7 +63,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         Ok(())
     }
 
-    /// The free places of the table of registered memory, which is created first if necessary; `None` if the kernel refuses a table.
+    /// The free entries of the table of registered memory. If the table was not created yet, it is created first. `None` if the kernel
+    /// refuses.
     fn free_places(&mut self) -> Option<&mut Vec<u16>> {
         if let Places::Unmade = self.places {
             let made = self.ring.submitter().register_buffers_sparse(REGISTERED_BUFFERS.into());
@@ -78,7 +79,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         }
     }
 
-    /// Registers the allocation of one buffer. If no place is free, or the kernel refuses, each request on this buffer pins the pages.
+    /// Registers the allocation of one buffer. If no entry is free or the kernel refuses, the buffer is not registered, and the kernel pins
+    /// its pages for each request.
     #[cold]
     pub(crate) fn register_one(&mut self, buffer: &mut Buffer) {
         let Some(place) = self.free_places().and_then(Vec::pop) else { return };
@@ -122,8 +124,8 @@ mod tests {
 
     const OPTIONS: RingOptions = RingOptions { entries: 2, iopoll: false, sqpoll_idle: None };
 
-    /// Reads into registered memory return the file's content, for the caller's allocation and for single buffers. A place that becomes
-    /// free is used again.
+    /// Reads into registered memory return the file's content, both for the caller's allocation and for single buffers. When an entry
+    /// becomes free, it is used again.
     #[test]
     fn pieces_are_registered_beside_the_callers_memory() {
         let file = File::open("/proc/self/exe").unwrap();
@@ -156,7 +158,7 @@ mod tests {
             ring.unregister_one(&mut piece);
             assert_eq!(piece.place_in(ring.number), None);
         }
-        // If no place is free, the memory is not registered, and reads into this memory still succeed.
+        // If no entry is free, the memory is not registered. Reads into this memory still succeed.
         let mut pieces: Vec<_> = (0..=REGISTERED_BUFFERS)
             .map(|_| {
                 let mut piece = Buffer::aligned(4096).unwrap();

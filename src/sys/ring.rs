@@ -1,4 +1,4 @@
-//! A safe interface to io_uring: the ring owns the memory of every request from submission to completion.
+//! A safe interface to io_uring. The ring owns the memory of every request from its submission to its completion.
 
 use std::io::{IoSliceMut, Write as _};
 use std::marker::PhantomData;
@@ -16,21 +16,22 @@ use super::slots::{Slot, Slots};
 use super::{Buffer, Memory, Passenger, Tuples, nvme};
 use crate::error::Errno;
 
-/// The number of files that can be registered with a ring. For each request to another file, the kernel must acquire a reference to the
+/// The number of files that can be registered with a ring. For a request to any other file, the kernel must acquire a reference to the
 /// file.
 const REGISTERED_FILES: u32 = 16;
-/// The bit of `user_data` that marks a request on borrowed memory. The lower 32 bits are the index of its transfer.
+/// The bit of `user_data` that marks a request with borrowed memory. The lower 32 bits are the index of its transfer.
 const BORROWED: u64 = 1 << 63;
-/// The number of times that a drain tries to enter a ring that the kernel refuses. After that the requests in flight are leaked.
+/// If the kernel refuses to let a drain enter the ring, the drain tries this number of times. After that, the requests in flight are
+/// leaked.
 const REFUSALS: u32 = 1000;
 /// The bit of `user_data` that marks a command to an NVMe namespace. The completion of a command contains an NVMe status.
 const COMMAND: u64 = 1 << 62;
 
 static NEXT_RING: AtomicU32 = AtomicU32::new(1);
 
-/// A number that no other ring has. After 2^32 rings the numbers repeat, and memory that is registered with another ring may be treated as
-/// registered with this ring. That is safe: the kernel refuses an address outside of the memory that this ring has registered at the same
-/// place.
+/// The number of the ring. No other ring has it, until numbers repeat after 2^32 rings. Memory that is registered with another ring may
+/// then be treated as registered with this ring. This is safe, because the kernel refuses an address outside of the memory that this ring
+/// has registered at the same index.
 fn next_ring() -> RingNumber {
     RingNumber::new(NEXT_RING.fetch_add(1, Ordering::Relaxed)).unwrap_or(RingNumber::MAX)
 }
@@ -44,12 +45,12 @@ pub(crate) struct RingOptions {
     pub(crate) sqpoll_idle: Option<u32>,
 }
 
-/// A request on memory that the caller lends for the duration of [`Ring::transfer_now`], and its result.
+/// A request with memory that the caller lends for the duration of [`Ring::transfer_now`], and the result of the request.
 pub(crate) struct Transfer<'s, 'a> {
     bufs: &'s mut [IoSliceMut<'a>],
     at: u64,
     tuples: Option<&'s mut Tuples>,
-    /// The system call's result (negative errno).
+    /// The result of the system call, which is a negative errno after an error.
     pub(crate) result: i32,
 }
 
@@ -61,49 +62,49 @@ impl<'s, 'a> Transfer<'s, 'a> {
         Self { bufs, at, tuples: None, result: Self::UNSEEN }
     }
 
-    /// Adds the tuples of the data.
+    /// Adds the tuples of the data to the request.
     pub(crate) fn with_tuples(self, tuples: &'s mut Tuples) -> Self {
         Self { tuples: Some(tuples), ..self }
     }
 }
 
-/// A ring, and the requests in flight on it.
+/// A ring, and its requests in flight.
 ///
-/// The memory of a request stays in its slot, which only a completion empties. The drop of a ring waits for all requests, and leaks the
-/// requests that a [lost](Self::drain) ring never returns. Only the thread that created a ring may use it.
+/// The memory of a request stays in its slot until the request completes. The drop of a ring waits for all requests. If a ring is
+/// [lost](Self::drain), some requests never complete; the drop leaks these. Only the thread that created a ring may use it.
 pub(crate) struct Ring<T: Passenger, W: Width = Narrow> {
-    // The ring is dropped explicitly, because the slots may be freed only after the kernel has stopped using their memory.
+    // The ring is dropped explicitly before the slots. They may be freed only after the kernel has stopped using their memory.
     pub(super) ring: ManuallyDrop<IoUring<W::Submission, W::Completion>>,
     slots: Slots<T>,
-    /// The number of completions at the head of the kernel's queue that are known to be available.
+    /// The number of completions that are known to be in the kernel's queue.
     ready: usize,
     /// Whether completions were seen since the last [`Self::take_fresh`].
     fresh: bool,
-    /// Which places of the table of registered files are in use; empty before the first file is registered.
+    /// Which entries of the table of registered files are in use. Empty before the first file is registered.
     files: Vec<bool>,
     pub(super) number: RingNumber,
-    /// The caller's registered memory, which the ring keeps alive.
+    /// The registered memory of the caller. This reference keeps it alive.
     pub(super) registered: Option<Buffer>,
-    /// The free places of the table of registered memory, except the place of the caller's allocation.
+    /// The free entries of the table of registered memory, except the entry of the caller's allocation.
     pub(super) places: Places,
-    /// The errno with which the kernel refused the ring permanently. The ring is not entered afterwards, so the kernel never takes requests
-    /// that are still in the submission queue.
+    /// The errno with which the kernel has permanently refused the ring. The ring is not entered after that, so the kernel never takes
+    /// requests that are still in the submission queue.
     lost: Option<Errno>,
-    /// The number of requests on lent memory that were queued but not submitted.
+    /// The number of requests with lent memory that are queued but not submitted.
     lent: usize,
-    /// The number of entries of the submission queue whose requests have been completed or withdrawn: the kernel never takes these entries.
+    /// The number of entries of the submission queue whose requests were completed or withdrawn. The kernel never takes these entries.
     dead: usize,
-    /// How often the kernel has refused to let [`drain`](Self::drain) enter the ring.
+    /// How many times the kernel has refused to let [`drain`](Self::drain) enter the ring.
     refusals: u32,
-    /// Whether a kernel thread takes entries from the submission queue, independently of calls that enter the ring.
+    /// Whether a kernel thread takes entries from the submission queue. It does so even if no thread enters the ring.
     sqpoll: bool,
-    /// The eventfd that the kernel signals for completions, after the first call of [`readiness`](Self::readiness).
+    /// The eventfd that the kernel signals for each completion. It is created by the first call of [`readiness`](Self::readiness).
     pub(super) event: Option<OwnedFd>,
     _thread: PhantomData<*const ()>,
 }
 
 impl<T: Passenger, W: Width> Ring<T, W> {
-    /// Creates a ring of at least `options.entries` slots.
+    /// Creates a ring with at least `options.entries` slots.
     pub(crate) fn new(options: RingOptions) -> Result<Self, Errno> {
         let entries = options.entries.clamp(1, 4096).next_power_of_two();
         let ring = build::<W>(entries, options).map_err(|error| errno(&error))?;
@@ -126,7 +127,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         })
     }
 
-    /// The number of requests that can be pushed before a request must complete.
+    /// The number of requests that can still be pushed. After that, a request must complete before the next push.
     pub(crate) fn room(&self) -> usize {
         self.slots.room()
     }
@@ -135,8 +136,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         self.slots.in_flight()
     }
 
-    /// Registers a file, so that the kernel need not acquire a reference to the file for each request. If no place is free, or the kernel
-    /// refuses, requests use the file's descriptor, which the caller keeps open.
+    /// Registers a file. The kernel then need not acquire a reference to the file for each request. If no entry is free or the kernel
+    /// refuses, requests use the file's descriptor, which the caller must keep open.
     pub(crate) fn register_file(&mut self, file: BorrowedFd<'_>) -> RingFile {
         let submitter = self.ring.submitter();
         if self.files.is_empty() && submitter.register_files_sparse(REGISTERED_FILES).is_ok() {
@@ -154,7 +155,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         }
     }
 
-    /// Ends a file's registration. No request to this file may be queued.
+    /// Ends the registration of a file. No request to this file may be queued.
     pub(crate) fn unregister_file(&mut self, file: RingFile) {
         if file.flags.contains(squeue::Flags::FIXED_FILE) {
             let _ = self.ring.submitter().register_files_update(file.number as u32, &[-1]);
@@ -162,7 +163,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         }
     }
 
-    /// Queues a request. The memory is returned with the completion, or by this call if no slot is free or the ring is lost.
+    /// Queues a request. The completion returns its memory. If no slot is free or the ring is lost, this call returns the memory instead.
     #[inline(always)]
     pub(crate) fn push(
         &mut self,
@@ -179,11 +180,11 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         if unsafe { self.push_entry(&entry) }.is_ok() {
             return Ok(());
         }
-        // The entry was not queued, so the request is taken out of its slot again.
+        // The entry was not queued, so the request is removed from its slot again.
         self.slots.take_back(index).map_or(Ok(()), Err)
     }
 
-    /// Adds a request that has completed outside of the ring. It is popped like the other requests.
+    /// Adds a request that was completed without the ring. It is popped like all other requests.
     pub(crate) fn push_complete(
         &mut self,
         memory: Memory,
@@ -210,17 +211,18 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         Ok(())
     }
 
-    /// Submits queued requests to the kernel and waits until `min` completions can be popped. `min` is at most the number of requests in
-    /// flight. After an error, the requests that the kernel had not taken can be popped, with this error as their result.
+    /// Submits queued requests to the kernel, and waits until `min` completions can be popped. `min` is at most the number of requests in
+    /// flight. After an error, the requests that the kernel had not taken can be popped; their result is this error.
     pub(crate) fn wait(&mut self, min: usize) -> Result<(), Errno> {
         loop {
-            // The kernel does not count the early completions, which were already removed from its queue.
+            // Early completions were already removed from the kernel's queue, so the kernel does not count them.
             self.enter(min.saturating_sub(self.slots.early()))?;
-            // A signal or a partial submission may have ended the system call early. So the number of completions is checked.
+            // The system call may end early, because of a signal or a partial submission. So the number of completions is checked.
             if self.slots.early() + self.ring.completion().len() >= min {
                 return Ok(());
             }
-            // The completion queue is emptied here, because the kernel does not poll for further completions while it contains an entry.
+            // The completion queue is emptied here, because the kernel does not poll for more completions as long as the queue contains an
+            // entry.
             (self.ready, self.fresh) = (0, true);
             for entry in self.ring.completion() {
                 let (index, result) = seen::<T, W>(&self.slots, &entry.into());
@@ -229,8 +231,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         }
     }
 
-    /// Submits queued requests to the kernel and waits until its completion queue contains `min` completions. May return earlier. An error
-    /// is permanent.
+    /// Submits queued requests to the kernel, and waits until the kernel's completion queue contains `min` completions. May return earlier.
+    /// An error is permanent.
     fn enter(&mut self, min: usize) -> Result<(), Errno> {
         if let Some(errno) = self.lost {
             self.recall(errno);
@@ -245,7 +247,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
                 }
                 Err(error) => match errno(&error) {
                     Errno::EINTR => {}
-                    // The kernel temporarily lacks memory, or its completion queue is full. The caller removes completions from this queue.
+                    // The kernel temporarily lacks memory, or its completion queue is full. In both cases the caller removes completions
+                    // from this queue.
                     Errno::EBUSY | Errno::EAGAIN => return Ok(()),
                     errno => {
                         self.lost = Some(errno);
@@ -257,8 +260,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         }
     }
 
-    /// Completes the requests that the kernel had not taken when it refused the ring. The kernel never takes them later, because the ring
-    /// is not entered again. If a kernel thread takes entries, this is not certain, so no request is completed.
+    /// Completes the requests that the kernel had not taken when it refused the ring. It will never take them, because the ring is not
+    /// entered again. If a kernel thread takes entries, it may still take them, so no request is completed.
     #[cold]
     fn recall(&mut self, errno: Errno) {
         if self.sqpoll {
@@ -269,8 +272,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         self.fresh = true;
     }
 
-    /// Waits for all requests in flight, and drops them. If the kernel has refused the ring permanently while requests were in flight, some
-    /// may remain: their completions may never be seen, and their memory is never freed.
+    /// Waits for all requests in flight, and drops them. If the kernel has permanently refused the ring while requests were in flight, some
+    /// of them may remain. Their completions may never be seen, so their memory is never freed.
     pub(crate) fn drain(&mut self) {
         loop {
             while self.pop().is_some() {}
@@ -279,24 +282,25 @@ impl<T: Passenger, W: Width> Ring<T, W> {
             }
             if self.enter(1).is_err() {
                 self.refusals += 1;
-                // `yield_now` is a system call. An older kernel posts completions when the thread returns from a system call.
+                // `yield_now` makes a system call. Older kernels post completions when a thread returns from a system call.
                 std::thread::yield_now();
             }
         }
     }
 
-    /// The attachments of the requests in flight. After a [`drain`](Self::drain), these are the requests that the kernel never completes.
+    /// The attachments of the requests in flight. After a [`drain`](Self::drain), these are the requests that never complete.
     pub(crate) fn attached(&self) -> impl Iterator<Item = &T> {
         self.slots.attached()
     }
 
-    /// The next completion: the attachment, the memory, and the system call's result (negative errno).
+    /// Returns the next completion: the attachment, the memory, and the result of the system call, which is a negative errno after an
+    /// error.
     #[inline(always)]
     pub(crate) fn pop(&mut self) -> Option<(T, Memory, i32)> {
         self.pop_by(|request, result| request.take().map(|(memory, it)| (it, memory, result)))?
     }
 
-    /// Passes the next completion to `take`, which must empty the slot, and returns the result of `take`.
+    /// Passes the next completion to `take`. `take` must empty the slot. Returns the result of `take`.
     #[inline(always)]
     pub(crate) fn pop_by<R>(
         &mut self,
@@ -318,14 +322,14 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         self.slots.end(index, |request| take(request, result))
     }
 
-    /// Whether completions that were popped since the last call may have occurred after that call.
+    /// Whether a completion that was popped since the last call may have occurred after the last call.
     #[inline]
     pub(crate) fn take_fresh(&mut self) -> bool {
         std::mem::take(&mut self.fresh)
     }
 
     /// Reads into memory that the caller lends, or writes from this memory. Submits all transfers together, and waits for all of them. Each
-    /// transfer has its own position.
+    /// transfer has a separate position.
     pub(crate) fn transfer_now(&mut self, request: Request, transfers: &mut [Transfer<'_, '_>]) {
         let mut open = 0;
         for index in 0..transfers.len() {
@@ -338,7 +342,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
                 break;
             }
             (open, self.lent) = (open + 1, self.lent + 1);
-            // Transfers are collected in time, so that no more of them are in flight than the completion queue is guaranteed to hold.
+            // Completions of transfers are collected before more transfers are submitted. So the number in flight never exceeds the
+            // guaranteed size of the completion queue.
             while open >= self.slots.len() {
                 open -= self.collect_lent(transfers, open);
             }
@@ -347,15 +352,15 @@ impl<T: Passenger, W: Width> Ring<T, W> {
             open -= self.collect_lent(transfers, open);
         }
         if let Some(errno) = self.lost {
-            // Transfers without a result were withdrawn or never queued. Transfers that had completed before keep their results.
+            // A transfer without a result was withdrawn or was never queued. Transfers that completed before keep their results.
             let unseen =
                 transfers.iter_mut().filter(|transfer| transfer.result == Transfer::UNSEEN);
             unseen.for_each(|transfer| transfer.result = -errno.0);
         }
     }
 
-    /// Waits for completions of transfers on lent memory, of which `open` are in flight, and returns their number. Completions of other
-    /// requests are stored for [`pop`](Self::pop).
+    /// Waits for completions of transfers with lent memory. `open` of them are in flight. Returns the number of completions. Completions of
+    /// other requests are stored for [`pop`](Self::pop).
     fn collect_lent(&mut self, transfers: &mut [Transfer<'_, '_>], open: usize) -> usize {
         let mut found = 0;
         let entered = self.enter(1);
@@ -379,16 +384,17 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         found
     }
 
-    /// Abandons the requests of a lost ring that use borrowed memory. `open` is their number.
+    /// Abandons requests with borrowed memory after the ring was lost. `open` is their number.
     ///
-    /// This is sound if all of them are still in the submission queue, as its last entries: the kernel never takes them, because the ring
-    /// is not entered again. If the kernel has taken a request, it may write to the memory at any time, and the completion cannot be
-    /// observed. A return would then be undefined behaviour and a wait would be endless, so this function ends the program. This can happen
-    /// only if the kernel accepted the system call that submitted the requests, and refuses a later call while they are in flight.
+    /// This is sound if all of these requests are still in the submission queue, as its last entries. The kernel then never takes them,
+    /// because the ring is not entered again. If the kernel has taken a request, it may write to the memory at any time, and the completion
+    /// cannot be observed. A return would then be undefined behaviour, and a wait would not end. So this function ends the program. This
+    /// happens only if the kernel has accepted the system call that submits the requests, and refuses a later call while they are in
+    /// flight.
     #[cold]
     fn withdraw(&mut self, open: usize) {
         if self.sqpoll || self.ring.submission().len() < self.dead + open {
-            // `eprintln!` would panic if standard error is full, and nothing may unwind from here.
+            // `eprintln!` would panic if standard error is full. From here on no code may unwind.
             let (mut err, lost) = (std::io::stderr(), self.lost);
             let what = "ironmap: the kernel refuses io_uring calls while requests in flight use lent memory: the program ends";
             let _ = writeln!(err, "{what} ({lost:?})");
@@ -402,33 +408,33 @@ impl<T: Passenger, W: Width> Drop for Ring<T, W> {
     fn drop(&mut self) {
         self.drain();
         if self.in_flight() > 0 {
-            // The kernel may still write to the slots' memory, so the slots do not free it. The ring is not closed either, so its
+            // The kernel may still write to the memory of the slots, so this memory is not freed. The ring is not closed either, so its
             // registered files stay open.
             return;
         }
-        // The kernel removes a ring some time after its descriptor is closed. Until then the ring would keep its registered files open, and
-        // an exclusive open of such a device would fail.
+        // The kernel removes a ring some time after its descriptor was closed. Until then, the ring would keep its registered files open.
+        // If such a file is a device, an exclusive open of it would fail. So the files are removed from the ring first.
         let _ = self.ring.submitter().unregister_files();
         // SAFETY: dropped once, here, and not used afterwards.
         unsafe { ManuallyDrop::drop(&mut self.ring) };
     }
 }
 
-/// The bits of `user_data` for a request to this file: [`COMMAND`] if the request is an NVMe command, else 0.
+/// The bits of `user_data` for a request to this file: [`COMMAND`] if the request is an NVMe command, otherwise 0.
 #[inline]
 fn command<W: Width>(file: RingFile) -> u64 {
     if W::COMMANDS && file.namespace.is_some() { COMMAND } else { 0 }
 }
 
-/// The slot of a completed request, and the request's result in the form of a system call's result. The memory of the request is in the
-/// slot.
+/// The slot of a completed request, and the result of the request in the form of a system call's result. The slot contains the memory of
+/// the request.
 #[inline]
 fn seen<T, W: Width>(slots: &Slots<T>, entry: &cqueue::Entry) -> (u32, i32) {
     let index = entry.user_data() as u32;
     (index, result::<W>(entry, || slots.memory_len(index)))
 }
 
-/// The result of a request on memory of this length, in the form of a system call's result.
+/// Returns the result of a request with memory of this length, in the form of a system call's result.
 #[inline]
 fn result<W: Width>(entry: &cqueue::Entry, len: impl FnOnce() -> usize) -> i32 {
     if W::COMMANDS && entry.user_data() & COMMAND != 0 {
@@ -437,7 +443,7 @@ fn result<W: Width>(entry: &cqueue::Entry, len: impl FnOnce() -> usize) -> i32 {
     entry.result()
 }
 
-/// Builds a ring with the newest set of flags that the kernel accepts.
+/// Creates a ring with the newest set of flags that the kernel accepts.
 fn build<W: Width>(
     entries: u32,
     options: RingOptions,
@@ -479,7 +485,7 @@ mod tests {
 
     impl Passenger for u32 {}
 
-    /// Moves a ring to a thread other than its creator. The kernel refuses every call of that thread, so the ring is permanently lost.
+    /// Moves a ring to a thread that has not created it. The kernel refuses every call of that thread, so the ring is permanently lost.
     struct Moved(Ring<u32>);
 
     // SAFETY: the thread that created the ring does not use it afterwards.
@@ -515,7 +521,7 @@ mod tests {
         lost(|mut ring, file| {
             for count in [1, 2, 5] {
                 let results = read_now(&mut ring, file, count);
-                // A recent kernel detects that the ring belongs to another thread, and refuses the calls.
+                // A recent kernel detects that another thread has created the ring, and refuses the calls.
                 let refused = results.iter().all(|result| *result == -Errno::EEXIST.0);
                 assert!(refused || results.iter().all(|result| *result == 64), "{results:?}");
             }
@@ -536,7 +542,7 @@ mod tests {
             }
             assert_eq!(popped(&mut ring), Some((1, 64, -Errno::EEXIST.0)));
             assert!(ring.push(request(file), buffer(), 2).is_ok());
-            // These reads fill the submission queue with entries that the kernel never takes.
+            // These reads fill the submission queue with entries. The kernel never takes these entries.
             read_now(&mut ring, file, 5);
             let Err((memory, attached)) = ring.push(request(file), buffer(), 3) else {
                 panic!("the request was queued")
@@ -550,8 +556,8 @@ mod tests {
         });
     }
 
-    /// No data are written into the pipe, so reads from the pipe do not complete. A request that the kernel took before the ring's
-    /// descriptor was replaced stays in its slot. A request that was only queued is returned.
+    /// No data are written to the pipe, so reads from it do not complete. If the kernel took a request before the ring's descriptor was
+    /// replaced, the request stays in its slot. If a request was only queued, it is returned.
     #[test]
     fn requests_that_the_kernel_took_stay_with_a_ring_without_descriptor() {
         let (empty, _writer) = std::io::pipe().unwrap();

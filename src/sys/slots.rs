@@ -1,38 +1,37 @@
-//! The requests of a ring: the memory that each request owns, early completions, and requests that the kernel has not taken.
+//! The requests of a ring: the memory that each request owns, completions that were seen early, and requests that the kernel has not taken.
 
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 
 use super::Memory;
 
-/// The value of `batch` for a slot whose request is not queued in a ring.
+/// The value of `batch` in a slot whose request is not queued in a ring.
 const NONE: u64 = 0;
 
 /// The slot of one request in flight.
 #[repr(align(64))]
 pub(super) struct Slot<T> {
-    /// The memory, and the caller's attachment.
+    /// The memory of the request, and the caller's attachment.
     pub(super) request: Option<(Memory, T)>,
-    /// The list of the ranges of the request's memory, or a list of an earlier request. Old kernels may read the list until the request
-    /// completes.
+    /// A list of memory ranges, of this request or of an earlier request. Old kernels may read the list until the request completes.
     pub(super) iovecs: Vec<libc::iovec>,
-    /// The batch in which the request was queued. A batch consists of the requests that are submitted together.
+    /// The number of the batch in which the request was queued. A batch contains the requests that are submitted together.
     batch: u64,
-    /// The next free slot, if this slot is free.
+    /// If this slot is free: the index of the next free slot.
     next: u32,
 }
 
 /// The slots of a ring.
 ///
-/// If requests are in flight when the slots are dropped, all slots are leaked: the kernel may still write to their memory.
+/// If requests are in flight when the slots are dropped, all slots are leaked, because the kernel may still write to their memory.
 pub(super) struct Slots<T> {
     slots: ManuallyDrop<Box<[Slot<T>]>>,
-    /// The first free slot, which contains the index of the next free slot. The value equals the number of slots if no slot is free.
+    /// The index of the first free slot. It is the number of slots if no slot is free.
     free: u32,
     in_flight: usize,
-    /// Completions that were seen during the wait for another request.
+    /// Completions that were seen while a thread waited for another request.
     early: VecDeque<(u32, i32)>,
-    /// The batch that is being queued. It has not been submitted to the kernel.
+    /// The number of the batch to which requests are added. This batch was not submitted yet.
     batch: u64,
 }
 
@@ -44,7 +43,7 @@ impl<T> Slots<T> {
             slots: ManuallyDrop::new(slots),
             free: 0,
             in_flight: 0,
-            // The queue has its full capacity from the beginning: every request may complete early, and nothing may be allocated while the
+            // The queue has its full capacity from the start. Every request may complete early, and no memory may be allocated while the
             // kernel uses memory that a caller lends.
             early: VecDeque::with_capacity(count as usize),
             batch: NONE + 1,
@@ -56,7 +55,7 @@ impl<T> Slots<T> {
         self.slots.len()
     }
 
-    /// The number of requests that can be put in before a request must be taken out.
+    /// The number of requests that can still be put in. After that, a request must be taken out first.
     #[inline]
     pub(super) fn room(&self) -> usize {
         self.slots.len() - self.in_flight
@@ -78,17 +77,18 @@ impl<T> Slots<T> {
         if index as usize >= self.slots.len() {
             return Err((memory, attached));
         }
-        // The kernel has addresses of memory in other slots, so those slots must not be borrowed. An index borrows only this slot, whereas
-        // `get_mut` would borrow all slots.
+        // The kernel has addresses of memory in other slots, so no reference to those slots may be created. An index borrows only this
+        // slot, but `get_mut` would borrow all slots.
         let slot = &mut self.slots[index as usize];
         (self.free, self.in_flight) = (slot.next, self.in_flight + 1);
         slot.batch = self.batch;
-        // A free slot contains no request, so `forget` leaks nothing. An assignment would check whether a value must be dropped.
+        // A free slot contains no request, so `forget` leaks nothing. An assignment would have to check whether the old value must be
+        // dropped.
         std::mem::forget(slot.request.replace((memory, attached)));
         Ok((index, slot))
     }
 
-    /// Takes out a request that was not queued.
+    /// Takes out a request whose entry was not queued.
     #[cold]
     pub(super) fn take_back(&mut self, index: u32) -> Option<(Memory, T)> {
         self.slots[index as usize].batch = NONE;
@@ -96,7 +96,7 @@ impl<T> Slots<T> {
         self.end(index, Option::take)?
     }
 
-    /// Puts in a request that has already completed.
+    /// Puts in a request that is already complete.
     pub(super) fn put_complete(
         &mut self,
         memory: Memory,
@@ -109,7 +109,7 @@ impl<T> Slots<T> {
         Ok(())
     }
 
-    /// Stores a completion that was seen before its request was popped.
+    /// Stores a completion that was seen before the request is popped.
     pub(super) fn see_early(&mut self, index: u32, result: i32) {
         self.early.push_back((index, result));
     }
@@ -124,13 +124,13 @@ impl<T> Slots<T> {
         self.early.pop_front()
     }
 
-    /// The length of a request's memory.
+    /// The length of a request's memory in bytes.
     #[inline]
     pub(super) fn memory_len(&self, index: u32) -> usize {
         self.slots[index as usize].request.as_ref().map_or(0, |(memory, _)| memory.len())
     }
 
-    /// Ends a request, which `take` removes from its slot. `None` for an empty slot.
+    /// Ends a request. `take` removes it from its slot. Returns `None` if the slot is empty.
     #[inline(always)]
     pub(super) fn end<R>(
         &mut self,
@@ -144,15 +144,15 @@ impl<T> Slots<T> {
         Some(take(&mut slot.request))
     }
 
-    /// Begins a new batch, after a system call that submits all queued requests has succeeded.
+    /// Begins a new batch. A system call has successfully submitted all queued requests.
     #[inline(always)]
     pub(super) fn next_batch(&mut self) {
         self.batch += 1;
     }
 
-    /// Completes the requests of the current batch with a result, if the kernel has taken none of them. Returns the number of completed
-    /// requests. `untaken` is the number of requests that the kernel has not taken. If the batch contains more, the kernel has taken some
-    /// of them, and it is unknown which; then no request is completed.
+    /// Completes the requests of the current batch with a result, but only if the kernel has taken none of them. Returns the number of
+    /// completed requests. `untaken` is the number of requests that the kernel has not taken. If the batch contains more requests, the
+    /// kernel has taken some of them, and it is unknown which. In this case no request is completed.
     #[cold]
     pub(super) fn recall(&mut self, untaken: usize, result: i32) -> usize {
         let batch = self.batch;
@@ -201,7 +201,7 @@ mod tests {
     }
 
     /// The memory of a request in flight stays at its address, even if the slots are moved. The test writes to the memory, as the kernel
-    /// does.
+    /// would.
     #[test]
     fn memory_stays_where_it_is_until_its_request_ends() {
         let mut slots = Slots::new(4);
@@ -244,7 +244,7 @@ mod tests {
         assert_eq!((pop(&mut slots), slots.in_flight()), (Some((1, 64)), 0));
     }
 
-    /// Memory in flight is neither freed nor moved when the slots are dropped.
+    /// Memory of requests in flight is neither freed nor moved when the slots are dropped.
     #[test]
     fn slots_in_flight_outlive_their_ring() {
         let mut slots = Slots::<u8>::new(2);

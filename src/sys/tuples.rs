@@ -1,5 +1,5 @@
-//! The tuples of a request to a device with protection information: a page of memory, and how it is passed to the kernel. Sources:
-//! docs/PROVENANCE.md.
+//! The tuples of a request to a device with protection information: their memory, which is one page, and how they are passed to the kernel.
+//! Sources: docs/PROVENANCE.md.
 
 use bitflags::bitflags;
 use io_uring::squeue;
@@ -7,14 +7,14 @@ use io_uring::squeue;
 use super::Buffer;
 use crate::error::Errno;
 
-/// The number of bytes of memory for the tuples of one request. The memory is one page, so that even the simplest controller accepts it as
+/// The number of bytes of memory for the tuples of one request. It is one page, because even the simplest controller accepts one page as
 /// one range.
 const PAGE: usize = 4096;
-/// The only type of attribute that the kernel defines for a request.
+/// The type of a request's attribute. The kernel defines only this type.
 const ATTRIBUTE_PI: u64 = 1;
 
 bitflags! {
-    /// The fields of a tuple that the device checks before it carries out a request.
+    /// The fields of a tuple that the device checks before it carries out the request.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(crate) struct Checks: u16 {
         const GUARD = 0x1;
@@ -44,12 +44,12 @@ pub(crate) struct Tuples {
     checks: Checks,
     /// The number of the first interval.
     first: u64,
-    /// The attribute, which the kernel reads when it takes the request from the queue.
+    /// The attribute. The kernel reads it when it takes the request from the queue.
     attribute: Attribute,
 }
 
 impl Tuples {
-    /// The largest number of bytes of the tuples of one request.
+    /// The largest number of bytes that the tuples of one request may have.
     pub(crate) const ROOM: usize = PAGE;
 
     /// Allocates the tuples of `count` requests in one allocation.
@@ -66,7 +66,7 @@ impl Tuples {
         Ok((0..count).map(cut).collect())
     }
 
-    /// Prepares the tuples for a request that begins with the interval `first`, and returns their memory of `len` bytes.
+    /// Prepares the tuples for a request whose first interval is `first`. Returns their memory of `len` bytes.
     ///
     /// # Panics
     /// Panics if `len` exceeds [`ROOM`](Self::ROOM).
@@ -83,13 +83,13 @@ impl Tuples {
         self.checks
     }
 
-    /// The address and the length, for a command.
+    /// The address and the length of the tuples, for an NVMe command.
     pub(super) fn range(&mut self) -> (u64, u32) {
         (self.memory.as_mut_ptr() as u64, self.len as u32)
     }
 
-    /// Adds a reference to these tuples to an entry of the ordinary size, in its last two words. The caller must keep the tuples in place
-    /// until the request has completed, like the request's memory.
+    /// Adds the address of these tuples to an entry of the ordinary size, in its last two words. Until the request has completed, the
+    /// caller must keep the tuples at their address, like the request's memory.
     #[inline]
     pub(super) fn attach(&mut self, entry: &mut squeue::Entry) {
         let (address, len) = self.range();
@@ -112,7 +112,7 @@ impl std::ops::Deref for Tuples {
     }
 }
 
-/// The attachment of a request. A ring stores it and returns it with the completion.
+/// The attachment of a request. A ring stores it, and returns it with the completion.
 pub(crate) trait Passenger {
     /// The tuples of the request, if it has any.
     #[inline(always)]

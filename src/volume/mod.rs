@@ -28,11 +28,11 @@ use crate::open_file::{CommitTimer, ContentLock, FileIndexes, Owner};
 use crate::probe::{SMALLEST, occupant, unknown_format};
 use crate::queue::Queue;
 
-/// An unmounted file system, opened exclusively. A clone is cheap, and threads can share a volume.
+/// An unmounted file system that is opened exclusively. A clone costs little, and threads can share a volume.
 #[derive(Clone)]
 pub struct Volume {
-    /// This field is declared before `fs`, so it is dropped before `fs`: the thread of the timer must not drop the last reference to the
-    /// file system. Open files share the timer.
+    /// This field is declared before `fs`, so that it is dropped first: the timer's thread must not drop the last reference to the file
+    /// system. Open files share the timer.
     timer: Option<CommitTimer>,
     fs: Arc<dyn FileSystem>,
     device: Arc<dyn Device>,
@@ -83,7 +83,7 @@ impl Volume {
         Ok(Self { engine, integrity, ..volume })
     }
 
-    /// Opens the volume on a device that the caller has made, for example one that injects faults.
+    /// Opens the volume on a device that the caller has created, for example a device that injects faults.
     ///
     /// # Errors
     /// The errors of [`VolumeOptions::open`].
@@ -92,7 +92,7 @@ impl Volume {
         Self::open_on(device, How::Read)
     }
 
-    /// Opens the volume on a device for reading and writing. Only explicit syncs commit changes.
+    /// Opens the volume on a device for reading and writing. Changes are committed only by explicit syncs.
     ///
     /// # Errors
     /// The errors of [`VolumeOptions::open`].
@@ -120,7 +120,7 @@ impl Volume {
         Ok(volume)
     }
 
-    /// Wraps a file system that the caller has made, with the device beneath it.
+    /// Creates a volume from a file system that the caller has created, and the device beneath it.
     #[doc(hidden)]
     #[must_use]
     pub fn of(fs: Arc<dyn FileSystem>, device: Arc<dyn Device>) -> Self {
@@ -152,21 +152,21 @@ impl Volume {
         &self.fs
     }
 
-    /// The file system as ext4, for operations that only ext4 has; `None` for any other format.
+    /// The file system as ext4, for operations that only ext4 has. `None` if the format is not ext4.
     #[doc(hidden)]
     #[must_use]
     pub fn ext4(&self) -> Option<&Arc<Ext4>> {
         (&*self.fs as &dyn Any).downcast_ref()
     }
 
-    /// The file system as XFS; `None` for any other format.
+    /// The file system as XFS. `None` if the format is not XFS.
     #[doc(hidden)]
     #[must_use]
     pub fn xfs(&self) -> Option<&Arc<Xfs>> {
         (&*self.fs as &dyn Any).downcast_ref()
     }
 
-    /// The device below.
+    /// The device beneath the file system.
     #[doc(hidden)]
     #[must_use]
     pub fn device(&self) -> &Arc<dyn Device> {
@@ -180,10 +180,10 @@ impl Volume {
     }
 
     /// Commits all changes, writes them to their final blocks (a checkpoint), and makes the volume read-only. If there are no changes, the
-    /// call has no effect. A volume that is dropped without this call is closed too, but errors are not reported.
+    /// call does nothing. A volume that is dropped without this call is closed too, but errors are then not reported.
     ///
     /// # Errors
-    /// `Io`. The volume is then in the same state as after a crash, and is recovered when it is next opened.
+    /// `Io`. The volume is then in the state of a volume after a crash, and is recovered when it is next opened.
     pub fn close(&self) -> Result<()> {
         self.fs.close()?;
         match &self.integrity {
@@ -192,8 +192,8 @@ impl Volume {
         }
     }
 
-    /// Reads all sectors of the integrity device below and compares them with their tags, while the volume is in use. `found` gets each
-    /// fault, in the order of the sectors.
+    /// Reads all sectors of the integrity device beneath the volume, and compares them with their tags. The volume may be in use. `found`
+    /// is called with each fault, in the order of the sectors.
     ///
     /// # Errors
     /// `InvalidInput` if the [location](Location) contains no integrity device; `Io` if a device is gone. A sector that does not match its
@@ -205,20 +205,21 @@ impl Volume {
         opened.device.scrub(&mut found, &mut |_, _| {})
     }
 
-    /// The integrity device below, if the [location](Location) contains one, and the result of its recovery when it was opened.
+    /// The integrity device beneath the volume, if the [location](Location) contains one. Also the result of its recovery when it was
+    /// opened.
     #[doc(hidden)]
     #[must_use]
     pub fn integrity(&self) -> Option<&integrity::Opened> {
         self.integrity.as_ref()
     }
 
-    /// The settings that could not be applied as requested, one line for each.
+    /// One line for each setting that could not be applied as requested.
     #[must_use]
     pub fn notices(&self) -> &[String] {
         &self.notices
     }
 
-    /// Faults of the device that were ignored, one line for each: for example, the first copy of a partition table is lost.
+    /// One line for each fault of the device that was ignored. An example is the loss of the first copy of a partition table.
     #[must_use]
     pub fn faults(&self) -> &[String] {
         &self.faults
@@ -242,12 +243,13 @@ impl Volume {
         Ok(queue)
     }
 
-    /// Opens a handle for the data of a regular file, by its inode number, or by an inode that was read earlier.
+    /// Opens a handle for the data of a regular file. The file is given by its inode number, or by an inode that was read earlier.
     /// [`Files::open`](crate::Files::open) opens a file by its path.
     ///
     /// # Errors
-    /// `IsADirectory`, `WrongFileType`, or `Encrypted`; `NotFound` if the file was removed since its inode was read; `ReadOnly` for writing
-    /// on a volume that is open for reading; `InvalidInput` to truncate without writing.
+    /// `IsADirectory`, `WrongFileType`, or `Encrypted`; `NotFound` if the file was removed since its inode was read; `ReadOnly` if the
+    /// options open the file for writing but the volume is open only for reading; `InvalidInput` if the options truncate the file but do
+    /// not open it for writing.
     pub fn open_inode(&self, inode: impl Into<InodeRef>, options: FileOptions) -> Result<File> {
         check_options(&options)?;
         let InodeRef { number, read } = inode.into();
@@ -291,7 +293,7 @@ fn check_options(options: &FileOptions) -> Result<()> {
     if !options.writes() && !options.read {
         return Err(Error::invalid("the options request neither reading nor writing"));
     }
-    // `truncate` has no effect on a newly created file, which is empty.
+    // A newly created file is already empty, so `truncate` does nothing.
     if options.truncate && !options.create_new && (!options.write || options.append) {
         return Err(Error::invalid(
             "the option truncate needs write, and cannot be combined with append",
@@ -300,8 +302,8 @@ fn check_options(options: &FileOptions) -> Result<()> {
     Ok(())
 }
 
-/// Detects the format of a device. If the superblock is lost and the options name a backup, the result is the first format that has backups
-/// of its superblock. If the options name no backup, the error names a backup that was found.
+/// Detects the format of a device. If the options name a backup of the superblock and the superblock is lost, the first format that has
+/// backups is used. If the options name no backup, but a backup is found, the error names it.
 fn format_for(device: &dyn Device, how: How) -> Result<&'static Format> {
     let found = if device.size() < SMALLEST { None } else { find_format(device)? };
     if let Some(format) = found {
@@ -330,11 +332,12 @@ fn format_for(device: &dyn Device, how: How) -> Result<&'static Format> {
     })
 }
 
-/// The block size in the superblock by which a volume is opened: the backup that the options name, else the primary superblock, else a
-/// backup that is found.
+/// The block size in the superblock that is used to open the volume. This is the backup that the options name. Without such an option it is
+/// the primary superblock, or, if that is damaged, a backup that is found.
 ///
 /// # Errors
-/// For writing, the errors of the device. For reading there is no error, because a backup may still be readable.
+/// If the volume is opened for writing, the errors of the device. If it is opened for reading there are no errors, because a backup may be
+/// readable.
 fn block_size_for(device: &dyn Device, how: How) -> Result<Option<usize>> {
     if let How::Write(_) = how {
         return crate::tools::block_size(device);

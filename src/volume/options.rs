@@ -11,7 +11,7 @@ use crate::fs::{Clock, DeviceRange, FORMATS, Format, How, Rescue, uuid_text};
 use crate::location::{Location, LocationOptions, Site, refuse_to_write};
 use crate::setters::options;
 
-/// Options for opening a volume. By default a volume is opened for reading only. [`Volume::open`] uses the defaults.
+/// Options for opening a volume. By default a volume is opened only for reading. [`Volume::open`] uses the defaults.
 #[derive(Clone, Debug)]
 pub struct VolumeOptions {
     pub(super) engine: Engine,
@@ -42,24 +42,24 @@ impl VolumeOptions {
         }
     }
 
-    /// Only for reading: uses the backup of the superblock in this block. The number counts blocks of the file system, as in `e2fsck -b`.
-    /// If the superblock is present but damaged, a backup is found without this option.
+    /// For volumes that are opened only for reading: uses the backup of the superblock in this block. The unit is the block of the file
+    /// system, as in `e2fsck -b`. If the superblock is present but damaged, a backup is also found without this option.
     #[must_use]
     pub fn superblock(mut self, block: impl Into<Option<u64>>) -> Self {
         self.superblock = block.into();
         self
     }
 
-    /// Only for reading: the device of the volume's journal, if the journal is on a separate device and needs recovery. The journal is
-    /// recovered in memory. Without this option, the device is found by its UUID below `/dev/disk/by-uuid`.
+    /// For volumes that are opened only for reading: the device of the journal, if the journal is on a separate device and must be
+    /// recovered. It is recovered in memory. Without this option, the device is found by its UUID, below `/dev/disk/by-uuid`.
     #[must_use]
     pub fn journal(mut self, device: impl Into<Option<Location>>) -> Self {
         self.journal = device.into();
         self
     }
 
-    /// Only for reading: the device of the realtime files of an XFS volume. Without this device the realtime files are listed, but cannot
-    /// be read.
+    /// For volumes that are opened only for reading: the device of the realtime files of an XFS volume. Without this device, realtime files
+    /// are listed, but their data cannot be read.
     #[must_use]
     pub fn realtime(mut self, device: impl Into<Option<Location>>) -> Self {
         self.realtime = device.into();
@@ -70,7 +70,7 @@ impl VolumeOptions {
     ///
     /// # Errors
     /// `Busy` if another program uses the volume; `UnknownFormat`; `Unsupported` with the name of the feature; `Corrupt` with the block and
-    /// the field; `InvalidInput` for writing without the journal, and for an impossible location.
+    /// the field; `InvalidInput` for an impossible location, and if the volume is opened for writing without its journal.
     pub fn open<L>(&self, location: L) -> Result<Volume>
     where
         L: TryInto<Location>,
@@ -79,7 +79,8 @@ impl VolumeOptions {
         Volume::open_at(&location.try_into()?, self)
     }
 
-    /// Opens the volume on a device that the caller has made, for example one that injects faults. The device determines the engine.
+    /// Opens the volume on a device that the caller has created, for example a device that injects faults. The engine is the engine of this
+    /// device.
     ///
     /// # Errors
     /// The errors of [`open`](Self::open).
@@ -120,7 +121,7 @@ impl VolumeOptions {
         };
         let mut volume = Volume::open_on(device, how)?;
         volume.faults = faults;
-        // If the file system has no writer, there are no changes to commit.
+        // If the file system was opened only for reading, there are no changes to commit.
         if let (true, false, Some(writer)) = (self.write, self.commit.is_zero(), volume.fs.writer())
         {
             volume.timer = Some(writer.commit_in_time(self.commit)?);
@@ -128,7 +129,8 @@ impl VolumeOptions {
         Ok(volume)
     }
 
-    /// The device of the volume's journal: the one that the options name, or one that is found if the volume needs it.
+    /// The device of the volume's journal. It is the device that the options name. If they name none and the volume needs the journal, it
+    /// is the device that is found.
     fn journal_of(&self, volume: &dyn Device) -> Option<Location> {
         match &self.journal {
             Some(named) => Some(named.clone()),
@@ -137,7 +139,7 @@ impl VolumeOptions {
         }
     }
 
-    /// The options for opening the device of the volume.
+    /// The options with which the volume's device is opened.
     #[doc(hidden)] // This function is public for programs that open the device themselves.
     #[must_use]
     pub fn location_options(&self) -> LocationOptions {
@@ -147,24 +149,25 @@ impl VolumeOptions {
 }
 
 options!(VolumeOptions {
-    /// Opens the volume for writing too. A journal that needs recovery is then recovered on the device.
+    /// Whether the volume is also opened for writing. If its journal must be recovered, this is then done on the device.
     write: bool,
-    /// The engine that sends requests for file data to the device.
+    /// The engine that transfers file data.
     engine: Engine,
     /// The clock for the time stamps of changed files.
     clock: Clock,
-    /// Only for reading: the journal is not read, regardless of its state. A [`Location::NoLoad`] has the same effect.
+    /// For volumes that are opened only for reading: the journal is not read, whatever its state is. A [`Location::NoLoad`] has the same
+    /// effect.
     no_load: bool,
-    /// Only for reading: the device may be shorter than the volume. Reads past the end of the device are I/O errors. Without this option
-    /// such a device is refused.
+    /// For volumes that are opened only for reading: the device may be shorter than the volume. Reads past the end of the device are I/O
+    /// errors. Without this option, such a device is refused.
     truncated: bool,
-    /// The time after which changes are committed without a sync. The default is five seconds. Zero means that only a sync commits.
+    /// The time after which changes are committed even without a sync. The default is five seconds. If it is zero, only syncs commit.
     commit: Duration,
 });
 
-/// The device of the journal that a volume needs for its recovery, if udev has a name for it.
+/// The device of the journal that the volume needs for its recovery, if udev has created a link to it.
 fn wanted_journal(volume: &dyn Device) -> Option<Location> {
-    // An error is ignored here, because the opening of the volume gets the same error and reports it.
+    // An error is ignored here: the open of the volume gets the same error, and reports it.
     let wanted = |format: &Format| format.wanted_journal?(volume).ok().flatten();
     let uuid = FORMATS.iter().find_map(wanted)?;
     let path = Path::new("/dev/disk/by-uuid").join(uuid_text(&uuid));

@@ -1,5 +1,4 @@
-//! Operations on the files of a volume by path, in the style of `std::fs`. Each path begins at the root of the volume, with or without a
-//! slash.
+//! Operations on the files of a volume by path, similar to `std::fs`. Each path begins at the root of the volume, with or without a slash.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -17,30 +16,31 @@ use crate::fs::{
 use crate::queue::Queue;
 use crate::units::InodeNo;
 
-/// The largest depth of a tree that is removed. A deeper tree is an error, because then a directory probably contains itself.
+/// The greatest depth of a tree that can be removed. A deeper tree is an error, because most likely a directory contains itself.
 const MAX_DEPTH: usize = 4096;
 
-/// The maximum number of consecutive listings of which no name could be removed. Another thread may have removed these names.
+/// The largest number of consecutive listings from which no name could be removed. Other threads may have removed the listed names.
 const MAX_FRUITLESS: u32 = 64;
 
 /// The entries of a directory.
 pub type DirEntries = Box<dyn Iterator<Item = Result<DirEntry>> + Send>;
 
-/// A name and its directory. The directory need not contain the name yet. The directory is open, so that its number is not reused if
-/// another thread removes it.
+/// A name and its directory. The directory need not contain the name yet. The directory is open, so that its inode number is not used again
+/// if another thread removes the directory.
 struct Name<'a> {
     dir: Held,
     name: &'a [u8],
 }
 
 impl<'a> Name<'a> {
-    /// The place of the name for the operations of [`Writer`], while this value exists.
+    /// Returns the inode number of the directory, and the name, for the operations of [`Writer`]. The number is valid while this value
+    /// exists.
     fn place(&self) -> (InodeNo, &'a [u8]) {
         (self.dir.number(), self.name)
     }
 }
 
-/// Whether the path ends with a slash. Such a path can name only a directory.
+/// Whether the path ends with a slash. Only a directory can have such a path.
 fn asks_for_directory(path: &Path) -> bool {
     path.as_os_str().as_bytes().ends_with(b"/")
 }
@@ -66,7 +66,7 @@ impl Files for Volume {
 }
 
 impl Volume {
-    /// The attributes of a file, as `stat` returns them. Symbolic links are followed.
+    /// The attributes of a file, as `stat` returns them. If the path is a symbolic link, the link is followed.
     ///
     /// # Errors
     /// `NotFound`, `NotADirectory`, `Loop`, `Corrupt`.
@@ -74,7 +74,7 @@ impl Volume {
         Ok(self.resolve(path.as_ref(), Follow::All)?.stat().clone())
     }
 
-    /// The attributes of a file, as `lstat` returns them: symbolic links are not followed.
+    /// The attributes of a file, as `lstat` returns them. If the path is a symbolic link, the link is not followed.
     ///
     /// # Errors
     /// The errors of [`metadata`](Self::metadata).
@@ -82,7 +82,7 @@ impl Volume {
         Ok(self.resolve(path.as_ref(), Follow::NotLast)?.stat().clone())
     }
 
-    /// Whether a path leads to a file.
+    /// Whether a file exists at this path.
     ///
     /// # Errors
     /// The errors of [`metadata`](Self::metadata), except `NotFound` and `NotADirectory`.
@@ -94,7 +94,7 @@ impl Volume {
         }
     }
 
-    /// The entries of a directory without `.` and `..`, in the directory's order.
+    /// The entries of a directory except `.` and `..`, in the order of the directory.
     ///
     /// # Errors
     /// The errors of [`metadata`](Self::metadata); `Encrypted`. Each entry can be an error.
@@ -111,7 +111,7 @@ impl Volume {
     /// The target of a symbolic link.
     ///
     /// # Errors
-    /// The errors of [`metadata`](Self::metadata); `WrongFileType` for other file types.
+    /// The errors of [`metadata`](Self::metadata); `WrongFileType` if the file is not a symbolic link.
     pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
         let path = path.as_ref();
         let (_held, link) = self.hold(path, Follow::NotLast)?;
@@ -130,7 +130,7 @@ impl Volume {
         file.read_all(&mut queue).at(|| path.display())
     }
 
-    /// Replaces the content of a file; a missing file is created. The content is durable after the next [`sync`](Self::sync).
+    /// Replaces the content of a file. If the file does not exist, creates it. The content is durable after the next [`sync`](Self::sync).
     ///
     /// # Errors
     /// The errors of [`open_with`](Files::open_with) and [`File::write_at`].
@@ -142,18 +142,18 @@ impl Volume {
         file.write_all_at(&mut queue, content.as_ref(), 0).at(|| path.display())
     }
 
-    /// Creates a directory with permissions 0755, owned by user and group 0.
+    /// Creates a directory with the permissions 0755. It belongs to user 0 and group 0.
     ///
     /// # Errors
-    /// `Exists`, `NotFound` (the parent), `NotADirectory`, `NameTooLong`, `NoSpace`, `Quota`, `ReadOnly`.
+    /// `Exists`, `NotFound` (for the parent), `NotADirectory`, `NameTooLong`, `NoSpace`, `Quota`, `ReadOnly`.
     pub fn create_dir(&self, path: impl AsRef<Path>) -> Result<()> {
         self.create(path.as_ref(), NewFile::Directory, 0o755, (0, 0)).map(drop)
     }
 
-    /// Creates a directory and all missing parents. Existing directories stay unchanged.
+    /// Creates a directory and all missing parents. Directories that already exist stay unchanged.
     ///
     /// # Errors
-    /// The errors of [`create_dir`](Self::create_dir); `NotADirectory` if a file has one of the names.
+    /// The errors of [`create_dir`](Self::create_dir); `NotADirectory` if a name of the path belongs to a file that is not a directory.
     pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let whole = path.as_os_str().as_bytes();
@@ -165,7 +165,7 @@ impl Volume {
                 continue;
             }
             match self.create_dir(part) {
-                // Another thread may have created the directory in the meantime.
+                // Another thread may have created the directory at the same time.
                 Err(error) if error.kind() == ErrorKind::Exists && self.is_directory(part)? => {}
                 made => made?,
             }
@@ -173,7 +173,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Creates a symbolic link to `target`, owned by user and group 0.
+    /// Creates a symbolic link to `target`. It belongs to user 0 and group 0.
     ///
     /// # Errors
     /// The errors of [`create_dir`](Self::create_dir).
@@ -182,7 +182,7 @@ impl Volume {
         self.create(link.as_ref(), NewFile::Symlink(target), 0o777, (0, 0)).map(drop)
     }
 
-    /// Adds a name to a file.
+    /// Adds another name (a hard link) to a file.
     ///
     /// # Errors
     /// The errors of [`create_dir`](Self::create_dir); `NotPermitted` for directories, `TooManyLinks`.
@@ -193,10 +193,10 @@ impl Volume {
         self.writable(link)?.link(inode.number(), dir.number(), name).at(|| link.display())
     }
 
-    /// Renames a file atomically. An existing file with the new name is replaced.
+    /// Renames a file atomically. If a file with the new name exists, it is replaced.
     ///
     /// # Errors
-    /// `NotFound`; `Exists`, `NotEmpty`, `IsADirectory`, `NotADirectory` if the new name cannot be replaced; the errors of
+    /// `NotFound`; `Exists`, `NotEmpty`, `IsADirectory`, `NotADirectory` if the file with the new name cannot be replaced; the errors of
     /// [`create_dir`](Self::create_dir).
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         let (from, to) = (from.as_ref(), to.as_ref());
@@ -210,7 +210,7 @@ impl Volume {
         moved.context(|| format!("{} to {}", from.display(), to.display()))
     }
 
-    /// Removes a name of a file that is not a directory. The file is removed when it has no more names and no handle has it open.
+    /// Removes a name of a file that is not a directory. The file itself is removed when it has no names and no handle has it open.
     ///
     /// # Errors
     /// `NotFound`, `IsADirectory`, `NotPermitted`, `ReadOnly`.
@@ -233,8 +233,8 @@ impl Volume {
         self.writable(path)?.rmdir(dir.number(), name).at(|| path.display())
     }
 
-    /// Removes a directory with all its contents, or a symbolic link. Symbolic links are removed and not followed. Each name is removed in
-    /// a separate transaction, so after a crash a part may remain.
+    /// Removes a directory with all of its contents, or a symbolic link. Symbolic links in the directory are removed, and not followed.
+    /// Each name is removed in a separate transaction, so after a crash some names may remain.
     ///
     /// # Errors
     /// The errors of [`remove_dir`](Self::remove_dir). Names that were removed before the error stay removed.
@@ -248,10 +248,10 @@ impl Volume {
         self.remove_tree(dir, name).at(|| path.display())
     }
 
-    /// Makes all changes durable that were made by calls that have returned (`syncfs`).
+    /// Makes all changes durable whose calls have returned (`syncfs`).
     ///
     /// # Errors
-    /// `Io`, `ReadOnly` after an earlier error. Changes may then be lost.
+    /// `Io`; `ReadOnly` after an earlier error. In both cases changes may be lost.
     pub fn sync(&self) -> Result<()> {
         self.fs.sync()
     }
@@ -264,7 +264,7 @@ impl Volume {
         self.fs.hold_path(path.as_os_str().as_bytes(), follow)
     }
 
-    /// Whether a directory has this path. A file of another type is an error.
+    /// Whether a directory exists at this path. If there is a file of another type, this is an error.
     fn is_directory(&self, path: &Path) -> Result<bool> {
         match self.resolve(path, Follow::All) {
             Ok(found) if found.file_type() == FileType::Directory => Ok(true),
@@ -277,7 +277,7 @@ impl Volume {
         }
     }
 
-    /// The last name of a path, and its directory.
+    /// Splits a path into its directory and its last name.
     fn name<'a>(&self, whole: &'a Path) -> Result<Name<'a>> {
         let bytes = whole.as_os_str().as_bytes();
         let refused = |what| Err(Error::invalid(what).at(whole.display()));
@@ -300,8 +300,8 @@ impl Volume {
         }
     }
 
-    /// The name of a new file that is not a directory. A path that ends with a slash is an error: `Exists` if the name exists, otherwise
-    /// `NotFound`.
+    /// Returns the directory and the name of a new file that is not a directory. If the path ends with a slash, this is an error: `Exists`
+    /// if the name exists, otherwise `NotFound`.
     fn new_file_name<'a>(&self, path: &'a Path) -> Result<Name<'a>> {
         let name = self.name(path)?;
         if asks_for_directory(path) {
@@ -312,7 +312,7 @@ impl Volume {
         Ok(name)
     }
 
-    /// Refuses to create a regular file by a path that ends with a slash, as the kernel does even if the file exists.
+    /// Refuses to create a regular file if the path ends with a slash. As in the kernel, this is an error even if the file exists.
     fn require_file_name(&self, path: &Path) -> Result<()> {
         if !asks_for_directory(path) {
             return Ok(());
@@ -330,7 +330,7 @@ impl Volume {
         }
     }
 
-    /// Returns the operations that change the volume, or an error that names the path.
+    /// Returns the operations that change the volume. If the volume cannot be changed, returns an error that names the path.
     fn writable(&self, path: &Path) -> Result<&dyn Writer> {
         self.fs.writable().at(|| path.display())
     }
@@ -352,7 +352,7 @@ impl Volume {
             .at(|| path.display())
     }
 
-    /// Creates and opens a file, which is the new file even if another thread replaces it meanwhile.
+    /// Creates a file and opens it. The opened file is the new file, even if another thread replaces it at the same time.
     fn create_new(&self, path: &Path, options: FileOptions) -> Result<File> {
         check_writes(&options).at(|| path.display())?;
         self.require_file_name(path)?;
@@ -366,14 +366,14 @@ impl Volume {
         held.inode().and_then(|inode| self.open_inode(inode, options)).at(|| path.display())
     }
 
-    /// The inode of a file that is opened by its path. If the options permit it, a missing file is created.
+    /// Returns the inode of a file that is opened by its path. If the file does not exist and the options permit it, creates the file.
     fn find_or_create(&self, path: &Path, options: &FileOptions) -> Result<Inode> {
         let creates = options.create;
         if creates {
             check_writes(options).at(|| path.display())?;
         }
         let make = |path: &Path| self.create(path, NewFile::Regular, options.mode, options.owner);
-        // If the path is a symbolic link to a missing file, that file is created. The last turn looks up a new file.
+        // If the path is a symbolic link to a missing file, this missing file is created. The last iteration finds the new file.
         let mut path = path.to_owned();
         for _ in 0..=path::MAX_LINKS + 1 {
             if creates {
@@ -389,7 +389,7 @@ impl Volume {
                     let (parent, _) = path::split(path.as_os_str().as_bytes());
                     path = Path::new(std::ffi::OsStr::from_bytes(parent)).join(target);
                 }
-                // Another thread has created the file in the meantime.
+                // Another thread has created the file at the same time.
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::NotFound => match make(&path) {
                     Err(error) if error.kind() != ErrorKind::Exists => return Err(error),
@@ -401,8 +401,8 @@ impl Volume {
         Err(path::too_many_links().at(path.display()))
     }
 
-    /// Removes a directory and its contents. The path to the current directory is stored in a vector, because recursion into a deep tree
-    /// could overflow the stack of the thread. Other threads may remove, replace or add names meanwhile.
+    /// Removes a directory and its contents. The path to the current directory is stored in a vector, because recursion in a deep tree
+    /// could overflow the thread's stack. Other threads may remove, replace or add names at the same time.
     fn remove_tree(&self, dir: Held, name: &[u8]) -> Result<()> {
         let writer = self.fs.writable()?;
         let mut way = vec![(dir, name.to_vec())];
@@ -410,7 +410,7 @@ impl Volume {
         while let Some((parent, name)) = way.last().cloned() {
             match writer.rmdir(parent.number(), &name) {
                 Err(error) if error.kind() == ErrorKind::NotEmpty => {}
-                // Another thread has replaced the directory. The next listing of the parent contains the new file.
+                // Another thread has replaced the directory by another file. The next listing of the parent contains this file.
                 Err(error) if error.kind() == ErrorKind::NotADirectory && way.len() > 1 => {
                     way.pop();
                     continue;
@@ -432,7 +432,7 @@ impl Volume {
             match emptied {
                 Ok((Emptied::Below(name), dir)) => way.push((dir, name)),
                 Ok((Emptied::Names, _)) => fruitless = 0,
-                // In a damaged directory a listing may contain names that a search does not find. Such names would cause an endless loop.
+                // In a damaged directory, a listing may contain names that a lookup does not find. Such names would cause an endless loop.
                 Ok((Emptied::Nothing(why), _)) if fruitless == MAX_FRUITLESS => return Err(why),
                 Err(error) if !is_missing(&error) || fruitless == MAX_FRUITLESS => {
                     return Err(error);
@@ -447,7 +447,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Removes the names of a directory up to the first subdirectory.
+    /// Removes the names of a directory, and stops at the first subdirectory.
     fn unlink_entries(&self, dir: InodeNo, inode: &Inode) -> Result<Emptied> {
         let writer = self.fs.writable()?;
         let full = Error::new(ErrorKind::NotEmpty, "the directory has entries");
@@ -476,11 +476,11 @@ impl Volume {
 
 /// The result of an attempt to remove the names of a directory.
 enum Emptied {
-    /// At least one name.
+    /// At least one name was removed.
     Names,
-    /// Nothing, for example because a name was listed and not found.
+    /// No name was removed, for example because a listed name was not found.
     Nothing(Error),
-    /// The names before this subdirectory.
+    /// The names before this subdirectory were removed.
     Below(Vec<u8>),
 }
 

@@ -1,11 +1,11 @@
-//! A device that accepts shorter requests than the device below it. It is used if the blocks of a volume are shorter than the shortest
-//! request of its device: an export with a minimum block size, an integrity device with larger sectors, or a namespace with sectors of 4096
-//! bytes.
+//! A device that accepts shorter requests than the device below it. ironmap uses it if a volume has blocks that are shorter than the
+//! shortest request of its device. Examples of such devices are an export with a minimum block size, an integrity device with larger
+//! sectors, and a namespace with sectors of 4096 bytes.
 //!
 //! A unit has the length of the shortest request of the device below. Requests of whole units are passed on unchanged. A read of a part of
-//! a unit reads the unit. A write of a part reads the unit, changes the part, and writes the unit. The other bytes of the unit are written
-//! with their old values, so they do not change even if a power cut tears the unit. This requires that no other write to the unit runs at
-//! the same time, which `units` ensures for all threads and queues of the device. A unit that cannot be read is not written.
+//! a unit reads the unit. A write of a part of a unit reads the unit, changes the part, and writes the unit. The other bytes are written
+//! with their old values, so they keep these values even if a power cut tears the unit. No other write to the unit may run at the same
+//! time. The module `units` ensures this for all threads and queues of the device. A unit that cannot be read is not written.
 
 mod queue;
 #[cfg(test)]
@@ -28,7 +28,7 @@ use crate::units::DevOffset;
 
 /// The length of the shortest request that the device accepts. No volume has shorter blocks or sectors.
 const SECTOR: u32 = 512;
-/// The largest number of bytes that one step copies.
+/// The largest number of bytes that the device copies in one step.
 const MOST: u64 = 1 << 20;
 
 /// A device over another device that accepts only longer requests.
@@ -38,19 +38,19 @@ pub struct Finer {
     limits: Limits,
 }
 
-/// The common part of a device and its queues.
+/// The values that a device and its queues share.
 #[derive(Debug)]
 struct Inner {
     below: Arc<dyn Device>,
     /// The length of the shortest request to the device below.
     unit: u64,
-    /// The most bytes that one step copies: a multiple of the unit.
+    /// The largest number of bytes that the device copies in one step: a multiple of the unit.
     most: u64,
     units: Units,
 }
 
 impl Finer {
-    /// Returns the device for a volume with blocks of `block` bytes: the given device, or a new device over it with a line for the user.
+    /// Returns the device for a volume with blocks of `block` bytes: the given device, or a new device over it with a notice for the user.
     /// `block` is called only if the given device does not accept requests of 512 bytes.
     #[must_use]
     pub fn for_blocks(
@@ -68,7 +68,7 @@ impl Finer {
         (Arc::new(Self::over(device)), Some(notice))
     }
 
-    /// The line for the user, for blocks or sectors of `block` bytes on a device whose requests have at least `unit` bytes.
+    /// The notice for the user that blocks or sectors of `block` bytes are shorter than the shortest request of the device, `unit` bytes.
     pub(crate) fn notice(block: usize, unit: u32) -> String {
         format!(
             "blocks have {block} bytes, but requests have at least {unit}: a write of less than {unit} bytes reads the rest first"
@@ -86,7 +86,7 @@ impl Finer {
             // An atomic write is not possible, because a write of a part of a unit needs several requests to the device below.
             atomic_write: 0,
             through_flushes: match limits.through_flushes {
-                // A queued write of a part of a unit is carried out by calls, so it may flush too.
+                // A queued write of a part of a unit is carried out by a system call, so the kernel may flush for this write too.
                 ThroughFlushes::OfCalls => ThroughFlushes::Always,
                 other => other,
             },
@@ -156,7 +156,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Reads the first and the last unit of a piece that begins at `start`, if the range `written` does not cover these units completely.
+    /// Reads the first and the last unit of a piece that begins at `start`. A unit is not read if the range `written` covers it completely.
     fn read_edges(&self, piece: &mut [u8], start: u64, written: Range<u64>) -> Result<()> {
         let unit = self.unit as usize;
         let stop = start + piece.len() as u64;
@@ -235,7 +235,7 @@ impl Device for Finer {
             let _locked = self.inner.units.lock(self.inner.around(start, end - start));
             self.inner.below.write_zeroes(DevOffset(start), end - start)?;
         }
-        // Each range before or after the whole units is shorter than a unit.
+        // The range before the whole units and the range after them are each shorter than a unit.
         let zeros = vec![0; self.inner.unit as usize];
         let zero = |from: u64, to: u64| {
             self.inner.write(
@@ -264,7 +264,7 @@ impl Device for Finer {
     }
 }
 
-/// A fence whose block may be a part of a unit. The device below reads and writes the units that contain the block.
+/// A fence for a device whose units may be longer than the fence's block. It reads and writes the units that contain the block.
 #[derive(Debug)]
 struct Wider {
     fence: Arc<dyn Fence>,

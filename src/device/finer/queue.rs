@@ -1,7 +1,7 @@
 //! A queue whose requests may be shorter than the units of the device below.
 //!
-//! Reads, and requests of whole units, are in flight in the queue below. A write of a part of a unit is complete when `submit` returns. It
-//! locks its units, and the lock must be released even if no thread pops the completion.
+//! Reads and requests of whole units are in flight in the queue below. A write of a part of a unit is complete when `submit` returns,
+//! because the write locks its units, and the lock must be released even if no thread pops the completion.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -18,7 +18,7 @@ use crate::units::DevOffset;
 pub(super) struct FinerQueue {
     below: AnyQueue,
     inner: Arc<Inner>,
-    /// The bios in flight in the queue below. Such a bio contains an index of this table instead of the caller's `BioEnd`.
+    /// The bios in flight in the queue below. The `BioEnd` of each bio is replaced by its index in this table.
     flying: Vec<Option<Flying>>,
     done: VecDeque<Done>,
     depth: usize,
@@ -36,7 +36,7 @@ impl FinerQueue {
         Self { below, inner, flying: Vec::new(), done: VecDeque::new(), depth }
     }
 
-    /// Whether a request is passed on unchanged.
+    /// Whether the queue below gets the request unchanged.
     fn passes(&self, bio: &Bio) -> bool {
         let fits = |buf: &Buffer| self.inner.fits(bio.at.0, buf.len());
         bio.dev != Dev::OWN || bio.op == BioOp::Flush || bio.memory.buffers().iter().all(fits)
@@ -73,8 +73,8 @@ impl FinerQueue {
         sent
     }
 
-    /// Reads all units that a read touches. If one request to the queue below can cover these units, the read is in flight there; otherwise
-    /// it is carried out by calls.
+    /// Reads all units that the range of a read touches. If one request to the queue below can cover these units, this request is
+    /// submitted. Otherwise calls of the device read the units.
     fn read_around(&mut self, mut bio: Bio) -> Result<(), Bio> {
         let units = self.inner.around(bio.at.0, bio.memory.len() as u64);
         let [start, stop] = [units.start, units.end].map(|at| at.saturating_mul(self.inner.unit));
@@ -105,7 +105,7 @@ impl FinerQueue {
         }
     }
 
-    /// Reads by a call, up to the end of the device.
+    /// Reads by a call of the device, up to the end of the device.
     fn read_parts<'b>(
         &self,
         bufs: impl Iterator<Item = &'b mut [u8]>,
@@ -130,7 +130,7 @@ impl FinerQueue {
         Ok(done)
     }
 
-    /// Writes by a call.
+    /// Writes by a call of the device.
     fn write(&self, bufs: &[IoSlice<'_>], at: DevOffset, flags: BioFlags) -> Result<usize, Errno> {
         if flags.contains(BioFlags::ATOMIC) {
             return Err(Errno::EOPNOTSUPP);
@@ -146,7 +146,7 @@ impl FinerQueue {
         Ok(bufs.iter().map(|buf| buf.len()).sum())
     }
 
-    /// Takes the completions of the queue below.
+    /// Pops the completions of the queue below.
     fn collect(&mut self) {
         while let Some(mut done) = self.below.pop() {
             let BioEnd::Part { request: place, .. } = done.bio.end else { continue };
@@ -164,19 +164,19 @@ impl FinerQueue {
         }
     }
 
-    /// Writes the data of a write again, because a call that ran at the same time may have overwritten them with older data.
+    /// Writes the data of a queued write again, because a concurrent call may have overwritten the data with older bytes.
     #[cold]
     fn repeat(&self, done: &mut Done) {
         if let Ok(count) = done.result {
             let bufs = done.bio.memory.buffers();
             let bufs: Vec<_> = bufs.iter().map(|buf| IoSlice::new(buf)).collect();
-            // The write is repeated by a call, which always transfers all bytes. Calls obey no flag except DSYNC.
+            // The write is repeated by a call of the device, which always transfers all bytes. Of the flags, a call obeys only DSYNC.
             let flags = done.bio.flags & BioFlags::DSYNC;
             done.result = self.write(&bufs, done.bio.at, flags).map(|_| count);
         }
     }
 
-    /// The caller's bio. Its memory gets the requested bytes of the units that were read.
+    /// Returns the caller's bio. Its memory contains the requested bytes of the units that were read.
     fn parted(&self, mut bio: Bio, around: &Done) -> Done {
         let skip = (bio.at.0 % self.inner.unit) as usize;
         let [units] = around.bio.memory.buffers() else {
@@ -273,7 +273,7 @@ impl DeviceQueue for FinerQueue {
 
     fn commit(&mut self) -> Result<(), Errno> {
         let committed = self.below.commit();
-        // If the queue below has not accepted some bios, these bios are among its completions, with the error.
+        // If the queue below has not accepted some bios, it returns them with the error as completions.
         self.collect();
         committed
     }

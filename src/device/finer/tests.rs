@@ -11,10 +11,10 @@ use crate::units::{FilePos, InodeNo};
 
 const UNIT: usize = 4096;
 
-/// A layer that accepts only whole units, like a server with a minimum block size.
+/// A layer that accepts only requests of whole units, like a server with a minimum block size.
 #[derive(Default)]
 struct Strict {
-    /// Whether any request was refused, because it did not consist of whole units.
+    /// Whether the layer has refused a request, because it did not consist of whole units.
     met: AtomicBool,
 }
 
@@ -25,7 +25,7 @@ impl Layer for Strict {
 
     fn begin(&self, request: &Request<'_>) -> Verdict {
         let fits = |value: u64| value.is_multiple_of(UNIT as u64);
-        // A read by a call is accepted at any alignment.
+        // Reads of any alignment are accepted, because a call of the device may read at any alignment.
         let fits =
             matches!(request, Request::Read { .. }) || fits(request.at().0) && fits(request.len());
         if !fits {
@@ -71,7 +71,8 @@ fn content(device: &dyn Device) -> Vec<u8> {
     sectors(&bytes)
 }
 
-/// Each method of writing is tested at each position and length within three units. Each method of reading must return the same data.
+/// The test calls each method of writing at each position and length within three units. After each write, every method of reading returns
+/// the same data.
 #[test]
 fn all_positions_are_written_and_read() {
     let ram = Arc::new(Ram::new(8 * UNIT as u64));
@@ -121,7 +122,7 @@ fn all_positions_are_written_and_read() {
     assert_eq!((queue.in_flight(), queue.room()), (0, 4));
 }
 
-/// A device may end within a unit. A read can reach the end of the device, and no request past the end succeeds.
+/// A device may end within a unit. Reads up to the end of the device succeed, and every request past the end fails.
 #[test]
 fn the_last_unit_may_be_shorter() {
     let ram = Arc::new(Ram::new(UNIT as u64 + 1536));
@@ -138,7 +139,7 @@ fn the_last_unit_may_be_shorter() {
     assert_eq!(content(&finer), [7; 11]);
 }
 
-/// Threads write different sectors of the same units, by calls of the device, by synchronous requests and by queued requests. No write is
+/// Threads write different sectors of the same units: by calls of the device, by synchronous requests and by queued requests. No write is
 /// lost.
 #[test]
 fn neighbours_are_not_lost() {
@@ -171,9 +172,9 @@ fn neighbours_are_not_lost() {
     assert_eq!(content(&finer), [200; 32]);
 }
 
-/// A call and a queued write may change the same unit at the same time, and the call may then write older bytes over the queued write.
-/// After the completion of the queued write its bytes are present. The call does not wait for the queue, whose thread may pop no
-/// completions.
+/// If a call and a queued write change the same unit at the same time, the call may write older bytes over the bytes of the queued write.
+/// After the completion of the queued write, its bytes are on the device. The call does not wait for the queue, because the queue's thread
+/// may pop no completions.
 #[test]
 fn a_queued_write_is_not_lost_to_a_call() {
     let ram = Arc::new(Ram::new(4 * UNIT as u64));
@@ -181,12 +182,12 @@ fn a_queued_write_is_not_lost_to_a_call() {
     let mut queue = finer.queue(&QueueOptions::new()).unwrap();
     queue.submit(bio(BioOp::Write, 0, &[5; 16])).unwrap();
     finer.write_all_at(&[IoSlice::new(&buffer(&[6]))], DevOffset(512), false).unwrap();
-    // Simulates a call that read the unit before the queued write, and wrote the old bytes after it.
+    // Simulates a call that read the unit before the queued write, and wrote the old bytes back after the queued write.
     ram.write_all_at(&[IoSlice::new(&buffer(&[0; 3]))], DevOffset(1024), false).unwrap();
     queue.wait(1).unwrap();
     assert_eq!(queue.pop().unwrap().result, Ok(2 * UNIT));
     assert_eq!(content(&finer)[..16], [5; 16]);
-    // If no call writes these units at the same time, the data of a queued write are written only once.
+    // If no call writes these units at the same time, a queued write writes its data only once.
     queue.submit(bio(BioOp::Write, 0, &[8; 8])).unwrap();
     ram.write_all_at(&[IoSlice::new(&buffer(&[9]))], DevOffset(0), false).unwrap();
     queue.wait(1).unwrap();
@@ -236,8 +237,8 @@ fn zeros_and_discards_keep_their_neighbours() {
     }
 }
 
-/// After a power cut at any sector of any write, each sector has a content that was written to this sector and is not older than its
-/// content at the last flush. So no write of a part tears or loses the other bytes of a unit.
+/// After a power cut at any sector of any write, each sector contains data that were written to this sector and that are not older than its
+/// data at the last flush. So a write of a part of a unit neither tears nor loses the other bytes of the unit.
 #[test]
 fn a_cut_never_tears_a_neighbour() {
     for seed in 0..8_u64 {
@@ -246,7 +247,7 @@ fn a_cut_never_tears_a_neighbour() {
         let finer = over(record.clone());
         let mut queues: Vec<_> =
             (0..2).map(|_| finer.queue(&QueueOptions::new().depth(8)).unwrap()).collect();
-        // The contents of each sector in order, each with the length of the log when its write was issued.
+        // The contents of each sector, in order. Each content is stored with the length of the log when its write was issued.
         let mut written: Vec<Vec<(usize, u8)>> = vec![vec![(0, 0)]; 24];
         let mut state = seed * 77 + 1;
         let mut random = |below: u64| {
@@ -288,7 +289,7 @@ fn a_cut_never_tears_a_neighbour() {
             let image = crashes.state(name);
             let found = content(&image);
             for (sector, (found, written)) in found.iter().zip(&written).enumerate() {
-                // The newest content that the last flush covers, and all contents that were issued later.
+                // The newest content that the last flush covers, and all contents that were written after it.
                 let known = written.iter().rposition(|(_, fill)| *fill <= durable).unwrap();
                 let allowed = written[known..].iter().filter(|(issued, _)| *issued < name.cut);
                 let first = written[known].1;
@@ -299,7 +300,7 @@ fn a_cut_never_tears_a_neighbour() {
     }
 }
 
-/// The fence of a volume is called with its own block, although the device below reads and writes whole units.
+/// A volume's fence is called with exactly its own block, although the device below reads and writes whole units.
 #[test]
 fn a_fence_gets_its_own_block() {
     #[derive(Debug)]

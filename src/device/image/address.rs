@@ -1,10 +1,10 @@
-//! The location of an image of a virtual machine: its format, and its file.
+//! The address of a virtual machine's image: its format and its file.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// The format of an image. The user must state the format. ironmap never guesses it, because the guest of a raw image can write the header
-/// of another format into the image.
+/// The format of an image. The user must state the format. ironmap never detects the format, because a guest can write the header of
+/// another format to its disk, which may be a raw image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ImageFormat {
@@ -36,7 +36,7 @@ impl fmt::Display for ImageFormat {
     }
 }
 
-/// The location of an image: `qcow2:FILE`, `vmdk:FILE` or `vhdx:FILE`.
+/// The address of an image: `qcow2:FILE`, `vmdk:FILE` or `vhdx:FILE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     /// The format of the image.
@@ -46,7 +46,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// The format that the prefix of a location names, and the length of the prefix.
+    /// The format that the prefix of an address names, and the length of the prefix.
     #[must_use]
     pub fn prefix_of(text: &[u8]) -> Option<(ImageFormat, usize)> {
         ImageFormat::ALL.into_iter().find_map(|format| {
@@ -55,7 +55,7 @@ impl Address {
         })
     }
 
-    /// The same address with the path that `path` returns. If `path` returns `None`, the path is unchanged.
+    /// The same address with the path that the function `path` returns. If `path` returns `None`, the path stays unchanged.
     #[must_use]
     pub fn with_path(&self, path: &dyn Fn(&Path) -> Option<PathBuf>) -> Self {
         let Self { format, path: own } = self;

@@ -1,4 +1,4 @@
-//! Little-endian numbers in structures whose length is known.
+//! Reads little-endian numbers from structures of a known length.
 
 pub(super) fn u16_le(bytes: &[u8], at: usize) -> u16 {
     u16::from(bytes[at]) | u16::from(bytes[at + 1]) << 8

@@ -1,4 +1,4 @@
-//! A qcow2 image with its backing files. Backing files are opened by the names in the images. Each file is checked before the next file is
+//! A qcow2 image with its backing files. Each image states the name of its backing file. Each file is checked before its backing file is
 //! opened.
 
 use std::ffi::OsStr;
@@ -9,7 +9,7 @@ use super::file::{Identity, ImageFile, identity_of};
 use super::header::Header;
 use crate::error::{Context, Error, ErrorKind, Result};
 
-/// The largest number of images in a chain.
+/// The largest number of images in a chain, which is an image with its backing files.
 const MAX_DEPTH: usize = 32;
 
 /// An image of a chain.
@@ -20,7 +20,7 @@ pub(super) struct Link {
     pub(super) header: Option<Header>,
 }
 
-/// Opens an image and its backing files. The result begins with the image. Only the image is opened for writing.
+/// Opens an image and its backing files. The image is the first element of the result. Only the image is opened for writing.
 pub(super) fn open(path: &Path, write: bool, locked: bool) -> Result<Vec<Link>> {
     let mut links: Vec<Link> = Vec::new();
     let mut seen: Vec<Identity> = Vec::new();
@@ -59,7 +59,7 @@ fn backing(above: &Path, name: &[u8], format: Option<&str>) -> Result<(PathBuf, 
     let shown = path.display();
     let colon = name.iter().position(|byte| *byte == b':');
     let slash = name.iter().position(|byte| *byte == b'/');
-    // QEMU would interpret the name as a protocol and an address, because a colon precedes the first slash.
+    // A colon precedes the first slash, so QEMU would interpret the name as a protocol and an address.
     if colon.is_some_and(|colon| slash.is_none_or(|slash| colon < slash)) {
         return Err(Error::unsupported(format!(
             "the backing file {shown} is not named by a path, but by a protocol and an address"

@@ -1,4 +1,4 @@
-//! The common interface of all image formats to the bytes of the disk. The callers have checked all ranges against the size of the disk.
+//! The interface of all image formats for access to the bytes of the disk. The callers have checked that all ranges are within the disk.
 
 use std::fmt;
 use std::io::IoSlice;
@@ -11,15 +11,15 @@ pub(super) trait Driver: Send + Sync {
     /// The size of the disk in bytes.
     fn size(&self) -> u64;
 
-    /// Whether the image cannot be written, regardless of the mode in which it is opened.
+    /// Whether the image cannot be written, even if the caller opened it for writing.
     fn is_read_only(&self) -> bool {
         true
     }
 
     fn read(&self, buf: &mut [u8], at: u64) -> Result<()>;
 
-    /// The first range between `at` and `end` that may contain nonzero bytes; an empty range at `end` if there is no such range. `end` is
-    /// the end of the disk or of a part.
+    /// The first range between `at` and `end` that may contain nonzero bytes. If there is no such range, the result is an empty range at
+    /// `end`. `end` is the end of the disk or of the part in use.
     fn data_from(&self, at: u64, end: u64) -> Result<Range<u64>> {
         Ok(at..end)
     }

@@ -1,4 +1,4 @@
-//! The file of an image: a regular file, whose reads and writes use the page cache.
+//! The file of an image. It is a regular file, and its reads and writes use the page cache.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
@@ -23,7 +23,7 @@ pub(super) struct ImageFile {
 /// The device and the inode number of a file.
 pub(super) type Identity = (u64, u64);
 
-/// The identity of a regular file. An image may contain the name of any file, so other kinds of files are refused before an open.
+/// The identity of a regular file. An image may name any file, so a file of another kind is refused before it is opened.
 pub(super) fn identity_of(path: &Path) -> Result<Identity> {
     let failed = |errno: OsErrno| Error::io(errno, path.display().to_string());
     let stat = rustix::fs::stat(path).map_err(failed)?;
@@ -35,7 +35,7 @@ pub(super) fn identity_of(path: &Path) -> Result<Identity> {
 }
 
 impl ImageFile {
-    /// Opens the file, and locks it if `locked` is set.
+    /// Opens the file. If `locked` is set, also locks it.
     pub(super) fn open(path: &Path, write: bool, locked: bool) -> Result<Self> {
         identity_of(path)?;
         let mode = OpenMode { direct: false, exclusive: locked, write, window: None };
@@ -77,7 +77,7 @@ impl ImageFile {
         Ok(())
     }
 
-    /// Fills one buffer as [`read`](Self::read) does. The error contains the position.
+    /// Fills one buffer as [`read`](Self::read) does. An error contains the position in the file.
     pub(super) fn read_at(&self, buf: &mut [u8], at: u64) -> Result<()> {
         let len = buf.len();
         self.read(&mut [IoSliceMut::new(buf)], at).map_err(|errno| {

@@ -1,5 +1,4 @@
-//! The header of a qcow2 image. This module reads and checks the header. The crate imago receives only checked fields, and no names from
-//! the image.
+//! Reads and checks the header of a qcow2 image. The crate imago receives only checked fields, and no names from the image.
 //!
 //! Source: `docs/interop/qcow2.txt` of QEMU.
 
@@ -10,22 +9,22 @@ use crate::error::{Error, ErrorKind, Place, Result};
 
 /// The first four bytes of a qcow2 image: `QFI\xfb`.
 pub(super) const MAGIC: &[u8; 4] = b"QFI\xFB";
-/// The length of a header of version 2, and the least length of a header of version 3.
+/// The length of a header of version 2, and the shortest length of a header of version 3.
 pub(super) const V2_LEN: usize = 72;
 const V3_LEN: usize = 104;
 /// The length of the header that imago receives: a header of version 3, followed by an empty list of extensions.
 pub(super) const SEEN_LEN: usize = V3_LEN + 8;
-/// The largest L1 table in entries, and the largest refcount table in bytes. These are QEMU's limits.
+/// The largest number of entries of an L1 table, and the largest number of bytes of a refcount table. Both are QEMU's limits.
 const MAX_L1: u64 = 4 << 20;
 const MAX_REFCOUNT_TABLE: u64 = 8 << 20;
-/// The largest L1 table, in entries, of an image that is opened for writing. The positions of all L2 tables are kept in memory, so that no
-/// write of data overwrites a table.
+/// The largest number of entries of an L1 table, if the image is opened for writing. The positions of all L2 tables are then kept in
+/// memory, so that no write of data overwrites a table.
 const MAX_WRITTEN_L1: u64 = 1 << 20;
 /// The longest name of a backing file.
 const MAX_NAME: u32 = 1023;
 const BACKING_FORMAT: u32 = 0xE279_2ACA;
 
-/// The positions of the header fields that change when the image is written.
+/// The positions of the header fields that a write to the image may change.
 pub(super) const REFCOUNTS: std::ops::Range<usize> = 48..60;
 pub(super) const INCOMPATIBLE: usize = 72;
 pub(super) const AUTOCLEAR: usize = 88;
@@ -37,7 +36,7 @@ const DATA_FILE: u64 = 1 << 2;
 const COMPRESSION: u64 = 1 << 3;
 const EXTENDED_L2: u64 = 1 << 4;
 
-/// The fields of a header, after the check that the format permits them and that the tables lie in the file.
+/// The fields of a header, after the check that the format permits their values and that the tables lie in the file.
 #[derive(Clone, Debug)]
 pub(super) struct Header {
     pub(super) version: u32,
@@ -51,7 +50,7 @@ pub(super) struct Header {
     pub(super) snapshots: u32,
     pub(super) incompatible: u64,
     pub(super) autoclear: u64,
-    /// The logarithm to base two of the number of bits of a refcount.
+    /// The number of bits of a refcount, as a logarithm to base two.
     pub(super) refcount_order: u32,
     /// The name of the backing file, and the format of the backing file if the header states it.
     pub(super) backing: Option<(Vec<u8>, Option<String>)>,
@@ -130,7 +129,7 @@ impl Header {
         self.incompatible & CORRUPT != 0
     }
 
-    /// The reason why the image at this path cannot be written: with its state or features, writes would be unsafe.
+    /// The reason why the image at this path cannot be written, if its features or its present state make writes unsafe.
     pub(super) fn refuse_writing(&self, path: &Path) -> Option<String> {
         let repair = format!("qemu-img check -r all {} repairs it", path.display());
         if self.is_corrupt() {
@@ -186,7 +185,7 @@ impl Header {
 
     /// Checks that the tables lie in the file, and that the L1 table covers the disk.
     fn check_tables(&self, file_len: u64) -> Result<()> {
-        // The file may end within its last cluster, so the length is rounded up.
+        // The file may end within its last cluster, so its length is rounded up to whole clusters.
         let end = file_len.checked_next_multiple_of(self.cluster()).unwrap_or(u64::MAX);
         let lies_in = |at: u64, len: u64| {
             at.is_multiple_of(self.cluster()) && at.checked_add(len).is_some_and(|stop| stop <= end)
@@ -274,7 +273,7 @@ impl Header {
         }
     }
 
-    /// The range of the refcount table, from the bytes of a header that imago writes.
+    /// The position of the refcount table in the file. `bytes` is a header that imago writes.
     pub(super) fn refcounts_of(bytes: &[u8]) -> Option<std::ops::Range<u64>> {
         let bytes = bytes.get(..V2_LEN)?;
         let (at, clusters) = (u64_at(bytes, 48), u64::from(u32_at(bytes, 56)));
@@ -283,7 +282,7 @@ impl Header {
         Some(at..at.checked_add(len)?)
     }
 
-    /// The header that imago receives: the fields that imago needs, without names, snapshots and features.
+    /// The header that imago receives. It contains the fields that imago needs, and no names, snapshots or features.
     pub(super) fn seen(&self) -> [u8; SEEN_LEN] {
         let mut bytes = [0; SEEN_LEN];
         let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);

@@ -1,10 +1,10 @@
-//! The file of one image of a chain. The crate imago reads and writes the file through this layer. The layer determines the order of
-//! writes, and the header fields that writes may change.
+//! The file of one image of a chain, through which the crate imago reads and writes. This module determines the order of writes, and which
+//! header fields may change.
 //!
 //! imago writes tables in a fixed order, but does not make one table durable before it writes the next table. imago also writes the pointer
-//! to a new L2 table before it writes the refcount of the table's cluster. So an image is marked dirty from an allocation until the next
-//! flush. After a crash, this mark states that the refcounts are invalid. The layer makes the target of a pointer durable before the
-//! pointer is written.
+//! to a new L2 table before it writes the refcount of the table's cluster. So this module marks an image as dirty before an allocation, and
+//! removes the mark after the next flush. If the mark is present after a crash, the refcounts are invalid. This module makes each table
+//! durable before it writes a pointer to the table.
 
 use std::collections::HashSet;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -19,7 +19,7 @@ use super::metadata::{L2_OFFSET, Metadata, table};
 use crate::error::{Errno, Error, Result};
 use crate::sys::image_storage::Store;
 
-/// The largest plausible distance of an allocation past the end of the file. A larger distance shows that the refcounts are wrong.
+/// The largest distance between the end of the file and a new allocation after it. A larger distance shows that the refcounts are wrong.
 const MAX_GAP: u64 = 64 << 20;
 
 /// The file of a raw image, or of a qcow2 image with its checked header.
@@ -41,15 +41,15 @@ struct Tables {
     incompatible: u64,
 }
 
-/// The state of the file's writes.
+/// The state of the writes to the file.
 #[derive(Debug)]
 struct Order {
-    /// The positions of the L2 tables, from the L1 table.
+    /// The positions of the L2 tables, to which the L1 table points.
     l2: HashSet<u64>,
-    /// The positions of the refcount blocks, from the refcount table.
+    /// The positions of the refcount blocks, to which the refcount table points.
     refcount_blocks: HashSet<u64>,
     refcounts: Range<u64>,
-    /// `l2_written`: a write to an L2 table may not be durable. `written`: another write may not be durable.
+    /// `l2_written` means that a write to an L2 table may not be durable yet. `written` means the same for all other writes.
     l2_written: bool,
     written: bool,
     dirty: bool,
@@ -62,7 +62,7 @@ impl Layer {
         Self { file, seen, tables: None, broken: AtomicBool::new(false) }
     }
 
-    /// Creates the layer of an image for writing. Refuses an image in a state in which writes could damage it.
+    /// Creates the layer of an image that is opened for writing. Refuses the image if its present state makes writes unsafe.
     pub(super) fn for_writing(file: ImageFile, header: &Header) -> Result<Self> {
         if let Some(what) = header.refuse_writing(&file.path()) {
             return Err(Error::unsupported(what));
@@ -93,7 +93,7 @@ impl Layer {
         self.broken.store(true, Ordering::Release);
     }
 
-    /// Prepares the first write: clears the autoclear features, which are invalid after a change of the content.
+    /// Prepares the first write: clears the autoclear features, because a change of the content makes them invalid.
     pub(super) fn begin(&self) -> Result<(), Errno> {
         let tables = self.tables.as_ref().ok_or(Errno::EBADF)?;
         let mut order = tables.order.lock();
@@ -105,7 +105,7 @@ impl Layer {
         Ok(())
     }
 
-    /// Marks the image as dirty, durably, before its tables change.
+    /// Marks the image as dirty before its tables change. The mark is durable when the function returns.
     pub(super) fn mark(&self) -> Result<(), Errno> {
         let tables = self.tables.as_ref().ok_or(Errno::EBADF)?;
         let mut order = tables.order.lock();
@@ -117,8 +117,8 @@ impl Layer {
         Ok(())
     }
 
-    /// Removes the mark after a flush, when all tables are durable. The removal itself need not be durable: after a crash the image would
-    /// only be marked unnecessarily.
+    /// Removes the mark after a flush, when all tables are durable. The removal need not be durable. If a crash undoes it, the image only
+    /// stays marked as dirty without a reason.
     pub(super) fn unmark(&self) -> Result<(), Errno> {
         let Some(tables) = &self.tables else { return Ok(()) };
         let mut order = tables.order.lock();
@@ -155,7 +155,7 @@ impl Layer {
         self.made_durable(self.file.write(&[IoSlice::new(bytes)], at))
     }
 
-    /// Records a failed write or flush. The kernel reports a failure only once, so all later writes must fail.
+    /// Records a failure if the write or flush has failed. The kernel reports a failure only once, so all later writes must fail.
     fn made_durable(&self, result: Result<(), Errno>) -> Result<(), Errno> {
         if result.is_err() {
             self.give_up();
@@ -169,9 +169,9 @@ impl Layer {
         Ok(())
     }
 
-    /// Replaces the refcount table by a larger table that imago has written. To replace it, imago writes a new header. All other fields of
-    /// the new header must have the values that imago has received. If they differ, the write is not a header, but a table that wrong
-    /// refcounts have placed at position 0.
+    /// Replaces the refcount table by a larger table that imago has already written. imago requests this by a write of a new header. In
+    /// this header, all other fields must have the values that imago has received. If a field differs, the write is not a header: wrong
+    /// refcounts have made imago place a table at position 0.
     fn move_refcounts(&self, order: &mut Order, header: &[u8]) -> Result<(), Errno> {
         let is_header = |seen: [u8; SEEN_LEN]| {
             let known = [0..REFCOUNTS.start, REFCOUNTS.end..header.len()];
@@ -186,13 +186,13 @@ impl Layer {
         order.refcount_blocks.extend(blocks.map_err(|error| error.errno())?);
         self.sync_all(order)?;
         self.put(&header[REFCOUNTS], REFCOUNTS.start as u64)?;
-        // The new position must be durable before data are written over the old table.
+        // The new position must be durable before data overwrite the old table.
         self.sync_all(order)?;
         order.refcounts = refcounts;
         Ok(())
     }
 
-    /// Carries out a write of imago: a table, a part of a table, or data that imago copies.
+    /// Carries out a write of imago. It writes a table, a part of a table, or data that imago copies.
     fn write_table(&self, bufs: &[IoSlice<'_>], at: u64) -> Result<(), Errno> {
         let tables = self.tables.as_ref().ok_or(Errno::EBADF)?;
         let len: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
@@ -222,7 +222,8 @@ impl Layer {
             }
             order.l2_written = true;
         } else {
-            // Data that imago copies must not be written over a table. So each target is checked, except writes to the refcounts.
+            // imago may also write copied data here, and data must not overwrite a table. So each target is checked, except the refcount
+            // table and its blocks.
             let is_refcounts = order.refcounts.contains(&at)
                 || order.refcount_blocks.contains(&(at / tables.cluster * tables.cluster));
             if !is_refcounts && !tables.may_hold_data(&order, at..end) {
@@ -241,7 +242,7 @@ impl Layer {
 }
 
 impl Tables {
-    /// Whether a range overlaps neither the header nor a table.
+    /// Whether a range may be overwritten with data, because it contains no part of the header or of a table.
     fn may_hold_data(&self, order: &Order, range: Range<u64>) -> bool {
         let meets = |other: &Range<u64>| range.start < other.end && other.start < range.end;
         let first = range.start / self.cluster * self.cluster;

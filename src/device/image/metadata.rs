@@ -1,5 +1,5 @@
-//! The clusters of a qcow2 image that contain its tables. An image is written only if each of these clusters has one use and a refcount of
-//! one. Otherwise an allocation could treat a cluster of a table as free.
+//! The clusters of a qcow2 image that contain its tables. ironmap writes an image only if each of these clusters is used once and has the
+//! refcount 1. Otherwise imago could treat a table's cluster as free, and allocate it for data.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,8 +8,8 @@ use super::header::Header;
 use crate::error::{Place, Result};
 use crate::units::FsBlock;
 
-/// The bits of an entry of the L1 table that contain the offset of an L2 table, and the bit that states that no other entry refers to this
-/// L2 table.
+/// The bits of an L1 table's entry: the bits that contain the offset of an L2 table, and the bit that states that no other entry points to
+/// this L2 table.
 pub(super) const L2_OFFSET: u64 = 0x00FF_FFFF_FFFF_FE00;
 const COPIED: u64 = 1 << 63;
 
@@ -29,7 +29,7 @@ impl Metadata {
         let refcounts = Place::new("qcow2 refcount table");
         clusters.add(header.refcounts_at, header.refcounts_len, refcounts)?;
         let blocks = table(file, header.refcounts_at, header.refcounts_len / 8)?;
-        // Without a first refcount block, imago would search for one endlessly.
+        // If there is no first refcount block, imago searches for one in an endless loop.
         if blocks.first().is_none_or(|first| *first == 0) {
             return Err(refcounts
                 .block(FsBlock(0))
@@ -58,7 +58,7 @@ impl Metadata {
     }
 }
 
-/// The clusters that tables use, each with the name of its table.
+/// The clusters that tables use. The value is the name of the table in the cluster.
 struct Clusters<'a> {
     file: &'a ImageFile,
     header: &'a Header,
@@ -70,7 +70,7 @@ impl Clusters<'_> {
     fn add(&mut self, at: u64, len: u64, place: Place) -> Result<()> {
         let cluster = self.header.cluster();
         let end = at.checked_add(len).filter(|_| at.is_multiple_of(cluster));
-        // The file may end within its last cluster, so the length is rounded up.
+        // The file may end within its last cluster, so its length is rounded up to whole clusters.
         let most = self.file.len().next_multiple_of(cluster);
         let Some(end) = end.filter(|end| *end <= most) else {
             return Err(place.corrupt(format!(
@@ -86,7 +86,7 @@ impl Clusters<'_> {
         Ok(())
     }
 
-    /// Checks that each of these clusters has the refcount 1. Each refcount block is read once, in ascending order.
+    /// Checks that each of these clusters has the refcount 1. The refcount blocks are read in ascending order, each of them once.
     fn check_refcounts(&self, blocks: &[u64]) -> Result<()> {
         let (cluster, bits) = (self.header.cluster(), 1_u64 << self.header.refcount_order);
         let per_block = cluster * 8 / bits;
@@ -115,8 +115,8 @@ impl Clusters<'_> {
     }
 }
 
-/// A refcount in a refcount block. Refcounts that are shorter than a byte fill the byte from its lowest bits; longer refcounts are
-/// big-endian.
+/// Reads a refcount from a refcount block. If a refcount is shorter than a byte, the first refcount of a byte is in its lowest bits. Longer
+/// refcounts are big-endian.
 fn refcount(block: &[u8], index: u64, bits: u64) -> u64 {
     let at = (index * bits / 8) as usize;
     if bits < 8 {

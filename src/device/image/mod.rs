@@ -1,11 +1,12 @@
-//! An image of a virtual machine as a device: qcow2 through the crate imago, VMDK and VHDX through readers in this module.
+//! An image of a virtual machine as a device. The crate imago reads and writes qcow2; this module reads VMDK and VHDX.
 //!
-//! imago maps clusters and allocates them; with its feature `sync` it needs no async runtime. `header` and `chain` read and check the
-//! headers of images, and pass imago a header without the names of backing files. imago accesses an image's file through `layer`, which
-//! orders writes, marks the image as dirty, and refuses writes over tables. imago itself reads only flat VMDK extents, and no VHDX.
+//! imago maps and allocates clusters. With its feature `sync` it needs no async runtime. `header` and `chain` read and check the headers of
+//! images, and pass a header without the names of backing files to imago. imago accesses the file of an image through `layer`, which orders
+//! the writes, marks the image as dirty, and refuses to overwrite tables with data. This module has its own readers, because imago itself
+//! reads only flat VMDK extents, and no VHDX.
 //!
-//! The calling thread carries out each request during its submission. Image files are read and written through the page cache, because most
-//! requests to them are small.
+//! Each request is carried out by the calling thread, within its submission. Image files are read and written through the page cache,
+//! because most of their requests are small.
 
 mod address;
 #[cfg(feature = "images")]

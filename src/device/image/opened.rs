@@ -30,7 +30,7 @@ pub struct Image {
     notices: Vec<String>,
 }
 
-/// Opens an image, and uses the part that `part` finds on it. Also returns the notices.
+/// Opens an image, and restricts it to the part that the function `part` finds on it. Also returns the notices for the user.
 pub(crate) fn open(
     address: &Address,
     write: bool,
@@ -83,9 +83,9 @@ impl fmt::Debug for Image {
 impl Image {
     /// Opens an image, and locks it and its backing files against other programs.
     ///
-    /// `Busy` if another program has locked one of the files for writing. If the image is opened for writing, any lock of another program
-    /// conflicts. `ReadOnly` for writing a format that can only be read; `Unsupported` for other features that are refused; `Encrypted`;
-    /// `Corrupt` for values that contradict the format; `Io`.
+    /// `Busy` if another program has locked one of the files for writing. If the image is opened for writing, also `Busy` if another
+    /// program has locked one of the files for reading. `ReadOnly` if the image is opened for writing but its format can only be read;
+    /// `Unsupported` for other features that are refused; `Encrypted`; `Corrupt` for values that contradict the format; `Io`.
     pub fn open(address: &Address, write: bool) -> Result<Self> {
         Self::open_as(address, write, true)
     }
@@ -112,7 +112,7 @@ impl Image {
     /// Restricts the image to the part of `size` bytes at the byte `base`.
     ///
     /// # Errors
-    /// `InvalidInput` for a part that is not within the image, or that begins within a sector.
+    /// `InvalidInput` for a part that is not within the image, or that does not begin at a sector boundary.
     pub fn part(mut self, base: u64, size: u64) -> Result<Self> {
         let is_within = base.checked_add(size).is_some_and(|end| end <= self.disk.size);
         if !is_within || !base.is_multiple_of(SECTOR) {
@@ -126,7 +126,7 @@ impl Image {
         Ok(self)
     }
 
-    /// Notes for the user, one line each.
+    /// The notices for the user, one line each.
     #[must_use]
     pub fn notices(&self) -> Vec<String> {
         self.notices.clone()
@@ -138,7 +138,7 @@ impl Image {
 }
 
 impl Disk {
-    /// Converts the position of a range in the part to a position in the image.
+    /// Converts the position of a range in the part to its position in the image.
     fn place(&self, at: DevOffset, len: u64) -> Result<u64> {
         let is_within = at.0.checked_add(len).is_some_and(|end| end <= self.size);
         let past = || {
@@ -221,7 +221,7 @@ impl Device for Image {
     }
 }
 
-/// The transfers of a queue.
+/// The queue's transfers to and from memory.
 #[derive(Debug)]
 struct ImageTransfer(Disk);
 

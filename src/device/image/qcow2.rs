@@ -1,7 +1,7 @@
-//! A qcow2 image: imago maps and allocates, the [layers](super::layer) read and write.
+//! A qcow2 image. imago maps and allocates clusters, and the [layers](super::layer) read and write the files.
 //!
-//! Reads share a lock of the image; a write, a discard or a flush acquires the lock exclusively. A freed cluster may be allocated again
-//! only after the change of the table that pointed to the cluster is durable. So an operation that frees clusters ends with a flush.
+//! Reads acquire a lock of the image as shared; a write, a discard or a flush acquires it exclusively. A freed cluster may be allocated
+//! again only after the table that pointed to it has changed durably. So each operation that frees clusters ends with a flush.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -41,7 +41,7 @@ impl fmt::Debug for Qcow2 {
 }
 
 impl Qcow2 {
-    /// Opens an image. The notices are lines for the user.
+    /// Opens an image. Also returns the notices for the user.
     pub(super) fn open(path: &Path, write: bool, locked: bool) -> Result<(Self, Vec<String>)> {
         let mut links = chain::open(path, write, locked)?;
         let mut notices = Vec::new();
@@ -79,7 +79,7 @@ impl Qcow2 {
         Ok((Self { access, top, size, cluster, write, is_read_only }, notices))
     }
 
-    /// Runs an operation of imago. If imago panics, the tables are in an unknown state, and no later write succeeds.
+    /// Calls imago. If imago panics, the tables may be in any state, so all later writes fail.
     fn guarded<T>(&self, run: impl FnOnce() -> Result<T>) -> Result<T> {
         match catch_unwind(AssertUnwindSafe(run)) {
             Ok(result) => result,
@@ -90,7 +90,7 @@ impl Qcow2 {
         }
     }
 
-    /// Runs a change of the image. After a failed write of the tables or a failed flush, the change is refused.
+    /// Changes the image. After a failed write of a table or a failed flush, the change is refused.
     fn change<T>(&self, run: impl FnOnce(&mut Access) -> Result<T>) -> Result<T> {
         let mut access = self.access.write();
         if self.top.is_broken() {
@@ -106,12 +106,12 @@ impl Qcow2 {
             let (at, left) = (at + done as u64, (data.len() - done) as u64);
             let (old, len) =
                 access.get_shallow_mapping(at, left).map_err(|error| failed(&error))?;
-            // A write to a mapping of these kinds frees the mapped clusters.
+            // If the old mapping has one of these kinds, a write frees its clusters.
             let frees = matches!(
                 old,
                 ShallowMapping::Raw { writable: false, .. } | ShallowMapping::Special { .. }
             );
-            // Every write changes tables, except a write in place.
+            // A write in place changes no tables. Every other write changes tables.
             if !matches!(old, ShallowMapping::Raw { writable: true, .. }) {
                 self.top.mark().map_err(header_failed)?;
             }
@@ -178,7 +178,7 @@ fn header_failed(errno: Errno) -> Error {
     Error::io(errno, "write to the image's header")
 }
 
-/// Converts an error of imago. Errors of the file keep their errno. All other errors are errors of the image.
+/// Converts an error of imago. An error of the file keeps its errno. Every other error is reported as an error of the image.
 fn failed(error: &io::Error) -> Error {
     let text = error.to_string();
     match error.raw_os_error() {
@@ -223,7 +223,8 @@ impl Driver for Qcow2 {
             self.top.begin().map_err(header_failed)?;
             match bufs {
                 [one] => self.write_one(access, one, at),
-                // The buffers are joined, because each separate write would copy the remaining bytes of its cluster.
+                // The buffers are joined to one write. If each buffer were written separately, imago would copy the remaining bytes of a
+                // cluster for each write.
                 many => {
                     let all: Vec<u8> = many.iter().flat_map(|buf| buf.iter().copied()).collect();
                     self.write_one(access, &all, at)
@@ -255,7 +256,7 @@ impl Driver for Qcow2 {
         })
     }
 
-    /// Frees whole clusters. Writes zeros to parts of clusters, if they are not already zero.
+    /// Zeroes a range: frees the whole clusters in it, and writes zeros to the parts of clusters at its ends that contain other bytes.
     fn write_zeroes(&self, at: u64, len: u64) -> Result<()> {
         let end = at + len;
         let first = at.next_multiple_of(self.cluster).min(end);
@@ -263,7 +264,7 @@ impl Driver for Qcow2 {
         self.change(|access| {
             self.top.begin().and_then(|()| self.top.mark()).map_err(header_failed)?;
             access.discard_to_zero(first, last - first).map_err(|error| failed(&error))?;
-            // The freed clusters may be used again only after this flush.
+            // The freed clusters may be allocated again only after this flush.
             flush(access)?;
             for part in [at..first, last..end].into_iter().filter(|part| !part.is_empty()) {
                 let mut bytes = vec![0; (part.end - part.start) as usize];
@@ -280,8 +281,8 @@ impl Driver for Qcow2 {
 
 impl Drop for Qcow2 {
     fn drop(&mut self) {
-        // A drop cannot return an error. If the tables cannot be written, the image stays marked as dirty, which the next open for writing
-        // reports.
+        // A drop cannot return an error. If the tables cannot be written, the image stays marked as dirty. The next open for writing
+        // reports the mark.
         let _ = self.flush();
     }
 }

@@ -12,7 +12,7 @@ use crate::units::FsBlock;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-/// The positions of the two headers and of the two region tables.
+/// The positions of the two headers, and of the two region tables.
 const HEADERS: [u64; 2] = [64 * KIB, 128 * KIB];
 const REGIONS: [u64; 2] = [192 * KIB, 256 * KIB];
 const REGIONS_LEN: usize = 64 << 10;
@@ -40,7 +40,7 @@ pub(super) struct Vhdx {
     file: ImageFile,
     size: u64,
     pub(super) block: u64,
-    /// The position of the block allocation table, and the number of entries for blocks between two entries for bitmaps.
+    /// The position of the block allocation table (BAT). The number of block entries in the BAT from one bitmap entry to the next.
     bat: u64,
     chunk: u64,
 }
@@ -64,7 +64,8 @@ impl Vhdx {
         check_header(&file)?;
         let (bat, bat_len, metadata, metadata_len) = regions(&file)?;
         let Items { block, size, sector } = items(&file, metadata, metadata_len)?;
-        // One entry for a bitmap follows the entries of the blocks that the bitmap describes. One bitmap describes 2^23 sectors.
+        // In the block allocation table, each group of block entries is followed by one entry for a bitmap. The bitmap describes the 2^23
+        // sectors of these blocks.
         let chunk = (sector << 23) / block;
         let blocks = size.div_ceil(block);
         let entries = blocks + blocks.saturating_sub(1) / chunk;
@@ -86,7 +87,7 @@ impl Vhdx {
         let entry = u64_le(&entry, 0);
         let place = Place::new("VHDX block allocation table").block(FsBlock(block));
         match entry & 7 {
-            // The block is not present, undefined, zero or unmapped, so it reads as zeros.
+            // A block in any other state is not present, undefined, zero or unmapped. It reads as zeros.
             0..=3 => {
                 buf.fill(0);
                 Ok(())
@@ -106,7 +107,7 @@ impl Vhdx {
     }
 }
 
-/// Finds the current header. Entries in the log mean that the image was not closed.
+/// Finds the current header. If the log contains entries, the image was not closed, and is refused.
 fn check_header(file: &ImageFile) -> Result<()> {
     let mut newest: Option<(u64, Vec<u8>)> = None;
     for at in HEADERS {
@@ -132,7 +133,7 @@ fn check_header(file: &ImageFile) -> Result<()> {
     Ok(())
 }
 
-/// Whether the checksum at byte 4 matches the content.
+/// Whether the checksum in the bytes from 4 on matches the content.
 fn has_checksum(bytes: &mut [u8]) -> bool {
     let stored = u32_le(bytes, 4);
     bytes[4..8].fill(0);
@@ -177,7 +178,7 @@ fn regions(file: &ImageFile) -> Result<(u64, u64, u64, u64)> {
     Err(corrupt(PLACE, "the checksums of both region tables are wrong"))
 }
 
-/// The values of the metadata.
+/// The values of the metadata items.
 struct Items {
     block: u64,
     size: u64,

@@ -1,5 +1,5 @@
-//! A VMDK image, for reading. The image is one file that contains a descriptor, or a descriptor file and the files of its extents in the
-//! same directory.
+//! A VMDK image, for reading. The image is either one file that contains its descriptor, or a descriptor file with separate extent files in
+//! the same directory.
 //!
 //! Source: VMware's technical note "Virtual Disk Format 1.1".
 
@@ -12,7 +12,7 @@ use crate::error::{Context, Error, ErrorKind, Place, Result};
 
 /// The unit of positions and lengths.
 pub(super) const SECTOR: u64 = 512;
-/// The length of the longest descriptor, and the largest number of extents.
+/// The length in bytes of the longest descriptor, and the largest number of extents.
 const MAX_DESCRIPTOR: u64 = 1 << 20;
 const MAX_EXTENTS: usize = 256;
 
@@ -36,12 +36,12 @@ struct Extent {
 #[derive(Debug)]
 enum Content {
     Zeros,
-    /// Consecutive bytes of a file, from this position on.
+    /// In a file: the disk's bytes are contiguous from this position on.
     Flat(ImageFile, u64),
     Sparse(Sparse),
 }
 
-/// The fields of a descriptor that the reader uses.
+/// The fields of a descriptor that this reader uses.
 #[derive(Debug, Default)]
 struct Descriptor {
     kind: String,
@@ -49,7 +49,7 @@ struct Descriptor {
     extents: Vec<Line>,
 }
 
-/// A line that describes an extent.
+/// A line of the descriptor that describes an extent.
 #[derive(Debug)]
 struct Line {
     len: u64,
@@ -65,7 +65,7 @@ fn corrupt(what: impl Into<String>) -> Error {
 impl Descriptor {
     fn parse(bytes: &[u8]) -> Result<Self> {
         let mut found = Self::default();
-        // If the descriptor is a part of an extent's file, it ends with zeros.
+        // A descriptor within the file of an extent is padded with zeros.
         let bytes = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
         let text = String::from_utf8_lossy(bytes);
         for line in text.lines().map(str::trim).filter(|line| !line.starts_with('#')) {
@@ -126,7 +126,7 @@ impl Line {
             return Err(Error::unsupported(what));
         }
         let path = descriptor.parent().unwrap_or(Path::new("")).join(&self.file);
-        // The user has chosen the path of the image, but the symbolic link of an extent may come from an untrusted archive.
+        // The user has chosen the path of the image. But the file of an extent may be a symbolic link from an untrusted archive.
         if path.is_symlink() {
             let what = format!("the extent {:?} is a symbolic link", self.file);
             return Err(Error::unsupported(what));
@@ -200,7 +200,7 @@ impl Vmdk {
         Ok(Self { kind: descriptor.kind, extents, size })
     }
 
-    /// The unit of allocation of the first extent; 0 if the extent has no such unit.
+    /// The unit of allocation in the first extent; 0 if this extent has no such unit.
     pub(super) fn grain(&self) -> u64 {
         match self.extents.first().map(|extent| &extent.content) {
             Some(Content::Sparse(sparse)) => sparse.grain(),

@@ -1,4 +1,4 @@
-//! A sparse extent of a VMDK image. Its directory points to tables, and a table points to grains (the units of allocation). Grains may be
+//! A sparse extent of a VMDK image. A directory points to tables, and each table points to grains (the units of allocation). Grains may be
 //! compressed.
 //!
 //! Source: VMware's technical note "Virtual Disk Format 1.1".
@@ -13,12 +13,12 @@ use crate::error::{Error, Place, Result};
 use crate::units::FsBlock;
 
 pub(super) const MAGIC: &[u8; 4] = b"KDMV";
-/// In an extent that was written as a stream, the header contains this value instead of the directory's position. The position is in the
-/// footer.
+/// If an extent was written as a stream, its header contains this value instead of the position of the directory. The footer then contains
+/// the position.
 const AT_END: u64 = u64::MAX;
-/// The distance of the footer from the end of the file. After the footer there is only the end marker.
+/// The distance in bytes from the footer to the end of the file. Only the end marker follows the footer.
 const FOOTER: u64 = 1024;
-/// The permitted numbers of sectors of a grain, and the largest number of entries of a table.
+/// The permitted lengths of a grain in sectors, and the largest number of entries of a table.
 const GRAINS: std::ops::RangeInclusive<u64> = 8..=4096;
 const MAX_ENTRIES: u64 = 512;
 
@@ -32,7 +32,7 @@ pub(super) struct Sparse {
     file: ImageFile,
     size: u64,
     grain: u64,
-    /// The number of entries of a table, and the position of the directory in the file.
+    /// The number of entries of a table. The position of the directory in the file.
     entries: u64,
     directory: u64,
     has_zero_grains: bool,
@@ -175,7 +175,7 @@ impl Sparse {
         Ok(())
     }
 
-    /// Reads a part of a compressed grain. The last grain of the disk may be shorter; its remaining bytes are zeros.
+    /// Reads a part of a compressed grain. The last grain of the disk may be shorter than the others; it is filled up with zeros.
     fn read_compressed(&self, buf: &mut [u8], at: u64, skip: u64, place: Place) -> Result<()> {
         let mut last = self.last.lock();
         let known = last.as_ref().filter(|(of, _)| *of == at);

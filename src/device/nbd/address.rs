@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 
 /// The port that IANA assigns to NBD.
 const PORT: u16 = 10809;
-/// The time without an answer after which a server counts as failed, unless the address specifies another time.
+/// The default time-out: if a server does not answer for this time, the request fails.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest time-out that an address may specify, in seconds: a day.
 const MAX_TIMEOUT: u64 = 86_400;
@@ -20,7 +20,7 @@ pub(super) const WITHOUT_PSK: &str = "this build of ironmap has no support for p
 
 /// The address of an export: `nbd://HOST[:PORT]/EXPORT`, or `nbd+unix:///EXPORT?socket=PATH`; with TLS `nbds://` and `nbds+unix://`.
 ///
-/// The query (after `?`) can contain further fields. `timeout=SECONDS` is the time for which a request waits for an answer, including
+/// The query (after `?`) can contain these fields. `timeout=SECONDS` is the time for which a request waits for an answer, including
 /// reconnections; the default is 60. `flush=none` permits writes to a server that has no flush command; each answered write then counts as
 /// durable. TLS is configured by `tls-certificates=DIR` and `tls-hostname=NAME`, or by `tls-psk-file=FILE` with `USER@` before the host:
 /// see [`Tls`].
@@ -78,7 +78,7 @@ pub enum Server {
 }
 
 impl Address {
-    /// The prefixes of addresses, including known prefixes that are not supported.
+    /// The prefixes of all known addresses, whether they are supported or not.
     const SCHEMES: [&'static str; 6] =
         ["nbd://", "nbd+unix://", "nbds://", "nbds+unix://", "nbd+vsock://", "nbds+vsock://"];
 
@@ -88,8 +88,8 @@ impl Address {
         Self::SCHEMES.iter().any(|scheme| text.starts_with(scheme.as_bytes()))
     }
 
-    /// The same address with other paths of socket, certificates and keys: each path is replaced by the result of `path`, if `path` returns
-    /// a path.
+    /// The same address with other paths of the socket, the certificates and the keys. Each path is replaced by the result of the function
+    /// `path`, if this result is not `None`.
     #[must_use]
     pub fn with_path(&self, path: &dyn Fn(&Path) -> Option<PathBuf>) -> Self {
         let other = |old: &PathBuf| path(old).unwrap_or_else(|| old.clone());
@@ -232,7 +232,7 @@ impl TlsFields {
     }
 }
 
-/// The decoded user name, and the rest of an authority, which names the host.
+/// Splits an authority (`USER@HOST`) into the decoded user name and the host.
 fn user_and_host(authority: &str) -> Result<(Option<String>, &str)> {
     match authority.rsplit_once('@') {
         Some((user, _)) if user.contains('@') => {
@@ -253,7 +253,7 @@ fn timeout(seconds: &str) -> Result<Duration> {
 
 fn tcp_server(authority: &str) -> Result<Server> {
     let (host, port) = match authority.rsplit_once(':') {
-        // If a bracket follows the last colon, this colon belongs to an IPv6 address, and there is no port.
+        // If a bracket follows the last colon, the colon is a part of an IPv6 address, and the address has no port.
         Some((host, port)) if !port.contains(']') => {
             let digits = port.bytes().all(|digit| digit.is_ascii_digit()).then_some(port);
             let number = digits.and_then(|digits| digits.parse().ok()).filter(|port| *port > 0);

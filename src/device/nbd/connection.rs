@@ -1,4 +1,4 @@
-//! The requests and replies of one connection: many requests are in flight, and their replies arrive in any order.
+//! The requests and replies of one connection. Many requests are in flight, and the server may answer them in any order.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -11,7 +11,7 @@ use super::wire::{Command, ESHUTDOWN, FUA, Headers, REQUEST_MAX, Reply, ReplyKin
 use crate::bio::Memory;
 use crate::error::Errno;
 
-/// The size of the buffer for received bytes that are not yet assigned to a request.
+/// The size of the buffer for received bytes whose request is not known yet.
 const INBOX: usize = 64 << 10;
 /// The largest number of requests that one call sends.
 const BATCH: usize = 32;
@@ -19,10 +19,10 @@ const BATCH: usize = 32;
 const MAX_SEGMENTS: usize = 1024;
 /// The longest error text that is accepted.
 const MAX_ERROR: u64 = 32 << 10;
-/// The longest reply about the status of blocks that is accepted. Servers send up to 16 MiB. Extents that do not fit in the request's
-/// memory are skipped.
+/// The longest accepted reply to a request for block status. Servers send up to 16 MiB. Extents that do not fit in the request's memory are
+/// skipped.
 const MAX_STATUS: u64 = 32 << 20;
-/// The largest number of received ranges of one reply that are not contiguous.
+/// The largest number of separate ranges in which the data of one reply may arrive.
 const MAX_PARTS: usize = 4096;
 
 /// A request to the server.
@@ -31,11 +31,11 @@ pub(super) struct Request {
     pub(super) command: Command,
     pub(super) flags: u16,
     pub(super) at: u64,
-    /// The number of bytes of the device that the request concerns.
+    /// The number of bytes of the device that the request reads, writes or changes.
     pub(super) len: u32,
-    /// Whether a flush follows the write. The request is complete only after both the write and the flush.
+    /// Whether a flush follows the write. The request is complete only after the flush has completed.
     pub(super) flush_after: bool,
-    /// The data of a read or write (`len` bytes), or the received extents of a block status ([`STATUS`] bytes each).
+    /// The data of a read or write (`len` bytes), or the extents that a request for block status receives ([`STATUS`] bytes each).
     pub(super) memory: Memory,
 }
 
@@ -46,12 +46,12 @@ impl Request {
         Self { command, flags: 0, at: 0, len: 0, flush_after: false, memory }
     }
 
-    /// Whether the server may flush to carry out the request.
+    /// Whether the server may flush because of this request.
     pub(super) fn flushes(&self) -> bool {
         self.command == Command::Flush || self.command.changes() && self.flags & FUA != 0
     }
 
-    /// The number of bytes of data in the answer to the request.
+    /// The number of bytes of data in a successful answer.
     fn brings(&self) -> usize {
         match self.command {
             Command::Read => self.len as usize,
@@ -64,7 +64,7 @@ impl Request {
 #[derive(Debug)]
 pub(super) enum Lost {
     Io(io::Error),
-    /// The server shuts down in an orderly way, and requests that its clients disconnect.
+    /// The server shuts down in an orderly way, and asks its clients to disconnect.
     Shutdown,
     Rule(&'static str),
 }
@@ -98,7 +98,7 @@ pub(super) struct Answered<T> {
 struct InFlight<T> {
     request: Request,
     tag: T,
-    /// The upper half of the cookie that identifies the request in the protocol.
+    /// The upper half of the cookie. The cookie identifies the request in the protocol.
     serial: u32,
     received: Received,
     error: Option<Errno>,
@@ -108,7 +108,7 @@ struct InFlight<T> {
 enum Part {
     /// Data of a read. `at` is their offset in the request's memory.
     Data { slot: u32, at: usize, left: usize, is_last: bool },
-    /// Extents of the status of blocks, `width` bytes each.
+    /// Extents of block status, `width` bytes each.
     Extents { slot: u32, width: usize, left: usize, is_last: bool },
     /// The text of an error.
     Text { left: usize },
@@ -118,13 +118,13 @@ enum Part {
 pub(super) struct Connection<S, T> {
     stream: S,
     headers: Headers,
-    /// The number of the metadata context in which the status of blocks is requested.
+    /// The number of the metadata context in which block status is requested.
     allocation: Option<u32>,
     slots: Vec<Option<InFlight<T>>>,
     free: Vec<u32>,
     serial: u32,
     unsent: VecDeque<u32>,
-    /// The number of bytes already sent of the first request in the send queue.
+    /// How many bytes of the first request in the send queue were already sent.
     sent: usize,
     inbox: Box<[u8]>,
     filled: Range<usize>,
@@ -150,7 +150,7 @@ impl<S: Stream, T> Connection<S, T> {
         }
     }
 
-    /// Sets the metadata context that the negotiation has chosen.
+    /// Sets the metadata context that the client and the server have agreed on.
     pub(super) fn with_allocation(self, allocation: Option<u32>) -> Self {
         Self { allocation, ..self }
     }
@@ -257,10 +257,10 @@ impl<S: Stream, T> Connection<S, T> {
         Ok(())
     }
 
-    /// Receives once, and processes all complete replies. Returns whether any bytes were received. With `wait`, waits a short time for the
-    /// first byte.
+    /// Receives once, and processes all complete replies. Returns whether any bytes were received. If `wait` is set, waits a short time for
+    /// the first byte.
     pub(super) fn receive(&mut self, wait: bool) -> Result<bool, Lost> {
-        // At this point the inbox contains only a part of a header, which moves to the front.
+        // The rest of the inbox is an incomplete header, which moves to the front of the inbox.
         self.inbox.copy_within(self.filled.clone(), 0);
         self.filled = 0..self.filled.len();
         let mut bufs = SmallVec::<[IoSliceMut<'_>; 4]>::new();
@@ -301,7 +301,7 @@ impl<S: Stream, T> Connection<S, T> {
         Ok(true)
     }
 
-    /// Records that bytes of a request's data have been received directly into its memory.
+    /// Records that bytes of a request's data were received directly into its memory.
     fn advance(&mut self, count: usize) -> Result<(), Lost> {
         let Some(Part::Data { slot, at, left, is_last }) = &mut self.part else { return Ok(()) };
         (*at, *left) = (*at + count, *left - count);
@@ -363,7 +363,7 @@ impl<S: Stream, T> Connection<S, T> {
                     let Some((reply, len)) = Reply::parse(self.headers, bytes)? else {
                         return Ok(());
                     };
-                    // Some kinds of content begin with numbers, which are processed together with the header.
+                    // In some replies, the content begins with numbers. These numbers are processed together with the header.
                     let extra = match reply.kind {
                         ReplyKind::Data | ReplyKind::WideStatus => 8,
                         ReplyKind::Hole => 12,
@@ -484,7 +484,7 @@ impl<S: Stream, T> Connection<S, T> {
 }
 
 impl<T> InFlight<T> {
-    /// The offset in the request's memory for `len` bytes from a position of the export. The range is recorded as received.
+    /// Converts a position of the export to an offset in the request's memory, and records that the `len` bytes from there are received.
     fn place(&mut self, at: &[u8], len: usize) -> Result<usize, &'static str> {
         let at = u64::from_be_bytes(at.try_into().unwrap_or_default());
         let start = at.checked_sub(self.request.at);
@@ -494,7 +494,7 @@ impl<T> InFlight<T> {
         Ok(start)
     }
 
-    /// Begins to process the status of blocks in a context. A status without blocks is an error of the request and not of the connection,
+    /// Begins to process the block status in a context. If the status contains no extents, the request fails. The connection stays valid,
     /// because the data can still be read.
     fn begin_status(&mut self, content: &[u8], context: Option<u32>) -> Result<(), &'static str> {
         if self.request.command != Command::BlockStatus {
@@ -507,14 +507,15 @@ impl<T> InFlight<T> {
         Ok(())
     }
 
-    /// Zeroes the memory that the answer has not filled. A lost connection may have filled it with a part of an earlier answer.
+    /// Zeroes the parts of the memory that the answer has not filled. If an earlier connection was lost, these parts may contain bytes of
+    /// an earlier answer.
     fn forget_old_extents(&mut self) {
         let end = self.received.0.first().map_or(0, |range| range.end);
         let left = self.request.memory.len().saturating_sub(end);
         each_part(&mut self.request.memory, end, left, |part| part.fill(0));
     }
 
-    /// Stores extents, each of which is a length and the bits of the context. Extents that do not fit in the memory are skipped.
+    /// Stores extents. Each extent consists of a length and the bits of the context. Extents that do not fit in the memory are skipped.
     fn take_extents(&mut self, extents: &[u8], width: usize) -> Result<(), &'static str> {
         for extent in extents.chunks_exact(width) {
             let (len, bits) = extent.split_at(width / 2);
@@ -540,7 +541,7 @@ impl<T> InFlight<T> {
     }
 }
 
-/// The received ranges of a read's data, sorted. Adjacent ranges are joined.
+/// The ranges of a read's data that were received, sorted. Adjacent ranges are joined.
 #[derive(Default)]
 struct Received(SmallVec<[Range<usize>; 1]>);
 
@@ -573,7 +574,7 @@ impl Received {
     }
 }
 
-/// Calls a function with each part of a request's memory in the `len` bytes from `at` on.
+/// Calls a function for each part of a request's memory that is in the `len` bytes from `at` on.
 fn each_part<'a>(
     memory: &'a mut Memory,
     at: usize,

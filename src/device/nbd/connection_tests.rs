@@ -1,4 +1,4 @@
-//! Tests of replies in every form and order, received in parts of any length, and of replies that violate the protocol.
+//! Tests with replies in every form and order, which arrive in parts of any length, and with replies that violate the protocol.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -18,7 +18,7 @@ struct Wire {
 impl Stream for Wire {
     fn send(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         let all: Vec<u8> = bufs.iter().flat_map(|buf| buf.iter().copied()).collect();
-        // A call accepts only a few bytes, so that requests are sent in parts.
+        // One call of `send` accepts only a few bytes, so that requests are sent in parts.
         let count = all.len().min(1 + self.part.get() * 7);
         self.sent.borrow_mut().extend(&all[..count]);
         Ok(count)
@@ -222,7 +222,7 @@ fn replies_of_every_form_give_the_data() {
     }
 }
 
-/// If replies are damaged, no request is lost: each request is answered, or remains to be sent again.
+/// No request is lost if replies are damaged: each request is either answered or sent again later.
 #[test]
 fn damaged_replies_lose_no_request() {
     let mut refused = 0;
@@ -264,7 +264,7 @@ fn damaged_replies_lose_no_request() {
     assert!(refused > 1000, "{refused} were refused");
 }
 
-/// The error for a violated rule names the rule.
+/// If a server violates a rule of the protocol, the error names the rule.
 #[test]
 fn violated_rules_have_names() {
     let structured = Headers::Structured;
@@ -314,8 +314,8 @@ fn violated_rules_have_names() {
     }
 }
 
-/// Sends a request, and receives a reply of one chunk of this kind. `expected` is the content of the memory, in which a length of 0 stands
-/// for an error of the request, or a part of the error of the connection.
+/// Sends a request, and receives a reply of one chunk of this kind. `expected` describes the result. Each of its entries is a number of
+/// bytes of the memory, or 0 for an error of the request, or a part of the text of the connection's error.
 #[track_caller]
 fn receive_status(
     command: Command,
@@ -327,14 +327,14 @@ fn receive_status(
     let mut connection = connection.with_allocation(Some(7));
     connection.stream.part.set(9000);
     let len = if command == Command::Read { 8192 } else { 2 * STATUS };
-    // The memory contains a part of an answer from another connection.
+    // The memory already contains a part of an answer that an earlier connection received.
     let memory = Memory::Flat(Buffer::from(vec![0xEE; len]));
     let nothing = Request::without_data(command);
     connection.push(Request { at: 4096, len: 8192, memory, ..nothing }, ());
     connection.send().unwrap();
     let asked = &requests(headers, &connection.stream.sent.take())[0];
     let mut reply = chunk(headers, asked, true, kind, content);
-    // After a reply that is too short, more bytes follow.
+    // A reply that is too short is followed by the bytes of the next reply.
     if expected.is_err() {
         reply.extend([0; 64]);
     }
@@ -364,8 +364,8 @@ fn receive_status(
     }
 }
 
-/// Extents of the status of blocks are stored as lengths and bits of the context. Replies with 32 and with 64 bits are stored in the same
-/// form, up to the size of the memory. A status without blocks is an error of the request. A status that was not requested is refused.
+/// Extents of block status are stored as lengths and bits of the context. Replies with 32 bits and with 64 bits are stored in the same
+/// form, up to the size of the memory. A reply without extents makes the request fail. A reply to a request that was not sent is refused.
 #[test]
 fn a_status_is_a_list_of_ranges() {
     let structured = |len: u32, bits: u32| [7, len, bits].map(u32::to_be_bytes).concat();
@@ -384,7 +384,7 @@ fn a_status_is_a_list_of_ranges() {
         ([structured(512, 1), vec![1; 80]].concat(), Ok([512, 1, ONES, ONES])),
         ([structured(512, 1), vec![1; 7]].concat(), Err("a wrong length")),
         (structured(0, 0), Ok([0; 4])),
-        // The status belongs to another context.
+        // The server answers in another context than the requested context.
         ([8, 512, 2].map(u32::to_be_bytes).concat(), Ok([0; 4])),
         (structured(1, 0)[..4].to_vec(), Err("a wrong length")),
         (vec![0; 2 << 20], Err("a wrong length")),
@@ -406,7 +406,7 @@ fn a_status_is_a_list_of_ranges() {
     }
 }
 
-/// An error in a reply becomes the result of its request. The remaining parts of the reply are still received.
+/// An error in a reply becomes the result of the request. The client still receives the remaining parts of the reply.
 #[test]
 fn errors_are_given_on() {
     let structured = Headers::Structured;
@@ -424,7 +424,7 @@ fn errors_are_given_on() {
     connection.stream.replies.borrow_mut().extend([error, last].concat());
     while connection.receive(false).unwrap() {}
     assert_eq!(connection.pop().unwrap().result, Err(Errno::ENOSPC));
-    // The error number of a shutdown ends the connection, and is not an answer to the request.
+    // The error number for a shutdown of the server ends the connection. It is not the answer to the request.
     connection.push(Request::without_data(Command::Flush), ());
     connection.send().unwrap();
     let asked = &requests(structured, &connection.stream.sent.take())[0];

@@ -1,12 +1,12 @@
-//! The conditions under which a flush counts as successful. A server that carries out requests concurrently may answer a flush with
-//! success, and report only later that an earlier flush has failed. The data of both flushes may then be lost.
+//! Decides when a flush counts as successful. A server that carries out requests concurrently may first answer a flush with success, and
+//! later report that an earlier flush has failed. The data of both flushes may then be lost.
 //!
-//! So a flush counts only when each flush that was sent before its answer was also answered with success. When a flush counts, its owner
-//! receives the answer, and the copies of the data that the flush covers are freed. A request with FUA is treated as a flush, because the
-//! server may flush for it. A failed flush ends the session for all owners.
+//! An answered flush counts only after every flush that was sent before its answer was also answered with success. When a flush counts, its
+//! owner receives the answer, and the stored copies of the data that the flush covers are freed. A request with FUA is treated like a
+//! flush, because the server may flush because of it. A failed flush ends the session for all owners.
 //!
-//! All flushes are sent over the common link, including the session's own flushes. A thread that waits on the common link for its flush
-//! receives the answers to all flushes.
+//! All flushes are sent over the common link. The session's own flushes are also sent over it. So a thread that waits on the common link
+//! for its flush receives the answers to all flushes.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,9 +17,9 @@ use super::link::{Link, State, Tag, complete, wait_for};
 use super::mailbox::Mailbox;
 use super::wire::Command;
 
-/// The number of bytes of kept copies at which the session sends a flush.
+/// If the stored copies contain this number of bytes, the session sends a flush.
 pub(super) const FLUSH_AT: usize = 16 << 20;
-/// The number of bytes of kept copies at which writes wait for the session's flush.
+/// If the stored copies contain this number of bytes, writes wait for the session's flush.
 const WAIT_AT: usize = 64 << 20;
 
 /// A flush that was answered with success.
@@ -31,12 +31,12 @@ pub(super) struct Held {
 }
 
 impl Link {
-    /// The link over which the session's flushes are sent.
+    /// The link over which the session sends flushes.
     pub(super) fn of_flushes(&self) -> &Self {
         self.common.as_deref().unwrap_or(self)
     }
 
-    /// Accepts a request of another link.
+    /// Accepts a request from another link.
     pub(super) fn take_over(&self, request: Request, mut tag: Tag) {
         if let Some((_, mailbox)) = &tag.owner {
             mailbox.away.fetch_add(1, Ordering::AcqRel);
@@ -47,7 +47,7 @@ impl Link {
         self.send_now(&mut state);
     }
 
-    /// Sends a request immediately, because the owner may not call again soon. If the socket reports an error, the next step returns it.
+    /// Sends a request immediately, because the owner may not call again soon. If the socket fails, the next step returns the error.
     fn send_now(&self, state: &mut State) {
         if let Some(connection) = &mut state.connection {
             let _ = connection.send();
@@ -61,8 +61,8 @@ impl Link {
         state.held.push(Held { request, tag, until });
     }
 
-    /// Returns each stored flush to its owner after all earlier flushes were answered. After a failed flush, returns all stored flushes
-    /// with the error.
+    /// Completes each stored flush for which all earlier flushes were answered. After a failed flush, completes all stored flushes with the
+    /// error.
     pub(super) fn release(&self, state: &mut State, own: &Arc<Mailbox>) {
         if state.held.is_empty() {
             return;
@@ -82,7 +82,7 @@ impl Link {
         }
     }
 
-    /// Removes the stored flushes when their connection is lost. The caller sends them again with the other requests.
+    /// Removes the stored flushes, because their connection is lost. The caller sends them again with the other requests.
     pub(super) fn take_held(&self, state: &mut State) -> Vec<(Request, Tag)> {
         let held = state.held.drain(..).map(|held| (held.request, held.tag)).collect::<Vec<_>>();
         let changes = held.iter().filter(|(request, _)| request.command.changes()).count();
@@ -90,7 +90,7 @@ impl Link {
         held
     }
 
-    /// Sends a flush of the session, if no earlier flush of the session is unanswered. Only the link of flushes may call this function.
+    /// Sends a flush of the session, unless an earlier flush of the session is unanswered. Only the common link may call this function.
     pub(super) fn flush_kept(&self, state: &mut State) {
         {
             let mut shared = self.session.shared.lock();
@@ -103,8 +103,9 @@ impl Link {
         self.send_now(state);
     }
 
-    /// A thread of another link receives the answer to the session's flush. Otherwise no thread might read the answer before too many bytes
-    /// are kept. This function does not detect a server that does not answer; threads that wait for the flush detect such a server.
+    /// Called by a thread of another link, so that the answer to the session's flush is received in time. Otherwise no thread might receive
+    /// the answer before too many bytes are stored. This function does not detect that a server does not answer. The threads that wait for
+    /// the flush detect that.
     pub(super) fn look_after_flush(&self, own: &Arc<Mailbox>) {
         let mut state = self.state.lock();
         self.flush_kept(&mut state);
@@ -116,7 +117,7 @@ impl Link {
         state.follow();
     }
 
-    /// Waits while too many bytes are kept. Only the link of flushes may call this function.
+    /// Waits while the stored copies contain too many bytes. Only the common link may call this function.
     pub(super) fn make_room(&self, mailbox: &Arc<Mailbox>) {
         let is_full = || {
             let shared = self.session.shared.lock();
@@ -128,8 +129,8 @@ impl Link {
         {
             let mut state = self.state.lock();
             state.wake();
-            // From here on a thread waits for the flush. While `waiting` is not 0, no other thread restarts the time-out, so a server that
-            // does not answer is detected.
+            // `waiting` counts this thread as waiting for the flush. While `waiting` is not 0, no other thread restarts the time-out, so
+            // the thread detects that a server does not answer.
             state.waiting += 1;
         }
         while is_full() {

@@ -1,4 +1,4 @@
-//! Replies that a fuzzer chooses, without sockets.
+//! Receives replies that a fuzzer chooses, without a socket.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -33,8 +33,9 @@ impl Stream for Script<'_> {
     }
 }
 
-/// Sends reads with these positions and lengths. If a length is 0, sends a request for the status of blocks instead. The first request has
-/// the cookie `1 << 32`, the second `2 << 32 | 1`. Then processes `replies`, whose form (simple, structured or extended) depends on `form`.
+/// Sends reads with these positions and lengths. For a length of 0, sends a request for block status instead. The first request has the
+/// cookie `1 << 32`, the second has the cookie `2 << 32 | 1`. Then processes `replies` in the form (simple, structured or extended) that
+/// `form` selects.
 ///
 /// # Panics
 /// Panics if a request is lost or answered twice.

@@ -1,4 +1,4 @@
-//! The negotiation of a connection: the size and the abilities of an export, and the form of replies.
+//! Negotiates a connection with a server: the size and the abilities of an export, and the form of replies.
 
 use std::io;
 use std::time::Instant;
@@ -24,11 +24,12 @@ pub(super) struct Export {
     pub(super) flags: ExportFlags,
     pub(super) blocks: Blocks,
     pub(super) headers: Headers,
-    /// The number of the metadata context that describes which ranges read as zeros; `None` if the server does not support this context.
+    /// The number of the metadata context that reports which ranges of the export are zeros; `None` if the server does not support this
+    /// context.
     pub(super) allocation: Option<u32>,
 }
 
-/// The sizes of requests that the server permits or prefers, in bytes.
+/// The lengths of requests that the server permits or prefers, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Blocks {
     pub(super) minimum: u32,
@@ -37,7 +38,7 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    /// The sizes that the protocol specifies for a server that does not report its own sizes.
+    /// The sizes that apply according to the protocol if a server does not report its own sizes.
     const UNSAID: Self = Self { minimum: 1, preferred: 4096, maximum: 32 << 20 };
 
     fn check(self) -> Result<Self> {
@@ -149,8 +150,8 @@ impl Talk<'_> {
     }
 }
 
-/// Negotiates with a server on a new connection. If `tls` is set, TLS begins before anything else is negotiated. Returns the socket to use
-/// afterwards.
+/// Negotiates with a server on a new connection. If `tls` is set, TLS begins before all other options. Returns the socket that the caller
+/// must use from now on.
 ///
 /// # Errors
 /// `NotFound` if the server has no such export; `NotPermitted` or `Unsupported` if the server refuses, or if its certificate is refused;
@@ -163,7 +164,7 @@ pub(super) fn negotiate(
 ) -> Result<(Socket, Export)> {
     let greeting = greet(&Talk { socket: &socket, until })?;
     if let Some(client) = tls {
-        // TLS is negotiated before all other options, so that no answer of an unauthenticated server is accepted.
+        // TLS is negotiated before all other options, because answers of a server that is not authenticated must not be used.
         start_tls(&Talk { socket: &socket, until })?;
         socket = client.start(socket, until).map_err(|error| failed(&error))?;
     }
@@ -186,8 +187,8 @@ pub(super) fn negotiate(
     Ok((socket, Export { allocation, ..export }))
 }
 
-/// Requests the metadata context that describes which ranges of the export read as zeros. Returns its number; `None` if the server does not
-/// support this context.
+/// Requests the metadata context that reports which ranges of the export are zeros. Returns the number of the context, or `None` if the
+/// server does not support it.
 fn choose_allocation(talk: &Talk<'_>, name: &str) -> Result<Option<u32>> {
     let text = |text: &str| [&(text.len() as u32).to_be_bytes()[..], text.as_bytes()].concat();
     let one = 1u32.to_be_bytes();
@@ -203,7 +204,7 @@ fn choose_allocation(talk: &Talk<'_>, name: &str) -> Result<Option<u32>> {
                 let number = number.filter(|(_, name)| *name == ALLOCATION.as_bytes());
                 chosen = number.map(|(number, _)| u32::from_be_bytes(*number)).or(chosen);
             }
-            // If the error concerns the export itself, the later choice of the export reports the same error.
+            // If the error concerns the export itself, the later selection of the export returns the same error.
             kind if kind & option_reply::ERROR != 0 => return Ok(None),
             kind => {
                 return Err(broken(format!("a reply to an option has the unknown type {kind}")));
@@ -231,7 +232,7 @@ fn greet(talk: &Talk<'_>) -> Result<u16> {
     Ok(greeting)
 }
 
-/// Requests TLS. A server without TLS is an error, because the address demands TLS.
+/// Requests TLS. If the server does not support TLS, this is an error, because the address requires TLS.
 fn start_tls(talk: &Talk<'_>) -> Result<()> {
     talk.ask(option::STARTTLS, &[])?;
     let (kind, content) = talk.reply(option::STARTTLS)?;
@@ -246,7 +247,7 @@ fn start_tls(talk: &Talk<'_>) -> Result<()> {
     }
 }
 
-/// Chooses the export by the option `GO`, which is newer than `EXPORT_NAME`. `None` if the server does not support this option.
+/// Selects the export by the option `GO`, which is newer than `EXPORT_NAME`. Returns `None` if the server does not support this option.
 fn go(talk: &Talk<'_>, name: &str, headers: Headers) -> Result<Option<Export>> {
     let len = name.len() as u32;
     let asked = [&1u16.to_be_bytes()[..], &INFO_BLOCK_SIZE.to_be_bytes()].concat();
@@ -289,7 +290,7 @@ fn go(talk: &Talk<'_>, name: &str, headers: Headers) -> Result<Option<Export>> {
     Err(broken("the server sends too many replies about the export"))
 }
 
-/// Chooses the export by the older option `EXPORT_NAME`. If the server has no such export, it closes the connection.
+/// Selects the export by the older option `EXPORT_NAME`. If the server has no such export, it closes the connection.
 fn by_name(talk: &Talk<'_>, name: &str, headers: Headers, zeroes: bool) -> Result<Export> {
     talk.ask(option::EXPORT_NAME, name.as_bytes())?;
     let size = talk.u64().map_err(|error| match error.kind() {
@@ -307,7 +308,7 @@ fn not_found(name: &str) -> Error {
     Error::new(ErrorKind::NotFound, format!("the server has no export {name:?}"))
 }
 
-/// A reason, followed by the text that the server has sent, if any.
+/// A reason, followed by the text of the server, if it has sent a text.
 fn with_text(why: &str, text: &[u8]) -> String {
     let text: String =
         String::from_utf8_lossy(text).chars().filter(|c| !c.is_control()).take(200).collect();

@@ -1,13 +1,13 @@
-//! A link to an export: one connection, which is replaced when it is lost, and the requests over this connection.
+//! A link to an export. A link consists of one connection, which is replaced when it is lost, and of the requests over this connection.
 //!
 //! **A lost connection.** If a connection is lost, the server may have failed too, and may have lost data that it had acknowledged but not
-//! made durable. So a session keeps a copy of all writes that no flush covers ([`Retained`](super::retained::Retained)). After a
-//! reconnection, the common link sends these copies; then each link sends its unanswered requests again. Replies that arrive over older
-//! connections after the loss are ignored, because the copies may overwrite the data of these requests.
+//! made durable. So a session stores a copy of all writes that no flush covers ([`Retained`](super::retained::Retained)). After a
+//! reconnection, the common link sends these copies; then each link sends its unanswered requests again. A reply that arrives over an older
+//! connection after the loss is ignored, because the copies may overwrite the data of its request.
 //!
-//! **Several connections.** The server may restart unnoticed before a link makes an additional connection. A flush over the new connection
-//! would then not cover data that were written over earlier connections. So a new connection is used only after the server has answered a
-//! request that was sent later over the common link, in the same generation. That shows that the server has not restarted in between.
+//! **Several connections.** The server may restart before a link makes an additional connection, and the client may not notice the restart.
+//! A flush over the new connection would then not cover data that were written over earlier connections. So before the link uses the new
+//! connection, it sends a request over the common link, in the same generation. If the server answers this request, it has not restarted.
 //!
 //! **All flushes** are sent over the common link; [`flushes`](super::flushes) gives the reason.
 
@@ -35,18 +35,18 @@ use crate::sync::Mutex;
 pub(super) const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 pub(super) const ETIMEDOUT: Errno = Errno(110);
 
-/// A connection, and its generation.
+/// A connection with its generation.
 pub(super) type Joined = (Connection<Arc<Socket>, Tag>, u64);
 
-/// The owner and the history of a request.
+/// The owner of a request, and when the request was accepted.
 pub(super) struct Tag {
     /// The queue that receives the completion; `None` for a request of the link itself.
     pub(super) owner: Option<(Attached, Arc<Mailbox>)>,
     /// The number of a flush; 0 for other requests.
     pub(super) flush: u64,
-    /// Whether the common link carries out this request for another link. The mailbox then belongs to a queue of that other link.
+    /// Whether the common link carries out this request for another link. In this case the mailbox belongs to a queue of the other link.
     pub(super) away: bool,
-    /// The time at which the request was accepted.
+    /// The time at which the link accepted the request.
     pub(super) since: Instant,
     /// The number of answered requests of the link when this request was accepted.
     pub(super) after: u64,
@@ -61,7 +61,7 @@ impl Tag {
 /// A link.
 pub(super) struct Link {
     pub(super) session: Arc<Session>,
-    /// The common link of the session; `None` in the common link itself, which several queues use.
+    /// The common link of the session; several queues use it. `None` if this link is itself the common link.
     pub(super) common: Option<Arc<Self>>,
     pub(super) state: Mutex<State>,
 }
@@ -70,27 +70,27 @@ pub(super) struct State {
     /// `None` after the end of the session.
     pub(super) connection: Option<Connection<Arc<Socket>, Tag>>,
     pub(super) generation: u64,
-    /// Flushes that were answered with success, but do not count yet.
+    /// Flushes that were answered with success but do not yet count as successful.
     pub(super) held: Vec<Held>,
-    /// The time of the last reply, or the time at which the link began to wait for its first reply.
+    /// The time of the last reply. If no reply has arrived, the time at which the link began to wait for a reply.
     pub(super) heard: Instant,
     /// The number of answered requests.
     pub(super) answered: u64,
     /// The time of the last check of the ages of all requests.
     pub(super) looked: Instant,
-    /// The pause before the next attempt to connect. A reply resets the pause to its shortest length.
+    /// The pause before the next attempt to connect. Each reply resets the pause to its minimum.
     pub(super) pause: Duration,
     /// The mailboxes of queues in event loops.
     pub(super) watchers: Vec<Weak<Mailbox>>,
-    /// Whether the watchers wait until the socket accepts more bytes.
+    /// Whether the event loops are waiting until the socket accepts more bytes.
     pub(super) is_full: bool,
     /// The number of threads that wait for a flush of the session.
     pub(super) waiting: usize,
 }
 
 impl State {
-    /// Restarts the time-out, unless an owner or a thread is already waiting for a reply. Otherwise each new request would postpone the
-    /// time-out of the requests before it.
+    /// Restarts the time-out when the link becomes busy. While an owner or a thread already waits for a reply, the time-out is not
+    /// restarted, because each new request would postpone the time-out of earlier requests.
     pub(super) fn wake(&mut self) {
         let Some(connection) = &mut self.connection else { return };
         let is_idle = self.waiting == 0 && self.held.is_empty();
@@ -119,7 +119,7 @@ impl State {
         }
     }
 
-    /// Makes event loops wait until the socket accepts more bytes, if requests are unsent.
+    /// If requests are unsent, makes event loops wait until the socket accepts more bytes.
     pub(super) fn follow(&mut self) {
         let is_full = self.connection.as_ref().is_some_and(Connection::has_unsent);
         if self.is_full != is_full {
@@ -130,7 +130,8 @@ impl State {
         }
     }
 
-    /// Checks whether a connection without requests is still open. A closed connection would wake event loops for ever.
+    /// Checks whether a connection without requests is still open. If it is closed, its socket is removed from the event loops, because a
+    /// closed socket would wake them again and again.
     fn check_idle(&mut self) {
         let Some(connection) = &mut self.connection else { return };
         if connection.receive(false).is_err() {
@@ -189,7 +190,7 @@ impl Link {
         Self { session: Arc::clone(session), common, state: Mutex::new(state) }
     }
 
-    /// Makes an additional connection. Returns the connection with its generation, or `None` if connections were lost in the meantime.
+    /// Makes an additional connection. Returns the connection with its generation. Returns `None` if connections were lost during the call.
     pub(super) fn join(&self, since: Instant, until: Instant) -> Result<Option<Joined>> {
         let generation = self.session.generation.load(Ordering::Acquire);
         let connection = self.session.connect(until)?;
@@ -268,28 +269,29 @@ impl Link {
     fn advance(&self, mailbox: &Arc<Mailbox>) -> usize {
         let mut state = self.state.lock();
         state.wake();
-        // An edge-triggered event loop is not woken again for the remaining bytes, so all of them are received here.
+        // An edge-triggered event loop is woken only once for received bytes. So all available bytes are received here.
         while self.step(&mut state, mailbox, false) && state.has_watchers() {}
         state.connection.as_ref().map_or(0, Connection::in_flight)
     }
 
-    /// Sends and receives. Waits a short time if there is nothing to receive.
+    /// Sends and receives. If no bytes can be received, waits a short time.
     pub(super) fn wait(&self, mailbox: &Arc<Mailbox>) {
         if self.common.is_some() && !mailbox.is_away() {
             self.step(&mut self.state.lock(), mailbox, true);
             return;
         }
-        // Other queues use the common link concurrently. These queues signal the mailbox if they receive a completion for it.
+        // Other queues use the common link at the same time. If such a queue receives a completion for this mailbox, it signals the
+        // mailbox.
         let common = self.common.as_ref().and_then(|common| common.awaited());
         wait_for(&[self.awaited(), common], Some(&mailbox.event));
         self.drive(mailbox);
     }
 
-    /// Sends the unsent bytes. If an answer is outstanding, returns the socket, and whether more bytes remain to be sent.
+    /// Sends unsent bytes. If an answer is outstanding, returns the socket, and whether bytes are still unsent.
     pub(super) fn awaited(&self) -> Option<(Arc<Socket>, bool)> {
         let mut state = self.state.lock();
         let connection = state.connection.as_mut().filter(|all| all.in_flight() > 0)?;
-        // If the socket reports an error here, the next step returns it.
+        // If the socket fails here, the next step returns the error.
         let _ = connection.send();
         Some((Arc::clone(connection.stream()), connection.has_unsent()))
     }
@@ -328,7 +330,7 @@ impl Link {
             }
             Ok(false) => return self.bear_silence(state),
             Err(lost) => {
-                // Answers that were received before the error are valid, so they are delivered first.
+                // Answers that arrived before the error are valid, so they are delivered first.
                 self.deliver(state, own);
                 self.recover(state, Some(&lost));
             }
@@ -353,7 +355,7 @@ impl Link {
                         self.session.changes.fetch_sub(1, Ordering::AcqRel);
                     }
                     is_due |= self.account(&mut shared, &request, result);
-                    // After the end of the session every request fails, in particular every flush.
+                    // After the end of the session every request fails. This applies even to a flush that was answered with success.
                     result = shared.ended.map_or(result, Err);
                 }
                 is_void
@@ -380,13 +382,13 @@ impl Link {
         }
     }
 
-    /// Stores or frees copies of written data, according to the server's answer. After a successful flush, [`release`](Self::release) frees
-    /// the copies. Returns whether the session must flush.
+    /// Stores or frees copies of written data, depending on the server's answer. [`release`](Self::release) frees the copies that a
+    /// successful flush covers. Returns whether the session must send a flush.
     fn account(&self, shared: &mut Shared, request: &Request, result: Result<(), Errno>) -> bool {
         match (request.command, result) {
-            // A failed flush may have lost data of any queue, and the next flush could succeed. So the session ends for all queues.
+            // A failed flush may have lost data of any queue. As the next flush could succeed, the session ends for all queues.
             (Command::Flush, Err(errno)) => shared.end(errno, "a flush failed"),
-            // A server that refuses to write zeros has not tried to flush, so the session does not end. After any other error of a durable
+            // A server that refuses to write zeros has not tried to flush, so the session continues. After any other error of a durable
             // write, a flush may have failed.
             (Command::WriteZeroes, Err(Errno::EOPNOTSUPP | Errno::EINVAL | Errno::EOVERFLOW)) => {}
             (Command::Write | Command::WriteZeroes, Err(errno))
@@ -404,13 +406,13 @@ impl Link {
             (Command::Trim, Ok(())) => {
                 shared.retained.forget(request.at, u64::from(request.len));
             }
-            // After a failed write, any part of its data may have been written. The copies of earlier writes remain valid.
+            // A failed write may have written any part of its data. The copies of earlier writes stay stored.
             _ => {}
         }
         false
     }
 
-    /// A descriptor that is readable when replies or completions are available, or when the time-outs must be checked.
+    /// A descriptor for an event loop. It is readable if replies or completions are available, or if the time-outs must be checked.
     pub(super) fn readiness(&self, mailbox: &Arc<Mailbox>) -> Result<OwnedFd, Errno> {
         let mut state = self.state.lock();
         let is_known = mailbox.watch.get().is_some();
@@ -418,7 +420,7 @@ impl Link {
         if !is_known {
             state.watchers.retain(|mailbox| mailbox.strong_count() > 0);
             state.watchers.push(Arc::downgrade(mailbox));
-            // If a socket is already registered, the call fails without effect.
+            // If a socket is already registered, the call fails and changes nothing.
             state.each_watch(|epoll, socket, data, flags| {
                 let _ = epoll::add(epoll, socket, data, flags);
             });
@@ -434,14 +436,14 @@ impl Drop for Link {
     fn drop(&mut self) {
         let mut state = self.state.lock();
         let Some(connection) = &mut state.connection else { return };
-        // If a request is unanswered, it is a flush of the session on the common link, and no owner waits for this flush. The disconnect
-        // command informs the server that no request follows.
+        // The only request that can still be unanswered here is a flush of the session, which has no owner. The disconnect command informs
+        // the server that no further request follows.
         connection.push(Request::without_data(Command::Disconnect), Tag::of(None));
         let _ = connection.send();
     }
 }
 
-/// Returns a request to its owner. The owner is not signalled if the mailbox belongs to the caller.
+/// Puts the completion of a request into its owner's mailbox. Signals the owner, except if the mailbox belongs to the caller.
 pub(super) fn complete(
     request: Request,
     tag: Tag,
@@ -459,7 +461,7 @@ pub(super) fn complete(
     }
 }
 
-/// Waits until one of the sockets or the event is ready. If no socket is given, returns immediately.
+/// Waits until one of the sockets or the event is ready. If there is no socket, returns immediately.
 pub(super) fn wait_for(sockets: &[Option<(Arc<Socket>, bool)>], event: Option<&OwnedFd>) {
     let mut all = SmallVec::<[PollFd<'_>; 3]>::new();
     for (socket, unsent) in sockets.iter().flatten() {

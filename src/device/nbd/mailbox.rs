@@ -22,7 +22,7 @@ pub(super) struct Mailbox {
     /// The eventfd that other threads signal.
     pub(super) event: OwnedFd,
     is_signalled: AtomicBool,
-    /// The number of requests of this queue that the common link carries out instead of the queue's link.
+    /// The number of this queue's requests that the common link carries out instead of the queue's own link.
     pub(super) away: AtomicUsize,
     /// The descriptors of a queue in an event loop.
     pub(super) watch: OnceLock<Watch>,
@@ -33,7 +33,7 @@ pub(super) struct Mailbox {
 pub(super) struct Watch {
     /// The epoll instance that contains the socket, the eventfd and the timer.
     pub(super) epoll: OwnedFd,
-    /// A timer for the check of time-outs, because a server that does not answer causes no event.
+    /// A timer that wakes the event loop, so that it checks the time-outs. A server that does not answer causes no event.
     timer: OwnedFd,
     ticks: AtomicBool,
 }
@@ -64,8 +64,8 @@ impl Mailbox {
 
     pub(super) fn signal(&self) {
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
-        // The flag is set after the write. If a reader calls `clear` between the two steps, the eventfd stays readable, so no signal is
-        // lost.
+        // The flag is set after the write to the eventfd. If a reader calls `clear` between these two steps, the eventfd stays readable, so
+        // no signal is lost.
         self.is_signalled.store(true, Ordering::Release);
     }
 
@@ -90,7 +90,7 @@ impl Mailbox {
 }
 
 impl Watch {
-    /// Turns the periodic wake-up of the event loop on or off. It is on while requests are in flight, so that the loop checks the
+    /// Turns the periodic wake-up of the event loop on or off. The wake-up is on while requests are in flight, so that the loop checks the
     /// time-outs.
     pub(super) fn tick(&self, ticks: bool) {
         let ticked = self.ticks.swap(ticks, Ordering::Relaxed);

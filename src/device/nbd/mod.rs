@@ -1,14 +1,14 @@
-//! An export of an NBD server as a device: a volume on Ceph, S3, iSCSI, or any other storage that a server provides.
+//! An export of an NBD server as a device. The server may store the export on Ceph, S3, iSCSI or any other storage.
 //!
-//! Each queue has a separate connection if the server permits several connections (`CAN_MULTI_CONN`), because a flush over one connection
-//! then covers the writes of all connections. Otherwise all queues share one connection, because a flush covers only the writes of its own
+//! If the server permits several connections (`CAN_MULTI_CONN`), each queue has a separate connection, because a flush over one connection
+//! then covers the writes of all connections. Otherwise a flush covers only the writes of its own connection, so all queues share one
 //! connection.
 //!
 //! `connection` implements the protocol: it keeps many requests in flight, and checks each reply. `link` and `recovery` handle lost
-//! connections, and send requests again. The connections of a session have generations, which are numbered. A reply over a connection of an
+//! connections, and send requests again. Each connection of a session belongs to a numbered generation. A reply over a connection of an
 //! older generation is ignored. So data that are sent again cannot overwrite newer data that were already acknowledged. A thread also
-//! receives replies for the other threads of its link; an eventfd wakes the owner of a reply. Before anything is written over a new
-//! connection, the volume's [`Fence`] (the MMP block of ext4) checks whether the volume still owns the device.
+//! receives the replies to other threads of its link, and signals their eventfds. Before anything is written over a new connection, the
+//! volume's [`Fence`] (the MMP block of ext4) checks whether the volume still owns the device.
 
 mod address;
 mod connection;
@@ -53,7 +53,7 @@ use crate::units::DevOffset;
 
 /// The largest request in bytes. A larger request would delay the requests after it.
 const MAX_REQUEST: u32 = 1 << 20;
-/// The smallest unit of requests: file systems have no smaller unit.
+/// The smallest unit of requests. No file system has a smaller unit.
 const SECTOR: u32 = 512;
 
 /// An export of an NBD server.
@@ -61,7 +61,7 @@ pub struct Nbd {
     session: Arc<Session>,
     /// The common link, for all calls of [`Device`]. If the server permits only one connection, all queues use this link too.
     link: Arc<Link>,
-    /// Idle clients of the common link, for calls.
+    /// Clients of the common link that no call uses at the moment.
     idle: Mutex<Vec<Client>>,
     known: Mutex<Known>,
     window: Window,
@@ -69,12 +69,12 @@ pub struct Nbd {
     is_writable: bool,
 }
 
-/// The server's last answer to a request for the status of blocks.
+/// The server's last answer to a request for block status.
 struct Known {
     extents: Vec<Extent>,
     /// The session's generation at the time of the request. In a later generation another server may serve the export.
     generation: u64,
-    /// The number of bytes that the next request covers. The server computes all extents in this range.
+    /// The number of bytes that the next request for block status covers. The server computes the extents of this whole range.
     range: u64,
 }
 
@@ -84,7 +84,7 @@ impl Default for Known {
     }
 }
 
-/// The first range at or after a position that contains data, according to these extents.
+/// The first range of data at or after a position, according to these extents.
 fn data_of(extents: &[Extent], at: DevOffset) -> Range<DevOffset> {
     let rest = extents.iter().skip_while(|extent| extent.range.end <= at.0);
     let mut data = rest.skip_while(|extent| extent.is_zeros);
@@ -103,7 +103,7 @@ impl fmt::Debug for Nbd {
 }
 
 impl Export {
-    /// The unit of requests.
+    /// The unit of requests in bytes.
     fn unit(&self) -> u32 {
         self.blocks.minimum.max(SECTOR)
     }
@@ -127,12 +127,12 @@ impl Export {
             max_transfer: self.max_request() as u32,
             fua: self.has(ExportFlags::SEND_FUA),
             through_flushes: match self.has(ExportFlags::SEND_FLUSH) {
-                // The server may flush for a write-through request without reporting a failure of this flush.
+                // The server may flush for a write-through request, and may not report it if this flush fails.
                 true => ThroughFlushes::Always,
                 false => ThroughFlushes::Never,
             },
             volatile_cache: self.has(ExportFlags::SEND_FLUSH),
-            // The kernel copies the data of a write before it sends them, so the memory may change.
+            // The kernel copies the data of a write before it sends them, so the program may change the memory during the write.
             stable_writes: false,
             nowait: true,
             poll: false,
@@ -161,7 +161,7 @@ impl Nbd {
             let what = "the server has no flush command, so written data may not be durable: with ?flush=none in the address, each completed write counts as durable";
             return refused(ErrorKind::Unsupported, what);
         }
-        // If the last unit of an export is shorter, it can be read but not written.
+        // If the last unit of an export is shorter than the others, it can be read but not written.
         let unit = if write { export.unit() } else { export.blocks.minimum.max(1) };
         let size = export.size / u64::from(unit) * u64::from(unit);
         let link = Arc::new(Link::over(&session, socket));
@@ -195,7 +195,7 @@ impl Nbd {
         Ok(self)
     }
 
-    /// Notes for the user, one line each.
+    /// The notices for the user, one line each.
     #[must_use]
     pub fn notices(&self) -> Vec<String> {
         let mut notices = Vec::new();
@@ -223,7 +223,7 @@ impl Nbd {
         client.map_err(|errno| Error::io(errno, "create a queue").at(&self.session.address))
     }
 
-    /// Runs a call on a client of the common link.
+    /// Runs a call on an idle client of the common link.
     fn call<T>(
         &self,
         what: impl fmt::Display,
@@ -301,7 +301,8 @@ impl Device for Nbd {
                 Err(_) => Ok(None),
             }
         };
-        // A device that is open for writing requests one extent at a time, because its writes would soon invalidate a longer answer.
+        // If the device is open for writing, only one extent is requested, because the device's own writes would soon invalidate a longer
+        // answer.
         if self.is_writable {
             let first = ask(u64::MAX, true)?;
             return Ok(first.map_or(at..end, |extents| data_of(&extents, at)));
@@ -316,10 +317,10 @@ impl Device for Nbd {
             }
             known.range
         };
-        // The lock is not held during the request, because the stored answer may be sufficient for other threads.
+        // The lock is not held during the request, because other threads may find their range in the stored answer.
         let Some(extents) = ask(range, false)? else { return Ok(at..end) };
         let data = data_of(&extents, at);
-        // The next request gets a range whose answer has about as many extents as can be stored.
+        // The range of the next request is chosen so that the answer has about as many extents as can be stored.
         let covered = extents.last().map_or(0, |extent| extent.range.end - at.0);
         let range = if extents.len() >= MAX_EXTENTS {
             covered
@@ -342,7 +343,7 @@ impl Device for Nbd {
     fn queue_within(&self, options: &QueueOptions, _: InRange) -> Result<AnyQueue> {
         let own = self.session.export.has(ExportFlags::CAN_MULTI_CONN);
         let own = own.then(|| Link::new(&self.link)).and_then(Result::ok).map(Arc::new);
-        // If a separate connection fails, because the server limits its clients or is briefly unreachable, the queue uses the common link.
+        // If the separate connection fails, the queue uses the common link. The server may limit its clients or may be briefly unreachable.
         let link = own.unwrap_or_else(|| Arc::clone(&self.link));
         Ok(AnyQueue::other(self.client(&link, options.slots())?))
     }

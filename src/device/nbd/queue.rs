@@ -1,4 +1,4 @@
-//! One thread's requests to an export.
+//! The requests of one thread to an export.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -15,22 +15,22 @@ use crate::device::{DeviceQueue, Drained, LentPart};
 use crate::error::Errno;
 use crate::units::DevOffset;
 
-/// The largest numbers of bytes in one request to write zeros. `FAST_ZEROS` is the limit for a server with a fast method. `SLOW_ZEROS` is
-/// so small that any other server can write the zeros well within the time-out.
+/// The largest number of bytes in one request to write zeros. `FAST_ZEROS` applies to a server with a fast method. `SLOW_ZEROS` applies to
+/// any other server, and is small enough that the server can write the zeros within the time-out.
 const FAST_ZEROS: u64 = 1 << 30;
 const SLOW_ZEROS: u64 = 8 << 20;
 
-/// The largest number of extents of an answer that are stored.
+/// The largest number of extents that are stored from one answer.
 pub(super) const MAX_EXTENTS: usize = 1024;
 
-/// A range whose status a server has reported.
+/// A range of the export, with the status that the server has reported.
 #[derive(Clone, Debug)]
 pub(super) struct Extent {
     pub(super) range: Range<u64>,
     pub(super) is_zeros: bool,
 }
 
-/// The part of the export that is used, in bytes.
+/// The part of the export that is in use, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
     pub(super) base: u64,
@@ -42,9 +42,9 @@ pub(super) struct Window {
 /// A client of a link. A link may have several clients.
 pub(super) struct Client {
     link: Arc<Link>,
-    /// The mailbox of queued requests.
+    /// The mailbox for the completions of queued requests.
     mailbox: Arc<Mailbox>,
-    /// The mailbox of the requests of calls, which wait for the completion.
+    /// The mailbox for the completions of calls, each of which waits for its completion.
     at_once: Arc<Mailbox>,
     window: Window,
     unit: u64,
@@ -53,7 +53,7 @@ pub(super) struct Client {
     is_writable: bool,
     depth: usize,
     in_flight: usize,
-    /// The buffer for the data of calls. The memory of a caller is only borrowed, and the link must own a request's memory.
+    /// The buffer for the data of calls. A call only borrows the caller's memory, but the link must own the memory of a request.
     scratch: Option<Buffer>,
 }
 
@@ -100,8 +100,8 @@ impl Client {
             BioOp::Read => Command::Read,
             BioOp::Write => Command::Write,
         };
-        // The last unit of a part may extend into the next part; a read may include this whole unit. The last unit of an export may be
-        // shorter; a read may end at the end of the export.
+        // A request must consist of whole units in the part in use. Two exceptions apply to reads. If the part in use ends within a unit, a
+        // read may include this whole unit. If the export ends within a unit, a read may end at the end of the export.
         let end = match command {
             Command::Write => end.filter(|end| *end <= self.window.size),
             _ => end,
@@ -145,7 +145,7 @@ impl Client {
         }
     }
 
-    /// Carries out an operation on borrowed memory through the client's own buffer.
+    /// Carries out an operation on borrowed memory. The data are copied through the client's own buffer.
     fn transfer(
         &mut self,
         op: BioOp,
@@ -218,15 +218,15 @@ impl Client {
         if fua && many { self.flush_now(Dev::OWN) } else { Ok(()) }
     }
 
-    /// Contiguous extents from a position on: at least one extent, and at most `len` bytes in total. If `one` is set, the server reports
-    /// only the first extent.
+    /// The extents of the range from a position on: at least one extent, at most `len` bytes in total, without gaps. If `one` is set, the
+    /// server reports only the first extent.
     pub(super) fn status(
         &mut self,
         at: DevOffset,
         len: u64,
         one: bool,
     ) -> Result<Vec<Extent>, Errno> {
-        // A request covers whole units, and its length has only 32 bits.
+        // A request must consist of whole units, and its length field has only 32 bits.
         let from = at.0 / self.unit * self.unit;
         let end = (at.0 + len).next_multiple_of(self.unit);
         let count = end.min(self.window.whole - self.window.base) - from;
@@ -267,7 +267,7 @@ impl Client {
         let (start, end) = (at.0.next_multiple_of(self.unit), (at.0 + len) / self.unit * self.unit);
         let mut from = start;
         while from < end {
-            // A request's length has only 32 bits, and must be a multiple of the unit.
+            // A request must consist of whole units, and its length field has only 32 bits.
             let count = (end - from).min(1 << 30);
             let (at, len) = (self.window.base + from, count as u32);
             self.call(Request { at, len, ..Request::without_data(Command::Trim) }).1?;
@@ -276,8 +276,8 @@ impl Client {
         Ok(())
     }
 
-    /// Zeroes a range. The zeros are durable when this function returns. A restarted server may lose zeros that are not durable, and the
-    /// session keeps no copy of them to send again.
+    /// Zeroes a range. The zeros are durable when this function returns. This is necessary because the session stores no copy of zeros: if
+    /// they were not durable, a server that restarts could lose them.
     pub(super) fn write_zeroes(&mut self, at: DevOffset, len: u64) -> Result<(), Errno> {
         if !self.is_writable {
             return Err(Errno::EBADF);
@@ -303,7 +303,7 @@ impl Client {
             match self.call(Request { at, flags, len: count as u32, ..nothing }).1 {
                 Ok(()) => from += count,
                 Err(Errno::EOPNOTSUPP | Errno::EINVAL | Errno::EOVERFLOW) if fast != 0 => fast = 0,
-                // The server refuses the request. With EOPNOTSUPP, the caller writes the zeros itself.
+                // The server refuses the request. After EOPNOTSUPP, the caller writes the zeros itself.
                 Err(Errno::EINVAL | Errno::EOVERFLOW) => return Err(Errno::EOPNOTSUPP),
                 Err(errno) => return Err(errno),
             }
@@ -326,7 +326,7 @@ impl DeviceQueue for Client {
         if len == 0 {
             return Ok(0);
         }
-        // A read that ends inside a block of the server reads the whole block.
+        // If a read ends within a block of the server, the whole block is read.
         let is_cut = len < buf.len();
         let whole = if is_cut { len.next_multiple_of(self.unit as usize) } else { len };
         let read = self.transfer(BioOp::Read, whole, at, flags, |_| ())?;
@@ -438,7 +438,7 @@ impl Drop for Client {
 }
 
 impl Attached {
-    /// The attachment of a request that a call waits for.
+    /// The attachment of a request for which a call waits.
     pub(super) fn of_call() -> Self {
         let end = BioEnd::Part { request: 0, part: 0 };
         let (memory, at) = (Memory::Vectored(Vec::new()), DevOffset(0));

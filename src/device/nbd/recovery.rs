@@ -1,4 +1,4 @@
-//! The recovery of a link from a lost connection, and from a server that does not answer.
+//! Replaces the lost connection of a link, and handles a server that does not answer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,30 +16,31 @@ use super::wire::{Command, ExportFlags, FUA};
 use crate::bio::{Buffer, Memory};
 use crate::error::{Errno, Error};
 
-/// The length of each write that sends kept data again, and the largest number of these writes in flight.
+/// Stored data are sent again in writes of this length. The second constant is the largest number of these writes in flight.
 const AGAIN: usize = 256 << 10;
 const AGAIN_AT_ONCE: usize = 16;
-/// The first pause between two attempts to connect, and the longest.
+/// The shortest and the longest pause between two attempts to connect.
 const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_secs(1)];
-/// A request counts as passed over after this number of later answers, or after 16 answers for each request in flight, whichever number is
-/// larger.
+/// A request counts as passed over after this number of later requests were answered. If more than 64 requests are in flight, the number is
+/// 16 for each of them instead.
 const PASSED_OVER: u64 = 1024;
-/// The time that a request may take while the server answers few other requests, in units of the time-out.
+/// The longest duration of a request, in units of the time-out. It applies if the server answers only few other requests.
 const SLOWEST: u32 = 10;
 /// The interval between checks of the ages of all requests.
 const LOOK: Duration = Duration::from_secs(1);
 
 impl Link {
-    /// Handles a server that does not answer. After half of the time-out, the link reconnects, because another connection may get an
-    /// answer. But a server that is only slow could carry out writes of an old connection later, and overwrite newer acknowledged data. So
-    /// as long as writes are unanswered, their connections are kept, and after the full time-out the session ends. A connection with an
-    /// unanswered flush is kept too, because a flush may take long, and would begin again over another connection. Returns whether the
-    /// caller must check again immediately.
+    /// Handles a server that does not answer. The link reconnects after half of the time-out, because another connection may get an answer.
+    /// But if a write is unanswered, a slow server could carry it out later over the old connection, and overwrite newer acknowledged data.
+    /// So the link keeps a connection with unanswered writes, and ends the session after the full time-out. It also keeps a connection with
+    /// an unanswered flush, because a flush may take long, and would start again from its beginning over another connection. Returns
+    /// whether the caller must check again immediately.
     pub(super) fn bear_silence(&self, state: &mut State) -> bool {
         let timeout = self.session.address.timeout;
         let (silence, why) = (state.heard.elapsed(), "the server does not answer");
         let own = state.connection.as_ref().is_some_and(Connection::has_changes);
-        // If the common link gives up its connection, all other connections are given up too. So their unanswered changes count here.
+        // If the common link gives up its connection, all other connections of the session are given up too. So the unanswered changes of
+        // all links count here.
         let others = self.common.is_none() && self.session.changes.load(Ordering::Acquire) > 0;
         let changes = own || others;
         if silence < if changes { timeout } else { timeout / 2 } {
@@ -56,8 +57,8 @@ impl Link {
     }
 
     /// Ends the session if the server passes over a request. A request is passed over in two cases: it is older than the time-out and many
-    /// later requests were answered, or it is older than [`SLOWEST`] time-outs. A slow connection alone is not a reason, because few later
-    /// requests are then answered before an older request.
+    /// later requests were answered, or it is older than [`SLOWEST`] time-outs. A slow connection alone does not end the session, because
+    /// the server then answers only few later requests.
     pub(super) fn look(&self, state: &mut State) {
         if state.heard.duration_since(state.looked) < LOOK {
             return;
@@ -76,18 +77,18 @@ impl Link {
         }
     }
 
-    /// Gives up all connections, and reconnects.
+    /// Gives up all connections, then reconnects.
     #[cold]
     pub(super) fn recover(&self, state: &mut State, why: Option<&dyn fmt::Display>) {
         self.lose(state.generation, why);
         self.reconnect(state);
     }
 
-    /// Reconnects, and sends kept data and unanswered requests again. After the time-out the session ends.
+    /// Reconnects, and sends stored data and unanswered requests again. The session ends if this takes longer than the time-out.
     #[cold]
     fn reconnect(&self, state: &mut State) {
         let Some(connection) = state.connection.take() else { return };
-        // The shutdown stops the pump of a connection with TLS: the pump sends no more bytes.
+        // The shutdown stops the pump of a TLS connection: the pump sends no more bytes.
         connection.stream().shutdown();
         let mut unanswered = connection.into_unanswered();
         unanswered.extend(self.take_held(state));
@@ -98,8 +99,8 @@ impl Link {
             if let Some(errno) = self.session.shared.lock().ended {
                 break Err(errno);
             }
-            // Each connection may be closed by the server because of the same request, which would then be repeated for ever. So the
-            // time-out is checked here too.
+            // A request may make the server close every connection. The request would then be sent again and again, so the time-out is also
+            // checked here.
             if Instant::now() >= deadline {
                 break Err(ETIMEDOUT);
             }
@@ -138,13 +139,13 @@ impl Link {
         }
     }
 
-    /// Records that a connection of this generation is lost. All other connections of this generation are given up too.
+    /// Records that a connection of this generation is lost. Gives up all other connections of this generation too.
     fn lose(&self, generation: u64, why: Option<&dyn fmt::Display>) {
         let mut shared = self.session.shared.lock();
         if generation == shared.generation {
             shared.generation += 1;
             self.session.generation.store(shared.generation, Ordering::Release);
-            // A server that shuts down in an orderly way waits until all of its clients have disconnected, including the clients of idle
+            // A server that shuts down in an orderly way waits until all of its clients have disconnected, even the clients of idle
             // threads.
             for socket in shared.sockets.drain(..).filter_map(|socket| socket.upgrade()) {
                 socket.shutdown();
@@ -155,8 +156,8 @@ impl Link {
         }
     }
 
-    /// The errno of a failed attempt to connect, and whether further attempts are useless. An error of the server is no reason to stop,
-    /// because a server that is starting may return any error.
+    /// The errno of a failed attempt to connect, and whether more attempts are useless. An error that the server reports does not make them
+    /// useless, because a server that is still starting may return any error.
     fn failed(&self, error: &Error) -> (Errno, bool) {
         let mut shared = self.session.shared.lock();
         if shared.ended.is_none() {
@@ -165,7 +166,7 @@ impl Link {
         (shared.ended.unwrap_or_else(|| error.errno()), shared.ended.is_some())
     }
 
-    /// One attempt of the common link to connect and to send kept data again. The error contains whether further attempts are useless.
+    /// Makes one attempt to connect the common link and to send stored data again. The error states whether more attempts are useless.
     fn restore(&self, until: Instant, deadline: Instant) -> Result<Joined, (Errno, bool)> {
         let connected = self.session.connect(until);
         let mut connection = connected.map_err(|error| self.failed(&error))?;
@@ -182,8 +183,8 @@ impl Link {
 }
 
 impl Link {
-    /// Checks that this node still owns the device, before anything is written. Another node may have taken the device over while the
-    /// connection was lost.
+    /// Checks that this node (computer) still owns the device, before anything is written. Another node may have started to use the device
+    /// while the connection was lost.
     fn confirm(
         &self,
         connection: &mut Connection<Arc<Socket>, Tag>,
@@ -226,7 +227,7 @@ fn answer(
         let sent = connection.send().and_then(|()| connection.receive(true));
         sent.map_err(|_| (Errno::EIO, false))?;
         if let Some(Answered { request, result, .. }) = connection.pop() {
-            // If a flush was lost, the session must end, even if the flush belongs to this request.
+            // If a flush fails, data may be lost. So the session must end, even if the flush is a part of this request.
             return result.map(|()| request.memory).map_err(|errno| (errno, flushes));
         }
         if Instant::now() >= deadline {
@@ -235,7 +236,7 @@ fn answer(
     }
 }
 
-/// Sends kept data to a server that may have lost them.
+/// Sends stored data to a server that may have lost them.
 fn restore(
     connection: &mut Connection<Arc<Socket>, Tag>,
     retained: &Retained,

@@ -1,4 +1,4 @@
-//! Written data that no flush covers yet. A server that restarts may have lost these data, so they are sent again after a
+//! Stores written data that no flush covers yet. A server that restarts may have lost these data, so the link sends them again after a
 //! reconnection.
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ pub(super) struct Retained {
 #[derive(Debug)]
 struct Piece {
     data: Vec<u8>,
-    /// The number of flushes that had been sent when the write was answered. Only later flushes cover the write.
+    /// The number of flushes that had been sent when the write was answered. Only a flush with a larger number covers the write.
     after: u64,
 }
 
@@ -38,7 +38,7 @@ impl Retained {
     /// Removes the data of a range, because durable data have replaced them or the range was discarded.
     pub(super) fn forget(&mut self, at: u64, len: u64) {
         let end = at.saturating_add(len);
-        // Pieces that begin before the end of the range may overlap it. They are examined from the last to the first.
+        // Pieces that begin before the end of the range may overlap it. The loop examines them from the last to the first.
         while let Some((&start, piece)) = self.pieces.range(..end).next_back() {
             let stop = start + piece.data.len() as u64;
             if stop <= at {
@@ -52,7 +52,7 @@ impl Retained {
             }
             if start < at {
                 data.truncate((at - start) as usize);
-                // The vector is shrunk, because `bytes` counts only the length of the data and not the capacity.
+                // The vector's capacity is reduced to its length, because `bytes` counts only the length.
                 data.shrink_to_fit();
                 self.insert(start, data, after);
             }
@@ -64,7 +64,7 @@ impl Retained {
         self.pieces.insert(at, Piece { data, after });
     }
 
-    /// The number of the newest flush.
+    /// The number of the flush that was sent last.
     pub(super) fn begun(&self) -> u64 {
         self.flushes
     }
@@ -81,7 +81,7 @@ impl Retained {
         self.bytes = self.pieces.values().map(|piece| piece.data.len()).sum();
     }
 
-    /// All pieces, in parts of at most `max` bytes.
+    /// Returns all pieces, divided into parts of at most `max` bytes.
     pub(super) fn parts(&self, max: usize) -> impl Iterator<Item = (u64, &[u8])> {
         self.pieces.iter().flat_map(move |(at, piece)| {
             piece.data.chunks(max).scan(*at, |at, part| {
@@ -98,8 +98,8 @@ mod tests {
     use super::*;
     use crate::bio::Buffer;
 
-    /// The stored data are those that no flush covers, and the newest of each range. The expected data come from a model that stores a byte
-    /// and the number of a flush for each position.
+    /// The stored data are the newest data of each range, except data that a flush covers. The expected data come from a model that stores,
+    /// for each position, a byte and the number of a flush.
     #[test]
     fn the_newest_data_of_each_range_are_kept() {
         let mut seed = 0x2545_F491_4F6C_DD1D_u64;
@@ -142,7 +142,7 @@ mod tests {
         }
     }
 
-    /// If newer data replace stored data, the memory of the older data is freed.
+    /// When newer data replace stored data, the memory of the older data is freed.
     #[test]
     fn kept_writes_take_no_more_memory_than_is_counted() {
         let mut kept = Retained::default();

@@ -23,9 +23,9 @@ pub(super) const ATTEMPT: Duration = Duration::from_secs(10);
 pub(super) struct Session {
     pub(super) address: Address,
     pub(super) export: Export,
-    /// A copy of the generation in [`Shared`].
+    /// A copy of the field `generation` of [`Shared`].
     pub(super) generation: AtomicU64,
-    /// The number of unanswered requests of all links that change the export.
+    /// The number of unanswered requests, over all links, that change the export.
     pub(super) changes: AtomicUsize,
     pub(super) shared: Mutex<Shared>,
     pub(super) fence: Mutex<Option<Fenced>>,
@@ -41,21 +41,22 @@ pub(super) struct Fenced {
 
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// The number of times that connections were lost. Replies over connections of older generations are ignored.
+    /// The generation of the connections: the number of times that connections were lost. Replies over connections of older generations are
+    /// ignored.
     pub(super) generation: u64,
     pub(super) retained: Retained,
     /// The sockets of this generation.
     pub(super) sockets: Vec<Weak<Socket>>,
     /// Whether a flush of the session is in flight.
     pub(super) flushing: bool,
-    /// The error that ended the session. The session cannot continue after this error, so no request is retried.
+    /// The error that ended the session. After this error no request is retried.
     pub(super) ended: Option<Errno>,
-    /// The reason for the last lost connection or the last failed attempt to connect, for the user.
+    /// The reason for the last lost connection or failed attempt to connect. It is shown to the user.
     pub(super) why: Option<String>,
 }
 
 impl Shared {
-    /// Adds a socket of this generation.
+    /// Adds a socket to this generation.
     pub(super) fn add(&mut self, socket: &Arc<Socket>) {
         self.sockets.retain(|socket| socket.strong_count() > 0);
         self.sockets.push(Arc::downgrade(socket));
@@ -94,7 +95,7 @@ impl Session {
         Ok((Arc::new(session), socket))
     }
 
-    /// Connects again to the same export. If the export has changed, the session ends.
+    /// Reconnects to the same export. If the export has changed, the session ends.
     pub(super) fn connect<T>(&self, until: Instant) -> Result<Connection<Arc<Socket>, T>> {
         let (socket, export) = connect(&self.address, until)?;
         let still = self.still(&export).inspect_err(|error| {
@@ -109,7 +110,7 @@ impl Session {
     fn still<'a>(&self, export: &'a Export) -> Result<&'a Export> {
         let needed = self.export.flags & ExportFlags::ABILITIES;
         let refused = export.flags & ExportFlags::READ_ONLY & !self.export.flags;
-        // If the export has grown, the old size stays in use.
+        // If the export has grown, the session continues with the old size.
         if export.size < self.export.size {
             let sizes = format!("{} instead of {} bytes", export.size, self.export.size);
             return Err(Error::invalid(format!("the export has changed: it has {sizes}")));
@@ -126,7 +127,7 @@ impl Session {
         Ok(export)
     }
 
-    /// The reason for the end of the session.
+    /// The reason why the session ended.
     pub(super) fn end(&self) -> Option<String> {
         let shared = self.shared.lock();
         shared.ended.and_then(|_| shared.why.clone())
@@ -139,7 +140,7 @@ impl Session {
 }
 
 fn connect(address: &Address, until: Instant) -> Result<(Socket, Export)> {
-    // The certificates are read for each connection, because they may be renewed during a session.
+    // The certificates are read again for each connection, because they may be renewed during a session.
     let tls = address.tls.as_ref().map(|tls| Client::new(tls, &address.server)).transpose()?;
     let socket = Socket::connect(&address.server, until).map_err(|error| {
         let errno = error.raw_os_error().map_or(Errno::EIO, Errno);
@@ -149,7 +150,7 @@ fn connect(address: &Address, until: Instant) -> Result<(Socket, Export)> {
         };
         match error.raw_os_error() {
             Some(_) => Error::io(errno, place),
-            // If the name look-up has failed, the error contains its own text.
+            // If the name look-up has failed, the error already has a text for the user.
             None => Error::new(ErrorKind::Io(errno), format!("{place}: {error}")),
         }
     })?;

@@ -17,11 +17,11 @@ use rustix::net::{
 
 use super::Server;
 
-/// The time for which one call waits before its caller checks the time-out.
+/// The longest time that one call waits. Its caller then checks the time-out.
 const TICK: Duration = Duration::from_millis(500);
 /// The size of a socket's buffer for unsent data. A larger buffer means fewer calls for a large request.
 const SEND_BUFFER: usize = 1 << 20;
-/// The time that the last messages of a TLS connection may take after the drop of the connection.
+/// After a TLS connection is dropped, its last messages may be sent for this time.
 pub(super) const LINGER: Duration = Duration::from_millis(500);
 
 /// A connected stream of bytes.
@@ -29,7 +29,7 @@ pub(super) trait Stream {
     /// Sends without waiting. Returns the number of bytes that the socket accepted.
     fn send(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize>;
 
-    /// Receives bytes. The result 0 means the end of the stream. With `wait` the call waits a short time for the first byte.
+    /// Receives bytes. The result 0 means the end of the stream. If `wait` is set, the call waits a short time for the first byte.
     ///
     /// # Errors
     /// `WouldBlock` if there are no bytes.
@@ -43,7 +43,7 @@ pub(super) struct Socket {
     pump: Option<Arc<Ending>>,
 }
 
-/// The state by which the user of a connection with TLS and the pump report the connection's end to each other.
+/// The state through which the pump and the user of a TLS connection inform each other that the connection has ended.
 #[derive(Debug, Default)]
 pub(super) struct Ending {
     /// Whether the user has given up the connection. If so, the pump sends no more bytes.
@@ -66,12 +66,12 @@ impl Socket {
     pub(super) fn of(fd: OwnedFd, pump: Option<Arc<Ending>>) -> io::Result<Self> {
         set_socket_timeout(&fd, Timeout::Recv, Some(TICK))?;
         set_socket_timeout(&fd, Timeout::Send, Some(TICK))?;
-        // An error is ignored, because the size is only a hint, which the system may limit.
+        // An error is ignored, because the size is only a hint, and the system may limit it.
         let _ = set_socket_send_buffer_size(&fd, SEND_BUFFER);
         Ok(Self { fd, pump })
     }
 
-    /// Sends all bytes. Waits until the time `until` at most.
+    /// Sends all bytes. Waits at most until the time `until`.
     pub(super) fn send_all(&self, mut bytes: &[u8], until: Instant) -> io::Result<()> {
         while !bytes.is_empty() {
             in_time(until)?;
@@ -97,8 +97,8 @@ impl Socket {
         let _ = shutdown(&self.fd, Shutdown::Both);
     }
 
-    /// The result of a call on the socket. The pump's error replaces this result if the call has failed, or if a call that `receives` has
-    /// reached the end of the stream.
+    /// Returns the result of a call on the socket, or the pump's error in its place. The pump's error is returned if the call has failed,
+    /// or if `receives` is set and the stream has ended.
     fn explained(&self, result: io::Result<usize>, receives: bool) -> io::Result<usize> {
         let has_ended = match &result {
             Ok(count) => receives && *count == 0,
@@ -110,10 +110,10 @@ impl Socket {
         }
     }
 
-    /// Fills the buffer. Waits until the time `until` at most.
+    /// Fills the buffer. Waits at most until the time `until`.
     pub(super) fn receive_all(&self, mut bytes: &mut [u8], until: Instant) -> io::Result<()> {
         while !bytes.is_empty() {
-            // A server may send single bytes at long intervals, so each call checks the time.
+            // A server may send single bytes at long intervals, so the time is checked before each call.
             in_time(until)?;
             match self.receive(&mut [IoSliceMut::new(bytes)], true) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -131,7 +131,7 @@ impl Drop for Socket {
         if pump.is_given_up.load(Ordering::Relaxed) {
             return;
         }
-        // The end of the program would also end the pump. So the drop waits a short time until the pump has sent the remaining bytes.
+        // If the program ends, the pump ends too. So the drop waits a short time until the pump has sent the remaining bytes.
         let _ = shutdown(&self.fd, Shutdown::Write);
         let time = Timespec { tv_sec: 0, tv_nsec: LINGER.subsec_nanos().into() };
         let _ = poll(&mut [PollFd::new(&self.fd, PollFlags::empty())], Some(&time));
@@ -172,7 +172,7 @@ fn in_time(until: Instant) -> io::Result<()> {
     if Instant::now() < until { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) }
 }
 
-/// `Some` if the call must be repeated after this error.
+/// Returns `Some` if the call must be repeated after this error.
 fn go_on(error: io::ErrorKind) -> Option<()> {
     matches!(error, io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock).then_some(())
 }
@@ -183,7 +183,7 @@ fn tcp(host: &str, port: u16, until: Instant) -> io::Result<OwnedFd> {
         let left = until.saturating_duration_since(Instant::now()).max(TICK);
         match TcpStream::connect_timeout(&address, left) {
             Ok(stream) => {
-                // TCP_NODELAY: a request is sent immediately, and not delayed until further requests fill the packet.
+                // With TCP_NODELAY the kernel sends a request immediately, and does not wait until further requests fill the packet.
                 stream.set_nodelay(true)?;
                 return Ok(stream.into());
             }

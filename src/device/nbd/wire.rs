@@ -2,9 +2,9 @@
 
 use crate::error::Errno;
 
-/// The first eight bytes from a server.
+/// The first eight bytes that a server sends.
 pub(super) const SERVER_MAGIC: u64 = u64::from_be_bytes(*b"NBDMAGIC");
-/// The next eight bytes from a server with newstyle negotiation; also the first eight bytes of each option.
+/// The next eight bytes that a server with newstyle negotiation sends. Each option also begins with these bytes.
 pub(super) const OPTION_MAGIC: u64 = u64::from_be_bytes(*b"IHAVEOPT");
 /// The first eight bytes of a reply to an option.
 pub(super) const OPTION_REPLY_MAGIC: u64 = 0x0003_E889_0455_65A9;
@@ -28,7 +28,7 @@ pub(super) mod option_reply {
     pub(crate) const ACK: u32 = 1;
     pub(crate) const INFO: u32 = 3;
     pub(crate) const META_CONTEXT: u32 = 4;
-    /// The bit that is set in the types of all errors.
+    /// The bit that is set in the types of all error replies.
     pub(crate) const ERROR: u32 = 1 << 31;
     pub(crate) const UNSUPPORTED: u32 = ERROR + 1;
     pub(crate) const POLICY: u32 = ERROR + 2;
@@ -43,9 +43,9 @@ pub(super) mod option_reply {
 pub(super) const INFO_EXPORT: u16 = 0;
 pub(super) const INFO_BLOCK_SIZE: u16 = 3;
 
-/// The metadata context that describes which ranges of an export contain data, and which read as zeros.
+/// The metadata context that reports which ranges of an export contain data, and which are zeros.
 pub(super) const ALLOCATION: &str = "base:allocation";
-/// The bit of the context `base:allocation` for a range that reads as zeros.
+/// The bit of the context `base:allocation` for a range of zeros.
 pub(super) const READS_AS_ZEROS: u64 = 1 << 1;
 
 bitflags::bitflags! {
@@ -60,7 +60,7 @@ bitflags::bitflags! {
         const SEND_WRITE_ZEROES = 1 << 6;
         const CAN_MULTI_CONN = 1 << 8;
         const SEND_FAST_ZERO = 1 << 11;
-        /// The abilities that an export must still have after a reconnection, because requests use them.
+        /// The abilities that an export must still have after a reconnection, because requests may use them.
         const ABILITIES = Self::SEND_FLUSH.bits() | Self::SEND_FUA.bits() | Self::SEND_TRIM.bits()
             | Self::SEND_WRITE_ZEROES.bits() | Self::SEND_FAST_ZERO.bits() | Self::CAN_MULTI_CONN.bits();
         const _ = !0;
@@ -86,30 +86,31 @@ impl Command {
         matches!(self, Self::Write | Self::Trim | Self::WriteZeroes)
     }
 
-    /// Whether the command does not change the export, so that a lost request can always be sent again.
+    /// Whether the command leaves the export unchanged, so that it can be sent again after a lost connection.
     pub(super) fn only_reads(self) -> bool {
         matches!(self, Self::Read | Self::BlockStatus)
     }
 }
 
-/// The flag that makes a write durable before it is answered.
+/// The flag of a durable write. The server answers after the data are durable.
 pub(super) const FUA: u16 = 1;
-/// The flag of a request to write zeros. The server refuses it with EOPNOTSUPP if zeros would not be faster than a write.
+/// The flag of a request to write zeros fast. If the zeros would not be faster than a write, the server refuses the request with
+/// EOPNOTSUPP.
 pub(super) const FAST_ZERO: u16 = 1 << 4;
 
-/// The flag of a request for the status of blocks. The server then reports only one extent.
+/// With this flag, the server reports only one extent in the answer to a request for block status.
 pub(super) const REQ_ONE: u16 = 1 << 3;
-/// The number of bytes of a stored extent of the status of blocks: a length and the bits of the context, big-endian.
+/// The length in bytes of a stored extent of block status: a length and the bits of the context, both big-endian.
 pub(super) const STATUS: usize = 16;
 
-/// The form of requests and replies that was negotiated.
+/// The form of requests and replies that the client and the server have agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Headers {
-    /// The reply has one part.
+    /// Simple replies: each reply has one part.
     Simple,
-    /// The reply to a read has parts (chunks), and holes are not transferred.
+    /// Structured replies: the reply to a read has several parts (chunks), and holes are not transferred.
     Structured,
-    /// Structured replies with lengths of 64 bits.
+    /// Extended replies: structured replies with lengths of 64 bits.
     Extended,
 }
 
@@ -130,7 +131,7 @@ impl Headers {
             Self::Simple | Self::Structured => (0x2560_9513_u32, 28),
             Self::Extended => (0x21E4_1C71, 32),
         };
-        // With extended headers a flag marks each request that carries data.
+        // If headers are extended, a flag marks each request that carries data.
         let has_data = self == Self::Extended && command == Command::Write;
         let flags = if has_data { flags | 1 << 5 } else { flags };
         let mut bytes = [0; REQUEST_MAX];
@@ -153,7 +154,7 @@ impl Headers {
 pub(super) struct Reply {
     pub(super) cookie: u64,
     pub(super) kind: ReplyKind,
-    /// The number of bytes of content that the header announces. The header of a simple reply to a read does not announce the data.
+    /// The number of bytes of content after the header. In a simple reply to a read, this number does not include the data.
     pub(super) len: u64,
     /// Whether this part is the last part of the reply.
     pub(super) is_last: bool,
@@ -162,7 +163,7 @@ pub(super) struct Reply {
 /// The content of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReplyKind {
-    /// The complete reply. After a successful read, the data follow.
+    /// The content is the complete reply. After a successful read, the data follow.
     Simple(Result<(), Errno>),
     /// An empty part.
     None,
@@ -185,7 +186,7 @@ impl Reply {
     /// Parses the header at the beginning of `bytes`. Returns the header and its length; `None` if the header is incomplete.
     ///
     /// # Errors
-    /// The violated rule.
+    /// The protocol's rule that the header violates.
     pub(super) fn parse(
         headers: Headers,
         bytes: &[u8],
@@ -225,10 +226,10 @@ impl Reply {
     }
 }
 
-/// The errno of a server that shuts down.
+/// The errno that means that the server shuts down.
 pub(super) const ESHUTDOWN: Errno = Errno(108);
 
-/// The errno for an error number of the protocol. The numbers are those of Linux.
+/// Converts an error number of the protocol to an errno. The protocol uses Linux's numbers.
 pub(super) fn errno(number: u32) -> Errno {
     match number {
         1 => Errno::EPERM,

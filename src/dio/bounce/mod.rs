@@ -1,8 +1,9 @@
-//! Bounce buffers: memory of the queue through which data are copied. Data are copied if the device does not accept the address of the
+//! Copies data through bounce buffers, which are memory of the queue. This is necessary if the device does not accept the address of the
 //! caller's memory, or if other code could change that memory during the transfer.
 //!
-//! A request takes pieces from the queue's [pool](Pool) one after the other, so a large request needs no large pool. If no piece is free,
-//! the request waits for the completions of other requests. The queue's own thread makes all copies.
+//! A bounce buffer is called a piece. A request takes pieces from the queue's [pool](Pool) one after the other, so even a large request
+//! needs only a small pool. If no piece is free, the request waits for the completions of other requests. The queue's own thread makes all
+//! copies.
 
 mod pool;
 pub(super) mod short;
@@ -25,12 +26,12 @@ use crate::iomap::MapFile;
 use crate::units::{DevOffset, FilePos};
 
 impl Io<'_> {
-    /// Takes pieces for `len` bytes in total. If too few pieces are free, waits for requests in flight, which return their pieces.
+    /// Takes pieces for `len` bytes in total. If too few pieces are free, waits until requests in flight return their pieces.
     pub(super) fn take_pieces(&mut self, len: usize, nowait: bool) -> Result<Buffers> {
         let mut pieces = Buffers::new();
         let mut rest = len;
         if room_for(len) > self.state.pool.limit() {
-            // Only an atomic write can fail here, because only an atomic write needs all its pieces at the same time.
+            // Only an atomic write can be too large, because all other requests take their pieces one after the other.
             let what = format!(
                 "an atomic write of {len} unaligned bytes is larger than all bounce buffers"
             );
@@ -63,7 +64,7 @@ impl Io<'_> {
         pieces.into_iter().for_each(|piece| self.state.pool.give(self.queue, piece));
     }
 
-    /// Returns the memory of a bio to the pool.
+    /// Returns the pieces in the memory of a bio to the pool.
     #[inline(always)]
     pub(super) fn give_memory(&mut self, memory: Memory) {
         match memory {
@@ -74,11 +75,12 @@ impl Io<'_> {
 
     /// Submits the queued bios, so that the device works on them while the next piece is copied.
     pub(super) fn hand_over(&mut self) {
-        // If the submission fails, the requests stay queued, and the next wait returns the error.
+        // If the submission fails, the requests stay queued. The next wait returns the error.
         let _ = self.queue.commit();
     }
 
-    /// Reads any range into memory at any address, through bounce buffers. The position is before the end of the file.
+    /// Reads any range into memory at any address, through bounce buffers. The caller has checked that the position is before the end of
+    /// the file.
     pub(super) fn read_bounced<M: MapFile>(
         &mut self,
         target: &Target<'_, M>,
@@ -134,8 +136,8 @@ impl Io<'_> {
         Ok(())
     }
 
-    /// Repeats a read whose data did not match their checksums. The repeat reads into memory that no other code can change, and then copies
-    /// the data. The repeat uses a reserved piece, so it never waits.
+    /// Repeats a read whose data did not match their checksums. The data are read into memory that no other code can change, and then
+    /// copied. The repeat uses a reserved piece, so it need not wait for a free piece.
     #[cold]
     pub(super) fn reread(
         &mut self,

@@ -1,40 +1,41 @@
 //! The bounce buffers of one queue: pieces of a few sizes. The total size of the pieces is limited. Each piece is registered with the
-//! device's queue, because many requests use it in turn. The piece that was returned last is used first, because it is likely to be in the
-//! processor's caches.
+//! device's queue, because many requests use it one after the other. The pool hands out the piece that was returned last, because its
+//! memory is most likely in the processor's caches.
 
 use crate::bio::Buffer;
 use crate::device::DeviceQueue;
 use crate::error::Result;
 use crate::sys::copy;
 
-/// The sizes of pieces, in bytes. A request uses the smallest piece that is large enough, or several pieces.
+/// The sizes of pieces, in bytes. A request uses the smallest piece that is large enough. If no piece is large enough, it uses several
+/// pieces.
 const SIZES: [usize; 4] = [4 << 10, 16 << 10, PIECE, LARGE];
-/// The smallest limit of a pool, and the largest piece for transfers that are shorter than [`LARGE`].
+/// The smallest limit of a pool. Also the largest piece for transfers that are shorter than [`LARGE`].
 pub(in crate::dio) const PIECE: usize = 64 << 10;
-/// The largest piece. With this size the fixed cost of a request matters little, and a pool still contains several pieces, which keep a
-/// device busy.
+/// The size of the largest piece. It is large enough that the fixed cost of a request matters little. It is small enough that a pool
+/// contains several pieces, which keep a device busy.
 const LARGE: usize = 4 * PIECE;
-/// A pool uses large pieces only if its limit is at least this many bytes.
+/// A pool uses pieces of the size [`LARGE`] only if its limit is at least this many bytes.
 const ROOMY: usize = 4 * LARGE;
 /// The default limit of the total size of the pieces, in bytes.
 const LIMIT: usize = 2 << 20;
 
-/// The size in bytes of the largest copy that takes no longer than a submission or a wait.
+/// The longest copy, in bytes, that takes no longer than a submission or a wait.
 const SLIGHT: usize = SIZES[1];
 
-/// The pieces of a queue. Each is allocated when it is first needed.
+/// The pieces of a queue. A piece is allocated when a request first needs it.
 #[derive(Debug)]
 pub(in crate::dio) struct Pool {
     limit: usize,
     /// The total size of all pieces. `used` is the total size of the pieces in use.
     bytes: usize,
     used: usize,
-    /// The number of pieces in use that are larger than [`SLIGHT`].
+    /// The number of pieces in use that are longer than [`SLIGHT`].
     long: usize,
     /// The unused pieces, by the index of their size in [`SIZES`].
     idle: [Vec<Buffer>; SIZES.len()],
-    /// The reserved piece. It serves repeated reads, because they cannot wait for other requests, and copies that are written before the
-    /// call returns.
+    /// The reserved piece. Two kinds of requests use it: repeated reads, because they cannot wait for other requests, and writes whose call
+    /// waits for the device.
     last: Option<Buffer>,
 }
 
@@ -44,7 +45,7 @@ impl Default for Pool {
     }
 }
 
-/// The index of the smallest size of at least `len` bytes, or of the largest size.
+/// The index of the smallest size that is at least `len` bytes. If no size is large enough, the index of the largest size.
 #[inline]
 fn class(len: usize) -> usize {
     match len {
@@ -55,7 +56,7 @@ fn class(len: usize) -> usize {
     }
 }
 
-/// Whether the copy of `len` bytes takes so long that the device should have work during the copy.
+/// Whether a copy of `len` bytes takes long. If so, the device should have other requests to work on during the copy.
 #[inline]
 pub(in crate::dio) fn is_long(len: usize) -> bool {
     len > SLIGHT
@@ -68,9 +69,9 @@ pub(in crate::dio) fn room_for(len: usize) -> usize {
     len - tail + rest
 }
 
-/// Restores the full length of a piece, and returns the index of its size.
+/// Restores the full length of a piece, and returns the index of this length in [`SIZES`].
 fn regain(piece: &mut Buffer) -> usize {
-    // All parts of the piece have been joined again or dropped, so the full length is available.
+    // All parts of the piece have been joined again or dropped, so the piece has its full length again.
     let whole = piece.regain();
     debug_assert!(whole, "a part of a piece is still in use");
     class(piece.len())
@@ -92,30 +93,30 @@ impl Pool {
         self.bytes + self.last.as_ref().map_or(0, |last| last.len())
     }
 
-    /// The number of bytes that can be taken without waiting.
+    /// The number of bytes in pieces that can be taken without waiting.
     pub(in crate::dio) fn free(&self) -> usize {
         self.limit.saturating_sub(self.used)
     }
 
-    /// Whether the copy of any piece in use takes long.
+    /// Whether a piece is in use whose copy takes long.
     #[inline]
     pub(in crate::dio) fn has_long(&self) -> bool {
         self.long > 0
     }
 
-    /// The number of bytes that the next piece transfers, if `len` bytes remain.
+    /// The length of the next piece, if `len` bytes of the request remain.
     pub(in crate::dio) fn next(&self, len: usize) -> usize {
         if len >= LARGE && self.limit >= ROOMY { LARGE } else { len.min(PIECE) }
     }
 
-    /// The number of bytes that one transfer of borrowed memory copies, if `len` bytes remain: one large piece, or at most two pieces of
-    /// [`PIECE`].
+    /// The number of bytes that the next transfer of borrowed memory copies, if `len` bytes remain: the bytes of one large piece, or at
+    /// most twice [`PIECE`].
     pub(in crate::dio) fn transfer(&self, len: usize) -> usize {
         self.next(len).max(len.min(2 * PIECE)).min(self.limit)
     }
 
-    /// Takes a piece of `len` bytes, or of the length that [`next`](Self::next) returns, whichever is shorter. Returns `None` if a further
-    /// piece would exceed the limit.
+    /// Takes a piece for at most `len` bytes. If [`next`](Self::next) returns less, the piece has this shorter length. Returns `None` if a
+    /// new piece would exceed the limit.
     pub(in crate::dio) fn take(
         &mut self,
         queue: &mut dyn DeviceQueue,
@@ -136,7 +137,7 @@ impl Pool {
         Ok(Some(piece))
     }
 
-    /// Takes an unused piece that is already allocated. One piece must be large enough for `len` bytes.
+    /// Takes an unused piece that is already allocated and large enough for `len` bytes.
     #[inline(always)]
     pub(super) fn take_idle(&mut self, len: usize) -> Option<Buffer> {
         let class = class(len);
@@ -172,7 +173,7 @@ impl Pool {
         }
     }
 
-    /// Frees unused pieces until the total size is at most `bytes`, or no piece is unused.
+    /// Frees unused pieces, until the total size is at most `bytes` or no unused piece is left.
     #[cold]
     fn shrink_to(&mut self, queue: &mut dyn DeviceQueue, bytes: usize) {
         for (idle, size) in self.idle.iter_mut().zip(SIZES) {
@@ -185,8 +186,8 @@ impl Pool {
         }
     }
 
-    /// Copies memory to the reserved piece. The copy is valid until the next copy. Returns `None` if the memory is longer than a [`PIECE`],
-    /// or if the piece cannot be allocated.
+    /// Copies memory to the reserved piece. The next copy overwrites this copy. Returns `None` if the memory is longer than a [`PIECE`], or
+    /// if the piece cannot be allocated.
     #[inline(always)]
     pub(in crate::dio) fn own_copy(&mut self, of: &[u8]) -> Option<&[u8]> {
         if of.len() > PIECE {
@@ -239,7 +240,7 @@ mod tests {
         pool.give(&mut queue, large);
         let again = pool.take(&mut queue, PIECE - 1).unwrap().unwrap();
         assert_eq!((again.address(), again.len()), (address, PIECE - 1));
-        // If a piece of another size is needed, unused pieces are freed.
+        // If a piece of another size is needed, unused pieces are freed to stay within the limit.
         small.into_iter().for_each(|piece| pool.give(&mut queue, piece));
         assert!(pool.take(&mut queue, PIECE).unwrap().is_some());
         assert_eq!((pool.bytes(), pool.free()), (2 * PIECE, 0));

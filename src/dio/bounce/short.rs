@@ -1,8 +1,8 @@
-//! The short path of a request that would be simple if its data needed no copy. It uses one extent, one piece and one transfer, and makes
-//! no plan.
+//! The short path of a request that fails to be simple only because its data must be copied. The request uses one extent, one piece and one
+//! transfer, and makes no plan.
 //!
-//! A request takes this path if it meets all conditions of the simple path except those of its memory. Otherwise, or if no piece is free,
-//! the request takes the generic path.
+//! A request takes this path if a piece is free, and if the request meets all conditions of the simple path except the conditions for its
+//! memory. Otherwise it takes the generic path.
 
 use super::{PIECE, is_long};
 use crate::bio::{Bio, BioEnd, BioOp, Buffer, CompletionWork, Done, Memory};
@@ -16,7 +16,7 @@ use crate::open_file::Completing;
 use crate::sys::copy;
 use crate::units::{DevOffset, FilePos, InodeNo};
 
-/// A request whose piece is in flight, with the caller's memory.
+/// A request whose piece is in flight. It contains the caller's memory.
 pub(in crate::dio) struct Short {
     token: u64,
     pos: FilePos,
@@ -28,18 +28,18 @@ pub(in crate::dio) struct Short {
 #[derive(Clone, Copy)]
 enum Of {
     Frozen(InodeNo),
-    /// A file that can change. The request has locked its content by the lane of the queue.
+    /// A file that can change. The request has locked the file's content through the lane of the queue.
     Live {
         slot: u32,
         left: CompletionWork,
     },
 }
 
-// Every copied request stores and removes one value of this type, so the type must stay small.
+// Each request on this path stores and removes one value of this type, so the type must stay small.
 const _: () = assert!(size_of::<Option<Short>>() <= 64);
 
 impl Short {
-    /// The completion work and the content lock of the request; `None` if the file cannot change.
+    /// The completion work and the content lock of the request. `None` if the file cannot change.
     pub(in crate::dio) fn completing(&self) -> Option<Completing> {
         let Of::Live { slot, left } = self.of else { return None };
         let holding = Holding { slot, hold: Hold::Lane };
@@ -48,7 +48,7 @@ impl Short {
 }
 
 impl Io<'_> {
-    /// Takes one piece for `len` bytes, if one is free and large enough.
+    /// Takes a piece for `len` bytes, if one piece is large enough and free.
     #[inline(always)]
     fn take_one(&mut self, len: usize) -> Option<Buffer> {
         if len > PIECE {
@@ -57,14 +57,15 @@ impl Io<'_> {
         self.state.pool.take_idle(len).or_else(|| make_one(self.queue, self.state, len))
     }
 
-    /// Handles a bio that the queue refused although it had reported a free slot. The generic path can wait for a slot.
+    /// Handles a bio that the queue refused although it had reported a free slot. The request continues on the generic path, which can wait
+    /// for a slot.
     #[cold]
     fn refused(&mut self, bio: Bio, request: u32) -> Result<(), Memory> {
         self.give_memory(bio.memory);
         self.state.shorts.remove(request).map_or(Ok(()), |short| Err(short.memory.into()))
     }
 
-    /// Ends a transfer and returns its piece to the pool. The data of a `clean` read are copied to the caller's memory first.
+    /// Ends a transfer, and returns its piece to the pool. If the transfer is a `clean` read, first copies the data to the caller's memory.
     #[inline(always)]
     fn end_transfer(&mut self, done: Done, request: u32, clean: bool) -> Option<Short> {
         let Bio { op, memory: piece, .. } = done.bio;
@@ -78,7 +79,8 @@ impl Io<'_> {
         short
     }
 
-    /// Handles a read into borrowed memory that was short or failed: returns its piece, and repeats the read if possible.
+    /// Handles a read into borrowed memory that was short or failed. Returns its piece to the pool, and repeats the read if this is
+    /// allowed.
     #[cold]
     #[inline(never)]
     pub(in crate::dio) fn read_short_again<M: MapFile>(
@@ -92,7 +94,7 @@ impl Io<'_> {
         self.read_again(target, buf, request, read)
     }
 
-    /// Ends a request of this path whose bio has completed, successfully or not.
+    /// Ends a request of this path whose bio has completed, with or without an error.
     pub(in crate::dio) fn complete_short(&mut self, mut done: Done, request: u32) {
         let (op, result) = (done.bio.op, self.finish_transfer(&mut done));
         let Some(short) = self.end_transfer(done, request, result.is_ok()) else { return };
@@ -128,7 +130,7 @@ pub(in crate::dio) fn piece_for<Q: DeviceQueue, M: MapFile>(
     Some((Io { queue, state }.take_one(buf.len())?, at))
 }
 
-/// Ends a read whose piece the device has filled: copies the data and returns the piece.
+/// Ends a read whose piece the device has filled: copies the data, and returns the piece to the pool.
 #[inline(never)]
 pub(in crate::dio) fn end_read<Q: DeviceQueue>(
     queue: &mut Q,
@@ -152,8 +154,8 @@ pub(crate) fn submit<Q: DeviceQueue, M: MapFile>(
 ) -> Result<(), Memory> {
     let Memory::Flat(buffer) = memory else { return Err(memory) };
     let (is_write, len, address) = (request.op == BioOp::Write, request.len, buffer.address());
-    // If no slot is free, the generic path can wait for one. [`Short`] is small: it cannot describe a range lock, several bios, or the
-    // flags in [`REFUSED`].
+    // The generic path can wait for a free slot, this path cannot. Also, a [`Short`] is small: it cannot describe a range lock, several
+    // bios, or the flags in [`REFUSED`].
     if queue.room() == 0 || !target.is_light() || is_write && request.flags.intersects(REFUSED) {
         return Err(buffer.into());
     }
@@ -191,14 +193,14 @@ pub(crate) fn submit<Q: DeviceQueue, M: MapFile>(
     Ok(())
 }
 
-/// Whether the completion of a request of this path needs no work that could block.
+/// Whether the completion of a request of this path needs no work that may have to wait.
 #[inline(always)]
 pub(in crate::dio) fn is_light(state: &State, request: u32) -> bool {
     let short = state.shorts.get(request);
     short.is_some_and(|short| !matches!(short.of, Of::Live { left, .. } if !left.is_empty()))
 }
 
-/// Ends a [light](is_light) request whose piece was transferred in full.
+/// Ends a [light](is_light) request whose piece was transferred completely.
 #[inline(never)]
 pub(in crate::dio) fn pop(
     queue: &mut dyn DeviceQueue,

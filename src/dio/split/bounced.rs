@@ -1,6 +1,6 @@
-//! Queued requests whose data are copied through bounce buffers. The request contains the caller's memory, and the bios contain pieces from
-//! the pool of the queue. The data of a write are copied before its submission. The data of a read are copied when its completion is
-//! processed. After the completion, another request can use the piece.
+//! Queued requests whose data are copied through bounce buffers. The request owns the caller's memory, and its bios own pieces from the
+//! queue's pool. The data of a write are copied before the submission. The data of a read are copied when the completion is processed.
+//! After the completion, the piece is free for another request.
 
 use std::ops::Range;
 
@@ -19,7 +19,7 @@ use crate::units::{DevOffset, FilePos};
 /// The caller's memory of a request whose data are copied through bounce buffers.
 pub(super) struct Bounced {
     pub(super) memory: Memory,
-    /// The number of bytes that the device transfers before the caller's first byte.
+    /// The number of bytes that the device transfers before the first byte of the caller's range.
     pub(super) skip: usize,
 }
 
@@ -29,8 +29,8 @@ fn too_long() -> Error {
 }
 
 impl Io<'_> {
-    /// Submits a mapping of a request in pieces. The mapping begins at `offset` in the request. If the pool has no free piece, waits until
-    /// a piece in flight completes.
+    /// Submits a mapping of a request in pieces. `offset` is the position of the mapping in the request. If the pool has no free piece,
+    /// waits until a piece in flight completes.
     pub(super) fn start_pieces(
         &mut self,
         dev: Dev,
@@ -44,13 +44,13 @@ impl Io<'_> {
             let part = u32::try_from(offset + done).map_err(|_| too_long())?;
             let Some(split) = self.state.splits.get(index) else { break };
             let flags = split.flags;
-            // An atomic write must be one bio, so its piece has the full length.
+            // An atomic write must be one bio, so its pieces cover the full length.
             let atomic = flags.contains(BioFlags::ATOMIC);
             let len = if atomic { rest } else { self.state.pool.next(rest) };
             let mut pieces = self.take_pieces(len, flags.contains(BioFlags::NOWAIT))?;
             let split = self.state.splits.get_mut(index).filter(|split| split.error.is_none());
             let Some(split) = split else {
-                // Another piece of this request has failed during the wait, so the request ends.
+                // During the wait, another piece of this request has failed. So the request ends.
                 self.give_pieces(pieces);
                 break;
             };
@@ -87,7 +87,7 @@ impl Io<'_> {
         self.state.release_part(index);
     }
 
-    /// Transfers the remaining bytes of a short bio, and repeats a bio that failed with EAGAIN.
+    /// If a bio was short, transfers the remaining bytes. If a bio failed with EAGAIN, repeats it.
     pub(in crate::dio) fn finish_transfer(&mut self, done: &mut Done) -> Result<(), Errno> {
         let Done { bio, result } = done;
         let (len, sector_mask) = (bio.memory.len(), self.state.sector_mask);
@@ -97,7 +97,7 @@ impl Io<'_> {
             Next::Complete => return Ok(()),
             Next::Continue(count) => {
                 self.state.stats.short += 1;
-                // With NOWAIT the device could refuse the remaining bytes of a request that is partly done.
+                // NOWAIT is cleared, because the device could refuse the remaining bytes after the first part was transferred.
                 to.flags -= BioFlags::NOWAIT;
                 count
             }
@@ -115,7 +115,7 @@ impl Io<'_> {
 }
 
 impl SplitRequest {
-    /// Reads a mapping without a transfer: a hole, an unwritten extent, or inline data.
+    /// Reads a mapping without the device: a hole, an unwritten extent, or inline data.
     pub(super) fn read_unmapped_bounced<M: MapFile>(
         &mut self,
         target: &Target<'_, M>,
@@ -128,7 +128,7 @@ impl SplitRequest {
         target.read_unmapped(iomap.kind, pos, within_mut(memory.buffers_mut(), range))
     }
 
-    /// The range of the caller's memory that belongs to `len` bytes at `offset` of the transfer.
+    /// Returns the part of the caller's memory for the `len` bytes at `offset` of the transfer.
     fn callers(&self, offset: usize, len: usize) -> Range<usize> {
         let skip = self.bounced.as_ref().map_or(0, |bounced| bounced.skip);
         let place = |offset: usize| offset.saturating_sub(skip).min(self.count);
@@ -145,7 +145,7 @@ impl SplitRequest {
     fn copy_out(&mut self, from: &Memory, offset: usize) {
         let range = self.callers(offset, from.len());
         let Some(Bounced { memory, skip }) = &mut self.bounced else { return };
-        // In the first sector, the device also transfers bytes before the caller's first byte. These bytes are skipped.
+        // In the first sector, the device also transfers bytes before the first byte of the caller's range. These bytes are not copied.
         let start = (range.start + *skip).saturating_sub(offset);
         let from = within(from.buffers(), start..start + range.len());
         copy(from, within_mut(memory.buffers_mut(), range));

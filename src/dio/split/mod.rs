@@ -1,9 +1,9 @@
-//! The generic path for owned memory. It carries out requests of several bios, and processes short and failed completions of all queued
-//! requests.
+//! The generic path for owned memory. It carries out requests of several bios. It also processes the short and failed completions of all
+//! queued requests.
 //!
-//! The memory of a request is cut into parts that are contiguous on the device. Each part moves into its bio, and the completed bio returns
-//! it. The parts are joined before the request completes. A request on the simple path uses this code only if its completion is short or
-//! failed.
+//! The memory of a request is cut into parts, each of which is contiguous on the device. Each part moves into its bio, and returns with the
+//! completed bio. The parts are joined before the request completes. A request on the simple path uses this code only if its completion is
+//! short or failed.
 
 mod bounced;
 mod slab;
@@ -24,28 +24,28 @@ use crate::iomap::{Iomap, MapFile};
 use crate::open_file::Completing;
 use crate::units::{DevOffset, InodeNo};
 
-/// The part number of a bio that transfers a copy of a complete request. The copy is not marked by a variant of [`BioEnd`], because another
-/// variant would cost each completion of the simple path some instructions.
+/// The part number of a bio that transfers a copy of a whole request. A separate variant of [`BioEnd`] would cost each completion of the
+/// simple path some instructions, so a part number marks the copy.
 pub(super) const COPY: u32 = u32::MAX;
 
 /// A request with several parts.
 pub(super) struct SplitRequest {
-    /// The request as the device gets it. If the data are copied, the range is widened to complete sectors.
+    /// The request as the device receives it. If the data are copied, the range is extended to whole sectors.
     request: Request,
     flags: BioFlags,
     inode: InodeNo,
-    /// The completion work and the content lock; `None` if the file cannot change.
+    /// The completion work and the content lock. `None` if the file cannot change.
     completing: Option<Completing>,
-    /// The number of bytes that the caller gets if there is no error. If a read transfers more bytes, these are past the end of the file,
-    /// and are zeroed.
+    /// The number of bytes that the caller receives if there is no error. If a read transfers more bytes, these bytes are past the end of
+    /// the file, and are zeroed.
     count: usize,
-    /// The memory of each part, in order. An entry is empty while the memory is in a bio.
+    /// The memory of each part, in order. While the memory is in a bio, its entry is empty.
     parts: Vec<Buffers>,
-    /// The memory after the last part.
+    /// The part of the memory that was not cut into parts yet.
     rest: VecDeque<Buffer>,
     /// The form of the caller's memory, into which the parts are joined.
     shape: Shape,
-    /// The memory of a request whose data are copied through bounce buffers; such a request has no `parts`.
+    /// The caller's memory, if its data are copied through bounce buffers. The request then has no `parts`.
     bounced: Option<Bounced>,
     in_flight: usize,
     error: Option<Error>,
@@ -68,7 +68,7 @@ impl SplitRequest {
             rest: VecDeque::new(),
             shape: Shape::Flat,
             bounced: None,
-            // The submission itself counts as one part, so that early completions do not end the request.
+            // The submission counts as one part until it ends, so that early completions of its bios do not end the request.
             in_flight: 1,
             error: None,
             retries: RETRIES,
@@ -80,7 +80,7 @@ impl SplitRequest {
 /// completion work in addition to the work that the mappings require.
 ///
 /// # Errors
-/// Returns the reason and the memory. In this case the caller must still release the content lock.
+/// Returns the reason and the memory. The caller must then release the content lock.
 pub(crate) fn submit<M: MapFile>(
     queue: &mut dyn DeviceQueue,
     state: &mut State,
@@ -128,14 +128,14 @@ pub(crate) fn submit<M: MapFile>(
 }
 
 impl Io<'_> {
-    /// Submits a bio of a started request, for the first time or again.
+    /// Submits a bio of a started request. The bio may be new or repeated.
     fn submit_part(&mut self, bio: Bio) {
         if let Err((errno, bio)) = self.submit_waiting(bio) {
             self.complete(Done { bio, result: Err(errno) });
         }
     }
 
-    /// Submits the bios of all mappings with data on the device, and reads the other mappings without the device. Stops at the first error.
+    /// Submits a bio for each mapping that needs the device. Reads all other mappings without the device. Stops at the first error.
     fn start<M: MapFile>(&mut self, target: &Target<'_, M>, split: SplitRequest, plan: &[Iomap]) {
         let index = self.state.splits.insert(split);
         let mut offset = 0;
@@ -158,11 +158,11 @@ impl Io<'_> {
             }
             offset += iomap.len as usize;
         }
-        // Ends the submission, which counted as one part.
+        // Ends the submission, which counted as one part of the request.
         self.state.release_part(index);
     }
 
-    /// Processes any completion except a successful one of the simple path.
+    /// Processes every completion except a successful completion of the simple path.
     #[cold]
     pub(super) fn complete(&mut self, mut done: Done) {
         let len = done.bio.memory.len();
@@ -192,12 +192,13 @@ impl Io<'_> {
             let completion = Completion { token, memory: done.bio.memory, result: Ok(len) };
             return self.state.end(completing, completion);
         }
-        // A bio that failed or was short becomes a request of one part. The code for such requests handles errors and short transfers.
+        // If a whole request in one bio has failed or was short, it becomes a request of one part. The code for requests of parts handles
+        // errors and short transfers.
         let request = Request::of(done.bio.op, pos, len).token(token);
         let mut split = SplitRequest::new(request, inode, completing, len);
         split.parts.push(Buffers::new());
         let index = self.state.splits.insert(split);
-        // If the bio is submitted again, it belongs to the new request of one part.
+        // If the bio is submitted again, it is a part of the new request.
         done.bio.end = BioEnd::Part { request: index, part: 0 };
         self.complete_part(done, index, 0);
     }
@@ -213,14 +214,14 @@ impl Io<'_> {
         let errno = match next {
             Next::Complete => None,
             Next::Fail(errno) => Some(errno),
-            // The request has failed already, so the remaining bytes are not needed.
+            // The request has already failed, so the remaining bytes are not transferred.
             Next::Continue(_) | Next::Repeat if failed => None,
             Next::Continue(count) => {
                 self.state.stats.short += 1;
                 let mut rest: VecDeque<Buffer> = bio.memory.into_buffers().into();
                 buffers.extend(take(&mut rest, count));
                 let at = DevOffset(bio.at.0 + count as u64);
-                // With NOWAIT the device could refuse the remaining bytes of a request that is partly done.
+                // NOWAIT is cleared, because the device could refuse the remaining bytes after the first part was transferred.
                 let flags = bio.flags - BioFlags::NOWAIT;
                 let memory = to_memory(rest.into_iter().collect());
                 return self.submit_part(Bio { at, flags, memory, ..bio });
@@ -245,7 +246,7 @@ impl State {
         self.finished.extend(completion);
     }
 
-    /// Records the failure of a request. If there are several failures, the first one is reported.
+    /// Records the failure of a request. If there are several failures, the request reports the first.
     #[cold]
     fn fail(&mut self, index: u32, errno: Errno) {
         let split = self.splits.get(index).filter(|split| split.error.is_none());
@@ -269,7 +270,7 @@ impl State {
 }
 
 impl SplitRequest {
-    /// The bio of the next part. The part is one complete mapping.
+    /// The bio of the next part. The part covers one whole mapping.
     fn next_part(&mut self, dev: Dev, request: u32, iomap: &Iomap) -> Bio {
         let end = BioEnd::Part { request, part: self.parts.len() as u32 };
         self.parts.push(Buffers::new());
@@ -278,7 +279,7 @@ impl SplitRequest {
         Bio { op: self.request.op, flags: self.flags, dev, at: iomap.addr, memory, end }
     }
 
-    /// Reads a mapping without a transfer: a hole, an unwritten extent, or inline data.
+    /// Reads a mapping without the device: a hole, an unwritten extent, or inline data.
     fn read_unmapped<M: MapFile>(
         &mut self,
         target: &Target<'_, M>,

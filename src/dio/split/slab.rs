@@ -1,4 +1,4 @@
-//! A table of items in flight. Each item has an index. The index is used again after the item was removed.
+//! A table of items that are in flight. Each item has an index. After an item is removed, another item can get its index.
 
 /// Items by index.
 pub(in crate::dio) struct Slab<T> {

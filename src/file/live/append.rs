@@ -1,6 +1,5 @@
-//! Appends, and the ranges that they reserve past the end of the file. An append has the file's content locked (shared) as long as its
-//! range is reserved. A thread that truncates the file or moves its blocks locks the content exclusively, so no range is reserved at that
-//! time.
+//! Appends, and the ranges that they reserve past the end of the file. An append has a shared lock on the file's content as long as its
+//! range is reserved. A thread that truncates the file or moves its blocks has an exclusive lock, so no range is reserved at that time.
 
 use std::io::IoSlice;
 
@@ -15,7 +14,7 @@ use crate::queue::Queue;
 use crate::units::FilePos;
 
 impl LiveFile {
-    /// Writes at the current end of the file, and returns the position of the first byte. Concurrent appends get consecutive positions.
+    /// Writes at the present end of the file. Returns the position of the first byte. Concurrent appends get consecutive positions.
     pub(in crate::file) fn append(
         &self,
         queue: &mut Queue,
@@ -31,8 +30,8 @@ impl LiveFile {
         Err(Error::new(ErrorKind::NoSpace, what))
     }
 
-    /// The position of a write. The caller has locked the content. For an append, this function reserves the range until
-    /// [`end_place`](Self::end_place) releases it.
+    /// Returns the position of a write. The caller has locked the content. For an append, this function reserves the range.
+    /// [`end_place`](Self::end_place) releases the range.
     pub(super) fn place(&self, at: WriteAt, len: usize, flags: DioFlags) -> Result<FilePos> {
         if let WriteAt::Pos(pos) = at {
             return Ok(pos);
@@ -51,8 +50,8 @@ impl LiveFile {
         }
     }
 
-    /// Releases the reserved range of a write that has extended the file, or that has failed to do so. The content is still locked by the
-    /// caller.
+    /// Releases the reserved range of a write, after the write has extended the file or has failed. The caller still has the content
+    /// locked.
     pub(super) fn end_place(&self, left: CompletionWork) {
         if left.contains(CompletionWork::RESERVED) {
             self.handle.inode.pending.place_ended();

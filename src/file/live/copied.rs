@@ -1,4 +1,4 @@
-//! Overwrites with one bio. The bio writes a copy of the caller's memory, because that memory could change during the transfer.
+//! Overwrites with one bio whose data are a copy. The caller's memory is copied, because it could change during the transfer.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::dio::{self, Hold, Holding, Request};
 use crate::queue::Queue;
 
 impl LiveFile {
-    /// Starts a write of a copy of owned memory. Returns the memory if the write cannot take this path.
+    /// Starts a write of a copy of the caller's owned memory. Returns the memory if the write cannot take this path.
     pub(super) fn submit_copied(
         &self,
         queue: &mut Queue,

@@ -1,8 +1,9 @@
-//! A file of a volume that is open for writing, so that the inode and the content of the file can change.
+//! A file of a volume that is open for writing. The inode and the content of the file can change.
 //!
-//! Each queue has a view of the file: a copy of the size and the map of the inode. The view is valid while the change counter of the inode
-//! stays the same. A read or an overwrite locks the content by the lane of its queue, which is a counter that only this queue writes. Then
-//! the request checks the change counter and is sent to the device. So it acquires no lock that other threads write to.
+//! Each queue has a view of the file: a copy of the inode's size and map. The view is valid until the change counter of the inode changes.
+//! A read or an overwrite locks the content through the lane of its queue. The lane is a counter that only this queue writes. Then the
+//! request compares the inode's change counter with the counter of the view, and goes to the device. So it acquires no lock that other
+//! threads write to.
 
 mod append;
 mod copied;
@@ -40,10 +41,10 @@ pub(crate) struct LiveFile {
     geometry: Geometry,
 }
 
-/// The positions at which a handle can write.
+/// The positions to which a handle can write.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Writing {
-    /// The handle only reads.
+    /// The handle can only read.
     Nowhere,
     /// Each write is made at the position that the caller requests.
     Anywhere,
@@ -60,7 +61,7 @@ impl Writing {
         }
     }
 
-    /// Returns the place of a write that requests `at`. Fails if the handle only reads.
+    /// Returns the position of a write for which the caller requests the position `at`. Fails if the handle can only read.
     fn admit(self, at: WriteAt) -> Result<WriteAt> {
         match self {
             Self::Anywhere => Ok(at),
@@ -109,8 +110,8 @@ impl LiveFile {
         self.writing == Writing::AtEnd
     }
 
-    /// The mapping that contains a position. Ranges of unwritten extents that contain data count as written, although the metadata do not
-    /// include these writes yet.
+    /// Returns the mapping that contains a position. If a range of an unwritten extent already contains data, it counts as written,
+    /// although the conversion is not in the metadata yet.
     pub(super) fn map(&self, pos: FilePos) -> Result<Iomap> {
         let open = &self.handle.inode;
         loop {
@@ -128,7 +129,8 @@ impl LiveFile {
         self.handle.file.read_inline(buf, pos)
     }
 
-    /// Locks a range of the content. A shared access uses the lane of the queue if the lane is open. Any other access uses a range lock.
+    /// Locks a range of the content. A shared access uses the lane of the queue, if lanes may be used at the moment. Any other access uses
+    /// a range lock.
     fn enter(
         &self,
         queue: &mut Queue,
@@ -147,12 +149,13 @@ impl LiveFile {
         Ok(Entered::new(file, hold))
     }
 
-    /// Returns the queue's view of the file. If the inode has changed, the view is read again first.
+    /// Returns the queue's view of the file. If the inode has changed, the view is first read again from it.
     fn current<'q>(&self, queue: &'q mut Queue, nowait: bool) -> Result<&'q View> {
         queue.views.current(&mut queue.state.files, &self.handle, nowait)
     }
 
-    /// Waits until the range is locked. First completes this queue's requests in flight, because other threads may wait for these requests.
+    /// Waits until the range is locked. Before that, completes the requests of this queue that are in flight, because other threads may
+    /// wait for them.
     fn wait_for(&self, queue: &mut Queue, ticket: Ticket, nowait: bool) -> Result<()> {
         let content = &self.handle.inode.content;
         if !nowait && !content.has(&ticket) {

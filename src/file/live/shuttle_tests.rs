@@ -1,4 +1,4 @@
-//! Tests of readers, writers and conversions of one file. A model checker chooses the schedules of the threads.
+//! Tests of threads that read, write and convert one file. A model checker chooses the order in which the threads run.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
@@ -15,7 +15,7 @@ use crate::units::FilePos;
 use crate::{File, FileOptions, Queue, QueueOptions, Volume};
 
 const BLOCK: usize = 1024;
-/// The number of blocks that a model may write. They are allocated and unwritten.
+/// The number of blocks that a model may write. The blocks are allocated and unwritten.
 const BLOCKS: usize = 4;
 
 /// Returns a device with a volume, in which one file has only unwritten blocks. The volume is made once, and each model gets a copy.
@@ -47,7 +47,7 @@ fn base() -> Ram {
 struct Model {
     volume: Volume,
     file: File,
-    /// For each block, whether a write to it has completed.
+    /// For each block: whether a write to the block has completed.
     written: [AtomicBool; BLOCKS],
     appended: AtomicU64,
 }
@@ -73,8 +73,8 @@ impl Model {
         self.written[block].store(true, SeqCst);
     }
 
-    /// Reads a block and checks its content. If a write to the block completed before the read, the block contains the data. Otherwise it
-    /// contains zeros, or the data of a concurrent write.
+    /// Reads a block and checks its content. If a write to the block completed before the read, the block must contain the data. Otherwise
+    /// it must contain zeros or the data of a concurrent write.
     fn read(&self, queue: &mut Queue, block: usize) {
         let written = self.written[block].load(SeqCst);
         let mut buf = Buffer::aligned(BLOCK).unwrap();
@@ -119,7 +119,7 @@ fn no_reader_takes_what_was_written_for_zeros() {
     });
 }
 
-/// Concurrent appends never overlap, even while another thread punches a hole and syncs.
+/// Concurrent appends never overlap, even if another thread punches a hole and syncs at the same time.
 #[test]
 fn appends_do_not_overlap() {
     explore(10, || {
@@ -149,11 +149,11 @@ fn appends_do_not_overlap() {
     });
 }
 
-/// A thread that drops the last handle of a file does not lose data that another thread has written concurrently.
+/// If a thread drops the last handle of a file, data that another thread has written at the same time are not lost.
 #[test]
 fn a_close_keeps_what_others_have_written() {
     explore(5, || {
-        // The device does not yield at each request, so one thread can do all its work between two steps of the other thread.
+        // The device does not switch threads at each request. So one thread can do all of its work between two steps of the other thread.
         let volume = Volume::writable_on(Arc::new(base()), Clock::System).unwrap();
         let open = |volume: &Volume| {
             let inode = volume.fs().lookup(ROOT, b"file").unwrap();

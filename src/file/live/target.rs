@@ -1,4 +1,4 @@
-//! The [`Target`] of a request: the properties of the file that the direct-I/O core needs.
+//! The [`Target`] of a request: the file's properties that the direct-I/O core needs.
 
 use super::LiveFile;
 use crate::bio::Dev;
@@ -6,7 +6,7 @@ use crate::dio::{Holding, Target};
 use crate::error::{Error, Result};
 use crate::open_file::{OpenInode, QueueFiles, View, Views};
 
-/// The target with the size and the map of a view; `None` if the view is out of date. The content is locked for the request.
+/// The target with the size and the map of a view. `None` if the view is not up to date. The caller has locked the content for the request.
 #[inline(always)]
 pub(super) fn current_target<'a>(
     view: &'a View,
@@ -18,7 +18,7 @@ pub(super) fn current_target<'a>(
     Some(Target { size, ..target_by_metadata(view, file, holding) })
 }
 
-/// The target with the size in the metadata that were read. A write past this size does not take the simple path.
+/// The target with the size from the metadata that were read. A write that ends past this size does not take the simple path.
 #[inline(always)]
 pub(super) fn target_by_metadata<'a>(
     view: &'a View,
@@ -36,8 +36,9 @@ pub(super) fn target_by_metadata<'a>(
     }
 }
 
-/// Records the time of a write. The first write after a query of the file's times sets the time. Later writes only mark the inode, and the
-/// next query sets the time (POSIX: "marked for update"), because reading a clock for each write is expensive.
+/// Records that a write has changed the file's time stamps. The first write after a query of the times sets them. Later writes only mark
+/// the inode, and the next query sets the times (POSIX: "marked for update"). This is faster, because no write except the first reads the
+/// clock.
 #[inline(always)]
 pub(super) fn stamp_overwrite(view: &View, file: &LiveFile) {
     if view.queue_file.wrote() {
@@ -46,8 +47,8 @@ pub(super) fn stamp_overwrite(view: &View, file: &LiveFile) {
 }
 
 impl LiveFile {
-    /// The target of a request that has locked the content. The size and the map are from the same read of the inode: with an older map,
-    /// newly appended data would read as zeros.
+    /// The target of a request that has locked the content. The size and the map come from the same read of the inode. If the map were
+    /// older, newly appended data would be read as zeros.
     pub(super) fn target<'a>(
         &'a self,
         views: &'a mut Views,

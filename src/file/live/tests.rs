@@ -41,8 +41,8 @@ fn queue(volume: &Volume) -> Queue {
     volume.queue(&QueueOptions::default()).unwrap()
 }
 
-/// After several writes, a query of the modification time returns a time that is not before the last write. This holds for writes by any
-/// queue, and also after that queue was dropped. A second query returns the same time.
+/// After several writes, a query returns a modification time that is not before the last write. This is true for writes through any queue,
+/// even if the queue was dropped. A second query returns the same time.
 #[test]
 fn a_write_is_seen_to_be_as_young_as_it_is() {
     let (volume, number) = volume();
@@ -60,7 +60,7 @@ fn a_write_is_seen_to_be_as_young_as_it_is() {
         }
         assert!(modified() >= before, "round {round}");
         file.write_at(&mut first, &block(), FilePos(0)).unwrap();
-        // The write before this line has set the time, so the next write only marks the inode.
+        // The previous write has set the time, so the next write only marks the inode.
         let noted = tick();
         match &mut second {
             Some(second) if round % 2 == 0 => {
@@ -92,7 +92,7 @@ fn a_write_is_seen_to_be_as_young_as_it_is() {
     volume.close().unwrap();
 }
 
-/// A write that only marks the inode gets the time of the timer's next run, and not the time of a later query.
+/// If a write only marks the inode, the modification time is set at the timer's next run. A later query does not change it.
 #[test]
 fn a_noted_write_is_no_younger_than_the_timers_last_look() {
     let (volume, number) = volume();

@@ -1,4 +1,4 @@
-//! Writes that do not begin and end at sector boundaries. Direct handles refuse them. The sectors at both ends are read first, and the
+//! Writes that do not begin and end at sector boundaries. Direct handles refuse these writes. The sectors at both ends are read first. The
 //! range is locked exclusively until the write is complete.
 
 use std::io::IoSlice;
@@ -15,21 +15,21 @@ use crate::iomap::{Contended, WriteAt};
 use crate::queue::Queue;
 use crate::units::FilePos;
 
-/// The largest number of bytes that one step reads and writes.
+/// The largest number of bytes that are read and written in one step.
 const PIECE: usize = 256 << 10;
 
 /// The result of a write that does not begin and end at sector boundaries.
 enum Unaligned {
-    /// The number of bytes that were written, and whether the file has so many unconverted ranges that a conversion is due.
+    /// The number of bytes that were written. Also whether a conversion is due, because the file has many unconverted ranges.
     Written(usize, bool),
-    /// The number of bytes that were written; the file system must write the rest.
+    /// The number of bytes that were written. The file system must write the rest.
     ByFileSystem(usize),
     Gap(u64),
 }
 
 impl LiveFile {
     /// Writes data that do not begin and end at sector boundaries. The range is locked exclusively while the sectors at both ends are read
-    /// and the data are written. An append locks the complete content of the file.
+    /// and the data are written. An append locks the whole content of the file.
     pub(super) fn write_unaligned(&self, queue: &mut Queue, write: &mut Lent<'_>) -> Result<usize> {
         let (at, len, flags) = (write.at, write.len(), write.flags);
         if flags.contains(DioFlags::NOWAIT) {
@@ -93,7 +93,7 @@ impl LiveFile {
         written
     }
 
-    /// Writes a range piece by piece. The caller has locked the range exclusively.
+    /// Writes a range piece by piece. The caller has an exclusive lock on the range.
     fn write_pieces(
         &self,
         queue: &mut Queue,
@@ -103,7 +103,7 @@ impl LiveFile {
     ) -> Result<Unaligned> {
         let Wanted { len, flags, .. } = wanted;
         let (mut done, mut full) = (0, false);
-        // With WHOLE there is one piece for all data, so that space for all data is allocated before any byte is written.
+        // With WHOLE, all data are one piece. So space for all data is allocated before any byte is written.
         let most = if flags.contains(DioFlags::WHOLE) { len } else { PIECE };
         while done < len {
             let at = FilePos(pos.0 + done as u64);
@@ -126,7 +126,7 @@ impl LiveFile {
         Ok(Unaligned::Written(done, full))
     }
 
-    /// Writes the sectors that contain a range. The caller has locked the range exclusively. Returns whether a conversion is due.
+    /// Writes the sectors that contain a range. The caller has an exclusive lock on the range. Returns whether a conversion is due.
     fn write_widened(
         &self,
         queue: &mut Queue,
@@ -139,18 +139,18 @@ impl LiveFile {
         let mut buffer = Buffer::aligned(widened)?;
         self.read_edges(queue, &mut buffer, start, skip, len)?;
         copy(bufs, &mut buffer[skip..skip + len]);
-        // The buffer needs no copy, because no other code can change it.
+        // The buffer is not copied, because no other code can change it.
         let widened = Request { pos: start, len: widened, source: Source::Engine, ..*request };
         let more = self.write_held(queue, &[IoSlice::new(&buffer)], &widened)?;
         self.stamp_write();
         let full =
             self.handle.inode.wrote(start, widened.len, (left | more) - CompletionWork::GROW);
-        // The new size of the file is the end of the requested bytes, not of the written sectors.
+        // The new size of the file is the end of the caller's bytes, and not the end of the written sectors.
         self.handle.inode.wrote(pos, len, left & CompletionWork::GROW);
         Ok(full)
     }
 
-    /// Reads the first and the last sector of a range. A sector that the new bytes fill completely is not read.
+    /// Reads the first and the last sector of a range. If the new bytes fill a sector completely, the sector is not read.
     fn read_edges(
         &self,
         queue: &mut Queue,

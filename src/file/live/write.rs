@@ -1,4 +1,4 @@
-//! Writes. An overwrite within one written extent needs only one bio. Other writes are [prepared](LiveFile::prepare) first.
+//! Writes. An overwrite within one written extent needs only one bio. All other writes are [prepared](LiveFile::prepare) first.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(super) struct Lent<'a> {
     pub(super) at: WriteAt,
     pub(super) flags: DioFlags,
     pub(super) source: Source,
-    /// The position of the write. It is set even if the write fails after a part of the data.
+    /// The position at which the data were written. It is also set if the write fails after a part of the data.
     pub(super) pos: FilePos,
 }
 
@@ -56,7 +56,7 @@ impl LiveFile {
             && view.takes_overwrites(&inside)
         {
             let target = target_by_metadata(view, self, None);
-            // If the file's metadata are durable, a write-through bio is enough, and no sync is necessary.
+            // If the file's metadata are already durable, a write-through bio makes the write durable, and no sync is necessary.
             let through =
                 flags.contains(DioFlags::DSYNC) && !queue.state.calls_flush() && view.is_durable();
             let request = Request { through, ..request };
@@ -89,12 +89,12 @@ impl LiveFile {
         self.write_somewhere(queue, &mut Lent::new(bufs, WriteAt::Pos(pos), flags, source))
     }
 
-    /// Carries out a write with all its checks. Returns the number of bytes written.
+    /// Carries out a write, and makes all checks of its arguments. Returns the number of bytes written.
     pub(super) fn write_somewhere(&self, queue: &mut Queue, write: &mut Lent<'_>) -> Result<usize> {
         queue.check(self.volume)?;
         write.at = self.writing.admit(write.at)?;
         let (at, flags, len) = (write.at, write.flags, write.len());
-        // The end of the file is not known before the content is locked. Until then the position of an append is 0.
+        // An append gets its position, the end of the file, after the content was locked. Until then its position is 0.
         write.pos = if let WriteAt::Pos(pos) = at { pos } else { FilePos(0) };
         let pos = write.pos;
         if len == 0 {
@@ -122,7 +122,7 @@ impl LiveFile {
         }
     }
 
-    /// Writes a range for which the file has blocks, and unlocks the content.
+    /// Writes a range that has blocks, and unlocks the content.
     fn write_prepared(
         &self,
         queue: &mut Queue,
@@ -154,7 +154,7 @@ impl LiveFile {
         Ok(len)
     }
 
-    /// Writes a range for which the file has blocks. The caller has locked the content.
+    /// Writes a range that has blocks. The caller has locked the content.
     pub(super) fn write_held(
         &self,
         queue: &mut Queue,
@@ -166,9 +166,9 @@ impl LiveFile {
         dio::write_now(queue.device.as_dyn(), &mut queue.state, &target, bufs, request)
     }
 
-    /// Converts written ranges of unwritten extents after a write that found many of them. A write with NOWAIT must not wait, so it does
-    /// not convert. An error is ignored, because the write itself is complete: the next sync or close converts the ranges that remain, and
-    /// reports the error again.
+    /// Converts ranges of unwritten extents that contain data. A write calls this function if it has found many of these ranges. A write
+    /// with NOWAIT does not convert, because it must not wait. An error is ignored, because the write itself is complete. The next sync or
+    /// close converts the remaining ranges, and reports the error again.
     pub(super) fn write_done(&self, queue: &mut Queue, flags: DioFlags) {
         if !flags.contains(DioFlags::NOWAIT) {
             let _ = self.convert(queue);
@@ -179,12 +179,13 @@ impl LiveFile {
         queue.alone(|| self.handle.file.convert())
     }
 
-    /// Makes written data durable. With `data_only` this includes only the metadata that a read of the data needs, otherwise all metadata.
+    /// Makes written data durable. If `data_only` is set, only the metadata that a read of the data needs become durable too. Otherwise all
+    /// metadata become durable.
     pub(in crate::file) fn sync(&self, queue: &mut Queue, data_only: bool) -> Result<()> {
         queue.alone(|| self.handle.file.sync(data_only))
     }
 
-    /// Calls [`WriteFile::write_from`](crate::iomap::WriteFile::write_from), so that the file system itself writes the data.
+    /// Calls [`WriteFile::write_from`](crate::iomap::WriteFile::write_from). The file system itself then writes the data.
     pub(super) fn write_by_file_system(
         &self,
         queue: &mut Queue,
@@ -256,7 +257,7 @@ impl LiveFile {
         self.submit_somewhere(queue, memory, WriteAt::Pos(request.pos), request).map(drop)
     }
 
-    /// Starts a write that is more than an overwrite, and returns its position.
+    /// Starts a write that is not only an overwrite, and returns its position.
     pub(in crate::file) fn submit_somewhere(
         &self,
         queue: &mut Queue,
@@ -269,7 +270,7 @@ impl LiveFile {
             Err(error) => return Err(Rejected::boxed(error, memory)),
         };
         let Request { flags, token, len, .. } = request;
-        // The end of the file is not known before the content is locked. Until then the position of an append is 0.
+        // An append gets its position, the end of the file, after the content was locked. Until then its position is 0.
         let pos = if let WriteAt::Pos(pos) = at { pos } else { FilePos(0) };
         let addresses = memory.buffers().iter().map(|buf| (buf.address(), buf.len()));
         if self.strict && len > 0 && !self.geometry.is_aligned(pos, addresses) {
@@ -291,8 +292,8 @@ impl LiveFile {
             (ready.through, left) = (false, left | CompletionWork::DATASYNC);
         }
         if ready.len < len {
-            // The blocks were allocated for only a part of the data. The write is made at its reserved position, because a later append may
-            // already follow that range.
+            // Blocks were allocated for only a part of the data. The write keeps its reserved position, because a later append may already
+            // follow its range.
             let write = |file: &Self, queue: &mut Queue, lent: &mut Lent<'_>| {
                 file.write_prepared(queue, lent, entered, (ready, left))
             };
@@ -316,7 +317,7 @@ impl LiveFile {
         submitted.map(|()| ready.pos)
     }
 
-    /// Carries out a write before the call returns. Its completion can then be popped.
+    /// Carries out a write before the call returns. The completion can be popped after that.
     fn write_at_once(
         &self,
         queue: &mut Queue,
@@ -334,7 +335,7 @@ impl LiveFile {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 return Err(Rejected::boxed(error, memory));
             }
-            // Any other error is reported by the completion, because a part may have been written.
+            // The completion reports every other error, because a part may have been written.
             result => queue.state.finish(dio::Completion { token, memory, result }),
         }
         Ok(pos)

@@ -1,4 +1,4 @@
-//! Tests of the content lock. A model checker chooses the schedules of the threads.
+//! Tests of the content lock. A model checker chooses the order in which the threads run.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -20,12 +20,12 @@ struct Model {
     lost: AtomicBool,
 }
 
-/// The expected state of the lock, which the model tracks without calling the lock.
+/// The state that the lock should have. The model computes it without calling the lock.
 #[derive(Default)]
 struct Present {
     /// The ranges that threads have locked, and whether each lock is exclusive.
     inside: Vec<(Range<u64>, bool)>,
-    /// The claims that have not ended: the number of the ticket, the range, and whether the claim is exclusive.
+    /// The claims that have not ended: for each, the number of the ticket, the range, and whether it is exclusive.
     asked: Vec<(u64, Range<u64>, bool)>,
 }
 
@@ -34,7 +34,7 @@ fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
 }
 
 impl Model {
-    /// Uses a locked range while other threads may run, and checks that no conflicting range is locked at that time.
+    /// Uses a locked range while other threads may run. Checks that no conflicting range is locked at the same time.
     fn be_inside(&self, range: &Range<u64>, exclusive: bool) {
         let mut present = self.present.lock().unwrap();
         let meets = |(other, alone): &(_, bool)| (exclusive || *alone) && overlap(range, other);
@@ -77,7 +77,7 @@ impl Model {
         self.give_back(ticket);
     }
 
-    /// Makes a few requests of one queue.
+    /// Makes some requests through one queue.
     fn requests(&self, range: Range<u64>) {
         let lane = self.lock.add_lane();
         for _ in 0..3 {
@@ -91,7 +91,7 @@ impl Model {
         self.lock.remove_lane(&lane);
     }
 
-    /// Simulates a lost queue with a request in flight, which never ends.
+    /// Simulates a lost queue whose request in flight never ends.
     fn lose(&self, range: Range<u64>) {
         let lane = self.lock.add_lane();
         if self.lock.enter(&lane) {
@@ -115,7 +115,7 @@ impl Model {
         present.inside.push((range, false));
     }
 
-    /// Locks a range only if the thread need not wait.
+    /// Locks a range, if this is possible without waiting.
     fn try_range(&self, range: Range<u64>) {
         let ticket = self.ask(&range, true);
         if self.lock.has(&ticket) {
@@ -125,7 +125,7 @@ impl Model {
     }
 }
 
-/// Runs threads on a new model. At the end no thread wants a range.
+/// Runs threads on a new model. At the end, no thread has or wants a range.
 fn run(work: &[Work]) {
     let model = Arc::<Model>::default();
     crate::sync::run(&model, work);
@@ -168,8 +168,8 @@ fn a_thread_that_does_not_wait_loses_no_wakeup() {
     });
 }
 
-/// A queue is lost, and its requests never end. A thread that wants the range of these requests exclusively gets an error, whether it
-/// begins to wait before or after the loss. No thread gets the range exclusively.
+/// A queue is lost, and its requests never end. If a thread wants an exclusive lock on the range of these requests, it gets an error, even
+/// if it began to wait before the loss. No thread gets this lock.
 #[test]
 fn a_thread_that_waits_for_a_lost_queue_gets_an_error() {
     explore(1, || {

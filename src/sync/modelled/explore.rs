@@ -1,4 +1,4 @@
-//! Runs a model under many schedules.
+//! Runs a model under many schedules. A schedule is an order in which the threads run.
 
 use std::env;
 use std::sync::Arc;
@@ -8,15 +8,15 @@ use shuttle::{Config, Runner, thread};
 
 /// The seed of the schedules. If the variable `SHUTTLE_RANDOM_SEED` is set, the checker uses that seed instead.
 const SEED: u64 = 0x5EED;
-/// The number of schedules of each kind for the smallest models. The variable `IRONMAP_SHUTTLE` can replace this number.
+/// The number of schedules of each kind for the smallest models. The variable `IRONMAP_SHUTTLE` replaces this number.
 const SCHEDULES: usize = 20_000;
-/// The number of thread switches that the scheduler places in a schedule. Most races need two or three switches.
+/// The number of thread switches in a schedule. Most races need two or three switches.
 const DEPTH: usize = 3;
-/// The stack size of a thread. The call depth of an operation on a volume exceeds the checker's default.
+/// The stack size of a thread. An operation on a volume needs a larger stack than the checker's default.
 const STACK: usize = 1 << 20;
 
-/// Runs a model under many schedules. A panic of a thread or a deadlock fails the test, and the test prints a seed that reproduces the
-/// schedule. `cost` is the duration of a schedule, relative to the smallest models.
+/// Runs a model under many schedules. If a thread panics, or if there is a deadlock, the test fails and prints a seed that reproduces the
+/// schedule. `cost` is the time that a schedule of this model takes, relative to the smallest models.
 pub(crate) fn explore(cost: usize, model: impl Fn() + Send + Sync + Copy + 'static) {
     let wanted = env::var("IRONMAP_SHUTTLE").ok().and_then(|text| text.parse::<usize>().ok());
     let schedules = (wanted.unwrap_or(SCHEDULES) / cost).max(1);
@@ -28,7 +28,7 @@ pub(crate) fn explore(cost: usize, model: impl Fn() + Send + Sync + Copy + 'stat
     Runner::new(pct, config).run(model);
 }
 
-/// Runs threads on a model until all threads have ended. A deadlock fails the test.
+/// Runs threads on a model until all threads have ended. If there is a deadlock, the test fails.
 pub(crate) fn run<M: Send + Sync + 'static>(model: &Arc<M>, work: &[fn(&M)]) {
     let spawn = |work: &fn(&M)| {
         let (model, work) = (Arc::clone(model), *work);

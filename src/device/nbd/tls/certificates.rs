@@ -36,7 +36,7 @@ pub(super) fn client(
     let place = format!("TLS with {}", name.to_str());
     let tls = ClientConnection::new(Arc::new(config), name);
     let mut tls = tls.map_err(|error| Error::invalid(format!("{place}: {error}")))?;
-    // The session's buffer needs no limit, because all bytes in it are sent before further bytes are accepted.
+    // The session's buffer needs no limit, because all of its bytes are sent before the session accepts more bytes.
     tls.set_buffer_limit(None);
     Ok(Client { session: Box::new(Verified { tls, place: place.clone(), lacks }), place })
 }
@@ -120,7 +120,7 @@ fn explained(place: &str, error: &rustls::Error) -> io::Error {
     io::Error::new(kind, format!("{place}: {why}"))
 }
 
-/// The reason why a certificate is refused. The text continues a sentence that begins with "the server's certificate".
+/// The reason why the client refuses a certificate. The text continues a sentence that begins with "the server's certificate".
 fn certificate(refused: &CertificateError) -> String {
     use CertificateError as Refused;
     let why = match refused {
@@ -132,8 +132,8 @@ fn certificate(refused: &CertificateError) -> String {
         _ => "is refused",
     };
     let words = refused.to_string();
-    // The library's texts are added, because they contain names and times. The texts of these two errors contain only an identifier of the
-    // library.
+    // For these two errors, the TLS library's text contains only an identifier. For all other errors its text is added, because it contains
+    // names and times.
     if matches!(refused, Refused::UnknownIssuer | Refused::Revoked) {
         why.to_owned()
     } else if words.contains("UnsupportedCertVersion") {
@@ -145,7 +145,7 @@ fn certificate(refused: &CertificateError) -> String {
     }
 }
 
-/// A client without a certificate. It records whether the server requests a client certificate.
+/// A client without a certificate of its own. It records whether the server requests one.
 #[derive(Debug)]
 struct Without(Arc<AtomicBool>);
 
@@ -164,8 +164,8 @@ impl ResolvesClientCert for Without {
     }
 }
 
-/// The path of an optional file. An error is returned if the existence of the file cannot be determined, because the file could be a list
-/// of revoked certificates.
+/// Returns the path of an optional file, if the file exists. If this cannot be determined, the result is an error, because the file could
+/// be a list of revoked certificates.
 fn existing(path: PathBuf) -> Result<Option<PathBuf>> {
     match std::fs::symlink_metadata(&path) {
         Ok(_) => Ok(Some(path)),
@@ -190,7 +190,8 @@ fn config(dir: Option<&Path>, lacks: &Arc<AtomicBool>) -> Result<ClientConfig> {
     let verifier = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider));
     let revoked = dir.map(|dir| dir.join("ca-crl.pem"));
     let verifier = match revoked.map(existing).transpose()?.flatten() {
-        // A chain may contain an authority for which there is no list of revoked certificates, so an unknown status is accepted.
+        // Some authorities in a chain have no list of revoked certificates. So a certificate whose revocation status is unknown is
+        // accepted.
         Some(path) => verifier
             .with_crls(all::<CertificateRevocationListDer<'_>>(&path)?)
             .allow_unknown_revocation_status()
@@ -235,7 +236,7 @@ fn unread(path: &Path, error: pem::Error) -> Error {
     }
 }
 
-/// Reads all objects of one kind in a PEM file, which must contain at least one.
+/// Reads all objects of one kind from a PEM file. The file must contain at least one object of this kind.
 fn all<T: PemObject>(path: &Path) -> Result<Vec<T>> {
     let objects: Result<Vec<T>, _> = T::pem_file_iter(path).and_then(Iterator::collect);
     let objects = objects.map_err(|error| unread(path, error))?;
@@ -255,7 +256,7 @@ fn authorities(path: &Path) -> Result<RootCertStore> {
     Ok(roots)
 }
 
-/// The system's authorities. Certificates that cannot be parsed are skipped, because the other authorities are sufficient for most servers.
+/// The authorities that the system trusts. Certificates that cannot be parsed are skipped, because most servers do not need them.
 fn authorities_of_the_system() -> Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();

@@ -1,7 +1,7 @@
 //! TLS for connections to servers: the authentication, and the handshake. After the handshake, the connection belongs to a [pump].
 //!
-//! STARTTLS is the first option, so that no unencrypted answer to another option is accepted. The negotiation reads only the bytes that it
-//! needs. So if plain text follows after the server's reply to STARTTLS, it is read as TLS, which is an error.
+//! STARTTLS is the first option of the negotiation, so that no unencrypted answer to another option is accepted. The negotiation receives
+//! no bytes after the server's reply to STARTTLS. So if plain text follows that reply, it is processed as TLS, which fails.
 //!
 //! A server is always authenticated: by its certificate, or by a shared key.
 
@@ -24,13 +24,13 @@ use crate::error::Result;
 /// The number of bytes that one call receives, in each direction.
 const BUFFER: usize = 128 << 10;
 
-/// A TLS session. It has no socket: the caller transfers bytes between the session and the server.
+/// A TLS session. It has no socket of its own: the caller transfers bytes between the session and the server.
 trait Session: Send {
     /// Decrypts bytes from the server, at most [`BUFFER`], and appends the plain text to `plain`.
     ///
     /// # Errors
-    /// An error with one line for the user. The session has ended, but its remaining bytes for the server must still be sent, because they
-    /// contain the reason.
+    /// An error with one line for the user. The session has then ended, but its remaining bytes must still be sent to the server, because
+    /// they contain the reason.
     fn decrypt(&mut self, bytes: &[u8], plain: &mut Vec<u8>) -> io::Result<State>;
 
     /// Encrypts bytes for the server.
@@ -45,25 +45,26 @@ trait Session: Send {
     /// Writes bytes of the session to the server, as many as the socket accepts.
     fn write(&mut self, server: &mut dyn Write) -> io::Result<usize>;
 
-    /// The probable reason if the server closes the connection before it has sent data over TLS, and sends no reason.
+    /// The probable reason why a server closes the connection, if it closes the connection before it has sent data over TLS, and states no
+    /// reason.
     fn refusal(&self) -> Refusal;
 }
 
 /// The state of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The handshake needs more bytes.
+    /// The handshake is not complete.
     Handshake,
     Open,
     /// The server has ended the session with TLS's closing message.
     Closed,
 }
 
-/// The reason for which a server may have closed the connection without a message.
+/// The reason why a server may have closed the connection without a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Refusal {
     what: &'static str,
-    /// Whether the reason is certain, even if the server ended the session with TLS's closing message.
+    /// Whether the reason is certain even if the server ended the session with TLS's closing message.
     is_certain: bool,
 }
 
@@ -128,7 +129,7 @@ impl Client {
             self.session.write(&mut bytes)?;
         }
         match socket.send_all(&bytes, until) {
-            // The server has closed the connection. The session receives the server's last message later; it contains the reason.
+            // The server has closed the connection. Its last message, which contains the reason, is received later.
             Err(error) if is_cut(&error) => Ok(()),
             sent => sent,
         }
@@ -149,7 +150,7 @@ fn receive(socket: &Socket, buffer: &mut [u8], until: Instant) -> io::Result<usi
     }
 }
 
-/// Whether an error means that the call would have to wait.
+/// Whether the error means that the operation is not possible without waiting.
 fn is_nothing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }

@@ -20,7 +20,7 @@ use crate::error::{Context as _, Errno, Error, ErrorKind, Result};
 
 /// The longest key that every version of OpenSSL's interface accepts (`PSK_MAX_PSK_LEN`).
 const MAX_KEY: usize = 256;
-/// The shortest key. An attacker could find a shorter key by brute force from one recorded handshake.
+/// The shortest permitted key. An attacker who has recorded a handshake could find a shorter key by trying all keys.
 const MIN_KEY: usize = 16;
 /// The largest size of a key file.
 const MAX_FILE: u64 = 1 << 20;
@@ -28,7 +28,8 @@ const MAX_FILE: u64 = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The largest number of bytes of plain text in a record.
 const RECORD: usize = 16 << 10;
-/// The largest number of unsent bytes. Without a limit, a server that accepts no bytes could request answers without end.
+/// The largest number of unsent bytes. Without this limit, a server that sends requests for answers but accepts no bytes could make the
+/// client store bytes without end.
 const MAX_UNSENT: usize = 1 << 20;
 /// The ciphers of TLS 1.2. Only ephemeral key exchange is permitted, so that a stolen key does not decrypt earlier recordings. Certificates
 /// and ciphers without encryption are excluded.
@@ -37,8 +38,8 @@ const CIPHERS_1_2: &str =
 /// The ciphers of TLS 1.3: those with SHA-256, the default hash of pre-shared keys (RFC 8446, 4.2.11).
 const CIPHERS_1_3: &str = "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256";
 
-/// Creates a TLS client with the key of a user from a key file. The file contains lines `USER:KEY` with the key in hexadecimal (GnuTLS's
-/// `psktool` writes such files).
+/// Creates a TLS client with the key of a user from a key file. The file contains lines `USER:KEY` with the key in hexadecimal, as GnuTLS's
+/// `psktool` writes them.
 pub(super) fn client(keys: &Path, user: &str) -> Result<Client> {
     let key = key(keys, user).at(|| keys.display().to_string())?;
     let place = format!("TLS as {user}");
@@ -57,8 +58,8 @@ fn context(user: String, key: Vec<u8>) -> Result<SslContext, ErrorStack> {
     context.set_min_proto_version(Some(SslVersion::TLS1_2))?;
     context.set_cipher_list(CIPHERS_1_2)?;
     context.set_ciphersuites(CIPHERS_1_3)?;
-    // With TLS 1.3, a server may send a certificate instead of proving that it has the key. No authority is trusted, so every certificate
-    // is refused.
+    // With TLS 1.3, a server that does not have the key may send a certificate instead. No authority is trusted, so every certificate is
+    // refused.
     context.set_verify(SslVerifyMode::PEER);
     context.set_options(SslOptions::NO_RENEGOTIATION | SslOptions::NO_TICKET);
     context.set_mode(SslMode::ENABLE_PARTIAL_WRITE | SslMode::ACCEPT_MOVING_WRITE_BUFFER);
@@ -82,7 +83,8 @@ fn key(path: &Path, user: &str) -> Result<Vec<u8>> {
     let bytes = content(path)?;
     let lines = bytes.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end);
     let found = lines.filter_map(|line| line.strip_prefix(user.as_bytes())?.strip_prefix(b":"));
-    // A user's name may contain colons, so several lines may begin with the name. The right line has a key, which contains no colon.
+    // A user's name may contain colons, so several lines may begin with this name and a colon. In the right line, the rest is a key, which
+    // contains no colon.
     let Some(digits) = found.into_iter().find(|key| !key.contains(&b':')) else {
         return Err(Error::new(
             ErrorKind::NotFound,
@@ -101,7 +103,7 @@ fn key(path: &Path, user: &str) -> Result<Vec<u8>> {
     Ok(key)
 }
 
-/// Reads a key file, which may be a pipe. If no program writes to the pipe, the content is empty.
+/// Reads a key file. The file may be a pipe; if no program writes to the pipe, the content is empty.
 fn content(path: &Path) -> Result<Vec<u8>> {
     let failed =
         |error: io::Error| Error::io(Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)), "");
@@ -111,7 +113,7 @@ fn content(path: &Path) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut rest = (&file).take(MAX_FILE + 1);
     let until = Instant::now() + PATIENCE;
-    // Bytes that were read before an interruption stay in `bytes`.
+    // Bytes that were read before the interruption remain in `bytes`.
     while let Err(error) = rest.read_to_end(&mut bytes) {
         if error.kind() != io::ErrorKind::WouldBlock || Instant::now() >= until {
             return Err(failed(error));
@@ -140,7 +142,7 @@ struct Psk {
     is_open: bool,
     /// The plain text of one record.
     record: Box<[u8]>,
-    /// Bytes of requests that wait for encryption, because a TLS message of the server is incomplete.
+    /// Bytes of requests that are not encrypted yet, because the server has not sent all of a TLS message.
     waiting: Vec<u8>,
     place: String,
 }
@@ -160,7 +162,7 @@ impl Psk {
     }
 }
 
-/// Bytes from the server and for the server.
+/// The bytes that were received from the server, and the bytes to be sent to the server.
 #[derive(Debug, Default)]
 struct Wire {
     received: Vec<u8>,

@@ -1,13 +1,13 @@
-//! The thread of a connection with TLS. The thread owns the socket to the server and one end of a socket pair. All other code (the user)
-//! uses the other end of the pair like a socket to a server.
+//! The pump of a TLS connection: a thread that owns the socket to the server and one end of a socket pair. All other code is called the
+//! user of the connection. The user uses the other end of the pair like a socket to a server.
 //!
-//! This costs a copy of the data and a thread for each connection. The advantage is that decrypted data are always in a socket. `poll` in
-//! an event loop could not detect data in the memory of the TLS library. The buffers of both directions are bounded: more bytes are
-//! received in a direction only after all earlier bytes of this direction were passed on.
+//! The pump costs a copy of the data and a thread for each connection. Its advantage is that all decrypted data are in a socket, where the
+//! `poll` of an event loop detects them. `poll` cannot detect data in the memory of the TLS library. The buffers of both directions are
+//! bounded: in each direction, the pump receives more bytes only after it has passed on all earlier bytes.
 //!
-//! When one side closes its connection, the pump closes the other side too. Replies that arrived before the server closed its side are
-//! still delivered. Requests that were received before the user closed its side are still sent, for a short time. After
-//! [`Socket::shutdown`] no bytes are transferred.
+//! If one side closes its connection, the pump also closes the other side. The pump still delivers replies that it received from the server
+//! before. For a short time, it still sends requests that it received from the user before. After [`Socket::shutdown`] it transfers no
+//! bytes.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::ControlFlow;
@@ -21,7 +21,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use super::{BUFFER, Client, Session, State, Unwaiting, is_cut, is_nothing};
 use crate::device::nbd::stream::{Ending, LINGER, Socket, Stream as _};
 
-/// The reason why a connection failed; `None` if the user ends the connection, or if the server ends it with TLS's closing message.
+/// The reason why a connection failed. `None` if the user has ended the connection, or if the server has ended it with TLS's closing
+/// message.
 type End = Option<io::Error>;
 type Flow = ControlFlow<End>;
 
@@ -36,16 +37,16 @@ pub(super) struct Pump {
     /// Whether the server has sent anything over TLS.
     has_heard: bool,
     buffer: Box<[u8]>,
-    /// Decrypted bytes. The bytes before `taken` were sent to the user.
+    /// Decrypted bytes. The bytes before `taken` were already sent to the user.
     plain: Vec<u8>,
     taken: usize,
-    /// Set after the server's side has ended. The remaining decrypted bytes are delivered before the pump ends.
+    /// Whether the server's side has ended. The pump delivers the remaining decrypted bytes before it ends.
     end: Option<End>,
 }
 
 impl Pump {
-    /// Starts the thread after a handshake. `plain` are data that were received with the last message of the handshake. Returns the user's
-    /// end of the socket pair.
+    /// Starts the thread after a handshake. `plain` contains decrypted data that arrived with the last message of the handshake. Returns
+    /// the user's end of the socket pair.
     pub(super) fn start(client: Client, server: Socket, plain: Vec<u8>) -> io::Result<Socket> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -96,8 +97,8 @@ impl Pump {
                 PollFd::new(&self.user, flags(takes, !is_empty)),
                 PollFd::new(&self.server, flags(receives, sends && !ended)),
             ];
-            // `poll` would report the end of the server's socket again and again, so this socket is polled only if bytes are expected from
-            // it or sent to it.
+            // `poll` reports the end of the server's socket in every call. So the pump polls this socket only if it expects bytes from the
+            // server or has bytes to send.
             let count = if receives || (sends && !ended) { 2 } else { 1 };
             match poll(&mut fds[..count], None) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -149,7 +150,7 @@ impl Pump {
             }
             Ok(State::Handshake | State::Open) => {}
             Err(error) => {
-                // This write sends the alert that reports the error to the server.
+                // This write sends the TLS alert, which reports the error to the server.
                 let _ = self.session.write(&mut Unwaiting(&self.server));
                 self.end = Some(Some(error));
             }
@@ -175,7 +176,7 @@ impl Pump {
             match self.user.send(&[IoSlice::new(rest)]) {
                 Ok(count) => self.taken += count,
                 Err(error) if is_nothing(&error) => break,
-                // The user has closed its end. Requests that it sent before that must still be sent to the server.
+                // The user has closed its end of the pair. Requests that it sent before must still be sent to the server.
                 Err(_) => return self.linger(),
             }
         }
@@ -202,7 +203,7 @@ impl Pump {
                 Ok(_) => {}
                 Err(error) if is_nothing(&error) => return,
                 Err(error) => {
-                    // The server's last message states the reason for the end, so the remaining bytes are received first.
+                    // The server's last message states why it ended the connection. So the remaining bytes are received first.
                     while self.end.is_none() && self.plain.len() < BUFFER {
                         let before = self.plain.len();
                         self.receive();
