@@ -18,7 +18,7 @@ pub trait FileOps: Send + Sync {
     /// The inode number.
     fn number(&self) -> InodeNo;
 
-    /// Reads the present state of the inode, which may have no name.
+    /// Reads the present state of the inode, even if the inode has no name.
     ///
     /// # Errors
     /// The errors of reading and checking the inode.

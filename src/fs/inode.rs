@@ -50,7 +50,7 @@ pub trait InodeOps: MapFile + Send + Sync {
         false
     }
 
-    /// The map, if it is completely in memory.
+    /// The map of the inode's data, if the complete map is in memory.
     fn resident_map(&self) -> Option<&Arc<ExtentMap>>;
 
     /// The target of a symbolic link.

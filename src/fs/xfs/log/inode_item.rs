@@ -116,7 +116,7 @@ impl Replay<'_> {
     }
 
     /// Records this inode as the owner of map blocks that another inode owned before. This step is necessary even if the inode on disk is
-    /// newer than the log, because its map blocks can be older.
+    /// newer than the log, because the map blocks on disk can be older than the log.
     fn owners(&mut self, raw: &RawInodeItem, inode: &[u8], place: Place) -> Result<()> {
         let changed = raw.ilf_fields.get();
         let is_used = array(inode, MODE) != [0; 2];
@@ -221,7 +221,7 @@ fn is_newer(inode: &[u8], core: &[u8], is_v3: bool, lsn: u64) -> bool {
     }
     let on_disk = u16::from_be_bytes(array(inode, FLUSH_ITERATION));
     let logged = u16::from_le_bytes(array(core, FLUSH_ITERATION));
-    // The counter wraps after its largest value.
+    // The change counter wraps after its largest value.
     let wraps = on_disk == u16::MAX && logged < u16::MAX / 2;
     logged < on_disk && !wraps
 }

@@ -206,7 +206,8 @@ impl<'a> Replay<'a> {
             };
             let from = field.start - range.start;
             let inode = &mut bytes[start..start + size];
-            // A wrong checksum stays wrong, because this change does not repair the inode.
+            // The checksum is updated only if it was correct before. A wrong checksum stays wrong, because this change does not repair the
+            // inode.
             let is_sound = self.superblock.is_v5() && is_sealed(inode);
             inode[NEXT_UNLINKED..NEXT_UNLINKED + 4].copy_from_slice(&content[from..from + 4]);
             if is_sound {
