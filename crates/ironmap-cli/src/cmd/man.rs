@@ -188,7 +188,7 @@ fn section(page: &mut Vec<u8>, heading: &str, text: &str) -> io::Result<()> {
         }
         match line {
             "" => writeln!(page, ".PP")?,
-            // With `\&`, roff does not read the line as a request.
+            // `\&` prevents roff from reading the line as a request.
             line => writeln!(page, "\\&{}", line.replace('\\', "\\e").replace('-', "\\-"))?,
         }
     }

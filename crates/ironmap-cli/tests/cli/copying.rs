@@ -1,4 +1,4 @@
-//! `cp`: the copy equals the source, and no file outside the destination is changed.
+//! Tests `cp`: the copy equals the source, and no file outside the destination is changed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -78,7 +78,7 @@ fn a_copy_takes_over_no_access_list() {
 }
 
 /// A copy keeps the nanoseconds of times, and has holes where the source has unwritten extents. debugfs prepares the source, because mke2fs
-/// makes no such times and extents.
+/// cannot make these times and extents.
 #[test]
 fn nanoseconds_are_kept_and_unwritten_blocks_become_holes() {
     let bench = Bench::new();
@@ -95,7 +95,7 @@ fn nanoseconds_are_kept_and_unwritten_blocks_become_holes() {
     assert!(fs::metadata(bench.path("two")).unwrap().blocks() < 64);
 }
 
-/// DEST is a directory to copy into, or the name of the copy.
+/// If DEST is a directory, the copy is made in it. Otherwise DEST is the name of the copy.
 #[test]
 fn dest_means_what_it_means_to_cp() {
     let bench = Bench::new();

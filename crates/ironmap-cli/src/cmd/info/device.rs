@@ -135,7 +135,7 @@ impl Device {
         }
     }
 
-    /// Prints the text for users; `line` writes a line with its label.
+    /// Prints the description for users. `line` prints a labelled line.
     pub(super) fn print(
         &self,
         line: &mut impl FnMut(&str, String) -> io::Result<()>,
