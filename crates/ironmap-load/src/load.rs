@@ -346,7 +346,7 @@ impl Driven {
     }
 }
 
-/// The treatment of a completed request.
+/// The action for a completed request.
 enum Watch<'a> {
     Nothing,
     /// The data of the request are read.

@@ -207,7 +207,8 @@ fn a_directory_on_standard_input_is_refused() {
     fsck(&bench.image());
 }
 
-/// Below DEST, no symbolic link is followed, whether the link has the name of a file or of a directory.
+/// Below DEST, `cp` does not follow symbolic links. This applies to a link with the name of a copied file, and to a link with the name of a
+/// copied directory.
 #[test]
 fn links_below_dest_lead_nowhere() {
     let bench = Bench::new();
@@ -272,7 +273,7 @@ fn nodes_are_copied_as_far_as_the_user_may() {
         assert!(node.file_type().is_char_device());
         assert_eq!(node.rdev(), rustix::fs::makedev(1, 3));
     }
-    // By default, only the owner has access to the directories of the tests.
+    // Other users must have access to the directory of the test. By default, only the owner has access.
     let open = fs::Permissions::from_mode(0o777);
     fs::set_permissions(bench.dir.path(), open).unwrap();
     let program = bench.path("ironmap");
@@ -382,7 +383,8 @@ fn a_large_file_keeps_its_holes_and_its_odd_end() {
     }
 }
 
-/// A large file that does not fit gives one error with its name. A new file is removed, and an existing file has no unused blocks.
+/// If a large file does not fit, one error names the file. If the file is new, it is removed. If it existed before, it has no blocks that
+/// it does not use.
 #[test]
 fn a_large_file_without_room_leaves_none_taken() {
     let bench = Bench::empty();

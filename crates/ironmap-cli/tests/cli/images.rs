@@ -103,7 +103,7 @@ fn an_archive_makes_what_tar_extracts() {
         same(&image, expected.dir());
         let mount = image.mount("ro");
         let views = view_of(expected.dir());
-        // In an archive without sparse members, holes are stored as zeros, and the volume has zeros too.
+        // If an archive has no sparse members, it stores holes as zeros. The volume then has zeros instead of holes.
         if options.contains("sparse") {
             assert_eq!(space(mount.dir(), &views), space(expected.dir(), &views), "{options}");
         }

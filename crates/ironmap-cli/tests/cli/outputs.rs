@@ -1,4 +1,5 @@
-//! Standard output that is full, or whose reader has closed it: the exit code still gives the result, and no output overwrites a source.
+//! Tests standard output that is full or whose reader has closed it. The exit code still gives the result, and no output overwrites a
+//! source.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
@@ -254,7 +255,7 @@ fn work_goes_on_without_a_reader() {
     assert_eq!(bench.run(["stat", "image:/tree"]).status.code(), Some(1));
 }
 
-/// The exit code for wrong arguments is the same if standard error is full.
+/// If standard error is full, the exit code for wrong arguments does not change.
 #[test]
 fn a_full_standard_error_changes_no_exit_code() {
     let bench = Bench::new();

@@ -1,4 +1,4 @@
-//! Data in the kernel's page cache that was not yet sent to the server.
+//! Tests data in the kernel's page cache that the kernel has not yet sent to the server.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

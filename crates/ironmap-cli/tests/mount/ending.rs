@@ -1,4 +1,4 @@
-//! The end of a mount, and the state of its volume afterwards.
+//! Tests the end of a mount, and the state of its volume after the end.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};

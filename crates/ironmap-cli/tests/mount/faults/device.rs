@@ -24,7 +24,7 @@ const FILE: INodeNo = INodeNo(2);
 #[derive(Default)]
 pub(super) struct Faults {
     pub(super) reads: AtomicU64,
-    /// The rate of failures of writes and flushes.
+    /// The failure rate of writes and flushes.
     pub(super) writes: AtomicU64,
     requests: AtomicU64,
     /// The number of writes and flushes up to the next failure. If it is 0 or negative, no request fails.
