@@ -98,7 +98,7 @@ impl Failure {
         Self { place, kind: Some(error.kind()), ..Self::with(reason, message) }
     }
 
-    /// The failure with its cause added to the message.
+    /// Returns the failure, with its cause added to the message.
     pub fn because(self, cause: impl Display) -> Self {
         Self { message: format!("{}: {cause}", self.message), ..self }
     }

@@ -30,7 +30,7 @@ use crate::stop::Stop;
 use crate::target::Target;
 use crate::volumes::canonical;
 
-/// The sources, opened.
+/// The opened sources.
 pub(crate) struct Layers(Vec<Layer>);
 
 /// A source whose type is known.
@@ -118,12 +118,12 @@ impl Sources {
         })
     }
 
-    /// Whether there is a source, and not only nodes.
+    /// Whether there is at least one source of content. Nodes do not count.
     pub(crate) fn has_content(&self) -> bool {
         !self.origins.is_empty()
     }
 
-    /// Whether there is neither a source nor a node.
+    /// Whether there are no sources and no nodes.
     pub(crate) fn is_empty(&self) -> bool {
         self.origins.is_empty() && self.nodes.is_empty()
     }

@@ -57,7 +57,7 @@
 //!
 //! # Reads
 //!
-//! - `get_ranges` is one batch ([`Queue::read_many`](ironmap::Queue::read_many)): All ranges are in flight at the same time. Whole blocks
+//! - `get_ranges` is one batch ([`Queue::read_many`](ironmap::Queue::read_many)). All ranges are in flight at the same time. Whole blocks
 //!   are read into memory that belongs to the result. Adjacent ranges become one request. Gaps between ranges are not read.
 //! - A stream returns chunks of 1 MiB, and reads three chunks ahead.
 //! - An object keeps its content while it is open. If it is replaced or deleted, a stream still returns the complete old object.

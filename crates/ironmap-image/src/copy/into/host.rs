@@ -280,7 +280,7 @@ impl Reader {
                 Err(errno) => Err(errno),
             };
             match read {
-                // The read has ended before the range, because the file has become shorter.
+                // The file has become shorter during the copy, so it ends before the end of the range.
                 Ok((behind, end)) if behind < end => return Ok(Some(behind)),
                 // Some files of /proc report a size of 0, so the reader looks for more content.
                 Ok((_, end)) if end >= size => return self.rest(place, fd, end, Reads::At),
