@@ -56,7 +56,7 @@ pub trait InodeOps: MapFile + Send + Sync {
     /// The target of a symbolic link.
     ///
     /// # Errors
-    /// `WrongFileType` if the inode is no symbolic link; `Encrypted`, `Corrupt`.
+    /// `WrongFileType` if the inode is not a symbolic link; `Encrypted`, `Corrupt`.
     fn read_link(&self) -> Result<Vec<u8>>;
 
     /// The extended attributes, with the names and values that the system calls return.

@@ -28,7 +28,7 @@ pub enum Reason {
 #[derive(Clone, Debug)]
 pub struct Failure {
     reason: Reason,
-    /// The message is empty if the reader of the output has closed its pipe: then there is nothing to report.
+    /// The message is empty if the reader of the output has closed its pipe, because there is then nothing to report.
     message: String,
     /// The file or volume that the message begins with.
     place: Option<String>,
@@ -201,7 +201,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// Adds the name of the volume to an error that names neither the volume nor its device.
+/// Adds the name of the volume to an error that does not contain the name of the volume or of its device.
 pub fn named(volume: &Location, error: Error) -> Error {
     let (name, medium) = (volume.to_string(), volume.data().medium.to_string());
     if error.names(&name) || error.names(&medium) { error } else { error.at(name) }

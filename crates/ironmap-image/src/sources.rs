@@ -162,7 +162,7 @@ impl Sources {
     /// Opens all sources.
     ///
     /// # Errors
-    /// A source is missing, or is neither a directory nor an archive.
+    /// A source is missing, or is not a directory and not an archive.
     pub(crate) fn open(&self) -> Result<Layers, Failure> {
         let layers = self.origins.iter().map(|origin| open(origin, self.stop()));
         layers.collect::<Result<_, _>>().map(Layers)
@@ -354,7 +354,7 @@ fn is_own(source: impl Display) -> Failure {
     Failure::usage(format!("{source}: {what}"))
 }
 
-/// Whether both locations are in the same file, and the parts of the file are equal or one of them is the whole file.
+/// Whether both locations are in the same file and can overlap: their parts of the file are equal, or one of them is the whole file.
 fn is_same_part(one: &Location, other: &Location, context: &Context) -> bool {
     let (own, parts) = (Spared::of(other, context), [one.data().part, other.data().part]);
     let overlap = parts[0] == parts[1] || parts.contains(&Part::Whole);

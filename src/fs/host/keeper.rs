@@ -173,7 +173,7 @@ impl Keeper {
         &self.proof
     }
 
-    /// An even number that was not returned before.
+    /// Returns an even number that this keeper has not returned before. The number can become the number of a tenure.
     pub(super) fn unique(&self) -> u64 {
         self.next.fetch_add(2, Ordering::Relaxed)
     }

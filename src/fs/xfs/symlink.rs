@@ -16,7 +16,7 @@ impl XfsInode {
     /// The target of a symbolic link.
     ///
     /// # Errors
-    /// `WrongFileType` if the inode is no symbolic link; `Corrupt`.
+    /// `WrongFileType` if the inode is not a symbolic link; `Corrupt`.
     pub fn read_link(&self) -> Result<Vec<u8>> {
         if self.stat.file_type != FileType::Symlink {
             return Err(Error::new(ErrorKind::WrongFileType, "is not a symbolic link"));

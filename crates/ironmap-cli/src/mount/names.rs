@@ -40,7 +40,8 @@ impl Mount {
     pub(super) fn lookup(&self, dir: InodeNo, name: &[u8]) -> Result<Entry> {
         check(name)?;
         match name {
-            // The kernel looks up `.` and `..` only to open a file handle (as for NFS). Then `dir` can be any inode, even a freed inode.
+            // The kernel looks up `.` and `..` only to open a file handle (as for NFS). In this case, `dir` can be any inode, even a freed
+            // inode.
             b"." => self.entry_by_number(dir),
             b".." => self.entry_by_number(self.fs().lookup(dir, name)?.number()),
             _ => self.entry(dir, self.fs().lookup(dir, name)?.number()),

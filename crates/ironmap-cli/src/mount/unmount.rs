@@ -66,7 +66,7 @@ pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
     wait_for_copies(dir, &ending, device, report).map_err(failed)?;
     let mut message = String::new();
     ending.read_to_string(&mut message).map_err(|error| Failure::host(dir.display(), error))?;
-    // The server keeps its files open until it ends. So this command waits for the end of the process.
+    // The server keeps its files open until it ends. Therefore this command waits for the end of the process.
     poll(&mut [PollFd::new(&process, PollFlags::IN)], None).map_err(failed)?;
     match message.as_str() {
         CLOSED => Ok(()),

@@ -73,7 +73,7 @@ fn bash_completes_names_in_a_volume() {
     let words = ["ironmap", "cat", "a\\ disk", ":", "/no"];
     let found = complete("ironmap cat a\\ disk:/no", &words);
     assert_eq!(found, "$'/not utf-8 \\377%'\n/nothing\n");
-    // The original script completes the rest: commands, options, and files of the host.
+    // The generated script itself completes everything else: commands, options, and files of the host.
     let commands = complete("ironmap c", &["ironmap", "c"]);
     assert!(commands.contains("cat\n") && commands.contains("chmod\n"), "{commands}");
     let host = complete("ironmap host host:/et", &["ironmap", "host", "host", ":", "/et"]);

@@ -45,8 +45,8 @@ fn an_overwrite_queued_on_io_uring_costs_at_most_120_instructions() {
     assert!(above <= 120.0, "{above} instructions");
 }
 
-/// An overwrite stays within its limit of instructions with engines that complete at once. With one request at a time, each request also
-/// reads the clock for the timestamp (55 instructions).
+/// With an engine that completes requests at once, an overwrite stays within its limit of instructions. With one request at a time, each
+/// request also reads the clock for the timestamp (55 instructions).
 #[test]
 fn an_overwrite_that_completes_at_once_costs_at_most_so_many_instructions() {
     require!([Need::Tool("valgrind"), Need::Tool("mke2fs"), Need::Variable(RELEASE)]);

@@ -244,8 +244,8 @@ fn a_volume_in_use_is_refused() {
     rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
     refuse(&bench, &[case(&["ls", &bench.target("/")], 3, "locked by another program")]);
     drop(file);
-    // Like most programs, the writer holds no lock, so ironmap must find its open file. A refused command must not change the image, not
-    // even its length.
+    // Like most programs, the writer has no lock on the image, so ironmap must find its open file. A refused command must not change the
+    // image, not even its length.
     let writer = File::options().write(true).open(bench.image()).unwrap();
     let image = bench.image().to_str().unwrap().to_owned();
     let changed = || fs::metadata(&image).unwrap().modified().unwrap();

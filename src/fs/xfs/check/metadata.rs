@@ -24,7 +24,7 @@ const TOLD: usize = 8;
 /// The content of the metadata directories that could be read.
 #[derive(Default)]
 pub(super) struct MetadataTree {
-    /// The directory, the name, and the inode that the name refers to.
+    /// For each name: the directory that contains the name, the name itself, and the inode to which the name refers.
     names: Vec<(InodeNo, Vec<u8>, InodeNo)>,
     /// The quota files, in the order users, groups, projects.
     pub(super) quota: [Option<InodeNo>; 3],

@@ -214,8 +214,8 @@ fn wide(region: &[u8]) -> Vec<u8> {
 /// Whether the inode on disk already contains this change.
 fn is_newer(inode: &[u8], core: &[u8], is_v3: bool, lsn: u64) -> bool {
     if is_v3 {
-        // Several transactions can begin in one record. Such transactions have equal positions, so at an equal position the inode may lack
-        // the change.
+        // Several transactions can begin in one record. These transactions have the same position (LSN). Therefore an inode with the same
+        // position need not contain the change.
         let newest = u64::from_be_bytes(array(inode, LSN));
         return newest != 0 && newest != u64::MAX && newest > lsn;
     }

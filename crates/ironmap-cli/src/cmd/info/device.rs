@@ -44,7 +44,7 @@ struct Image {
     virtual_size: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     cluster_size: Option<u64>,
-    /// The image file, then its backing files or extents.
+    /// The image file, followed by its backing files or extents.
     files: Vec<ImageFile>,
 }
 

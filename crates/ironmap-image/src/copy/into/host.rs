@@ -188,8 +188,8 @@ impl Reader {
         self.is_wanted = is_wanted;
         let end = match fd {
             Some(fd) if special => {
-                // A pipe may have no data for a long time, and a device may never end. So the reader waits until the writer needs the
-                // content.
+                // A pipe may have no data for a long time, and a device may never end. Therefore the reader waits until the writer needs
+                // the content.
                 self.feed.flush()?;
                 if self.is_wanted.as_ref().is_some_and(IsWanted::wait) {
                     self.rest(place, &fd, 0, Reads::InOrder)?
