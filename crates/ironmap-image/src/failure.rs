@@ -107,7 +107,7 @@ impl Failure {
         Self { too_small: Some(Box::new(TooSmall { needs, volume })), ..self }
     }
 
-    /// The needs of the content, if the failure is that of a new volume that is too small for its content.
+    /// Returns the needs of the content, if the failure means that a new volume is too small for its content.
     pub fn too_small(&self) -> Option<&TooSmall> {
         self.too_small.as_deref()
     }

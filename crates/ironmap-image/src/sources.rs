@@ -204,7 +204,8 @@ impl Sources {
         }
     }
 
-    /// Copies all layers into the new volume, which has the dimensions `made`, in order, and then makes the nodes. `time` is the time of all changes.
+    /// Copies all layers in order into the new volume, and then makes the nodes. `made` contains the dimensions of the volume. `time` is
+    /// the time of all changes.
     ///
     /// # Errors
     /// A source cannot be read; the volume has no space. The second failure contains the needs of all sources.

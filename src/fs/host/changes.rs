@@ -19,8 +19,8 @@ use crate::error::Errno;
 /// The inotify watches and their events. All handles of an inode share one watch, which ends with its first event.
 #[derive(Debug)]
 pub(super) struct Changes {
-    /// The inotify instance, or the error of its creation: the kernel limits the number of instances of a user. Without an instance, no
-    /// file is read raw, and each file reports this error.
+    /// The inotify instance, or the error of its creation. The creation can fail, because the kernel limits the number of instances of a
+    /// user. Without an instance, no file is read raw, and each file reports this error.
     inotify: Result<OwnedFd, Errno>,
     /// The number of files for each watch.
     watches: Mutex<HashMap<i32, u32>>,

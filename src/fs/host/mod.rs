@@ -82,7 +82,7 @@ pub struct HostFile {
     watch: AtomicI32,
     /// Whether the kernel served a read since the last attempt to acquire the lease.
     wanted: AtomicBool,
-    /// Whether no attempt to acquire the lease is planned. The next read through the kernel then plans an attempt.
+    /// Whether the keeper has planned no attempt to acquire the lease. If so, the next read through the kernel plans an attempt.
     dormant: AtomicBool,
 }
 
@@ -247,8 +247,8 @@ impl HostFile {
     /// because the thread that opens the file makes the first attempt, and one other thread makes all later attempts.
     fn take(self: &Arc<Self>) {
         let before = {
-            // The thread that ended the last tenure keeps the status locked until it has released the old lease. Without this wait, that
-            // thread could release the lease of this attempt.
+            // This thread waits for the lock, because the thread that ended the last tenure keeps the status locked until it has released
+            // the old lease. Without this wait, that thread could release the new lease.
             let _status = self.lock();
             self.tenure.current()
         };

@@ -142,8 +142,8 @@ fn read(info: impl Read, marks: &mut Vec<Mark>) {
     }
 }
 
-/// The mark in a line, if it has permission events before reads. An example is `fanotify ino:7 sdev:800013 mflags:0 mask:20000 ...`. A line
-/// can also contain only `mnt_id:` or `sdev:`. All numbers are hexadecimal.
+/// Returns the mark in a line, if the mark has permission events before reads. An example of a line is `fanotify ino:7 sdev:800013 mflags:0
+/// mask:20000 ...`. A line can also contain only `mnt_id:` or `sdev:`. All numbers are hexadecimal.
 fn mark(line: &str) -> Option<Mark> {
     let words = || line.strip_prefix("fanotify ").into_iter().flat_map(str::split_whitespace);
     let field = |name: &str| {

@@ -76,8 +76,8 @@ impl End {
             let _ = fs::write(abort, "1");
         }
         if self.is_connected() {
-            // Requests may still arrive, so the volume must not be closed. It remains as after a crash, and the next mount recovers its
-            // journal.
+            // Requests may still arrive, so the volume must not be closed. The volume remains as it would be after a crash, and the next
+            // mount recovers its journal.
             print(format_args!(
                 "{}: the mount is in use and the FUSE connection cannot be aborted, so the volume is not closed",
                 self.dir.display()

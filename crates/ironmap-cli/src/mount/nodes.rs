@@ -134,7 +134,8 @@ impl Nodes {
             known.lookups = known.lookups.saturating_sub(times);
             if known.lookups == 0 { shard.remove(&inode) } else { None }
         };
-        // The drop of the hold may free the inode, which needs a transaction, so the shard must not be locked here.
+        // The drop of the hold may free the inode, and this needs a transaction. Therefore the table of nodes must not be locked during the
+        // drop.
         drop(forgotten);
     }
 

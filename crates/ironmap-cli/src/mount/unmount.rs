@@ -304,7 +304,8 @@ impl Daemon {
     }
 }
 
-/// The report of a mount's end. Waiting programs open the reading end of this pipe, and read until the server closes the writing end.
+/// The pipe that reports the end of a mount. Waiting programs open the reading end of the pipe, and read until the server closes the
+/// writing end.
 pub(super) struct Ending {
     reader: PipeReader,
     writer: PipeWriter,

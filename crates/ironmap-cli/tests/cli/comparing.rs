@@ -1,4 +1,4 @@
-//! `diff` reports exactly the differences between two trees that the kernel shows. `write` and `cp -` write exactly their input.
+//! `diff` reports exactly the differences that the kernel shows between two trees. `write` and `cp -` write exactly their input.
 
 use std::collections::BTreeSet;
 use std::fs;

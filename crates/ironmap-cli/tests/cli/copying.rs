@@ -240,8 +240,8 @@ fn a_damaged_file_does_not_end_the_copy() {
     assert_eq!(names(&bench.path("copy")), expected);
 }
 
-/// Only root can make device nodes, but every user can make FIFOs. If another user copies device nodes, all other files are copied, and
-/// there is a warning. After a failed copy, the files of an earlier copy still exist, and no part of the new copy remains.
+/// Only root can make device nodes, but every user can make FIFOs. If another user copies device nodes, a warning is printed, and all other
+/// files are copied. After a failed copy, the files of an earlier copy still exist, and no part of the new copy remains.
 #[test]
 fn a_copy_that_fails_leaves_what_was_there() {
     let bench = Bench::empty();

@@ -153,7 +153,7 @@ const DIR: EntryType = EntryType::Directory;
 const LINK: EntryType = EntryType::Link;
 const SYMLINK: EntryType = EntryType::Symlink;
 
-/// If several members have the same name, the last member is kept, as by GNU tar. Directories are merged, and get the times of their last
+/// If several members have the same name, the last member is kept, as GNU tar does. Directories are merged, and get the times of their last
 /// member.
 #[test]
 fn the_later_member_stays() {

@@ -209,7 +209,7 @@ fn headings_of_ls_begin_with_the_argument() {
     assert!(alone.starts_with("image:/:\n") && alone.contains("\nimage:/dir:\n"), "{alone}");
 }
 
-/// `ls` fails for a symbolic link that cannot be followed, as GNU ls. A link without a target is listed as a link.
+/// Like GNU ls, `ls` fails for a symbolic link that cannot be followed. A link without a target is listed as a link.
 #[test]
 fn links_that_lead_in_a_circle_are_refused_by_ls() {
     require!([Need::Root]);

@@ -108,8 +108,8 @@ fn above_raw(target: &str, args: &[&str]) -> f64 {
     count(target) - count("raw:")
 }
 
-/// The costs of the methods for stable pages, compared with zero copy. A method with a copy costs the copy, for which valgrind counts one
-/// instruction per byte, and little more. A method without a copy costs nothing.
+/// Tests the costs of the methods that keep the memory of a write unchanged, compared with zero copy. A method that copies costs little
+/// more than the copy itself, for which valgrind counts one instruction per byte. A method that does not copy costs nothing.
 #[test]
 fn a_copied_request_costs_at_most_so_many_instructions_above_its_copy() {
     require!([Need::Tool("valgrind"), Need::Tool("mke2fs"), Need::Variable(RELEASE)]);

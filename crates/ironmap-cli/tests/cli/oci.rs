@@ -1,5 +1,5 @@
-//! `ironmap mkfs --oci` with image layouts: the volume has the same files as after GNU tar with whiteouts that are applied by hand, or
-//! after umoci.
+//! Tests `ironmap mkfs --oci` with image layouts. The volume has the same files as a tree that umoci or GNU tar extracts. After GNU tar,
+//! the test itself applies the whiteouts.
 
 use std::fs;
 use std::io::Write;

@@ -159,7 +159,7 @@ fn a_place_named_by_its_first_byte_ends_with_its_partition() {
             (DISK - 33 * 512, &[&["mkfs", "-qF", "disk.img@37M"]]),
         ];
         for (end, commands) in commands {
-            // In a GPT that sfdisk has made, no partition begins before 1 MiB, so the bytes before belong to the table.
+            // In a GPT that sfdisk has made, no partition begins before 1 MiB, so the bytes before 1 MiB belong to the table.
             if end == MIB && label == "gpt" {
                 continue;
             }

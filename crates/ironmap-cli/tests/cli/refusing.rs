@@ -164,8 +164,8 @@ fn paths_that_lead_nowhere_are_named() {
     assert!(!bench.path("copy").exists());
 }
 
-/// A copy does not replace its source, by any name of the source and with any command. It does not replace a device of an integrity device
-/// either.
+/// A copy never replaces its source, with any command and by any name of the source. It also never replaces a device of an integrity
+/// device.
 #[test]
 fn the_volume_that_is_copied_from_is_not_replaced() {
     let bench = Bench::empty();

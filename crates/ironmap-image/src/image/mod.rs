@@ -176,7 +176,7 @@ impl Image {
         self
     }
 
-    /// Maps the owners of files of all sources by the lines of a file, `FROM-UID:FROM-GID TO-UID:TO-GID`. Users and groups are mapped
+    /// Maps the owners of all source files. `map` is a file with lines `FROM-UID:FROM-GID TO-UID:TO-GID`. Users and groups are mapped
     /// independently. [`owner`](Self::owner) takes precedence.
     #[must_use]
     pub fn owners(mut self, map: impl Into<PathBuf>) -> Self {
@@ -221,7 +221,8 @@ impl Image {
         self
     }
 
-    /// The UUID. Without it, the UUID is random, or with [`source_date_epoch`](Self::source_date_epoch) derived from the options.
+    /// Sets the UUID. By default, the UUID is random. With [`source_date_epoch`](Self::source_date_epoch), the default UUID is derived from
+    /// the options.
     #[must_use]
     pub fn uuid(mut self, uuid: [u8; 16]) -> Self {
         self.uuid = Some(uuid);

@@ -90,7 +90,8 @@ impl Checker<'_> {
         offset: u64,
     ) {
         let owned = &mut self.group(space).owned;
-        // Adjacent blocks of the same structure are merged into one run to save memory, because most inodes and trees are contiguous.
+        // Adjacent blocks of the same structure are merged into one run. This saves memory, because the blocks of most inodes and trees are
+        // contiguous.
         if let Some(last) = owned.last_mut()
             && last.owner == owner
             && last.end() == u64::from(start)

@@ -47,8 +47,8 @@ impl XfsInode {
             }
         }
         let mut leaf = self.find_leaf(map, hash)?;
-        // Entries with the same hash can continue in the next leaf. The loop makes at most as many steps as the file has blocks, so a
-        // circular chain ends the loop too.
+        // Entries with the same hash can continue in the next leaf. The loop makes at most as many steps as the file has blocks, so the
+        // loop also ends in a circular chain.
         for _ in 0..=self.stat.blocks {
             let header = self.index_header();
             let entries = Self::index_entries(&leaf, header, place)?;

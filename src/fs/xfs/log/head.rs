@@ -52,8 +52,8 @@ pub(super) fn find(log: &LogBlocks<'_>, superblock: &Superblock) -> Result<State
     Ok(State::Dirty { tail, head })
 }
 
-/// The first incomplete record among the last records, if any. The last records were in flight, so the incomplete record and all later
-/// records count as not written.
+/// Returns the first incomplete record among the last records, if there is one. The last records were in flight during the crash, so the
+/// incomplete record and all later records count as not written.
 fn first_bad(
     log: &LogBlocks<'_>,
     superblock: &Superblock,

@@ -119,7 +119,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     writer.end()
 }
 
-/// The file of an argument. As in ls, a symbolic link to a directory is followed. With -d or -l, the link itself is listed.
+/// Returns the file that an argument names. As in ls, a symbolic link to a directory is followed. With -d or -l, the link itself is listed.
 fn find(args: &Args, volumes: &mut Volumes, target: &Target) -> Result<Listed, Failure> {
     let mut found = volumes.file(target, Follow::NotLast)?;
     if found.inode.file_type() == FileType::Symlink && !args.is_long() && !args.directory {

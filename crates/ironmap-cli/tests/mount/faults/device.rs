@@ -32,7 +32,7 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    /// Makes the write or flush with this number, counted from 1, fail. If the number is 0, no request fails.
+    /// Makes one of the next writes and flushes fail. `number` is its number, counted from 1. If the number is 0, no request fails.
     pub(super) fn fail_write(&self, number: i64) {
         self.next.store(number, Ordering::Relaxed);
     }

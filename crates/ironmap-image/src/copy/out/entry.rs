@@ -83,7 +83,7 @@ impl Entry {
         Self { dir: self.dir.clone(), name: part_name().into() }
     }
 
-    /// Renames the complete copy `from` to this name, and so replaces a file or link that had the name.
+    /// Renames the complete copy `from` to this name. This replaces a file or link that had the name.
     pub(super) fn take(&self, from: &Self) -> Result<(), Failure> {
         let moved = rustix_libc::fs::renameat(&*from.dir.fd, &from.name, &*self.dir.fd, &self.name);
         moved.map_err(|errno| self.failed(errno))
