@@ -302,7 +302,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// The usage of a file system of `blocks` blocks and `inodes` inodes.
+    /// Creates the usage of a file system that has `blocks` blocks and `inodes` inodes.
     #[must_use]
     pub const fn new(block_size: u32, blocks: u64, inodes: u64, free: FreeSpace) -> Self {
         Self { block_size, blocks, inodes, free }

@@ -442,7 +442,7 @@ fn an_endless_reader_is_stopped() {
     assert_eq!(failure.unwrap_err().reason(), Reason::Stopped(15));
 }
 
-/// The depth of a tree does not use the stack of the calling thread.
+/// A deep tree does not need more stack in the calling thread.
 #[test]
 fn a_deep_tree_is_built_and_extracted_on_a_small_stack() {
     const DEPTH: usize = 300;

@@ -192,7 +192,7 @@ fn a_replaced_file_gets_no_link() {
     assert_eq!(fs::read(bench.path("out/f2")).unwrap(), b"one");
 }
 
-/// A directory on standard input is refused, as by `ironmap write`.
+/// A directory on standard input is refused, as `ironmap write` refuses it.
 #[test]
 fn a_directory_on_standard_input_is_refused() {
     let bench = Bench::new();

@@ -390,7 +390,7 @@ fn a_layer_hides_the_old_name_of_a_file() {
     assert_eq!(names(&bench, "image", "/"), ["b", "d"]);
 }
 
-/// Zeros after the data of a gzip file are accepted, as by gzip(1).
+/// Zeros after the data of a gzip file are accepted, as gzip(1) accepts them.
 #[test]
 fn zeros_past_gzip_are_ignored() {
     require!([Need::Tool("gzip")]);

@@ -85,7 +85,7 @@ fn the_backup_of_a_lost_header_is_read_and_said_once() {
     }
 }
 
-/// If the MBR has no entry for the GPT, the MBR is the newer table, as for Linux and blkid.
+/// If the MBR has no entry for the GPT, the MBR is the newer table, as Linux and blkid assume.
 #[test]
 fn a_gpt_that_the_mbr_does_not_name_is_left_from_an_older_table() {
     require!([Need::Tool("sfdisk")]);

@@ -195,7 +195,7 @@ fn candidate_of_saved<'a>(
     }
 }
 
-/// Whether a path has no `.`, `..` or empty component, and so cannot lead out of its directory.
+/// Whether a path has no `.`, `..` or empty component, so that it cannot lead out of its directory.
 fn is_plain(name: &str) -> bool {
     name.split('/').all(|part| !matches!(part, "" | "." | ".."))
 }

@@ -275,7 +275,7 @@ impl Checker<'_> {
         let files = self.group(space).files.iter();
         let (_, number) = files.copied().find(|(other, _)| *other == kind)?;
         let found = self.again(number)?;
-        // Faults of the map were reported when the inode was checked, so these findings are dropped.
+        // Faults of the map were reported when the inode was checked, so the findings of this second read are dropped.
         let map = self.fs.check_map(&mut Findings::default(), &found, Which::Data);
         Some((found, map))
     }

@@ -118,7 +118,7 @@ impl Intents {
     }
 }
 
-/// Adds the map changes of an intent. Returns false if any change is of an attribute fork.
+/// Adds the map changes of an intent. Returns false if a change affects an attribute fork.
 fn add_mappings(region: &[u8], superblock: &Superblock, into: &mut MapChanges) -> Result<bool> {
     let place = Place::new("intent of a mapping");
     let Ok((raw, rest)) = RawMappingIntent::ref_from_prefix(region) else {
@@ -166,7 +166,7 @@ fn add_mappings(region: &[u8], superblock: &Superblock, into: &mut MapChanges) -
     Ok(true)
 }
 
-/// Adds an exchange of mappings. Returns false if the exchange is of attribute forks.
+/// Adds an exchange of mappings. Returns false if the exchange affects attribute forks.
 fn add_exchange(region: &[u8], superblock: &Superblock, into: &mut MapChanges) -> Result<bool> {
     let place = Place::new("intent of an exchange");
     let Ok((raw, _)) = RawExchange::ref_from_prefix(region) else {

@@ -255,7 +255,7 @@ impl<'a> Replay<'a> {
         Ok(parts)
     }
 
-    /// Writes new unused inodes. The log contains the first use of these inodes later.
+    /// Writes new unused inodes. The first use of these inodes follows later in the log.
     fn create_inodes(&mut self, item: &Item) -> Result<()> {
         let place = self.place;
         let Ok((raw, _)) = RawInodeCreate::ref_from_prefix(item.region(0, place)?) else {

@@ -1,4 +1,4 @@
-//! One side: runs operations on its mounted volume, and returns their visible results.
+//! One side of the comparison: runs operations on its mounted volume, and returns their visible results.
 
 use std::collections::BTreeMap;
 use std::fmt;
