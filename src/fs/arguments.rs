@@ -96,8 +96,8 @@ pub struct SetAttributes {
     pub modified: Option<Timestamp>,
     /// Last change of the inode. Unlike for the other attributes, `None` means the current time.
     pub changed: Option<Timestamp>,
-    /// Whether the times come from a use of the file or from the clock, and not from a caller. Linux permits changes to such times even if
-    /// the file is append-only.
+    /// `true` if the times are set by a use of the file or by the clock. `false` if a caller chose the times. Linux permits times of the
+    /// first kind even on an append-only file.
     pub times_of_use: bool,
     /// Project, for quota.
     pub project: Option<u32>,
@@ -199,12 +199,12 @@ pub enum KeepSetId {
 }
 
 impl KeepSetId {
-    /// `Yes` if the intent of a write includes that the set-id bits are kept.
+    /// Returns `Yes` if `intent` asks to keep the set-id bits.
     pub(crate) fn asked(intent: WriteIntent) -> Self {
         if intent.contains(WriteIntent::KEEP_SET_ID) { Self::Yes } else { Self::No }
     }
 
-    /// The mode of a file whose content changes. `mode` is the mode before the change.
+    /// Returns the mode of a file after its content has changed. `mode` is the mode before the change.
     pub(crate) fn of(self, mode: u32) -> u32 {
         match self {
             Self::No => unprivileged(mode),
@@ -213,8 +213,8 @@ impl KeepSetId {
     }
 }
 
-/// The mode without the set-user-ID bit, and without the set-group-ID bit if the group has execute permission. Without this permission, the
-/// set-group-ID bit gives no privileges, so it stays.
+/// Clears the set-user-ID bit. Clears the set-group-ID bit only if the group has execute permission, because the bit gives no privileges
+/// without this permission.
 fn unprivileged(mode: u32) -> u32 {
     let group = if mode & GROUP_EXECUTE == 0 { 0 } else { SET_GROUP };
     mode & !(SET_USER | group)
@@ -254,8 +254,8 @@ pub enum Access {
 
 /// The position from which a listing of a directory continues. A program can store a cursor as a number. A cursor stays valid when the
 /// directory changes, as long as the order of the listing stays the same. On an ext4 volume with `dir_index`, the order is by hash if the
-/// directory has a hash tree or at most one block. Otherwise the order is by position. A listing that continues from a cursor cannot
-/// distinguish two names whose hashes are equal in 63 bits.
+/// directory has a hash tree or at most one block. Otherwise the order is by position. If the hashes of two names are equal in 63 bits,
+/// both names have the same cursor, so a listing cannot continue between them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DirCursor(pub(crate) u64);
 
@@ -263,13 +263,13 @@ impl DirCursor {
     /// The position before all entries.
     pub const START: Self = Self(0);
 
-    /// The cursor for a number from [`to_raw`](Self::to_raw). Every other number also gives a valid cursor.
+    /// Returns the cursor for a number from [`to_raw`](Self::to_raw). Any other number is also valid.
     #[must_use]
     pub const fn from_raw(raw: u64) -> Self {
         Self(raw)
     }
 
-    /// The cursor as a number that fits into an offset of `telldir`. The number is below 2^63, and it is not 0 after an entry.
+    /// Returns the cursor as a number that `telldir` can return. The number is below 2^63. It is greater than 0 after the first entry.
     #[must_use]
     pub const fn to_raw(self) -> u64 {
         self.0
@@ -280,7 +280,7 @@ impl DirCursor {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Clock {
-    /// The system's clock at its last tick.
+    /// The system's clock. Its time is as old as the kernel's last timer tick (`CLOCK_REALTIME_COARSE`).
     #[default]
     System,
     /// A fixed time, for reproducible volumes.
@@ -302,7 +302,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// The usage of a file system of `blocks` blocks and `inodes` inodes.
+    /// Creates the usage of a file system that has `blocks` blocks and `inodes` inodes.
     #[must_use]
     pub const fn new(block_size: u32, blocks: u64, inodes: u64, free: FreeSpace) -> Self {
         Self { block_size, blocks, inodes, free }
@@ -313,7 +313,7 @@ impl Usage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FreeSpace {
-    /// Free blocks, including the blocks that are reserved for the superuser and for nodes of maps.
+    /// Free blocks, including the blocks that are reserved for the superuser and for nodes of extent maps.
     pub blocks: u64,
     /// Free blocks that are available to unprivileged users.
     pub available: u64,
@@ -341,7 +341,7 @@ pub struct WriteCounts {
     pub zeroed: u64,
     /// Requests for exclusive access to a range of a file. While such a request runs, direct I/O does not use the fast path.
     pub exclusive: u64,
-    /// The number of steps of writes that locked an inode exclusively, to allocate blocks, to remove privileges, or to zero the gap below a
+    /// The number of times that a write locked an inode exclusively: to allocate blocks, to remove privileges, or to zero the gap below a
     /// file's new end.
     pub upgrades: u64,
     /// Requests that waited for a request with exclusive access to their range.

@@ -1,4 +1,4 @@
-//! A version of a metadata block, with a record of the checksums that were verified.
+//! Blocks of metadata in memory. Each version of a block records which of its checksums were verified.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ struct Content {
     verified: Verified,
 }
 
-/// The verified checksums of a version. This record avoids a second verification.
+/// The verified checksums of one version of a block. Because of this record, each checksum is computed only once.
 #[derive(Default)]
 struct Verified {
     /// The kind and number of the structure for which the block was first verified; 0 before the first verification. A reader that expects
@@ -35,13 +35,13 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// The complete block, which belongs to an inode. The identity does not include the inode's generation, because an inode with a new
-    /// generation gets new blocks.
+    /// The part that is a complete block of an inode. Its identity contains the inode number, but not the inode's generation, because an
+    /// inode with a new generation gets new blocks.
     pub(crate) fn whole(kind: impl Into<u8>, owner: InodeNo) -> Self {
         Self { identity: identity(kind, owner.0), index: 0 }
     }
 
-    /// One of the `per_block` structures in a block. `number` is the number of the structure in its complete table.
+    /// The part for one of the `per_block` structures in a block. `number` is the number of the structure in its complete table.
     pub(crate) fn numbered(kind: impl Into<u8>, number: u32, per_block: u32) -> Self {
         let index = number % per_block;
         Self { identity: identity(kind, u64::from(number - index)), index }
@@ -65,7 +65,7 @@ impl Verified {
     }
 
     fn add(&self, part: Part) {
-        // The identity never changes after it is set, so a bit always belongs to a part of this identity.
+        // The identity never changes after it is set, so each bit of `parts` belongs to this identity.
         let identity = &self.identity;
         let before =
             identity.compare_exchange(0, part.identity, Ordering::Relaxed, Ordering::Relaxed);
@@ -74,7 +74,7 @@ impl Verified {
         }
     }
 
-    /// The parts that stay verified when this part changes.
+    /// Returns a copy of the record for a version in which `part` changes: all other verified parts stay verified.
     fn without(&self, part: Part) -> Self {
         if self.identity.load(Ordering::Relaxed) != part.identity {
             return Self::default();
@@ -106,17 +106,17 @@ impl Block {
         Ok(())
     }
 
-    /// Whether `self` and `other` refer to the same version.
+    /// Whether `self` and `other` are the same version of a block.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Returns the bytes for a change. If the version is shared, the bytes are first copied to a new version.
+    /// Returns the bytes of the block for a change. If other references to this version exist, the bytes are first copied to a new version.
     pub(crate) fn for_change(&mut self) -> Result<&mut [u8]> {
         self.changed(Verified::default())
     }
 
-    /// Changes one part. `change` also stores the part's new checksum, so the part counts as verified.
+    /// Changes one part of the block. `change` must also store the part's new checksum, because the part then counts as verified.
     pub(crate) fn change_sealed<R>(
         &mut self,
         part: Part,

@@ -18,7 +18,7 @@ pub trait FileOps: Send + Sync {
     /// The inode number.
     fn number(&self) -> InodeNo;
 
-    /// Reads the present state of the inode, which may have no name.
+    /// Reads the present state of the inode, even if the inode has no name.
     ///
     /// # Errors
     /// The errors of reading and checking the inode.
@@ -27,7 +27,8 @@ pub trait FileOps: Send + Sync {
     /// Records an access in a time stamp, without a transaction. Does nothing on a volume that is open for reading.
     fn stamp(&self, _access: Access) {}
 
-    /// The writer of the inode's data, and the state that all open handles of the inode share; `None` if the volume is open for reading.
+    /// Returns the writer of the inode's data, and the state that all open handles of the inode share. Returns `None` if the volume is open
+    /// for reading.
     fn writes(self: Arc<Self>) -> Option<(Arc<OpenInode>, Arc<dyn WriteFile>)> {
         None
     }

@@ -77,8 +77,8 @@ pub trait FileSystem: Any + Send + Sync {
     /// `NotFound` if no file has this number, or the file has no name; `Corrupt`.
     fn inode(&self, number: InodeNo) -> Result<Inode>;
 
-    /// The inode with a number from the volume itself, for example from a directory entry or from another inode. A format need not look up
-    /// such a number in its tables of inodes.
+    /// Returns the inode with a number that the volume itself contains, for example in a directory entry or in another inode. A format need
+    /// not look up such a number in its tables of inodes.
     ///
     /// # Errors
     /// The errors of [`inode`](Self::inode).

@@ -50,13 +50,13 @@ pub trait InodeOps: MapFile + Send + Sync {
         false
     }
 
-    /// The map, if it is completely in memory.
+    /// The map of the inode's data, if the complete map is in memory.
     fn resident_map(&self) -> Option<&Arc<ExtentMap>>;
 
     /// The target of a symbolic link.
     ///
     /// # Errors
-    /// `WrongFileType` if the inode is no symbolic link; `Encrypted`, `Corrupt`.
+    /// `WrongFileType` if the inode is not a symbolic link; `Encrypted`, `Corrupt`.
     fn read_link(&self) -> Result<Vec<u8>>;
 
     /// The extended attributes, with the names and values that the system calls return.

@@ -32,7 +32,7 @@ pub(super) fn walk<F: FileSystem + ?Sized>(
     }
     let mut links = 0;
     // The remaining path, into which the targets of at most MAX_LINKS symbolic links are inserted. The walk advances a position in this
-    // text. If the walk removed each component from the front instead, a hostile volume with long targets could make it take quadratic
+    // text. If the walk removed each component from the front of the text instead, long targets on a hostile volume could cause quadratic
     // time.
     let (mut text, mut at) = (Cow::Borrowed(path), 0);
     while let Some((name, behind)) = next_component(&text[at..]) {
@@ -63,8 +63,8 @@ pub(super) fn walk<F: FileSystem + ?Sized>(
     Ok(dir)
 }
 
-/// Runs `open` with the inode that `find` finds. Another thread may replace the file between the two steps; then both are repeated. Each
-/// repetition follows a completed change of another thread.
+/// Runs `open` with the inode that `find` finds. If another thread replaces the file between these two steps, both steps are repeated. Each
+/// repetition needs a completed change of another thread, so the loop makes progress.
 ///
 /// # Errors
 /// The errors of `find` and of `open`.

@@ -173,7 +173,7 @@ pub struct DirEntry {
 }
 
 impl DirEntry {
-    /// An entry with this name.
+    /// An entry with this name, inode and file type.
     #[must_use]
     pub fn new(name: Vec<u8>, inode: InodeNo, file_type: Option<FileType>) -> Self {
         Self { name, inode, file_type }

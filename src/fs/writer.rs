@@ -148,7 +148,8 @@ pub trait Writer: Send + Sync {
         Ok(0)
     }
 
-    /// Turns online discard on or off: freed blocks are discarded on the device once the change that frees them is durable.
+    /// Turns online discard on or off. With online discard, freed blocks are discarded on the device after the change that frees them is
+    /// durable.
     ///
     /// # Errors
     /// `ReadOnly`.
@@ -161,7 +162,7 @@ pub trait Writer: Send + Sync {
         OnError::RemountReadOnly
     }
 
-    /// The counters of writing since the volume was opened.
+    /// The counters of writes since the volume was opened.
     fn write_counts(&self) -> WriteCounts {
         WriteCounts::default()
     }

@@ -7,10 +7,11 @@ use ironmap_image::source::Source;
 /// The maximum number of links that Linux follows on one path.
 const MAX_LINKS: usize = 40;
 
-/// The path of a file without symbolic links, `.` and `..`. A file with the last name need not exist.
+/// Returns the path of a file without symbolic links, `.` and `..`. The last component of the path need not exist.
 pub(crate) fn path_without_links(source: &Source, path: &[u8]) -> ironmap::Result<Vec<u8>> {
     let fs = source.fs();
-    // `stack`: the names of the directories so far, with their inodes. `rest`: the remaining components in reverse order.
+    // `stack` contains the directories that were visited, each with its name and inode. `rest` contains the remaining components in reverse
+    // order.
     let mut stack = Vec::new();
     let mut rest = components(path);
     let mut links = 0;

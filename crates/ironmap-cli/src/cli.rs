@@ -57,8 +57,8 @@ const READS: [&str; 18] = [
     "check", "dump", "undelete", "cp", "tar", "mount", "complete",
 ];
 
-/// Commands that open no volume, or open a volume only as a device. They refuse the options for damaged volumes, because these options
-/// would have no effect.
+/// Commands that open no volume, or that open a volume only as a device. They refuse the options for damaged volumes, which would have no
+/// effect on them.
 const NO_VOLUME: [&str; 8] =
     ["bench", "clone", "completions", "demo", "host", "integrity", "man", "umount"];
 
@@ -93,7 +93,7 @@ impl Cli {
     }
 }
 
-/// The first option for damaged volumes that the user gave to a command, if any.
+/// Returns the first option for damaged volumes that the user passed to `command`, or `None`.
 fn given_to_rescue(command: &clap::Command, given: &ArgMatches) -> Option<String> {
     let rescue = command.get_arguments().filter(|arg| arg.get_help_heading() == Some(RESCUE));
     let named = |arg: &clap::Arg| {
@@ -102,7 +102,7 @@ fn given_to_rescue(command: &clap::Command, given: &ArgMatches) -> Option<String
     rescue.filter(|arg| named(arg)).find_map(clap::Arg::get_long).map(str::to_owned)
 }
 
-/// The command that a command line names, for example `ironmap integrity format`. The rest of the command line may be invalid.
+/// Returns the name of the command in a command line, for example `ironmap integrity format`. The rest of the command line may be invalid.
 pub(crate) fn path_of(words: &[OsString]) -> String {
     let mut command = &Cli::command();
     let mut path = command.get_name().to_owned();
@@ -268,7 +268,8 @@ mod tests {
         }
     }
 
-    /// A new command must be in one of the two lists, or refuse the options itself.
+    /// Every command that reads volumes accepts the options for damaged volumes. A command that is in neither list must refuse these
+    /// options itself.
     #[test]
     fn options_for_damaged_volumes_are_where_they_apply() {
         let changes = [

@@ -15,7 +15,7 @@ use crate::failure::print;
 use crate::interrupt;
 use crate::terminal::{one_line, print_line};
 
-/// The functions that the program provides to a job.
+/// Prints the messages of a job, and shows its progress.
 pub(crate) struct Console {
     /// The bar of the last copy. Lines are printed above it.
     bar: Mutex<ProgressBar>,
@@ -93,7 +93,7 @@ fn style(template: &str, files: impl Files) -> ProgressStyle {
     style.unwrap_or_else(|_| ProgressStyle::default_bar()).with_key("files", files)
 }
 
-/// Writes the number of files.
+/// A function that writes the number of copied files.
 trait Files: Fn(&ProgressState, &mut dyn Write) + Clone + Send + Sync + 'static {}
 
 impl<F: Fn(&ProgressState, &mut dyn Write) + Clone + Send + Sync + 'static> Files for F {}

@@ -1,7 +1,7 @@
 //! Reads `SOURCE_DATE_EPOCH`, which reproducible builds set. If the variable is set, all timestamps are this time, and no value is random.
 
 const VARIABLE: &str = "SOURCE_DATE_EPOCH";
-/// The last second that a timestamp of ext4 can store. A timestamp has 34 bits and begins in 1901.
+/// The last second that an ext4 timestamp can store. A timestamp has 34 bits, and its lowest value is in the year 1901.
 const LAST: i64 = (3 << 32) + i32::MAX as i64;
 
 /// The time in seconds since 1970, or `None` if the variable is not set.

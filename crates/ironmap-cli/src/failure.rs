@@ -10,8 +10,8 @@ use ironmap_image::{Failure, Reason};
 
 use crate::terminal::one_line;
 
-/// The exit code of the worst failure. The help of the program and docs/CLI.md describe the exit codes. With `one_code` each failure has
-/// code 1, as in the programs of e2fsprogs.
+/// Returns the exit code of the worst failure. The help of the program and docs/CLI.md describe the exit codes. If `one_code` is true, each
+/// failure has code 1, as in the programs of e2fsprogs.
 pub(crate) fn exit_code(worst: Option<Reason>, one_code: bool) -> ExitCode {
     let code = match worst {
         None | Some(Reason::Unread) => 0,
@@ -45,8 +45,8 @@ pub(crate) fn reported(code: i32) -> Failure {
     Failure::with(reason.unwrap_or(Reason::Failed), "")
 }
 
-/// The output of the command line's parser: the help or the version is printed unchanged. An error is printed as one line, which names the
-/// help of the command.
+/// Prints the output of the command line's parser. The help and the version are printed unchanged. An error is printed as one line, which
+/// also names the help of the command.
 pub(crate) fn usage(error: &clap::Error, command: &str, one_code: bool) -> ExitCode {
     if matches!(error.kind(), ClapKind::DisplayHelp | ClapKind::DisplayVersion) {
         let printed = error.print().and_then(|()| io::stdout().flush()).map_err(Failure::stdout);

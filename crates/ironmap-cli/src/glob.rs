@@ -7,7 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 /// A pattern.
 #[derive(Clone, Debug)]
 pub(crate) struct Glob {
-    /// The pattern as bytes, and also as characters in a UTF-8 locale. As in fnmatch(3) of glibc, a match of either form is enough.
+    /// The pattern as bytes. In a UTF-8 locale, also the pattern as characters. A name matches if one of these forms matches, as in
+    /// fnmatch(3) of glibc.
     ways: Vec<Way>,
 }
 
@@ -19,7 +20,7 @@ struct Way {
     utf8: bool,
 }
 
-/// A character, or a byte that is not part of a character.
+/// A character of a text, or a byte that is not part of a character.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Unit {
     Char(char),
@@ -41,7 +42,7 @@ impl Glob {
     /// Whether the whole text matches. `*` and `?` also match slashes, and a dot at the beginning.
     pub(crate) fn matches(&self, text: &[u8]) -> bool {
         if text.is_ascii() {
-            // Each character is one byte, so one form of the pattern is enough, and no allocation is needed.
+            // Each character is one byte, so the byte form of the pattern is enough. It needs no allocation.
             let unit = |at: usize| text.get(at).map(|byte| Unit::Char((*byte).into()));
             return self.ways[0].matches(text.len(), unit);
         }
@@ -56,8 +57,8 @@ impl Way {
     /// Whether a text of `len` units matches.
     fn matches(&self, len: usize, text: impl Fn(usize) -> Option<Unit>) -> bool {
         let (mut pattern, mut at) = (&self.pattern[..], 0);
-        // The pattern after the last star, and the end of the text that this star matches. After a mismatch, it is enough to let the last
-        // star match one more unit.
+        // `star` is the pattern after the last star, and the end of the text that this star matches. After a mismatch, it is enough to let
+        // this star match one more unit.
         let mut star = None;
         loop {
             if let [Unit::Char('*'), rest @ ..] = pattern {
@@ -83,7 +84,7 @@ impl Way {
         }
     }
 
-    /// The rest of the pattern if its first element matches this unit, otherwise `None`.
+    /// Returns the rest of the pattern if its first element matches `unit`, otherwise `None`.
     fn one<'p>(&self, pattern: &'p [Unit], unit: Unit) -> Option<&'p [Unit]> {
         let fold = |unit| if self.ignore_case { folded(unit) } else { unit };
         let is = |literal: &Unit| fold(*literal) == fold(unit);
@@ -112,8 +113,8 @@ enum Element {
     Unknown,
 }
 
-/// `text` begins after the `[` of a set. Returns whether a unit is in this set, and the pattern after the set. `None` if the set has no
-/// end. `fold` maps the case of single letters and of ranges, but not of classes.
+/// Parses a set. `text` begins after the `[` of the set. Returns whether `unit` is in the set, and the pattern after the set. Returns
+/// `None` if the set has no end. `fold` maps the case of single letters and ranges, but not of classes.
 fn set(text: &[Unit], unit: Unit, fold: impl Fn(Unit) -> Unit) -> Option<(bool, &[Unit])> {
     let negated = matches!(text.first(), Some(Unit::Char('!' | '^')));
     let mut rest = &text[usize::from(negated)..];
@@ -152,7 +153,7 @@ fn set(text: &[Unit], unit: Unit, fold: impl Fn(Unit) -> Unit) -> Option<(bool, 
     }
 }
 
-/// The first element of a set, and the rest.
+/// Returns the first element of a set, and the text after this element.
 fn element(text: &[Unit]) -> Option<(Element, &[Unit])> {
     if let [Unit::Char('['), Unit::Char(kind @ (':' | '=' | '.')), inner @ ..] = text
         && let Some(end) =
@@ -181,7 +182,7 @@ fn element(text: &[Unit]) -> Option<(Element, &[Unit])> {
 
 /// Whether a unit is in a POSIX class. `None` if the class does not exist, so that the pattern matches nothing.
 fn is_of_class(unit: Unit, class: &str) -> Option<bool> {
-    // A byte that is not part of a character is in no class. U+FFFD is in no class either, so it is used for such a byte.
+    // A byte that is not part of a character is in no class. U+FFFD is also in no class, so U+FFFD stands for such a byte.
     let it = if let Unit::Char(it) = unit { it } else { char::REPLACEMENT_CHARACTER };
     let known = it != char::REPLACEMENT_CHARACTER;
     let alphabetic = it.is_alphabetic() || !it.is_ascii() && it.is_numeric();

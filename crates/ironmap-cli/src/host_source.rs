@@ -1,4 +1,4 @@
-//! Files of mounted file systems. If possible, the reads bypass the kernel's file system.
+//! Reads files of mounted file systems. If possible, the reads bypass the kernel's file system.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! Handles Ctrl-C, SIGTERM and SIGHUP during a change: the command stops at the next file and cleans up, so that the user need not recover
-//! or remove anything.
+//! Handles Ctrl-C, SIGTERM and SIGHUP during a change: the command stops at the next file and cleans up, so that the user does not need to
+//! recover or remove anything.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, LazyLock, Once};
@@ -35,8 +35,8 @@ pub(crate) fn catch() {
     HANDLERS.call_once(|| {
         let ends = Arc::new(AtomicBool::new(false));
         for signal in heard() {
-            // The handlers run in this order, so `ends` is still false when the first signal arrives. Therefore the first signal does not
-            // end the program.
+            // The handlers run in this order. When the first signal arrives, `ends` is still false, so this signal does not end the
+            // program.
             let _ = flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&ends));
             let _ = flag::register(signal, Arc::clone(&ends));
         }
@@ -51,7 +51,7 @@ pub(crate) fn remember() {
     }
 }
 
-/// Runs `act` for each later signal, in a separate thread.
+/// Runs `act` in a separate thread for each signal that arrives after this call.
 pub(crate) fn on_signal(act: impl Fn() + Send + 'static) -> io::Result<()> {
     let mut signals = Signals::new(heard())?;
     thread::Builder::new().spawn(move || signals.forever().for_each(|_| act()))?;

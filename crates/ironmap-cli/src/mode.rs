@@ -9,11 +9,11 @@ pub(crate) struct ModeChange(Vec<Step>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Step {
-    /// The mode bits of the affected users. 0 means all users; then the bits of the umask are not changed.
+    /// The mode bits of the users to which the step applies. 0 means all users, but without the bits in the umask.
     who: u32,
     how: How,
     what: What,
-    /// The set-id bits that the step names. The other set-id bits of a directory are not changed.
+    /// The set-id bits that the step names. On a directory, the step does not change the other set-id bits.
     named: u32,
 }
 
@@ -31,7 +31,7 @@ enum What {
         /// `X`: execute permission for directories, and for files that some user may already execute.
         search: bool,
     },
-    /// Copies the permissions of the user, the group or others. The number is the shift of their bits.
+    /// The permissions of the user, the group or others are copied. The number is the shift of these three bits in the mode.
     Copy(u32),
 }
 
@@ -52,7 +52,7 @@ impl ModeChange {
         Ok(Self(steps))
     }
 
-    /// Applies the change to a mode. Both modes are the lower twelve bits.
+    /// Applies the change to `mode` and returns the new mode. Both modes are the lower twelve bits.
     pub(crate) fn apply(&self, mode: u32, directory: bool, umask: u32) -> u32 {
         self.0.iter().fold(mode, |mode, step| step.apply(mode, directory, umask))
     }
@@ -81,7 +81,7 @@ impl Step {
     }
 }
 
-/// Parses `ugo+rwx-s`: the users, then one or more operators with their permissions.
+/// Parses a clause such as `ugo+rwx-s`: letters for the users, then one or more operators, each with its permissions.
 fn parse_clause(clause: &str, steps: &mut Vec<Step>) -> Option<()> {
     let start = clause.find(['+', '-', '='])?;
     let mut who = 0;
@@ -102,7 +102,7 @@ fn parse_clause(clause: &str, steps: &mut Vec<Step>) -> Option<()> {
             _ => How::Set,
         };
         if rest[1..].starts_with(|first: char| first.is_ascii_digit()) {
-            // An octal number applies to all users, without the umask, and ends the clause.
+            // An octal number applies to all users and ignores the umask. It ends the clause.
             let bits = octal(&rest[1..]).filter(|_| who == 0)?;
             let what = What::Bits { bits, search: false };
             steps.push(Step { who: ALL, how, what, named: !0 });

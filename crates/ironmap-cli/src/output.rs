@@ -28,7 +28,7 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     Ok(out.flush()?)
 }
 
-/// A JSON array that is written element by element, one element per line, so that the array need not fit in memory.
+/// Writes a JSON array element by element, with one element per line. Therefore the array need not fit in memory.
 pub(crate) struct JsonArray {
     out: Out,
     empty: bool,
@@ -51,8 +51,8 @@ impl JsonArray {
     }
 }
 
-/// The encoding of the byte strings of one JSON object: if all strings are UTF-8, they are unchanged. Otherwise, all strings are
-/// percent-escaped.
+/// The encoding of the byte strings in a JSON object. If all strings are valid UTF-8, they are written unchanged. Otherwise, all strings
+/// are percent-escaped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Encoding {
     Utf8,
@@ -66,7 +66,7 @@ impl Encoding {
         if utf8 { Self::Utf8 } else { Self::Percent }
     }
 
-    /// Bytes as text. With percent-escapes, invalid bytes and `%` itself become `%XX`.
+    /// Converts bytes to text. With percent-escapes, invalid bytes and `%` itself become `%XX`.
     pub(crate) fn text(self, bytes: &[u8]) -> String {
         let mut text = String::with_capacity(bytes.len());
         for chunk in bytes.utf8_chunks() {
@@ -79,7 +79,7 @@ impl Encoding {
         text
     }
 
-    /// Whether strings are unchanged, for `skip_serializing_if`.
+    /// Whether strings are written unchanged. `skip_serializing_if` calls this function.
     pub(crate) fn is_utf8(&self) -> bool {
         *self == Self::Utf8
     }
@@ -179,7 +179,7 @@ struct XattrRecord {
 }
 
 impl FileRecord {
-    /// A record with the attributes of `stat`, and with the extended attributes if there are any in the arguments.
+    /// Returns a record with the attributes of `stat`. If the caller passes extended attributes, the record also contains them.
     pub(crate) fn new(
         path: &[u8],
         stat: &Stat,
@@ -221,7 +221,7 @@ impl FileRecord {
         Self { volume: Some(volume.to_string()), ..self }
     }
 
-    /// Changes the record for a file of a mounted file system. The generation is removed, because the kernel does not report it.
+    /// Adapts the record to a file of a mounted file system. The generation is removed, because the kernel does not report it.
     pub(crate) fn of_host(self, served: Option<Served>) -> Self {
         Self { generation: None, served, ..self }
     }

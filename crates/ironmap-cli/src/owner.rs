@@ -32,7 +32,7 @@ impl Ownership {
     }
 }
 
-/// The user's ID, and the ID of the user's group if the user has a name. A name that begins with `+` is always a number.
+/// Returns the ID of a user. If `name` is a name, also returns the ID of the user's group. A name that begins with `+` is always a number.
 fn find_user(name: &str) -> Option<(u32, Option<u32>)> {
     if let Some(user) = uzers::get_user_by_name(name) {
         return Some((user.uid(), Some(user.primary_group_id())));
@@ -44,7 +44,7 @@ fn find_group(name: &str) -> Option<u32> {
     uzers::get_group_by_name(name).map(|group| group.gid()).or_else(|| number(name))
 }
 
-/// A number as an ID. The highest number means "no change" in system calls, so it is not an ID.
+/// Parses a numeric ID. The highest number is refused, because it means "no change" in system calls.
 fn number(text: &str) -> Option<u32> {
     let number = text.strip_prefix('+').unwrap_or(text).parse().ok();
     number.filter(|number| *number != u32::MAX)

@@ -9,7 +9,7 @@ pub(crate) fn mode_string(stat: &Stat) -> String {
     permissions(stat.file_type, stat.mode)
 }
 
-/// Formats a file type and a mode. The caller may give a mode that differs from the mode of the file.
+/// Formats a file type and a mode. `mode` may differ from the mode of the file.
 pub(crate) fn permissions(file_type: FileType, mode: u32) -> String {
     let kind = match file_type {
         FileType::Regular => '-',
@@ -36,7 +36,7 @@ pub(crate) fn permissions(file_type: FileType, mode: u32) -> String {
     text
 }
 
-/// Bytes in short form, rounded up as by `ls -h`: `999`, `1.5K`, `234M`.
+/// Formats a number of bytes in short form: `999`, `1.5K`, `234M`. The result is rounded up, as by `ls -h`.
 pub(crate) fn human(bytes: u64) -> String {
     let mut unit: u128 = 1;
     for suffix in ["", "K", "M", "G", "T", "P", "E"] {
@@ -135,7 +135,7 @@ pub(crate) fn rfc3339(at: Timestamp) -> String {
     }
 }
 
-/// The instant of a timestamp. The nanoseconds of a timestamp count upwards, even before 1970. `None` beyond the year 9999.
+/// Converts a timestamp to an instant. The nanoseconds are added to the seconds, even before 1970. Returns `None` after the year 9999.
 fn instant(at: Timestamp) -> Option<jiff::Timestamp> {
     let second = jiff::Timestamp::from_second(at.seconds).ok()?;
     second.checked_add(jiff::SignedDuration::from_nanos(i64::from(at.nanoseconds))).ok()

@@ -1,6 +1,7 @@
 //! Parses sizes on the command line.
 
-/// Parses bytes: `4096`, `4k`, `1m`, `2G`, `16TiB`; powers of 1000: `1kB`, `1MB`; and sectors of 512 bytes: `8s`.
+/// Parses a size. Units are `4096` (bytes), `4k`, `1m`, `2G` and `16TiB` (powers of 1024), `1kB` and `1MB` (powers of 1000), and `8s`
+/// (sectors of 512 bytes).
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text} is not a size");
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());

@@ -31,7 +31,7 @@ pub(crate) fn parse_tree(text: &OsStr) -> Result<Target, String> {
     Ok(Target { volume: parse_volume(text)?, path: b"/".to_vec() })
 }
 
-/// The length of the prefix before the path of a volume: `integrity:`, `noload:`, both or neither.
+/// Returns the length of the prefixes `integrity:` and `noload:` before the path of a volume. The length is 0 if there is no prefix.
 fn prefix_of_volume(text: &[u8]) -> usize {
     [NO_LOAD, INTEGRITY].iter().fold(0, |at, prefix| {
         if text[at..].starts_with(prefix.as_bytes()) { at + prefix.len() } else { at }
@@ -44,7 +44,7 @@ fn end_of_host(text: &[u8], at: usize) -> Option<usize> {
     let slashes = rest.windows(3).position(|window| window == b"://")? + 3;
     let host =
         rest[slashes..].iter().position(|byte| *byte == b'/').unwrap_or(rest.len() - slashes);
-    // If the host name ends with a colon, this colon belongs to the `:/` before the path in the volume.
+    // If the host name seems to end with a colon, this colon belongs to the `:/` before the path in the volume.
     let ends = host > 0 && rest[..slashes + host].ends_with(b":");
     Some(at + slashes + host - usize::from(ends))
 }
@@ -54,8 +54,8 @@ fn end_of_format(text: &[u8], at: usize) -> Option<usize> {
     image::Address::prefix_of(text.get(at..)?).map(|(_, len)| at + len)
 }
 
-/// The end of the volume in `VOLUME:/PATH`: the position of the first `:/` that does not belong to `integrity:/...`, `nbd://...` or
-/// `qcow2:/...`, or of the first `:<12>`.
+/// Returns the end of the volume in `VOLUME:/PATH`: the position of the first `:/` or `:<12>`. A `:/` that is part of `integrity:/...`,
+/// `nbd://...` or `qcow2:/...` does not count.
 pub(crate) fn end_of_volume(text: &[u8]) -> Option<usize> {
     let prefix = prefix_of_volume(text);
     let begin = |at| end_of_host(text, at).or_else(|| end_of_format(text, at));
@@ -115,7 +115,8 @@ fn parse_anywhere(text: &OsStr) -> Result<Subject, String> {
 pub(crate) fn parse_volume(text: &OsStr) -> Result<Location, String> {
     refuse_host(text)?;
     let link = link_of_tag(text);
-    // A missing link must be an error. Otherwise, a command could create a file with this name in /dev, which is a file system in memory.
+    // A missing link must be an error. Otherwise, a command could create a file with the name of the link in /dev, which is a file system
+    // in memory.
     if let Some(link) = link.as_ref().filter(|link| !Path::new(link).exists()) {
         let (text, link) = (text.display(), link.display());
         return Err(format!(
@@ -125,8 +126,8 @@ pub(crate) fn parse_volume(text: &OsStr) -> Result<Location, String> {
     Location::parse(link.as_deref().unwrap_or(text)).map_err(|error| error.to_string())
 }
 
-/// The symbolic link that udev makes to the device with a tag. The tag has the syntax of mount(8): `LABEL=data`. `None` if a file with the
-/// name of the tag exists.
+/// Returns the symbolic link that udev makes for the device with this tag. The tag has the syntax of mount(8), for example `LABEL=data`.
+/// Returns `None` if a file with the name of the tag exists.
 fn link_of_tag(text: &OsStr) -> Option<OsString> {
     let (tag, value) = text.to_str()?.split_once('=')?;
     let (dir, value) = match tag {
@@ -157,8 +158,9 @@ pub(crate) fn parse_volume_of(text: &OsStr) -> Result<Location, String> {
     }
 }
 
-/// Splits the arguments of a command like `mv` into sources and destination. `directory` is the value of `-t`, and `no_directory` is `-T`.
-/// The last value is `Some(true)` if the destination must be a directory, and `Some(false)` if the destination is always the new name.
+/// Splits the arguments of a command like `mv` into sources and destination. `directory` is the value of `-t`, and `no_directory` is the
+/// value of `-T`. The third result is `Some(true)` if the destination must be a directory, and `Some(false)` if the destination is always
+/// the new name.
 pub(crate) fn split_destination<'a, T>(
     targets: &'a [T],
     directory: Option<&'a T>,

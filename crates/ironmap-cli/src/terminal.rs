@@ -34,7 +34,7 @@ impl Out {
         self.terminal
     }
 
-    /// A name for this output: quoted by [`quote::name`] for a terminal, unchanged for a pipe.
+    /// Returns a name in the form for this output. On a terminal, [`quote::name`] quotes the name. For a pipe, the name is unchanged.
     pub(crate) fn shown<'a>(&self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
         match self.terminal {
             true => Cow::Owned(quote::name(bytes).into_bytes()),
@@ -42,8 +42,8 @@ impl Out {
         }
     }
 
-    /// Text with the `special` bytes in octal, as `getfattr` writes them. For a terminal, control characters and bytes that are not UTF-8
-    /// are in octal too.
+    /// Writes the `special` bytes of a text in octal, as `getfattr` does. On a terminal, control characters and bytes that are not UTF-8
+    /// are also written in octal.
     pub(crate) fn octal(&self, text: &[u8], special: &[u8]) -> Vec<u8> {
         octal(text, special, self.terminal)
     }
@@ -54,7 +54,7 @@ impl Out {
     }
 }
 
-/// On a terminal a control character becomes `\u001b`, which is valid JSON too, and a byte that is not UTF-8 becomes `\xff`.
+/// On a terminal, a control character becomes `\u001b` (which is also valid JSON), and a byte that is not UTF-8 becomes `\xff`.
 impl Write for Out {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if !self.terminal {

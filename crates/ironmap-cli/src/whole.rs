@@ -1,4 +1,4 @@
-//! Output files of the host. A file gets its name only when its content is complete and durable.
+//! Writes output files on the host. A file gets its name only when its content is complete and durable.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -13,16 +13,16 @@ use ironmap_image::spared::Spared;
 
 use crate::failure::hint_at;
 
-/// A file being written. An existing file is not changed until [`keep`](Self::keep). If there was no `keep`, the drop removes the new file.
-/// Only a file that cannot be replaced is written directly.
+/// A file that is being written. The existing file with its name is not changed before [`keep`](Self::keep). If the value is dropped
+/// without `keep`, the new file is removed. A file that cannot be replaced is written directly.
 pub(crate) struct Whole {
     path: PathBuf,
     /// The path of the temporary file, or `None` if the file is written directly.
     part: Option<PathBuf>,
     /// A duplicate of the writer's descriptor; `None` for a pipe or a terminal, which cannot be synced.
     file: Option<File>,
-    /// Whether the content of the existing file is overwritten, so that the file keeps its inode: the file has several names or another
-    /// owner.
+    /// Whether the content of the existing file is overwritten, so that the file keeps its inode. This is done for a file with several
+    /// names or another owner.
     in_place: bool,
 }
 
@@ -65,7 +65,7 @@ impl Whole {
         let part = path.with_file_name(part_name());
         let file = match File::create_new(&part) {
             Ok(file) => file,
-            // The user may write to the existing file but cannot create files in its directory, so the file is written directly.
+            // The user may write to the existing file, but cannot create files in its directory. Therefore the file is written directly.
             Err(error) if there.is_some() && is_of_directory(&error) => {
                 let file = File::options().write(true).truncate(true).open(&path);
                 return Self::itself(path, file.map_err(failed)?, true).map_err(failed);
@@ -83,7 +83,7 @@ impl Whole {
         Ok((whole, file))
     }
 
-    /// A file that is written directly, because it cannot be replaced.
+    /// Returns a `Whole` that writes directly to a file that cannot be replaced.
     fn itself(path: PathBuf, file: File, synced: bool) -> io::Result<(Self, File)> {
         let same = synced.then(|| file.try_clone()).transpose()?;
         Ok((Self { path, part: None, file: same, in_place: false }, file))
@@ -120,7 +120,7 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Returns a descriptor if the file is standard output or standard error of this process (/dev/stdout, for example). The file may have no
+/// Returns a descriptor if the file is standard output or standard error of this process (for example /dev/stdout). Such a file may have no
 /// name, and its existing content is kept.
 fn inherited(there: &fs::Metadata) -> Option<File> {
     let streams =
@@ -132,7 +132,7 @@ fn inherited(there: &fs::Metadata) -> Option<File> {
     })
 }
 
-/// Whether the directory refused a new file.
+/// Whether the error means that the directory does not accept a new file.
 fn is_of_directory(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
 }
@@ -149,7 +149,7 @@ impl Drop for Whole {
     }
 }
 
-/// An output file of a command. It is opened before the work, and written after the work.
+/// An output file of a command. The file is opened before the command's work, and written after it.
 pub(crate) struct Output {
     whole: Whole,
     file: File,

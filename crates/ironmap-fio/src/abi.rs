@@ -91,11 +91,11 @@ pub(crate) unsafe extern "C" fn get_ioengine(ops: *mut *mut c_void) {
     guard((), || match version::check() {
         Ok(()) => {
             #[cfg(all(fio, not(test)))]
-            // SAFETY: the function gives the address of a static.
+            // SAFETY: the function only returns the address of a static.
             let engine = unsafe { ironmap_fio_ops() };
             #[cfg(not(all(fio, not(test))))]
             let engine = ptr::null_mut();
-            // SAFETY: the caller guarantees this.
+            // SAFETY: the caller guarantees that `ops` can be written to.
             unsafe { ops.write(engine) }
         }
         Err(line) => tell(&line),
@@ -132,18 +132,18 @@ unsafe fn text<'a>(string: *const c_char) -> Option<&'a str> {
     if string.is_null() {
         return None;
     }
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that the string ends with a zero byte and stays valid while it is used.
     unsafe { CStr::from_ptr(string) }.to_str().ok().filter(|text| !text.is_empty())
 }
 
 /// # Safety
 /// The strings of `raw` are valid as [`text`] requires.
 unsafe fn options(raw: &RawJob) -> Result<Options, Error> {
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that the string is valid as [`text`] requires.
     let volume = unsafe { text(raw.volume) };
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that the string is valid as [`text`] requires.
     let engine = unsafe { text(raw.engine) };
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that the string is valid as [`text`] requires.
     let integrity = unsafe { text(raw.integrity) };
     let source = Source::of(volume, raw.host != 0, raw.writes != 0)?;
     let file = FileOptions::new()
@@ -177,11 +177,11 @@ unsafe fn with_options(
     work: impl FnOnce(&Options, &CStr) -> Result<(), Error>,
 ) -> c_int {
     guard(Errno::EIO.0, || {
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `job` can be read.
         let job = unsafe { &*job };
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that the string `path` can be read.
         let path = unsafe { CStr::from_ptr(path) };
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that the strings of `job` can be read.
         let options = unsafe { options(job) };
         let error = match options.and_then(|options| work(&options, path)) {
             Ok(()) => return 0,
@@ -204,13 +204,13 @@ pub(crate) unsafe extern "C" fn ironmap_fio_file_size(
     let work = |options: &Options, path: &CStr| {
         let found = layout::size(options, path.to_bytes());
         let found = found.at(|| named(options, path))?;
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `size` can be written.
         unsafe { size.write(found.unwrap_or(0)) };
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `exists` can be written.
         unsafe { exists.write(found.is_some().into()) };
         Ok(())
     };
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that `job` and `path` can be read.
     unsafe { with_options(job, path, work) }
 }
 
@@ -223,7 +223,7 @@ pub(crate) unsafe extern "C" fn ironmap_fio_lay_out(
     raw: *const RawLayout,
 ) -> c_int {
     let work = |options: &Options, path: &CStr| {
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `raw` can be read.
         let raw = unsafe { &*raw };
         let fill = &mut |memory: &mut [u8]| {
             // SAFETY: `memory` has the given length, and the slice is exclusive until the call returns.
@@ -239,7 +239,7 @@ pub(crate) unsafe extern "C" fn ironmap_fio_lay_out(
         let mut layout = Layout { size: raw.size, content, create: raw.create != 0, piece, fill };
         layout::lay_out(options, path.to_bytes(), &mut layout).at(|| named(options, path))
     };
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that `job` and `path` can be read.
     unsafe { with_options(job, path, work) }
 }
 
@@ -256,9 +256,9 @@ pub(crate) unsafe extern "C" fn ironmap_fio_unlink(
         gone = unlinked.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound);
         if gone { Ok(()) } else { unlinked.at(|| named(options, path)) }
     };
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that `job` and `path` can be read.
     let told = unsafe { with_options(job, path, work) };
-    // fio removes each file twice, before and after it closes the file. So the failure of the second removal is not reported.
+    // fio removes each file twice, before and after it closes the file. Therefore the failure of the second removal is not reported.
     if gone { Errno::ENOENT.0 } else { told }
 }
 
@@ -271,7 +271,7 @@ pub(crate) unsafe extern "C" fn ironmap_fio_open_job(job: *const RawJob) -> *mut
         opened = Box::into_raw(Box::new(Job::open(options.clone())?)).cast();
         Ok(())
     };
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that `job` can be read.
     unsafe { with_options(job, c"".as_ptr(), work) };
     opened
 }
@@ -292,7 +292,7 @@ pub(crate) unsafe extern "C" fn ironmap_fio_close_job(job: *mut c_void) -> c_int
 /// # Safety
 /// `job` was opened, and no other thread uses it during `'a`.
 unsafe fn job<'a>(job: *mut c_void) -> &'a mut Job {
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that `job` was opened, and that no other thread uses it during `'a`.
     unsafe { &mut *job.cast::<Job>() }
 }
 
@@ -300,7 +300,7 @@ unsafe fn job<'a>(job: *mut c_void) -> &'a mut Job {
 /// The rules of [`job`] hold.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ironmap_fio_buffer(raw: *mut c_void, index: u32) -> *mut c_void {
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees the rules of [`job`].
     let job = unsafe { job(raw) };
     guard(ptr::null_mut(), || job.buffer(index as usize).unwrap_or(ptr::null_mut()).cast())
 }
@@ -313,15 +313,15 @@ pub(crate) unsafe extern "C" fn ironmap_fio_open_file(
     path: *const c_char,
     error: *mut c_int,
 ) -> u64 {
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees the rules of [`job`].
     let job = unsafe { job(raw) };
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that `path` can be read.
     let path = unsafe { CStr::from_ptr(path) };
     guard(0, || match job.open_file(path.to_bytes()) {
         Ok(file) => file as u64 + 1,
         Err(failed) => {
             tell(&format!("{}: {failed}", path.to_string_lossy()));
-            // SAFETY: the caller guarantees this.
+            // SAFETY: the caller guarantees that `error` can be written.
             unsafe { error.write(failed.errno().0) };
             0
         }
@@ -332,7 +332,7 @@ pub(crate) unsafe extern "C" fn ironmap_fio_open_file(
 /// The rules of [`job`] hold.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ironmap_fio_close_file(raw: *mut c_void, file: u64) {
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees the rules of [`job`].
     let job = unsafe { job(raw) };
     guard((), || job.close_file((file as usize).wrapping_sub(1)));
 }
@@ -347,9 +347,9 @@ pub(crate) unsafe extern "C" fn ironmap_fio_queue(
     request: *const RawRequest,
     end: *mut RawEnd,
 ) -> c_int {
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees the rules of [`job`].
     let job = unsafe { job(raw) };
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that `request` can be read.
     let raw = unsafe { &*request };
     let op = match raw.op {
         0 => Op::Read,
@@ -371,7 +371,7 @@ pub(crate) unsafe extern "C" fn ironmap_fio_queue(
             return Some(job.submit(&request));
         }
         let memory = match op {
-            // SAFETY: the caller guarantees the length of this memory, and no request in flight uses it.
+            // SAFETY: the caller guarantees that the memory has this length. No request in flight uses the memory.
             Op::Read | Op::Write => unsafe { slice::from_raw_parts_mut(raw.memory, request.len) },
             _ => &mut [],
         };
@@ -384,7 +384,7 @@ pub(crate) unsafe extern "C" fn ironmap_fio_queue(
         Some(Queued::Completed(Err(error))) => (0, error.errno().0),
         None => (0, Errno::EIO.0),
     };
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that `end` can be written.
     unsafe { end.write(RawEnd { done, index: raw.index, error }) };
     COMPLETED
 }
@@ -393,7 +393,7 @@ pub(crate) unsafe extern "C" fn ironmap_fio_queue(
 /// The rules of [`job`] hold.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ironmap_fio_commit(raw: *mut c_void) -> c_int {
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees the rules of [`job`].
     let job = unsafe { job(raw) };
     guard(Errno::EIO.0, || job.commit().map_or_else(|error| error.errno().0, |()| 0))
 }
@@ -404,7 +404,7 @@ pub(crate) unsafe extern "C" fn ironmap_fio_commit(raw: *mut c_void) -> c_int {
 /// The rules of [`job`] hold.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ironmap_fio_reap(raw: *mut c_void, min: u32, max: u32) -> c_int {
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees the rules of [`job`].
     let job = unsafe { job(raw) };
     let reaped = || match job.reap(min as usize, max as usize) {
         Ok(count) => count as c_int,
@@ -417,7 +417,7 @@ pub(crate) unsafe extern "C" fn ironmap_fio_reap(raw: *mut c_void, min: u32, max
 /// The rules of [`job`] hold; `number` is below the count of the last reap.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ironmap_fio_end(raw: *mut c_void, number: u32) -> RawEnd {
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees the rules of [`job`].
     let job = unsafe { job(raw) };
     match job.end(number as usize) {
         Some(end) => {

@@ -119,7 +119,7 @@ impl Lent {
         self.volume.as_ref().expect("the volume is present until `give_back`")
     }
 
-    /// Returns the volume.
+    /// Ends this use of the volume. The last user closes the volume.
     ///
     /// # Errors
     /// The errors of the close, for the last user.

@@ -59,7 +59,8 @@ impl Content {
         Self(Origin::Archive { name: name.into(), bytes: Box::new(bytes), is_layer: false })
     }
 
-    /// A layer of an image, otherwise like [`tar`](Self::tar). Its files `.wh.NAME` and `.wh..wh..opq` hide files of earlier sources.
+    /// Like [`tar`](Self::tar), but the archive is a layer of an image. Its files `.wh.NAME` and `.wh..wh..opq` hide files of earlier
+    /// sources.
     pub fn layer(name: impl Into<String>, bytes: impl Read + Send + 'static) -> Self {
         Self(Origin::Archive { name: name.into(), bytes: Box::new(bytes), is_layer: true })
     }
@@ -98,7 +99,7 @@ impl Content {
 }
 
 impl<P: AsRef<Path>> From<P> for Content {
-    /// A [`path`](Content::path).
+    /// Makes the same source as [`path`](Content::path).
     fn from(path: P) -> Self {
         Self::path(path.as_ref())
     }

@@ -28,7 +28,7 @@ pub enum Reason {
 #[derive(Clone, Debug)]
 pub struct Failure {
     reason: Reason,
-    /// The message is empty if the reader of the output has closed its pipe: then there is nothing to report.
+    /// The message is empty if the reader of the output has closed its pipe, because there is then nothing to report.
     message: String,
     /// The file or volume that the message begins with.
     place: Option<String>,
@@ -98,7 +98,7 @@ impl Failure {
         Self { place, kind: Some(error.kind()), ..Self::with(reason, message) }
     }
 
-    /// The failure with its cause added to the message.
+    /// Returns the failure, with its cause added to the message.
     pub fn because(self, cause: impl Display) -> Self {
         Self { message: format!("{}: {cause}", self.message), ..self }
     }
@@ -107,7 +107,7 @@ impl Failure {
         Self { too_small: Some(Box::new(TooSmall { needs, volume })), ..self }
     }
 
-    /// The needs of the content, if the failure is that of a new volume that is too small for its content.
+    /// Returns the needs of the content, if the failure means that a new volume is too small for its content.
     pub fn too_small(&self) -> Option<&TooSmall> {
         self.too_small.as_deref()
     }
@@ -201,7 +201,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// Adds the name of the volume to an error that names neither the volume nor its device.
+/// Adds the name of the volume to an error that does not contain the name of the volume or of its device.
 pub fn named(volume: &Location, error: Error) -> Error {
     let (name, medium) = (volume.to_string(), volume.data().medium.to_string());
     if error.names(&name) || error.names(&medium) { error } else { error.at(name) }

@@ -32,7 +32,7 @@ pub mod oci;
 pub mod progress;
 mod sources;
 
-// These modules are public for the program. They change with the program.
+// These modules are public only for the program `ironmap`, and they change together with this program.
 #[doc(hidden)]
 pub mod ahead;
 #[doc(hidden)]

@@ -31,7 +31,7 @@ impl Context {
         self.opening.no_load
     }
 
-    /// Refuses the options that are only for reading. The caller changes the volume itself, not its files.
+    /// Refuses the options that are only for reading. A caller that changes the volume itself (not only its files) calls this function.
     ///
     /// # Errors
     /// Fails if one of these options is set.

@@ -43,7 +43,7 @@ impl Owners {
         }
         for (map, from, to) in [(&mut self.users, from.0, to.0), (&mut self.groups, from.1, to.1)] {
             let (Some(from), Some(to)) = (from, to) else {
-                // If neither side has a number, nothing is mapped. A number on one side only is an error.
+                // If both sides lack a number, nothing is mapped. If only one side lacks a number, the line is invalid.
                 if from != to {
                     return None;
                 }

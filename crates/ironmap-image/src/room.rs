@@ -260,7 +260,7 @@ pub fn check_replaced(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Extends an image file that is too short. A device is not changed, and neither is an image that is long enough.
+/// Extends an image file that is too short. A device, and an image that is long enough, are not changed.
 pub fn extend(path: &Path, size: u64) -> Result<Room, Failure> {
     let failed = |error| Failure::host(path.display(), error);
     let metadata = path.metadata().map_err(failed)?;

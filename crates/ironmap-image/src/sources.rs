@@ -30,7 +30,7 @@ use crate::stop::Stop;
 use crate::target::Target;
 use crate::volumes::canonical;
 
-/// The sources, opened.
+/// The opened sources.
 pub(crate) struct Layers(Vec<Layer>);
 
 /// A source whose type is known.
@@ -118,12 +118,12 @@ impl Sources {
         })
     }
 
-    /// Whether there is a source, and not only nodes.
+    /// Whether there is at least one source of content. Nodes do not count.
     pub(crate) fn has_content(&self) -> bool {
         !self.origins.is_empty()
     }
 
-    /// Whether there is neither a source nor a node.
+    /// Whether there are no sources and no nodes.
     pub(crate) fn is_empty(&self) -> bool {
         self.origins.is_empty() && self.nodes.is_empty()
     }
@@ -162,7 +162,7 @@ impl Sources {
     /// Opens all sources.
     ///
     /// # Errors
-    /// A source is missing, or is neither a directory nor an archive.
+    /// A source is missing, or is not a directory and not an archive.
     pub(crate) fn open(&self) -> Result<Layers, Failure> {
         let layers = self.origins.iter().map(|origin| open(origin, self.stop()));
         layers.collect::<Result<_, _>>().map(Layers)
@@ -204,7 +204,8 @@ impl Sources {
         }
     }
 
-    /// Copies all layers into the new volume, which has the dimensions `made`, in order, and then makes the nodes. `time` is the time of all changes.
+    /// Copies all layers in order into the new volume, and then makes the nodes. `made` contains the dimensions of the volume. `time` is
+    /// the time of all changes.
     ///
     /// # Errors
     /// A source cannot be read; the volume has no space. The second failure contains the needs of all sources.
@@ -354,7 +355,7 @@ fn is_own(source: impl Display) -> Failure {
     Failure::usage(format!("{source}: {what}"))
 }
 
-/// Whether both locations are in the same file, and the parts of the file are equal or one of them is the whole file.
+/// Whether both locations are in the same file and can overlap: their parts of the file are equal, or one of them is the whole file.
 fn is_same_part(one: &Location, other: &Location, context: &Context) -> bool {
     let (own, parts) = (Spared::of(other, context), [one.data().part, other.data().part]);
     let overlap = parts[0] == parts[1] || parts.contains(&Part::Whole);

@@ -1,4 +1,4 @@
-//! The files in which a volume is stored. A command neither reads these files as a source nor overwrites them.
+//! The files in which a volume is stored. A command does not read these files as a source, and does not overwrite them.
 
 use std::fs;
 use std::os::unix::ffi::OsStringExt;

@@ -92,8 +92,8 @@ pub fn state(file: &Deleted) -> String {
     }
 }
 
-/// The directory that receives the copies. A symbolic link below this directory could lead to any file of the host. So each component of a
-/// path is opened separately, and symbolic links are not followed.
+/// The directory that receives the copies. A symbolic link below this directory could lead to any file of the host. Therefore each
+/// component of a path is opened separately, and symbolic links are not followed.
 struct Root<'a> {
     dir: &'a Path,
     fd: OwnedFd,

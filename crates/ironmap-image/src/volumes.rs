@@ -210,7 +210,7 @@ impl Name {
         &self.path
     }
 
-    /// Whether the path ends with a slash, and so must be a directory.
+    /// Whether the path ends with a slash, so that it must be a directory.
     pub fn wants_directory(&self) -> bool {
         self.path.ends_with(b"/")
     }

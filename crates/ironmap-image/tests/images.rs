@@ -38,7 +38,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// e2fsck finds nothing, and so does the check of this library.
+/// Asserts that e2fsck and the check of this library find no fault.
 fn assert_clean(image: &Path) {
     run("e2fsck", &["-fn", text(image)]);
     let checked = Image::open(image).unwrap().check().unwrap();
@@ -153,7 +153,8 @@ fn the_same_sources_give_the_same_bytes() {
     assert!(shrunk < fitted && shrunk < 12 * MIB, "{shrunk} {fitted}");
 }
 
-/// A tree that was built, extracted, grown and shrunk is still the tree, and resize2fs finds the smallest size at least as large.
+/// After an image was built, grown and shrunk, the tree that is extracted from it equals its source. The smallest size is at most the
+/// smallest size that resize2fs finds.
 #[test]
 fn an_image_is_extracted_and_resized() {
     let dir = tempfile::tempdir().unwrap();
@@ -320,7 +321,8 @@ fn hard_links_join_names_of_one_source() {
     assert_eq!(debugfs(&image, "cat other"), "shared");
 }
 
-/// An attribute that the volume cannot store ends the build. At each size from too small on, a build that succeeds has all attributes.
+/// An attribute that the volume cannot store ends the build. For sizes from too small to large enough, each build that succeeds has stored
+/// all attributes.
 #[test]
 fn an_attribute_is_stored_or_the_build_fails() {
     let dir = tempfile::tempdir().unwrap();
@@ -363,7 +365,7 @@ fn without_journal() -> Features {
     features
 }
 
-/// The order of the calls has no meaning, and a size is the size of the volume, also in a larger image file.
+/// The order of the calls has no effect. A given size is the size of the volume, even if the image file is larger.
 #[test]
 fn sizes_and_options_are_used_in_any_order() {
     let dir = tempfile::tempdir().unwrap();
@@ -440,7 +442,7 @@ fn an_endless_reader_is_stopped() {
     assert_eq!(failure.unwrap_err().reason(), Reason::Stopped(15));
 }
 
-/// The depth of a tree does not use the stack of the calling thread.
+/// A deep tree does not need more stack in the calling thread.
 #[test]
 fn a_deep_tree_is_built_and_extracted_on_a_small_stack() {
     const DEPTH: usize = 300;
@@ -459,7 +461,7 @@ fn a_deep_tree_is_built_and_extracted_on_a_small_stack() {
     assert_eq!(fs::read(copy.join(deepest).join("file")).unwrap(), b"deep");
 }
 
-/// A new image that another program replaces during the build is an error, and the other file stays.
+/// If another program replaces a new image during the build, the build fails, and the other file remains.
 #[test]
 fn a_replaced_image_is_an_error() {
     let dir = tempfile::tempdir().unwrap();

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use ironmap::{Errno, Error, Result};
 
-/// The function that returns whether the bench must end.
+/// The function that reports whether the bench must end.
 static IS_TO_END: OnceLock<fn() -> bool> = OnceLock::new();
 
 /// Ends a bench when `is_to_end` returns true, for example after a signal. Only the first call has an effect.

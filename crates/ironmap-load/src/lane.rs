@@ -305,7 +305,8 @@ struct FileLane<'a, C> {
 }
 
 impl<C: Course> FileLane<'_, C> {
-    /// Reads in batches. A batch has at most one read for each buffer. As a function of its own, it takes no registers from the loop of queued requests.
+    /// Reads in batches. A batch has at most one read for each buffer. This is a separate function, so that it uses no registers of the
+    /// loop for queued requests.
     #[inline(never)]
     fn read_batches(
         &mut self,

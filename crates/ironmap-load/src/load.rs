@@ -221,8 +221,8 @@ impl Launch<'_> {
             let state = if plan.rw.is_random() {
                 random
             } else if plan.is_once() {
-                // The part of the file that a thread uses follows the part of the previous thread. The state is the position before the
-                // first request.
+                // Each thread uses its own part of the file. The parts follow each other in the order of the threads. The state is the
+                // position before the thread's first request.
                 (all / plan.jobs as u64 * number as u64 + all - 1) % all
             } else {
                 all / places * place
@@ -346,7 +346,7 @@ impl Driven {
     }
 }
 
-/// The treatment of a completed request.
+/// The action for a completed request.
 enum Watch<'a> {
     Nothing,
     /// The data of the request are read.

@@ -55,7 +55,8 @@ struct Placement {
 }
 
 impl Placement {
-    /// The position on a raw target with this size. The target is the partition, its disk, or a copy of one of them.
+    /// Returns the position of the range on a raw target of `device` bytes. The target is the partition, its disk, or a copy of one of
+    /// them.
     fn on(self, device: u64) -> u64 {
         match self.partition {
             Some((size, start)) if size != device => start + self.physical,

@@ -1,8 +1,8 @@
-//! 64 random ranges of one object, cold, by one `get_ranges` and by 64 calls of `get_range` at once: a store beside `LocalFileSystem`, on the
-//! same file.
+//! Reads 64 random ranges of one object with a cold page cache, in one call of `get_ranges` and in 64 concurrent calls of `get_range`. The
+//! bench compares a store with `LocalFileSystem` on the same file.
 //!
-//! `get_ranges DIR [ROUNDS]`, where DIR is on a mounted ext4 or XFS file system. The object `DIR/object` is made if it does not exist. In
-//! each round both stores read the same ranges, each after the page cache has dropped the file, in alternating order. The
+//! Usage: `get_ranges DIR [ROUNDS]`. DIR is on a mounted ext4 or XFS file system. The bench makes the object `DIR/object` if it does not
+//! exist. In each round, both stores read the same ranges, in alternating order. Before each read, the page cache drops the file. The
 //! figures are medians.
 
 use std::fs::File;
@@ -24,7 +24,7 @@ const SIZE: u64 = 256 << 20;
 const RANGE: u64 = 4096;
 const COUNT: usize = 64;
 
-/// The numbers of a xorshift generator.
+/// A xorshift generator of random numbers.
 struct Random(u64);
 
 impl Random {
@@ -90,7 +90,7 @@ async fn read(
     }
 }
 
-/// Measures both stores, with all ranges in one call or each in a call of its own at the same time.
+/// Measures both stores. Either all ranges are in one call, or each range is in a separate call and all calls run at the same time.
 async fn compare(
     stores: [&dyn ObjectStore; 2],
     together: bool,

@@ -1,4 +1,4 @@
-//! The files of a directory of the host: read by ironmap, written by the kernel.
+//! The files of a directory of the host. ironmap reads them, and the kernel writes them.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -14,9 +14,10 @@ use rustix::fs::{CWD, RenameFlags};
 use crate::open_files::OpenFiles;
 use crate::tree::{Draft, Entries, Entry, Locked, Tree, absent, no_object, parent};
 
-/// The file in the directory of the drafts that stores lock. `LocalFileSystem` does not list a name of this form.
+/// The name of the lock file in the directory of the drafts. All stores of the directory lock this file. `LocalFileSystem` does not list
+/// names of this form.
 const LOCK: &str = "lock#0";
-/// The number of attempts to open a file whose name is given to another file at the same time.
+/// The maximum number of attempts to open a file. An attempt fails if the name is given to another file at the same time.
 const ATTEMPTS: usize = 100;
 
 pub(crate) struct Directory {
@@ -24,7 +25,7 @@ pub(crate) struct Directory {
     root: PathBuf,
     options: FileOptions,
     open_files: OpenFiles,
-    /// The directory of the drafts, which also has the file for the lock.
+    /// The directory of the drafts, which also contains the lock file.
     stage: &'static str,
 }
 
@@ -52,7 +53,7 @@ impl Directory {
     }
 }
 
-/// Adds the path to an error. The kind stays the same.
+/// Adds the path to an error. The kind of the error does not change.
 fn named(path: &Path) -> impl FnOnce(io::Error) -> io::Error {
     move |error| io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
@@ -91,7 +92,8 @@ impl Tree for Directory {
             }
             let file = self.host.open_with(&whole, self.options);
             let file = file.map_err(|error| absent(error.into()))?;
-            // The inode number of an open file is not reused, so a name that still leads to this number leads to this file.
+            // The inode number of an open file is not reused. Therefore, if the name still leads to this inode number, it leads to the open
+            // file.
             let stat = self.stat(path)?;
             if stat.inode == file.inode() && found.ino() == stat.inode.0 {
                 self.open_files.add(path, &found, file.clone(), stat.clone());
@@ -118,7 +120,8 @@ impl Tree for Directory {
 
     fn draft(&self, path: &str) -> io::Result<Box<dyn Draft>> {
         let path = self.path(path);
-        // With this lock no other process can take the draft for one that is left from a crash, before the draft is locked.
+        // A new draft is not locked at first. While this lock is held, no other process can mistake the new draft for a draft that a crash
+        // has left.
         let _lock = self.lock()?;
         let file = OpenOptions::new().write(true).create_new(true).open(&path);
         let file = file.map_err(named(&path))?;
@@ -133,7 +136,8 @@ impl Tree for Directory {
         let Ok(_lock) = self.lock() else { return };
         for entry in fs::read_dir(self.path(dir)).into_iter().flatten().flatten() {
             let Ok(file) = fs::File::open(entry.path()) else { continue };
-            // The lock file is locked by this call itself. A draft in use is locked by its store.
+            // `try_lock` fails for two kinds of files: the lock file, which this function has locked, and a draft in use, which its store
+            // has locked.
             if file.try_lock().is_ok() {
                 let _ = fs::remove_file(entry.path());
             }
@@ -143,7 +147,8 @@ impl Tree for Directory {
     fn create_dirs(&self, dir: &str) -> io::Result<()> {
         let whole = self.path(dir);
         fs::create_dir_all(&whole).map_err(named(&whole))?;
-        // Each directory may be new, so the names of all are made durable, from the last to the root.
+        // Each directory of the path may be new. Therefore the names of all directories are made durable, from the last directory to the
+        // root.
         let mut dir = dir;
         while !dir.is_empty() {
             dir = parent(dir);
@@ -187,12 +192,12 @@ impl Tree for Directory {
     }
 }
 
-/// The lock of a directory, which other processes can hold too.
+/// The lock of a directory. It excludes other stores in this process and in other processes.
 struct HostLock(fs::File);
 
 impl Drop for HostLock {
     fn drop(&mut self) {
-        // A child process can have a copy of the descriptor, so the close alone does not release the lock.
+        // The explicit unlock is necessary. If a child process has a copy of the descriptor, the close alone does not release the lock.
         let _ = self.0.unlock();
     }
 }

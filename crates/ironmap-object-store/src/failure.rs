@@ -1,4 +1,4 @@
-//! The reasons for which an operation on an object fails, before they become errors of a version of object_store.
+//! The reasons why an operation on an object fails. Each version of object_store converts these reasons to its own errors.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use ironmap::{Error, ErrorKind};
 
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The tree or the device. The kind decides which error of object_store it becomes; the text names the file.
+    /// The tree or the device returned an error. The kind of this error determines the error of object_store. The text names the file.
     Io(io::Error),
     /// The object is not the version that the caller wants to replace.
     Changed(String),
@@ -25,13 +25,13 @@ impl From<Error> for Failure {
 }
 
 impl Failure {
-    /// The error for an object that ends before the range that was requested.
+    /// Returns the error for an object that ends before the end of the requested range.
     pub(crate) fn ends_early(path: &str, end: u64, wanted: u64) -> Self {
         let what = format!("{path}: the object ends at {end}, before {wanted}: it was truncated");
         Self::Io(io::Error::new(io::ErrorKind::UnexpectedEof, what))
     }
 
-    /// The error for a path that no object can have.
+    /// Returns the error for a path that no object can have.
     pub(crate) fn path(path: &str, why: &str) -> Self {
         Self::Io(Error::new(ErrorKind::InvalidInput, format!("{path:?} {why}")).into())
     }

@@ -1,4 +1,4 @@
-//! The trait of object_store. The module of each version of object_store compiles this file.
+//! Implements the trait of object_store. The module of each version of object_store compiles this file.
 
 use std::fmt;
 use std::io;
@@ -26,7 +26,7 @@ use crate::store::{Mode, tag};
 use crate::upload::Upload;
 
 const NAME: &str = "ironmap";
-/// The number of objects that are deleted by one job, with one sync.
+/// The number of objects that one job deletes. A single sync makes these deletions durable.
 const TOGETHER: usize = 256;
 
 fn failed(failure: Failure, location: &Path) -> Error {
@@ -46,7 +46,7 @@ fn failed(failure: Failure, location: &Path) -> Error {
     }
 }
 
-/// An error of the store itself, not of an object.
+/// Returns a function that converts a failure to an error of the store itself, not of an object.
 fn failed_in(prefix: Option<&Path>) -> impl Fn(Failure) -> Error + Clone + use<> {
     let prefix = prefix.cloned().unwrap_or_default();
     move |failure| failed(failure, &prefix)
@@ -81,7 +81,8 @@ fn refuse_attributes(attributes: &Attributes, operation: &str, store: &Store) ->
     Err(Error::NotImplemented { operation, implementer: store.to_string() })
 }
 
-/// The bytes of each range. As with `LocalFileSystem`, a range can end past the end of the object, and can be empty within it.
+/// Limits each range to the size of the object. As with `LocalFileSystem`, a range may end past the end of the object, and a range within
+/// the object may be empty.
 fn within(ranges: Vec<Range<u64>>, size: u64) -> Result<Vec<Range<u64>>, Failure> {
     let within = ranges.into_iter().map(|range| {
         if range.is_empty() && range.start == range.end && range.start <= size {
@@ -212,7 +213,7 @@ impl ObjectStore for Store {
     }
 }
 
-/// The error of a copy or a rename. It is about the old path if there is no object, and otherwise about the new path.
+/// Returns the error of a copy or a rename. The error names the old path if no object has this path, and otherwise the new path.
 fn failed_from(failure: Failure, from: &Path, to: &Path) -> Error {
     let absent = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
     let location = match &failure {
@@ -222,7 +223,7 @@ fn failed_from(failure: Failure, from: &Path, to: &Path) -> Error {
     failed(failure, location)
 }
 
-/// The results of a batch of deletions, in the order of the locations.
+/// Returns the results of a batch of deletions, in the order of the locations.
 fn after_removal(
     locations: Vec<Result<Path>>,
     removed: Result<Vec<Result<(), Failure>>, Failure>,
@@ -230,7 +231,7 @@ fn after_removal(
     let mut results = match removed {
         Ok(results) => results.into_iter(),
         Err(failure) => {
-            // The sync that covers all deletions has failed, or no deletion was carried out.
+            // Either no deletion was carried out, or the sync of all deletions has failed.
             let first = locations.iter().find_map(|location| location.as_ref().ok());
             let error = failed(failure, &first.cloned().unwrap_or_default());
             let what = error.to_string();

@@ -1,7 +1,7 @@
-//! The trait `ObjectStore` of the crate `object_store` for the files of a volume, or of a directory of the host.
+//! Implements the trait `ObjectStore` of the crate `object_store` for the files of a volume, or of a directory of the host.
 //!
-//! DataFusion, delta-rs and Lance read and write tables through this trait. With a [`Store`] their reads go around the file system to the
-//! block device, and each object that they write is atomic and durable.
+//! DataFusion, delta-rs and Lance read and write tables through this trait. With a [`Store`], their reads bypass the file system and go
+//! directly to the block device. Each object that they write is atomic and durable.
 //!
 //! ```
 //! # use object_store_0_14 as object_store;
@@ -24,7 +24,7 @@
 //! # }
 //! ```
 //!
-//! A volume needs no mount and no root:
+//! A volume need not be mounted, and the program needs no root privileges:
 //!
 //! ```
 //! # use object_store_0_14 as object_store;
@@ -52,63 +52,64 @@
 //!
 //! # Versions of object_store
 //!
-//! The feature `object_store_0_14` (the default) and the feature `object_store_0_13` implement the trait of that version. A program can
-//! enable both: then a [`Store`] has both traits.
+//! The feature `object_store_0_14` (the default) and the feature `object_store_0_13` implement the trait of that version. If a program
+//! enables both features, a [`Store`] implements both traits.
 //!
 //! # Reads
 //!
-//! - `get_ranges` is one batch ([`Queue::read_many`](ironmap::Queue::read_many)): all ranges are in flight together, by whole blocks, into
-//!   memory that the answer owns. Adjacent ranges become one request; gaps are not read.
-//! - A stream has chunks of 1 MiB, and reads three chunks ahead.
-//! - An object that is open keeps its content. If it is replaced or deleted, a stream goes on with the old object, whole.
+//! - `get_ranges` is one batch ([`Queue::read_many`](ironmap::Queue::read_many)). All ranges are in flight at the same time. Whole blocks
+//!   are read into memory that belongs to the result. Adjacent ranges become one request. Gaps between ranges are not read.
+//! - A stream returns chunks of 1 MiB, and reads three chunks ahead.
+//! - An object keeps its content while it is open. If it is replaced or deleted, a stream still returns the complete old object.
 //! - The page cache is not used. A program that reads the same ranges again should cache them itself.
-//! - A store of a directory reads each file that it can around the file system, under a lease, and the others through the kernel
-//!   ([`Host`]). The 64 files that were read last stay open, because the lease costs more than many reads. A file that another
-//!   program deletes keeps its space until it is closed. If another program changes an object in place, a stream can contain both contents. An object that becomes shorter
-//!   meanwhile is an error.
+//! - In a store of a directory, reads bypass the file system if possible, under a lease ([`Host`]). The kernel serves all other reads. The
+//!   64 files that were read last stay open, because a lease costs more than many reads. If another program deletes an open file, its space
+//!   is freed when the store closes it. If another program changes an object in place, a stream can contain old and new content. If an
+//!   object becomes shorter during a read, the read is an error.
 //!
 //! # Writes
 //!
-//! A new object is a hidden file in the directory `.ironmap-object-store` of the root. Three steps follow each other: the store makes its
-//! content durable, renames it, and makes the new name durable. Then `put`, `copy` or the completion of an upload returns. So after a crash
-//! each object is complete, in its old or its new version. If `put` returned before the crash, the object exists. `rename` and `delete` are durable too. A crash
-//! can leave a hidden file; the next store of the same root removes it.
+//! A new object is at first a hidden file in the directory `.ironmap-object-store` of the root. The store makes the content of this file
+//! durable, renames the file, and makes the new name durable. Only then do `put`, `copy` and the completion of an upload return. Therefore,
+//! after a crash, each object is complete, in its old or its new version. If `put` returned before the crash, the object exists. `rename`
+//! and `delete` are also durable when they return. A crash can leave a hidden file. The next store of the same root removes this file.
 //!
-//! - A dropped future may have written its object or not. It never leaves a part of an object.
+//! - If a future is dropped, its object may have been written or not. A part of an object never remains.
 //! - An upload becomes an object only if all its parts were written.
 //! - After an error, the new object may exist, but its name may not be durable.
 //! - A store of a directory needs a file system with `RENAME_NOREPLACE` (ext4, XFS, Btrfs, tmpfs). All its directories must be on one file
 //!   system.
-//! - XFS volumes can be read only: an overwrite in place would not be atomic. Writes are `NotSupported` there.
+//! - XFS volumes can only be read. Writes return `NotSupported`, because an overwrite in place would not be atomic.
 //!
 //! # Conditions
 //!
 //! The entity tag of an object consists of the inode number, the inode's generation, the time of its last change, and its size. Each `put`,
-//! `copy` and upload makes a new inode, whose number or generation is new. So the tag changes with every content that a store writes, also
-//! if the clock stands still. A change in place by another program changes the tag if the clock of the file system has advanced; Linux 6.13
-//! and newer guarantee this on ext4, XFS and Btrfs. Where a file system has no generations (tmpfs), only the number and the time differ. A
-//! rename changes the tag.
+//! `copy` and upload makes a new inode, whose number or generation is new. Therefore the tag changes with every content that a store
+//! writes, even if the clock does not advance. A change in place by another program changes the tag if the clock of the file system has
+//! advanced; Linux 6.13 and newer guarantee this on ext4, XFS and Btrfs. On a file system without generations (tmpfs), only the inode
+//! number and the time distinguish the contents. A rename changes the tag.
 //!
-//! If several writers have the same tag (`PutMode::Update`), or create the same object (`PutMode::Create`), one succeeds. For a volume this holds
-//! for clones of one store, because the volume has one owner. For a directory it holds for all stores, in any process: they lock the file
-//! `.ironmap-object-store/lock#0`. Other programs do not use this lock.
+//! If several writers have the same tag (`PutMode::Update`), or create the same object (`PutMode::Create`), exactly one succeeds. For a
+//! volume, this applies to all clones of one store, because a volume has only one owner. For a directory, this applies to all stores in all
+//! processes, because they lock the file `.ironmap-object-store/lock#0`. Other programs do not use this lock.
 //!
 //! # Paths
 //!
-//! A path is a path of files, as for `LocalFileSystem`: each part of it is a name, unchanged, with the percent signs by which
-//! object_store encodes special characters. A store refuses these paths:
+//! The path of an object is the path of a file, as for `LocalFileSystem`. Each part of the path is the name of a file, including the
+//! percent signs with which object_store encodes special characters. A store refuses these paths:
 //!
 //! - the root, and all paths in `.ironmap-object-store`;
-//! - last names that end with `#` and digits, which `LocalFileSystem` uses for uploads;
+//! - paths whose last name ends with `#` and digits, because `LocalFileSystem` uses these names for uploads;
 //! - a path that is a directory, and a path below an object. `put` returns an error, and all other operations return `NotFound`.
 //!
-//! A file whose name is not UTF-8, or not a part of a path of object_store, is an error of the listing. A symbolic link to a file is an
-//! object. A listing does not follow links to directories. A directory without objects is no prefix, and a store does not remove it.
+//! If the name of a file is not UTF-8, or cannot be a part of a path of object_store, a listing returns an error for this file. A symbolic
+//! link to a file is an object. A listing does not follow links to directories. A directory without objects is not listed as a prefix, and
+//! a store does not remove it.
 //!
 //! # Not supported
 //!
-//! Attributes (`NotImplemented`) and versions (`NotSupported`). Tags are ignored, as the trait demands. A [`Store`] has neither
-//! `PaginatedListStore` nor `MultipartStore`.
+//! A store does not support attributes (`NotImplemented`) and versions (`NotSupported`). It ignores tags, as the trait requires. A
+//! [`Store`] does not implement `PaginatedListStore` and `MultipartStore`.
 
 #[cfg(not(any(feature = "object_store_0_13", feature = "object_store_0_14")))]
 compile_error!(
@@ -155,28 +156,28 @@ impl Default for StoreOptions {
 }
 
 impl StoreOptions {
-    /// Two threads that read, each with 64 requests in flight, and four threads that write and list.
+    /// Returns the default options: two threads that read, each with 64 requests in flight, and four threads that write and list.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The threads that open and read objects.
+    /// Sets the threads that open and read objects.
     #[must_use]
     pub fn readers(mut self, readers: PoolOptions) -> Self {
         self.readers = readers;
         self
     }
 
-    /// The number of threads that write objects and list them, at least one. So many writes wait for the device together, and share the
-    /// commits of the journal.
+    /// Sets the number of threads that write and list objects, at least one. Each thread writes one object at a time. Writes that wait for
+    /// the device at the same time share the commits of the journal.
     #[must_use]
     pub fn writers(mut self, writers: usize) -> Self {
         self.writers = writers.max(1);
         self
     }
 
-    /// For a directory on XFS with reflink: the promise that no program dedupes the objects (see [`FileOptions::assume_no_dedupe`]).
+    /// Promises, for a directory on XFS with reflink, that no program dedupes the objects (see [`FileOptions::assume_no_dedupe`]).
     #[must_use]
     pub fn assume_no_dedupe(mut self, assume: bool) -> Self {
         self.file = self.file.assume_no_dedupe(assume);
@@ -184,8 +185,8 @@ impl StoreOptions {
     }
 }
 
-/// The files of a volume, or of a directory of the host, as objects. Clones are handles of the same store. When the last handle is dropped,
-/// the store carries out the requests that were begun, and the drop waits for them.
+/// A store, which shows the files of a volume or of a directory of the host as objects. Clones are handles of the same store. The drop of
+/// the last handle waits until the store has carried out all requests that were begun.
 #[derive(Clone)]
 pub struct Store(pub(crate) Arc<Shared>);
 
@@ -202,7 +203,8 @@ impl fmt::Display for Store {
 }
 
 impl Store {
-    /// The files of a volume. A volume needs one store for all its users, because the store checks conditions under a lock of its own.
+    /// Creates a store for the files of a volume. All users of the volume must share this store, because the lock that protects conditions
+    /// belongs to the store.
     ///
     /// # Errors
     /// `Io` if the threads or their queues cannot be created.
@@ -211,7 +213,7 @@ impl Store {
         Ok(Self(Shared::new(tree, volume, options)?))
     }
 
-    /// The files below a directory of the host.
+    /// Creates a store for the files below a directory of the host.
     ///
     /// # Errors
     /// `Io` if the directory cannot be opened, or if the threads or their queues cannot be created; `NotADirectory`.

@@ -1,4 +1,4 @@
-//! The objects below a directory.
+//! Finds the objects below a directory.
 
 use std::io;
 use std::sync::Arc;
@@ -10,7 +10,8 @@ use crate::tree::{Entries, Tree, join};
 
 /// The number of objects that one job of the pool finds.
 const BATCH: usize = 512;
-/// The longest path, as for system calls. A directory that contains itself, on a damaged volume, ends here.
+/// The maximum length of a path, as in system calls. Because of this limit, a walk ends even if a directory of a damaged volume contains
+/// itself.
 const LONGEST: usize = 4096;
 
 /// An object that was found.
@@ -35,7 +36,7 @@ impl Walk {
         Self { tree, dirs: vec![dir.to_owned()], current: None, after: after.map(str::to_owned) }
     }
 
-    /// The next objects; none at the end of the walk.
+    /// Returns the next objects. At the end of the walk, returns no objects.
     pub(crate) fn batch(&mut self) -> io::Result<Vec<Found>> {
         std::iter::from_fn(|| self.next().transpose()).take(BATCH).collect()
     }
@@ -63,7 +64,7 @@ impl Walk {
     }
 }
 
-/// The directories and the objects of one directory. Directories without objects are left out.
+/// Returns the subdirectories and the objects of one directory. Subdirectories without objects are omitted.
 pub(crate) fn one_level(tree: &Arc<dyn Tree>, dir: &str) -> io::Result<(Vec<String>, Vec<Found>)> {
     let (mut dirs, mut objects) = (Vec::new(), Vec::new());
     for entry in open(&**tree, dir)?.into_iter().flatten() {
@@ -83,7 +84,7 @@ pub(crate) fn one_level(tree: &Arc<dyn Tree>, dir: &str) -> io::Result<(Vec<Stri
     Ok((dirs, objects))
 }
 
-/// The entries of a directory; `None` if it does not exist or is no directory.
+/// Returns the entries of a directory, or `None` if no directory has this path.
 fn open(tree: &dyn Tree, dir: &str) -> io::Result<Option<Entries>> {
     match tree.list(dir) {
         Ok(entries) => Ok(Some(entries)),
@@ -94,7 +95,7 @@ fn open(tree: &dyn Tree, dir: &str) -> io::Result<Option<Entries>> {
     }
 }
 
-/// The path of an entry; `None` if the name is one that the store hides.
+/// Returns the path of an entry, or `None` if the store hides the entry's name.
 fn child(dir: &str, name: Vec<u8>) -> io::Result<Option<String>> {
     let invalid = |what| io::Error::new(io::ErrorKind::InvalidData, what);
     let name = String::from_utf8(name)
@@ -112,11 +113,11 @@ fn child(dir: &str, name: Vec<u8>) -> io::Result<Option<String>> {
 enum Look {
     Dir,
     Object(Stat),
-    /// Another file, or a file that was removed in the meantime.
+    /// The entry is a file of another type, or the file was removed in the meantime.
     Other,
 }
 
-/// Reads the attributes only of objects, and only if they are wanted.
+/// Reads attributes only for objects, and only if the caller needs them.
 fn look(
     tree: &dyn Tree,
     path: &str,
@@ -130,7 +131,7 @@ fn look(
         Some(_) => return Ok(Look::Other),
     }
     match tree.stat(path) {
-        // A walk that followed links to directories might not end.
+        // Links to directories are not followed, because such a walk might not end.
         Ok(stat) if stat.file_type == FileType::Directory && file_type.is_none() => Ok(Look::Dir),
         Ok(stat) if stat.file_type == FileType::Regular && wanted && is_object_name(path) => {
             Ok(Look::Object(stat))

@@ -1,5 +1,5 @@
-//! Files of a directory that stay open between requests. To open a file for reading around its file system costs more than many reads: a
-//! lease, a write-back and the map of its blocks.
+//! Keeps files of a directory open between requests. To open a file for reads that bypass the file system costs more than many reads,
+//! because the open needs a lease, a write-back and the map of the file's blocks.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use ironmap::File;
 use ironmap::fs::Stat;
 
-/// The number of files that stay open.
+/// The maximum number of files that stay open.
 const MOST: usize = 64;
 
 struct OpenFile {
@@ -18,7 +18,8 @@ struct OpenFile {
     stat: Stat,
 }
 
-/// The attributes by which a name still leads to the open file, with the same content. The inode of an open file is not reused.
+/// The attributes that show whether a name still leads to the open file, with the same content. The inode number of an open file is not
+/// reused.
 #[derive(PartialEq)]
 struct Seen {
     device: u64,
@@ -34,7 +35,7 @@ impl Seen {
     }
 }
 
-/// The open files; the one that was used last is at the end.
+/// The open files. The last file in the list is the most recently used one.
 #[derive(Default)]
 pub(crate) struct OpenFiles(Mutex<Vec<OpenFile>>);
 
@@ -43,7 +44,7 @@ impl OpenFiles {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The file that was opened under this name, if the name still leads to it and it has not changed.
+    /// Returns the file that was opened under this name. Returns `None` if the name leads to another file, or if the file has changed.
     pub(crate) fn get(&self, path: &str, found: &Metadata) -> Option<(File, Stat)> {
         let mut files = self.files();
         let index = files.iter().rposition(|open| open.path == path)?;
@@ -66,7 +67,8 @@ impl OpenFiles {
         drop(oldest);
     }
 
-    /// Closes the file of a name that is about to lead to another file, so that it keeps no space.
+    /// Closes the open file with this name, before the name is removed or leads to another file. Otherwise the open file would continue to
+    /// occupy space.
     pub(crate) fn close(&self, path: &str) {
         let mut files = self.files();
         let closed: Vec<_> = files.extract_if(.., |open| open.path == path).collect();

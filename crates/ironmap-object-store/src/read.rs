@@ -1,6 +1,6 @@
 //! Reads of ranges of an object.
 //!
-//! Each range is read by whole blocks into memory of its own, so no byte is copied after the device has written it.
+//! Each range is read in whole blocks into a separate buffer. Therefore no byte is copied after the device has written it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use crate::failure::Failure;
 
 /// Positions and lengths of requests are multiples of this number of bytes, which suffices for every device with blocks of up to 4 KiB.
 const BLOCK: u64 = 4096;
-/// A long range is read in pieces of this many bytes, which are in flight together.
+/// The length of the pieces into which a long range is split. All pieces are in flight at the same time.
 const PIECE: usize = 256 << 10;
-/// The bytes of a stream in one item, and the number of items that are read ahead.
+/// The number of bytes in one item of a stream, and the number of items that are read ahead.
 const CHUNK: u64 = 1 << 20;
 const AHEAD: usize = 3;
 
@@ -24,20 +24,20 @@ const AHEAD: usize = 3;
 struct Span {
     start: u64,
     len: usize,
-    /// The position of the range in the blocks.
+    /// The byte offset of the range in these blocks.
     skip: usize,
     range: Range<u64>,
 }
 
 impl Span {
-    /// The range is within an object, so its end is far below the largest number.
+    /// An overflow is not possible: the range is within an object, so its end is far below the largest number.
     fn of(range: Range<u64>) -> Self {
         let start = range.start / BLOCK * BLOCK;
         let end = if range.is_empty() { start } else { range.end.next_multiple_of(BLOCK) };
         Self { start, len: (end - start) as usize, skip: (range.start - start) as usize, range }
     }
 
-    /// The bytes of the range, after `count` bytes were read from the start of the span.
+    /// Returns the bytes of the range. `count` bytes were read into `buffer`, from the start of the span.
     fn bytes(&self, path: &str, buffer: Buffer, count: usize) -> Result<Bytes, Failure> {
         let wanted = (self.range.end - self.start) as usize;
         if self.range.is_empty() {
@@ -50,7 +50,7 @@ impl Span {
     }
 }
 
-/// A buffer as the memory of [`Bytes`].
+/// A buffer that is the memory of a [`Bytes`].
 struct Owned(Buffer);
 
 impl AsRef<[u8]> for Owned {
@@ -59,12 +59,12 @@ impl AsRef<[u8]> for Owned {
     }
 }
 
-/// The bytes of a buffer, without a copy.
+/// Converts a buffer to [`Bytes`] without a copy.
 pub(crate) fn into_bytes(buffer: Buffer) -> Bytes {
     Bytes::from_owner(Owned(buffer))
 }
 
-/// Reads all ranges together.
+/// Reads all ranges of an object at the same time.
 pub(crate) fn ranges(
     queue: &mut Queue,
     file: &File,
@@ -84,7 +84,7 @@ pub(crate) fn ranges(
     let spans = spans.into_iter().zip(buffers).map(|(span, buffer)| {
         let mut count = 0;
         for result in results.by_ref().take(buffer.len().div_ceil(PIECE)) {
-            // The end of the object is in one piece, and the pieces after it are empty.
+            // One piece contains the end of the object, and the pieces after this piece are empty.
             count += result.map_err(|error| error.at(path))?;
         }
         span.bytes(path, buffer, count)
@@ -92,7 +92,7 @@ pub(crate) fn ranges(
     spans.collect()
 }
 
-/// Reads a range in chunks, some of which are read ahead.
+/// Reads a range in chunks. Some chunks are read ahead.
 pub(crate) fn stream(
     file: AsyncFile,
     path: Arc<str>,

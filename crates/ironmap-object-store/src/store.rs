@@ -19,12 +19,12 @@ use crate::read;
 use crate::tree::{Tree, no_object, parent};
 use crate::upload::Staged;
 
-/// The directory of the drafts: new objects that do not have their names yet. It is no prefix of objects.
+/// The directory of the drafts, which are new objects without their final names. It is not listed as a prefix.
 pub(crate) const STAGE: &str = ".ironmap-object-store";
-/// A copy is made in pieces of this many bytes.
+/// The number of bytes that a copy reads and writes at a time.
 const COPY: usize = 1 << 20;
 
-/// The condition on the object that a new object replaces.
+/// The condition that an existing object must satisfy, so that a new object replaces it.
 #[derive(Clone, Debug)]
 pub(crate) enum Mode {
     Overwrite,
@@ -33,17 +33,17 @@ pub(crate) enum Mode {
     Update(String),
 }
 
-/// The state that the clones of a store share. Only handles and futures of the user hold this value: a job that held it could drop the last
-/// reference on a thread of the pool, which cannot wait for itself.
+/// The state that the clones of a store share. Only handles and futures of the user own this value. A job must not own it: the job could
+/// drop the last reference on a thread of the pool, and this thread would then wait for itself.
 pub(crate) struct Shared {
     pub(crate) objects: Arc<Objects>,
     /// The threads for reads of objects.
     readers: Pool,
-    /// The threads for all calls that wait for a journal or read directories.
+    /// The threads for calls that wait for a journal or that read directories.
     writers: Pool,
 }
 
-/// The files of a store, for jobs on its threads.
+/// The files of a store, in the form that jobs on the store's threads use.
 pub(crate) struct Objects {
     pub(crate) tree: Arc<dyn Tree>,
     /// The number of the next draft.
@@ -56,7 +56,7 @@ pub(crate) struct Object {
     pub(crate) stat: Stat,
 }
 
-/// Whether the last name of a path is one that an object can have. `LocalFileSystem` uses names that end with `#` and digits for uploads.
+/// Whether the last name of a path can be the name of an object. `LocalFileSystem` uses names that end with `#` and digits for uploads.
 pub(crate) fn is_object_name(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or_default();
     let suffix = name.split_once('#').map_or("", |(_, suffix)| suffix);
@@ -77,7 +77,7 @@ pub(crate) fn check_path(path: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The entity tag of an object: it differs between all contents that a path has had.
+/// Returns the entity tag of an object. Different contents of the same path always have different tags.
 pub(crate) fn tag(stat: &Stat) -> String {
     let changed =
         i128::from(stat.changed.seconds) * 1_000_000_000 + i128::from(stat.changed.nanoseconds);
@@ -87,7 +87,7 @@ pub(crate) fn tag(stat: &Stat) -> String {
     tag
 }
 
-/// The directories in which a rename changes names.
+/// Returns the directories in which a rename changes names.
 fn directories<'a>(from: &'a str, to: &'a str) -> Vec<&'a str> {
     let (from, to) = (parent(from), parent(to));
     if from == to { vec![to] } else { vec![to, from] }
@@ -126,14 +126,14 @@ impl Shared {
         drop(dropped);
     }
 
-    /// The attributes of an object.
+    /// Returns the attributes of an object.
     pub(crate) async fn stat(self: &Arc<Self>, path: &str) -> Result<Stat, Failure> {
         check_path(path)?;
         let (tree, path) = (Arc::clone(&self.objects.tree), path.to_owned());
         self.readers.run(move |_| stat(&*tree, &path)).await
     }
 
-    /// Opens an object. The handle keeps the object's content, whatever happens to its name.
+    /// Opens an object. The handle keeps the object's content, even if the object's name is removed or given to another object.
     pub(crate) async fn open(self: &Arc<Self>, path: &str) -> Result<Object, Failure> {
         check_path(path)?;
         let (tree, path) = (Arc::clone(&self.objects.tree), path.to_owned());
@@ -141,7 +141,7 @@ impl Shared {
         Ok(Object { file: self.readers.file(opened.0), stat: opened.1 })
     }
 
-    /// Reads ranges of one object together. A range that ends past the end of the object is shorter.
+    /// Reads ranges of one object at the same time. If a range ends past the end of the object, its result is shorter.
     pub(crate) async fn ranges(
         self: &Arc<Self>,
         path: &str,
@@ -203,7 +203,7 @@ impl Shared {
         self.write(copy).await
     }
 
-    /// Gives an object another path.
+    /// Moves an object to another path.
     pub(crate) async fn rename(
         self: &Arc<Self>,
         from: &str,
@@ -223,7 +223,7 @@ impl Shared {
         self.write(rename).await
     }
 
-    /// Removes objects, and makes this durable once for all of them. Each path has its own result.
+    /// Removes objects. A single sync makes all removals durable. Each path has its own result.
     pub(crate) async fn remove(
         self: &Arc<Self>,
         paths: Vec<String>,
@@ -232,7 +232,7 @@ impl Shared {
             let lock = objects.tree.lock()?;
             let one = |path: &String| {
                 check_path(path)?;
-                // A directory is no object, and a symbolic link to a file is one.
+                // This check fails for a directory, which is not an object. It succeeds for a symbolic link to a file, which is an object.
                 stat(&*objects.tree, path)?;
                 Ok(objects.tree.remove(path)?)
             };
@@ -250,7 +250,7 @@ impl Shared {
         self.write(remove).await
     }
 
-    /// The objects below a prefix, after a path if one is given.
+    /// Lists the objects below a prefix. If a path is given, lists only the objects after this path.
     pub(crate) fn list(
         self: &Arc<Self>,
         prefix: &str,
@@ -272,7 +272,7 @@ impl Shared {
         batches.map_ok(|found| iter(found.into_iter().map(Ok))).try_flatten().boxed()
     }
 
-    /// The prefixes and the objects directly below a prefix.
+    /// Returns the prefixes and the objects directly below a prefix.
     pub(crate) async fn one_level(
         self: &Arc<Self>,
         prefix: &str,
@@ -298,14 +298,14 @@ impl Objects {
     }
 }
 
-/// The attributes of an object. `NotFound` for a directory and for special files.
+/// Returns the attributes of an object. The error is `NotFound` for a directory and for a special file.
 pub(crate) fn stat(tree: &dyn Tree, path: &str) -> Result<Stat, Failure> {
     let stat = tree.stat(path)?;
     if stat.file_type == FileType::Regular { Ok(stat) } else { Err(no_object(path).into()) }
 }
 
 impl Object {
-    /// The bytes of a range of the object.
+    /// Returns the bytes of a range of the object as a stream.
     pub(crate) fn stream(
         self,
         path: &str,

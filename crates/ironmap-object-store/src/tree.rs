@@ -1,6 +1,6 @@
-//! The tree of files that a store shows as objects: the operations that a volume and a directory have in common.
+//! The operations that a volume and a directory of the host have in common. A store shows the files of such a tree as objects.
 //!
-//! A path is relative to the root of the tree, has no slash at its ends, and is empty for the root.
+//! A path is relative to the root of the tree. It has no slash at its start and at its end. The path of the root is empty.
 
 use std::io;
 
@@ -13,7 +13,7 @@ pub(crate) type Entries = Box<dyn Iterator<Item = io::Result<Entry>> + Send>;
 
 pub(crate) struct Entry {
     pub(crate) name: Vec<u8>,
-    /// `None` if the file system does not record the type in the entry.
+    /// The file type in the entry; `None` if the file system does not record it there.
     pub(crate) file_type: Option<FileType>,
 }
 
@@ -23,28 +23,28 @@ pub(crate) trait Locked {}
 impl<T> Locked for T {}
 
 pub(crate) trait Tree: Send + Sync {
-    /// The kind of the tree, for messages.
+    /// Returns the name of the tree for messages.
     fn name(&self) -> String;
 
-    /// Opens a regular file, and returns the attributes of the file that was opened. `NotFound` for any other type of file.
+    /// Opens a regular file, and returns the attributes of the file that was opened. The error is `NotFound` for any other type of file.
     fn open(&self, path: &str) -> io::Result<(File, Stat)>;
 
-    /// The attributes of a file. Symbolic links are followed. `NotFound` also if a parent is no directory.
+    /// Returns the attributes of a file. Symbolic links are followed. The error is also `NotFound` if a parent is not a directory.
     fn stat(&self, path: &str) -> io::Result<Stat>;
 
     fn list(&self, dir: &str) -> io::Result<Entries>;
 
-    /// Creates a file for a new object. `AlreadyExists` if the name is taken.
+    /// Creates a file for a new object. The error is `AlreadyExists` if the name is taken.
     fn draft(&self, path: &str) -> io::Result<Box<dyn Draft>>;
 
-    /// Removes the drafts in this directory that no store is writing. Errors are ignored, because the next call tries again.
+    /// Removes the drafts in this directory, except drafts that a store is writing. Errors are ignored, because the next call tries again.
     fn remove_drafts(&self, dir: &str);
 
     /// Creates a directory and its missing parents. The new names in existing directories are durable after the call, or after the next
     /// [`sync_dirs`](Self::sync_dirs).
     fn create_dirs(&self, dir: &str) -> io::Result<()>;
 
-    /// Renames a file atomically. `AlreadyExists` if the new name exists and `replace` is false.
+    /// Renames a file atomically. The error is `AlreadyExists` if the new name exists and `replace` is false.
     fn rename(&self, from: &str, to: &str, replace: bool) -> io::Result<()>;
 
     /// Removes a name that is not a directory.
@@ -53,11 +53,12 @@ pub(crate) trait Tree: Send + Sync {
     /// Makes the names in these directories durable.
     fn sync_dirs(&self, dirs: &[&str]) -> io::Result<()>;
 
-    /// Excludes all other stores of the same tree that hold this lock. It protects a check of an object and the change that depends on it.
+    /// Acquires the lock of the tree, which excludes all other stores of the same tree. The lock protects the check of an object together
+    /// with the change that depends on this check.
     fn lock(&self) -> io::Result<Box<dyn Locked + '_>>;
 }
 
-/// A file that gets the content of a new object, before the object has its name.
+/// A file that receives the content of a new object, before the object has its name.
 pub(crate) trait Draft: Send + Sync {
     /// Writes all bytes, one slice after the other.
     fn write_at(&self, queue: &mut Queue, pos: u64, bytes: &[Bytes]) -> io::Result<()>;
@@ -66,17 +67,18 @@ pub(crate) trait Draft: Send + Sync {
     fn sync(&self, queue: &mut Queue) -> io::Result<()>;
 }
 
-/// The directory and the last name of a path.
+/// Returns the directory of a path. The result is empty for a name in the root.
 pub(crate) fn parent(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(dir, _)| dir)
 }
 
-/// A path below a directory.
+/// Returns the path of a name in a directory.
 pub(crate) fn join(dir: &str, name: &str) -> String {
     if dir.is_empty() { name.to_owned() } else { format!("{dir}/{name}") }
 }
 
-/// The same error, as `NotFound` if a part of the path is not a directory: then the path names no object.
+/// Returns the error with the kind `NotFound` if a part of the path is not a directory, because no object has such a path. Returns any
+/// other error unchanged.
 pub(crate) fn absent(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::NotADirectory => io::Error::new(io::ErrorKind::NotFound, error),

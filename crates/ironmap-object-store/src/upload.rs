@@ -1,4 +1,4 @@
-//! New objects: drafts, which become objects by a rename, and uploads in parts.
+//! Writes new objects. A draft becomes an object by a rename. An upload is written in parts.
 
 use std::future::Future;
 use std::io;
@@ -13,12 +13,12 @@ use crate::failure::Failure;
 use crate::store::{Mode, Objects, STAGE, Shared, check_path, stat, tag};
 use crate::tree::{Draft, parent};
 
-/// A draft, which is removed when this value is dropped, except if it has become an object.
+/// A draft. If the draft has not become an object, the drop of this value removes it.
 pub(crate) struct Staged {
     objects: Arc<Objects>,
     path: String,
     pub(crate) draft: Box<dyn Draft>,
-    /// Whether the name of the draft exists no more.
+    /// Whether the draft was renamed or removed.
     published: bool,
 }
 
@@ -26,7 +26,7 @@ impl Staged {
     pub(crate) fn new(objects: &Arc<Objects>) -> Result<Self, Failure> {
         loop {
             let number = objects.next.fetch_add(1, Ordering::Relaxed);
-            // LocalFileSystem does not list a name of this form either.
+            // `LocalFileSystem` does not list names of this form.
             let path = format!("{STAGE}/{}-{number}#1", std::process::id());
             match objects.tree.draft(&path) {
                 Ok(draft) => {
@@ -34,7 +34,7 @@ impl Staged {
                     return Ok(Self { objects, path, draft, published: false });
                 }
                 Err(error) => match error.kind() {
-                    // Another process with the same number, in another container.
+                    // A process in another container, with the same process ID, uses this name.
                     io::ErrorKind::AlreadyExists => {}
                     io::ErrorKind::NotFound => objects.tree.create_dirs(STAGE)?,
                     _ => return Err(error.into()),
@@ -48,7 +48,7 @@ impl Staged {
         Ok(self.objects.tree.remove(&self.path)?)
     }
 
-    /// Makes the content durable, gives it its name, and makes the name durable, in this order.
+    /// Makes an object of the draft. The content becomes durable first, then the draft is renamed, and then the new name becomes durable.
     pub(crate) fn publish(
         mut self,
         queue: &mut Queue,
@@ -84,7 +84,7 @@ impl Staged {
 impl Drop for Staged {
     fn drop(&mut self) {
         if !self.published {
-            // The next start of a store removes a draft that this call leaves.
+            // If this call fails, the next start of a store removes the draft.
             let _ = self.objects.tree.remove(&self.path);
         }
     }
@@ -95,7 +95,7 @@ pub(crate) struct Upload {
     shared: Arc<Shared>,
     to: String,
     staged: Option<Arc<Staged>>,
-    /// The length of all parts that were begun, and of those that were written.
+    /// The total length of the parts that were begun. `written` is the total length of the parts that were written.
     begun: u64,
     written: Arc<AtomicU64>,
 }
@@ -108,7 +108,7 @@ impl Upload {
         Ok(Self { shared: Arc::clone(shared), to: to.to_owned(), staged, begun: 0, written })
     }
 
-    /// Writes a part after the parts before it. The parts are written in any order.
+    /// Writes the next part of the object. Its position is the end of the previous part. Parts can be written in any order.
     pub(crate) fn part(
         &mut self,
         content: Vec<Bytes>,
@@ -128,11 +128,12 @@ impl Upload {
         }
     }
 
-    /// Makes the object visible.
+    /// Completes the upload, which makes the object visible.
     pub(crate) async fn complete(&mut self) -> Result<Stat, Failure> {
         let staged = self.staged.take().ok_or_else(ended)?;
         let written = self.written.load(Ordering::SeqCst);
-        // A part in flight has a reference to the draft until it has been counted.
+        // A part in flight owns a reference to the draft until the part's length has been counted. In that case, `into_inner` returns
+        // `None`.
         let staged =
             Arc::into_inner(staged).filter(|_| written == self.begun).ok_or_else(|| {
                 let what =
@@ -143,12 +144,12 @@ impl Upload {
         self.shared.write(move |_, queue| staged.publish(queue, &to, &Mode::Overwrite)).await
     }
 
-    /// Removes all parts.
+    /// Ends the upload and removes all parts.
     pub(crate) async fn abort(&mut self) -> Result<(), Failure> {
         let staged = self.staged.take().ok_or_else(ended)?;
         let discard = move |_: &Arc<Objects>, _: &mut Queue| match Arc::into_inner(staged) {
             Some(staged) => staged.discard(),
-            // A part is in flight. Its end removes the draft.
+            // A part is still in flight. When it ends, the draft is removed.
             None => Ok(()),
         };
         self.shared.write(discard).await

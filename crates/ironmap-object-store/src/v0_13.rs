@@ -1,4 +1,4 @@
-//! object_store 0.13.
+//! The store for object_store 0.13.
 
 pub(crate) use object_store_0_13 as object_store;
 

@@ -1,4 +1,4 @@
-//! The files of a volume.
+//! The files of a volume as a tree of objects.
 
 use std::io::{self, IoSlice};
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use crate::tree::{Draft, Entries, Entry, Locked, Tree, absent, no_object, parent
 pub(crate) struct VolumeTree {
     volume: Volume,
     options: FileOptions,
-    /// A volume has one owner, so only this process has to be excluded.
+    /// This lock excludes only other threads of this process, because a volume has only one owner.
     lock: Mutex<()>,
 }
 
@@ -22,7 +22,7 @@ impl VolumeTree {
         Self { volume, options, lock: Mutex::default() }
     }
 
-    /// The parent, which is open, and the last name.
+    /// Returns the open parent directory of a path, and the last name of the path.
     fn name_in<'a>(&self, path: &'a str) -> ironmap::Result<(Held, &'a [u8])> {
         let dir = parent(path);
         let name = path[dir.len()..].trim_start_matches('/');
@@ -73,7 +73,7 @@ impl Tree for VolumeTree {
         if !self.volume.fs().is_writable() {
             return;
         }
-        // No store has the volume yet, so all drafts are from an earlier process.
+        // No store uses the volume yet, so an earlier process has left all of these drafts.
         for entry in self.list(dir).into_iter().flatten().flatten() {
             if let Ok(name) = String::from_utf8(entry.name) {
                 let _ = self.remove(&format!("{dir}/{name}"));

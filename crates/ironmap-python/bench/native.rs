@@ -1,5 +1,5 @@
-//! The same reads as in bench.py, by the library itself: `native LOCATION ENGINE PATH COUNT`. Prints the nanoseconds of one `read_at` of 4 KiB,
-//! and of one `read_many` of 64 reads of 4 KiB.
+//! Makes the same reads as bench.py, but without Python: `native LOCATION ENGINE PATH COUNT`. Prints the nanoseconds of one `read_at` of 4
+//! KiB, and of one `read_many` of 64 reads of 4 KiB.
 
 use std::time::Instant;
 

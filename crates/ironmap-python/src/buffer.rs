@@ -1,7 +1,6 @@
-//! The memory of Python objects (bytearray, memoryview, arrays), borrowed for one call.
+//! Lends the memory of Python objects (bytearray, memoryview, arrays) to the library for one call.
 //!
-//! An exported buffer can be neither freed nor resized before it is released. The memory is released when the call ends, also after an
-//! error.
+//! While a buffer is exported, Python does not free or resize it. The memory is released at the end of the call, even after an error.
 #![allow(unsafe_code, reason = "Python exports memory by its address")]
 
 use std::mem::MaybeUninit;
@@ -12,7 +11,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
-/// The memory of an object. Exporters may keep the address of the `Py_buffer`, so a filled value does not move.
+/// The exported memory of an object. A filled value must not move, because an exporter may keep the address of the `Py_buffer`.
 struct View {
     view: MaybeUninit<ffi::Py_buffer>,
     filled: bool,
@@ -21,16 +20,16 @@ struct View {
 impl View {
     const EMPTY: Self = Self { view: MaybeUninit::uninit(), filled: false };
 
-    /// Exports the contiguous bytes of an object: their address and number.
+    /// Exports the contiguous bytes of an object. Returns their address and their number.
     #[inline]
     fn fill(&mut self, object: &Bound<'_, PyAny>, flags: i32) -> PyResult<(*mut u8, usize)> {
         let flags = ffi::PyBUF_SIMPLE | flags;
-        // SAFETY: the object is alive and the GIL is held, as `Bound` proves. Python initialises the entry if it returns 0.
+        // SAFETY: the object is alive and the GIL is held, as `Bound` proves. Python initialises `self.view` if the call returns 0.
         if unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), self.view.as_mut_ptr(), flags) } != 0 {
             return Err(PyErr::fetch(object.py()));
         }
         self.filled = true;
-        // SAFETY: Python has initialised the entry.
+        // SAFETY: Python has initialised `self.view`.
         let view = unsafe { self.view.assume_init_ref() };
         let base = if view.buf.is_null() { ptr::dangling_mut() } else { view.buf.cast() };
         Ok((base, usize::try_from(view.len).unwrap_or(0)))
@@ -41,17 +40,17 @@ impl Drop for View {
     #[inline]
     fn drop(&mut self) {
         if self.filled {
-            // SAFETY: the entry is filled, and released once. The GIL is held: a view is not `Send`, and only functions with a `Bound` have
-            // one.
+            // SAFETY: `self.view` is filled, and it is released only once. The GIL is held, because a view is not `Send`, and only
+            // functions with a `Bound` have a view.
             unsafe { ffi::PyBuffer_Release(self.view.as_mut_ptr()) };
         }
     }
 }
 
-/// Lends the bytes of a writable object.
+/// Calls `work` with the bytes of a writable object.
 ///
 /// # Errors
-/// `BufferError` for a read-only object or one that is not contiguous, `TypeError` for an object without memory.
+/// `BufferError` if the object is read-only or its memory is not contiguous; `TypeError` if the object has no memory.
 #[inline]
 pub(crate) fn with_writable<R>(
     object: &Bound<'_, PyAny>,
@@ -59,13 +58,13 @@ pub(crate) fn with_writable<R>(
 ) -> PyResult<R> {
     let mut view = View::EMPTY;
     let (base, len) = view.fill(object, ffi::PyBUF_WRITABLE)?;
-    // SAFETY: the memory is exported for writing until `view` is dropped, so it is valid for `len` bytes. Python gives no exclusive access:
-    // another thread can access the bytes during the call, as during `readinto` of any file of Python. The library passes the memory to the
-    // kernel or copies to it, and takes no decision by its content.
+    // SAFETY: the memory is exported for writing until `view` is dropped, so it is valid for `len` bytes. Python does not guarantee
+    // exclusive access: another thread can access the bytes during the call, as it can during `readinto` of any Python file. The library
+    // only passes the memory to the kernel or copies to it, and makes no decision that depends on its content.
     Ok(work(unsafe { slice::from_raw_parts_mut(base, len) }))
 }
 
-/// Lends the bytes of an object.
+/// Calls `work` with the bytes of an object.
 ///
 /// # Errors
 /// The errors of [`with_writable`], except for read-only objects.
@@ -80,9 +79,9 @@ pub(crate) fn with_readable<R>(
     Ok(work(unsafe { slice::from_raw_parts(base, len) }))
 }
 
-/// Lends the bytes of all writable objects of a list of tuples `(position, object)`.
+/// Calls `work` with the bytes of all writable objects in a list of tuples `(position, object)`.
 ///
-/// A view keeps its object alive, so no reference to the objects is needed, also if another thread changes the list.
+/// A view keeps its object alive. Therefore no other reference to the object is needed, even if another thread changes the list.
 ///
 /// # Errors
 /// The errors of [`with_writable`] and of `position`; `TypeError` for other items; `ValueError` if two objects share bytes.

@@ -1,4 +1,4 @@
-//! Errors of the library as exceptions of Python.
+//! Converts errors of the library to exceptions of Python.
 
 use ironmap::{Errno, Error};
 use ironmap_image::{Failure as ImageFailure, Reason};
@@ -19,13 +19,13 @@ impl From<Error> for Failure {
     }
 }
 
-/// The exception for a closed handle, as in the module io.
+/// Returns the exception for a closed handle, which is the same as in the module io.
 pub(crate) fn closed() -> PyErr {
     PyValueError::new_err("I/O operation on closed file or volume")
 }
 
 impl Failure {
-    /// The exception. An error of the library becomes the subclass of `OSError` for its errno.
+    /// Converts the failure to an exception. An error of the library becomes the subclass of `OSError` for its errno.
     #[cold]
     pub(crate) fn at(self, py: Python<'_>, path: &[u8]) -> PyErr {
         let error = match self {
@@ -33,7 +33,7 @@ impl Failure {
             Self::Library(error) => error,
         };
         let name = String::from_utf8_lossy(path);
-        // Python shows the name after the text, so the text does not begin with it.
+        // Python shows the name after the text. Therefore the name is removed from the start of the text.
         let line = error.shown_at(&name).to_string();
         let text = line.strip_prefix(&format!("{name}: ")).unwrap_or(&line).to_owned();
         match decoded(py, path) {
@@ -52,7 +52,8 @@ pub(crate) fn of_image(py: Python<'_>, failure: &ImageFailure, image: &[u8]) -> 
         _ => Errno::EIO,
     });
     let (line, name) = (failure.to_string(), String::from_utf8_lossy(image));
-    // The name of the image, or of another file that the text begins with. Python shows the name after the text.
+    // `place` is the name with which the text begins: the name of the image or of another file. It is removed from the text, because Python
+    // shows the name after the text.
     let place = failure.place().unwrap_or(&name);
     let Some(text) = line.strip_prefix(place).and_then(|rest| rest.strip_prefix(": ")) else {
         return PyOSError::new_err((errno.0, line));
@@ -65,7 +66,7 @@ pub(crate) fn of_image(py: Python<'_>, failure: &ImageFailure, image: &[u8]) -> 
     }
 }
 
-/// A name or a path as a `str`, in which bytes that are not UTF-8 are surrogates (`os.fsdecode`).
+/// Returns a name or a path as a `str`. Bytes that are not UTF-8 become surrogates, as with `os.fsdecode`.
 pub(crate) fn decoded(py: Python<'_>, bytes: &[u8]) -> PyResult<Py<PyAny>> {
     let bytes = PyBytes::new(py, bytes);
     Ok(bytes.call_method1("decode", ("utf-8", "surrogateescape"))?.unbind())

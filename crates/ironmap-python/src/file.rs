@@ -24,10 +24,10 @@ mod flags {
     pub(super) const ASSUME_NO_DEDUPE: u32 = 64;
 }
 
-/// The number of bytes that a read of a file of unknown size requests.
+/// The number of bytes that a read requests if the size of the file is unknown.
 const PIECE: u64 = 1 << 16;
 
-/// A file, the store that keeps it open, and the lock of calls that move the position.
+/// A file, the store that must stay open as long as the file, and the lock for calls that move the position.
 pub(crate) struct OpenFile {
     file: File,
     store: Arc<OpenStore>,
@@ -83,7 +83,7 @@ fn open(
     }
 }
 
-/// A position as the library has it.
+/// Converts a position to the type that the library uses.
 fn position(pos: i64) -> PyResult<u64> {
     u64::try_from(pos).map_err(|_| PyValueError::new_err("the position is negative"))
 }
@@ -102,7 +102,7 @@ impl OpenFile {
         Ok(self.store.with_queue(|queue| self.file.read_at(queue, bytes, pos))??)
     }
 
-    /// Writes all bytes, unless the space does not suffice for all; returns their number.
+    /// Writes all bytes, and returns their number. If there is not enough space for all bytes, writes only a part of them.
     fn write_at(&self, bytes: &[u8], pos: u64) -> Result<usize, Failure> {
         Ok(self.store.with_queue(|queue| self.file.write_at(queue, bytes, pos))??)
     }
@@ -115,8 +115,8 @@ impl OpenFile {
         Ok(reads.into_iter().map(|read| read.result).collect::<ironmap::Result<_>>()?)
     }
 
-    /// The number of bytes that a read of at most `size` bytes from a position requests: no more than the rest of the file. The kernel does
-    /// not report the size of some of its files.
+    /// Returns the number of bytes that a read requests: at most `size`, and at most the rest of the file after the position. The kernel
+    /// reports the size 0 for some of its files; a read of such a file requests at most [`PIECE`] bytes.
     fn rest(&self, pos: u64, size: u64) -> usize {
         let rest = match self.file.size() {
             0 => PIECE,
@@ -128,7 +128,7 @@ impl OpenFile {
     fn read_all(&self, pos: u64) -> Result<Vec<u8>, Failure> {
         let mut all = Vec::new();
         loop {
-            // One byte more than the rest shows that the file ends there.
+            // The read requests one byte more than the rest of the file, so that a short read shows the end of the file.
             let at = all.len();
             let pos = pos + at as u64;
             let rest = self.file.size().saturating_sub(pos).saturating_add(1).max(PIECE);
@@ -148,7 +148,7 @@ impl OpenFile {
 }
 
 impl FileCore {
-    /// The open file. In a forked child, the first call opens it again, by its path.
+    /// Returns the open file. In a forked child, the first call opens the file again by its path.
     #[inline]
     fn get(&self, py: Python<'_>) -> PyResult<Arc<OpenFile>> {
         let known = lock(&self.slot.0).get()?;
@@ -198,7 +198,7 @@ impl FileCore {
         result.map_err(|failure| failure.at(py, &self.path))
     }
 
-    /// Runs `work`, which moves the position. Only one thread does so at a time.
+    /// Runs `work`, which moves the position of the file. Only one thread at a time runs such work.
     fn advance<R: Send>(
         &self,
         py: Python<'_>,
@@ -213,7 +213,7 @@ impl FileCore {
         })
     }
 
-    /// Reads at most `size` bytes from the position of the file, and moves it.
+    /// Reads at most `size` bytes at the position of the file, and moves the position past these bytes.
     fn read_next<'py>(
         &self,
         py: Python<'py>,
@@ -282,7 +282,7 @@ impl FileCore {
         Ok(self.get(py)?.file.size())
     }
 
-    /// For a host file: whether it is read from the device, and the reason if it is not. `None` for a file of a volume.
+    /// For a host file, returns whether it is read from the device, and the reason if it is not. For a file of a volume, returns `None`.
     fn report(&self, py: Python<'_>) -> PyResult<Option<(bool, Option<String>)>> {
         let report = self.get(py)?.file.host();
         Ok(report.map(|report| (report.is_raw(), report.refusal.as_ref().map(ToString::to_string))))
@@ -344,7 +344,7 @@ impl FileCore {
         if end > 0 && end <= pos {
             return Ok(first);
         }
-        // The file has grown, or its size is unknown.
+        // There may be more bytes, because the file has grown or its size is unknown.
         let more = self.advance(py, open, |open, pos| {
             let more = open.read_all(pos)?;
             let pos = pos + more.len() as u64;
@@ -435,8 +435,8 @@ impl FileCore {
     }
 }
 
-/// A list of numbers. Equal neighbours are one object: nearly all reads have the same length, and a new object costs as much as the rest of an
-/// entry.
+/// Returns a list of numbers. Equal neighbours share one Python object. This is faster, because nearly all reads have the same length, and
+/// a new object costs as much as the rest of an entry.
 fn numbers(py: Python<'_>, numbers: Vec<usize>) -> PyResult<Bound<'_, PyList>> {
     let mut last = (0, 0_usize.into_pyobject(py)?);
     let objects = numbers.into_iter().map(|number| {
@@ -451,7 +451,7 @@ fn numbers(py: Python<'_>, numbers: Vec<usize>) -> PyResult<Bound<'_, PyList>> {
 }
 
 impl Drop for FileCore {
-    /// Runs with the GIL. The last reference to a file without names frees its blocks, so the GIL is released.
+    /// The drop begins with the GIL held. It releases the GIL, because the last reference to a file without names frees the file's blocks.
     fn drop(&mut self) {
         let Some(open) = self.slot.close() else { return };
         Python::attach(|py| {

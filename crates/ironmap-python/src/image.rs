@@ -1,4 +1,4 @@
-//! Images: making and filling, reading, and resizing. The module `_image` in Python has the public functions.
+//! Makes, fills, reads and resizes images. The module `_image` in Python contains the public functions.
 
 use std::ffi::{OsStr, OsString};
 use std::io::BufReader;
@@ -20,7 +20,7 @@ use crate::job::{Caller, Functions, Reader, Shown, run};
 /// The number of bytes that a read of a file object requests.
 const PIECE: usize = 1 << 20;
 
-/// A source: its kind, its path or file object, and two more texts.
+/// A source: its kind, its path or file object, and two optional texts.
 type Source = (String, Py<PyAny>, Option<Vec<u8>>, Option<Vec<u8>>);
 
 /// The items of the dictionary that describes a new image.
@@ -28,7 +28,7 @@ type Source = (String, Py<PyAny>, Option<Vec<u8>>, Option<Vec<u8>>);
 #[pyo3(from_item_all)]
 pub(crate) struct Description {
     sources: Vec<Source>,
-    /// Paths, contents, modes, users and groups.
+    /// For each file to inject: path, content, mode, user and group.
     inject: Vec<(PyBackedBytes, PyBackedBytes, u32, u32, u32)>,
     size: Option<u64>,
     shrink: bool,
@@ -58,7 +58,7 @@ enum Parsed {
 }
 
 impl Parsed {
-    /// A file object is added to `readers`.
+    /// Checks a source. A file object is added to `readers`.
     fn new(py: Python<'_>, source: Source, readers: &mut Vec<Py<PyAny>>) -> PyResult<Self> {
         let (kind, value, first, second) = source;
         let text = |bytes: Option<Vec<u8>>| {
@@ -102,7 +102,7 @@ impl Parsed {
 }
 
 impl Description {
-    /// The image without its sources.
+    /// Returns the image without its sources.
     fn image(self, stop: &Stop) -> Image {
         let mut options = MkfsOptions::new();
         options.block_size = self.block_size;
@@ -196,7 +196,8 @@ pub(crate) fn extract_image(
     done.map_err(|failure| of_image(py, &failure, image))
 }
 
-/// Makes a volume larger or smaller, and returns its new size. `None` is the smallest size that is large enough for its data.
+/// Makes a volume larger or smaller, and returns its new size. If `size` is `None`, the new size is the smallest size that is large enough
+/// for the volume's data.
 #[pyfunction]
 pub(crate) fn resize_image(py: Python<'_>, image: &[u8], size: Option<u64>) -> PyResult<u64> {
     let functions = Functions { readers: Vec::new(), progress: None, on_message: None };

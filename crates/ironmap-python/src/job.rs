@@ -1,7 +1,7 @@
-//! A job on an image. It runs in a thread of its own, and the calling thread runs the functions of Python that the job needs: reads of file
-//! objects, the progress, messages.
+//! Runs a job on an image in a separate thread. The calling thread runs the Python functions that the job needs: reads of file objects, the
+//! progress, and messages.
 //!
-//! So these functions run in the thread of their caller, one at a time, and a signal of Python ends the job within [`PAUSE`].
+//! Therefore the Python functions run in the thread of their caller, one at a time, and a signal of Python ends the job within [`PAUSE`].
 
 use std::io;
 use std::mem;
@@ -24,7 +24,7 @@ use crate::store::lock;
 /// The time between two checks for signals, and between two calls of the progress.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A call that the job wants from its caller. The job waits until `reply` is used or dropped.
+/// A request of the job to the calling thread. The job waits until `reply` is used or dropped.
 enum Request {
     Read { reader: usize, len: usize, reply: SyncSender<Vec<u8>> },
     Progress { state: State, reply: SyncSender<()> },
@@ -38,12 +38,12 @@ pub(crate) struct Functions {
     pub(crate) on_message: Option<Py<PyAny>>,
 }
 
-/// The job's way to its caller.
+/// Sends the requests of the job to the calling thread.
 #[derive(Clone)]
 pub(crate) struct Caller(Sender<Request>);
 
 impl Caller {
-    /// Waits for the reply to a request. Python may fork meanwhile. `None` if the caller ends the job.
+    /// Sends a request, and waits for the reply. Python may fork during the wait. Returns `None` if the caller has ended the job.
     fn ask<R>(&self, request: impl FnOnce(SyncSender<R>) -> Request) -> Option<R> {
         let (reply, answer) = sync_channel(1);
         Opening::pause(|| {
@@ -53,12 +53,12 @@ impl Caller {
     }
 
     pub(crate) fn message(&self, text: &str) {
-        // If the caller is gone, the message is dropped.
+        // If the calling thread has stopped receiving requests, the message is dropped.
         let _ = self.0.send(Request::Message(text.to_owned()));
     }
 }
 
-/// A file object of Python, by its index.
+/// A file object of Python. `index` is its index in the list of readers.
 pub(crate) struct Reader {
     pub(crate) index: usize,
     pub(crate) caller: Caller,
@@ -84,7 +84,7 @@ struct State {
     shown: Option<Instant>,
 }
 
-/// Shows the progress to a function of Python. Without such a function, it only lets forks pass.
+/// Shows the progress with a function of Python. If there is no such function, only lets waiting forks run.
 pub(crate) struct Shown {
     caller: Caller,
     to_python: bool,
@@ -96,7 +96,7 @@ impl Shown {
         Self { caller, to_python, state: Mutex::default() }
     }
 
-    /// Changes the state, and shows it unless it was shown a short time ago.
+    /// Changes the state. Then shows the state, unless it was shown less than [`PAUSE`] ago.
     fn show(&self, change: impl FnOnce(&mut State)) {
         let state = {
             let mut state = lock(&self.state);
@@ -128,12 +128,12 @@ impl Bar for Shown {
         lock(&self.state).files += 1;
     }
 
-    /// The thread that counts has no mark, so it does not show the totals itself.
+    /// The counting thread has no `Opening`, which `show` needs. Therefore this function only stores the totals.
     fn set_total(&self, total: Total) {
         lock(&self.state).total = Some(total);
     }
 
-    /// A volume that proves too small is made and filled again, so the next file is the first one.
+    /// If a volume proves too small, it is made and filled again. The state is reset, because the next file is then the first file again.
     fn finish(&self) {
         self.show(|state| state.shown = None);
         *lock(&self.state) = State::default();
@@ -144,22 +144,22 @@ impl Bar for Shown {
     }
 }
 
-/// The calling thread's end of the channel.
+/// Serves the requests of the job in the calling thread.
 struct Server<'a> {
     functions: &'a Functions,
     stop: &'a Stop,
-    /// The first exception. No function of Python is called afterwards.
+    /// The first exception. After this exception, no function of Python is called.
     error: Option<PyErr>,
 }
 
 impl Server<'_> {
-    /// Ends the job, which returns when it has cleaned up.
+    /// Records an exception, and requests the end of the job. The job returns after it has cleaned up.
     fn fail(&mut self, error: PyErr) {
         self.error.get_or_insert(error);
         self.stop.flag().store(libc::SIGINT as usize, Ordering::Relaxed);
     }
 
-    /// Serves a request. If this fails, the drop of the request's `reply` shows the failure.
+    /// Serves a request. If this fails, `reply` is dropped, which reports the failure to the job.
     fn serve(&self, py: Python<'_>, request: Request) -> PyResult<()> {
         match request {
             Request::Read { reader, len, reply } => {
@@ -174,7 +174,7 @@ impl Server<'_> {
                         "a source's read() has returned more bytes than requested",
                     ));
                 }
-                // The job waits for the reply.
+                // The job waits for the reply, so the channel is open.
                 let _ = reply.send(read.as_bytes().to_vec());
             }
             Request::Progress { state: State { name, files, bytes, total, .. }, reply } => {
@@ -197,7 +197,7 @@ impl Server<'_> {
     /// Serves requests until the job has ended.
     ///
     /// # Errors
-    /// `RuntimeError` in a child that a function has forked: the job runs in the parent.
+    /// `RuntimeError` in a child process that a Python function has forked, because the job runs in the parent process.
     fn run(&mut self, py: Python<'_>, mut requests: Receiver<Request>) -> PyResult<()> {
         let of = generation();
         loop {
@@ -223,10 +223,11 @@ impl Server<'_> {
     }
 }
 
-/// Runs a job without the GIL. `stop` ends it.
+/// Runs a job without the GIL. `stop` ends the job.
 ///
 /// # Errors
-/// The exception of a function of Python, or of a signal; the job has then ended. `RuntimeError` if the interpreter is about to end.
+/// The exception of a Python function or of a signal. In both cases, the job has already ended. `RuntimeError` if the interpreter is about
+/// to end.
 pub(crate) fn run<R: Send + 'static>(
     py: Python<'_>,
     functions: &Functions,
@@ -242,7 +243,7 @@ pub(crate) fn run<R: Send + 'static>(
     let thread = thread::Builder::new().name("ironmap".to_owned()).spawn(work)?;
     let mut server = Server { functions, stop, error: None };
     if let Err(error) = server.run(py, requests) {
-        // Neither the thread nor the count of calls exists in a child.
+        // In a forked child, the thread does not exist, and the number of calls was reset. Therefore both values are leaked.
         mem::forget((call, thread));
         return Err(error);
     }

@@ -1,5 +1,5 @@
-//! The part of the Python package `ironmap` that is written in Rust: stores (volumes, and the files of the host), and open files. The Python
-//! modules in `python/ironmap` are its only users.
+//! Implements the part of the Python package `ironmap` that is written in Rust: stores (volumes, and the files of the host), and open
+//! files. Only the Python modules in `python/ironmap` use this part.
 //!
 //! A call with I/O releases the GIL. The queue of each thread, the end of the interpreter, and forks are described in `queues` and `process`.
 
@@ -15,7 +15,7 @@ mod tree;
 
 use pyo3::prelude::*;
 
-/// Stores and open files. The locks of this module rely on the GIL.
+/// The module of stores and open files. Its locks rely on the GIL.
 #[pymodule(gil_used = true)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     process::watch_forks()?;

@@ -8,28 +8,28 @@ use std::time::Duration;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
-/// The number of forks between the first process and this one.
+/// The number of forks between the first process and this process.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
-/// The number of threads that open or close stores, and the number of forks that wait for them.
+/// The number of threads that open or close stores. `FORKING` is the number of forks that wait for these threads.
 static OPENING: AtomicUsize = AtomicUsize::new(0);
 static FORKING: AtomicUsize = AtomicUsize::new(0);
-/// The number of calls without the GIL. It is only changed while the GIL is held.
+/// The number of calls that run without the GIL. It is changed only while the GIL is held.
 static CALLS: AtomicUsize = AtomicUsize::new(0);
-/// Whether the interpreter is about to end, and the thread that ends it.
+/// Whether the interpreter is about to end. `ENDER` identifies the thread that ends it.
 static ENDING: AtomicBool = AtomicBool::new(false);
 static ENDER: AtomicU64 = AtomicU64::new(0);
 
-/// A thread that waits for another one looks again after this time. The threads share atomic variables only: a fork can happen while a
-/// thread holds a lock, and the child would wait for that lock for ever.
+/// The interval at which a waiting thread checks whether its wait can end. Waiting threads use only atomic variables, because a fork can
+/// happen while a thread holds a lock, and the child would then wait for this lock forever.
 const PAUSE: Duration = Duration::from_micros(100);
 
-/// The number of forks between the first process and this one. State with another number belongs to a process from which this process was
-/// forked. Such state is leaked: its threads do not run here, and its locks may be held for ever.
+/// Returns the number of forks between the first process and this process. State with another number belongs to a process from which this
+/// process was forked. Such state is leaked, because its threads do not run in this process, and its locks may never be released.
 pub(crate) fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// Runs in each forked child. Only the forking thread exists there, and it is in no call.
+/// Runs in each forked child. Only the thread that forked exists in the child, and this thread is not in a call.
 extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     OPENING.store(0, Ordering::SeqCst);
@@ -38,7 +38,7 @@ extern "C" fn in_child() {
     ENDING.store(false, Ordering::Relaxed);
 }
 
-/// Counts forks from now on.
+/// Starts to count forks.
 #[allow(unsafe_code, reason = "a call of the C library")]
 pub(crate) fn watch_forks() -> PyResult<()> {
     // SAFETY: the handler only stores to atomic variables, so it may run in a child of a process with threads. The module is never unloaded.
@@ -48,8 +48,8 @@ pub(crate) fn watch_forks() -> PyResult<()> {
     }
 }
 
-/// The mark of a thread that opens or closes a store. Such a thread may hold locks that belong to the process as a whole, so a fork waits for
-/// it. The mark is only made and dropped without the GIL.
+/// Marks a thread that opens or closes a store. Such a thread may hold locks of the whole process, so a fork waits for the thread. A mark
+/// is made and dropped only without the GIL.
 pub(crate) struct Opening;
 
 impl Opening {
@@ -72,7 +72,7 @@ impl Drop for Opening {
 }
 
 impl Opening {
-    /// Runs `work`, and lets forks pass meanwhile. The thread has a mark, and holds no lock that belongs to the process.
+    /// Runs `work` while forks do not wait for this thread. The thread must have a mark, and must not hold a lock of the whole process.
     pub(crate) fn pause<R>(work: impl FnOnce() -> R) -> R {
         struct Paused;
         impl Drop for Paused {
@@ -86,7 +86,8 @@ impl Opening {
     }
 }
 
-/// Waits until no thread opens or closes a store, and keeps it so until `after_fork`. Runs before each fork of Python.
+/// Waits until no thread opens or closes a store. From then until `after_fork`, no thread begins to open or close a store. Python calls
+/// this function before each fork.
 #[pyfunction]
 pub(crate) fn before_fork(py: Python<'_>) {
     FORKING.fetch_add(1, Ordering::SeqCst);
@@ -97,7 +98,7 @@ pub(crate) fn before_fork(py: Python<'_>) {
     });
 }
 
-/// Ends the wait of `before_fork` in the parent. In the child, `in_child` has done so.
+/// Ends the effect of `before_fork` in the parent. In the child, `in_child` has already ended it.
 #[pyfunction]
 pub(crate) fn after_fork() {
     FORKING.fetch_sub(1, Ordering::SeqCst);
@@ -108,7 +109,7 @@ fn this_thread() -> u64 {
     MARK.with(|mark| std::ptr::from_ref(mark).addr() as u64)
 }
 
-/// A call that the end of the interpreter waits for. It ends when it is dropped, also if the call panics.
+/// A call in progress. The end of the interpreter waits for it. The call ends when this value is dropped, even after a panic.
 pub(crate) struct Call;
 
 impl Call {
@@ -140,15 +141,15 @@ impl Drop for Call {
 
 /// Runs `work` without the GIL.
 ///
-/// A thread that wants the GIL back after the interpreter has ended is ended by the interpreter, which destroys the frames of Rust code. So
-/// the end of the interpreter waits for calls in flight (`end`), and other threads cannot begin calls afterwards.
+/// If a thread requests the GIL after the interpreter has ended, the interpreter ends this thread and destroys its Rust frames. Therefore
+/// the end of the interpreter waits for all calls in flight (`end`), and other threads cannot begin a call after that.
 #[inline]
 pub(crate) fn detached<R: Send>(py: Python<'_>, work: impl FnOnce() -> R + Send) -> PyResult<R> {
     let _call = Call::begin(py)?;
     Ok(py.detach(work))
 }
 
-/// Waits for calls of other threads, and refuses new ones. Runs when the interpreter is about to end.
+/// Waits for the calls of other threads, and refuses new calls. Python calls this function when the interpreter is about to end.
 #[pyfunction]
 pub(crate) fn end(py: Python<'_>) -> PyResult<()> {
     ENDER.store(this_thread(), Ordering::Relaxed);

@@ -10,14 +10,14 @@ use ironmap::{Queue, QueueOptions};
 use crate::errors::Failure;
 use crate::process::generation;
 
-/// A queue that its thread uses and that any thread may end.
+/// A queue. Only its own thread uses the queue, but any thread may end it.
 struct ThreadQueue(Mutex<Option<Queue>>);
 
-// SAFETY: only the thread that made the queue calls it: `Queues::with` finds this value by a variable of that thread. Another thread only
+// SAFETY: only the thread that made the queue calls it: `Queues::with` finds this value in a thread-local variable. Another thread only
 // drops the queue (`end`), and only while no call uses it, because a call holds the mutex. Each call takes the completions of all its
-// requests, so the queue is idle then. `Queue` documents that unsafe code may drop an idle queue in another thread.
+// requests, so the queue is idle while no call uses it. `Queue` documents that unsafe code may drop an idle queue in another thread.
 unsafe impl Send for ThreadQueue {}
-// SAFETY: as above.
+// SAFETY: the proof is the same as for `Send`.
 unsafe impl Sync for ThreadQueue {}
 
 impl ThreadQueue {
@@ -40,7 +40,7 @@ pub(crate) struct Queues {
 #[derive(Default)]
 struct State {
     closed: bool,
-    /// The queues, some of which may have ended.
+    /// The queues. Some of them may already have ended.
     all: Vec<Arc<ThreadQueue>>,
 }
 
@@ -56,7 +56,7 @@ thread_local! {
 }
 
 impl OfThread {
-    /// Leaks the queues if they belong to the parent of this process: the parent still uses their rings.
+    /// Leaks the queues if they belong to the parent process, because the parent still uses their rings.
     #[inline]
     fn forget_after_fork(&self) {
         if self.generation.get() != generation() {
@@ -80,7 +80,7 @@ impl Queues {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls `work` with the queue of this thread. `make` creates the queue on the first call. Called without the GIL.
+    /// Calls `work` with the queue of this thread. `make` creates the queue on the first call. The caller must not hold the GIL.
     #[inline]
     pub(crate) fn with<R>(
         &self,
@@ -93,10 +93,10 @@ impl Queues {
             if let Some((_, queue)) = own.queues.borrow().iter().find(|(of, _)| *of == store)
                 && let Some(queue) = &mut *queue.lock()
             {
-                // A thread that closes the store waits for the end of this call.
+                // If another thread closes the store, it waits until this call has ended.
                 return Ok(work(queue));
             }
-            // Queues that other threads have ended are forgotten here. A freed store may have had the same address.
+            // The queues that other threads have ended are removed here. One of them may belong to a freed store that had the same address.
             own.queues.borrow_mut().retain(|(_, queue)| queue.lock().is_some());
             let queue = self.create(make)?;
             own.queues.borrow_mut().push((store, Arc::clone(&queue)));
@@ -123,7 +123,7 @@ impl Queues {
         Ok(queue)
     }
 
-    /// Ends the queues of all threads, after their calls in flight. No queue is created afterwards.
+    /// Ends the queues of all threads. Waits for the calls in flight, and refuses new queues.
     pub(crate) fn close(&self) {
         let all = {
             let mut state = self.state();

@@ -28,7 +28,7 @@ enum Backing {
     Host(Host),
 }
 
-/// The description by which a store is opened.
+/// The parameters with which a store is opened.
 #[derive(Clone)]
 enum Spec {
     Volume { location: Vec<u8>, options: Box<VolumeOptions> },
@@ -93,7 +93,7 @@ impl OpenStore {
     }
 }
 
-/// A state that a forked child makes again. The state of the parent is leaked in the child.
+/// A state that a forked child must create again. In the child, the state of the parent is leaked.
 pub(crate) enum State<T> {
     Open(u32, T),
     Closed,
@@ -104,7 +104,7 @@ impl<T: Clone> State<T> {
         Self::Open(generation(), value)
     }
 
-    /// The value; `None` if it belongs to the parent of this process.
+    /// Returns the value, or `None` if the value belongs to the parent process.
     ///
     /// # Errors
     /// `ValueError` if the state is closed.
@@ -117,7 +117,7 @@ impl<T: Clone> State<T> {
         }
     }
 
-    /// Replaces the value of the parent. If another thread has done so, the result is the value of that thread.
+    /// Replaces a value that belongs to the parent process. If another thread has already replaced it, returns the value of that thread.
     pub(crate) fn renew(&mut self, value: T) -> PyResult<T> {
         if let Some(value) = self.get()? {
             return Ok(value);
@@ -150,7 +150,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// A volume, or the mounted file systems of the host.
 ///
-/// The mutexes are locked only while the GIL is held. So no thread waits for one, and none is locked during a fork.
+/// The mutexes are locked only while the GIL is held. Therefore no thread waits for a mutex, and no mutex is locked during a fork.
 #[pyclass(frozen, module = "ironmap._native")]
 pub(crate) struct Store {
     spec: Spec,
@@ -172,10 +172,10 @@ impl Store {
         open.map(Arc::new).map_err(|error| Failure::Library(error).at(py, spec.name()))
     }
 
-    /// The open store. In a forked child, the first call opens it again.
+    /// Returns the open store. In a forked child, the first call opens the store again.
     ///
     /// # Errors
-    /// `ValueError` if the store was closed; in a child, the errors of opening it.
+    /// `ValueError` if the store was closed. In a child, also the errors of opening the store.
     pub(crate) fn get(&self, py: Python<'_>) -> PyResult<Arc<OpenStore>> {
         let known = lock(&self.state).get()?;
         match known {
@@ -249,11 +249,11 @@ impl Store {
 }
 
 impl Drop for Store {
-    /// Runs with the GIL. The last reference closes the volume, which may take long, so the GIL is released.
+    /// The drop begins with the GIL held. It releases the GIL, because the last reference closes the volume, which may take long.
     fn drop(&mut self) {
         let Some(open) = lock(&self.state).close() else { return };
         Python::attach(|py| {
-            // At the end of the interpreter the volume stays open, as after a crash.
+            // If the interpreter is about to end, the volume is not closed. Its state is then as after a crash.
             let _ = detached(py, move || {
                 let _opening = Opening::begin();
                 drop(open);

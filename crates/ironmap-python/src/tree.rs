@@ -1,4 +1,5 @@
-//! The methods of a store in Python: opening and closing; and for a volume its names, attributes, and the check.
+//! Implements the methods of a store in Python. All stores can be opened and closed. A volume also has methods for names, attributes and a
+//! check.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -13,8 +14,8 @@ use pyo3::prelude::*;
 use crate::errors::decoded;
 use crate::store::{OpenStore, Store};
 
-/// The attributes of a file in the order of the fields of `os.stat_result`, the times in nanoseconds, and then blocks, block size and
-/// device number.
+/// The attributes of a file in the order of the fields of `os.stat_result`, with times in nanoseconds. The number of blocks, the block size
+/// and the device number follow.
 type StatFields = (u32, u64, u32, u32, u32, u64, i128, i128, i128, u64, u32, u64);
 
 /// A finding of a check: severity, kind, place, text, inode, block.
@@ -33,7 +34,7 @@ fn nanoseconds(time: Timestamp) -> i128 {
 }
 
 fn fields(stat: &Stat) -> StatFields {
-    // The encoding of `makedev` in the C library.
+    // The device number has the encoding of `makedev` in the C library.
     let device = stat.device.map_or(0, |(major, minor)| {
         let (major, minor) = (u64::from(major), u64::from(minor));
         (major & 0xfff) << 8 | (major & !0xfff) << 32 | minor & 0xff | (minor & !0xff) << 12
@@ -106,7 +107,7 @@ impl Store {
         self.call(py, b"", |store| Ok(store.fs()?.format()))
     }
 
-    /// The settings that could not be applied, and faults of the device that were ignored.
+    /// Returns the settings that could not be applied, and the faults of the device that were ignored.
     fn notices(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         self.call(py, b"", |store| {
             let volume = store.volume()?;
@@ -114,7 +115,7 @@ impl Store {
         })
     }
 
-    /// Names, inode numbers and types (`S_IFMT`, 0 if unknown) of a directory.
+    /// Returns the name, the inode number and the type of each entry in a directory. The type is the `S_IFMT` bits, or 0 if it is unknown.
     fn list(&self, py: Python<'_>, path: &[u8]) -> PyResult<Vec<(Py<PyAny>, u64, u32)>> {
         let entries = self.call(py, path, |store| {
             let entries = store.volume()?.read_dir(as_path(path))?;

@@ -11,7 +11,7 @@ use crate::units::InodeNo;
 pub enum Severity {
     /// No fault: information, or a part of the volume that was not checked.
     Note,
-    /// Metadata contradict each other, but the volume contains everything that a repair needs.
+    /// Metadata contradict each other, but a repair can restore everything from the volume.
     Repairable,
     /// Content or names of files are lost, or the file to which they belong is unknown.
     DataLoss,
@@ -92,7 +92,7 @@ pub enum Kind {
         /// The rule that the value violates.
         rule: &'static str,
     },
-    /// A structure cannot be decoded. The reason is a text for people.
+    /// A structure cannot be decoded. The reason is only text.
     Damaged {
         /// The fault, in words.
         what: String,
@@ -293,7 +293,7 @@ impl Kind {
         }
     }
 
-    /// The subject of the text, if it is the name of a directory entry or a run of numbers.
+    /// The start of the finding's text: the name of a directory entry, or a range of numbers. `None` for all other findings.
     fn subject(&self) -> Option<String> {
         match self {
             Self::EntryToUnused { name, .. }
@@ -381,7 +381,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// One number, or a run of numbers.
+/// A single number, or a range of consecutive numbers.
 struct Run(&'static str, u64, u64);
 
 impl fmt::Display for Run {
@@ -394,7 +394,7 @@ impl fmt::Display for Run {
     }
 }
 
-/// One finding. `Display` shows the severity, the place and the fault on one line.
+/// A finding. `Display` writes the severity, the place and the fault in one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The severity.
@@ -432,7 +432,7 @@ impl Findings {
         self.keep(None, site.into(), what);
     }
 
-    /// Adds a finding with a severity other than the severity of its kind.
+    /// Adds a finding whose severity differs from the usual severity of its kind.
     pub(in crate::fs) fn add_as(
         &mut self,
         severity: Severity,

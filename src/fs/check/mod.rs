@@ -1,4 +1,4 @@
-//! The result and the progress of a check of a volume. They are the same for all formats.
+//! The result and the progress of a check of a volume. All formats use these types.
 
 mod finding;
 
@@ -8,19 +8,19 @@ pub use finding::{Finding, FindingSite, Kind, Severity};
 /// The current pass of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
-    /// Superblock, headers of groups, journal, orphans; counted in groups.
+    /// The superblock, the group headers, the journal and the orphans. Progress is counted in groups.
     Groups,
-    /// Inodes, maps and attributes; counted in groups.
+    /// Inodes, their maps and their attributes. Progress is counted in groups.
     Inodes,
-    /// Directory entries and their indexes; counted in directories.
+    /// Directory entries and their indexes. Progress is counted in directories.
     Directories,
-    /// Paths to the root and link counts; counted in groups.
+    /// Paths to the root, and link counts. Progress is counted in groups.
     Names,
-    /// Free space, owners of blocks and counters; counted in groups.
+    /// Free space, owners of blocks, and counters. Progress is counted in groups.
     Space,
 }
 
-/// The progress of a check: `done` of `of` units in this pass.
+/// The progress of a check: the current pass, and the number of its units that are done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// The pass.
@@ -37,7 +37,7 @@ pub struct Progress {
 pub struct Report {
     /// The first 100,000 findings, in order of discovery.
     pub findings: Vec<Finding>,
-    /// The numbers of all findings, by severity from [`Severity::Note`] on.
+    /// The number of findings of each severity. Index 0 is the number of [`Severity::Note`].
     pub counts: [u64; 4],
     /// Inodes in use.
     pub inodes: u64,

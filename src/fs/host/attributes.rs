@@ -1,4 +1,4 @@
-//! The attributes of a host file, in the terms of every file system.
+//! Reads the attributes of a host file into the types that all file systems use.
 
 use std::fs::{File, Metadata};
 use std::os::fd::AsFd;
@@ -24,7 +24,7 @@ pub(crate) fn metadata(path: &Path) -> Result<Stat> {
         let errno = Errno(error.raw_os_error().unwrap_or(Errno::EIO.0));
         Error::io(errno, path.display().to_string())
     };
-    // The open of a device node can have effects, so only other files are opened.
+    // Only regular files and directories are opened, because the open of a device node can have side effects.
     let named = std::fs::metadata(path).map_err(failed)?;
     if !named.is_file() && !named.is_dir() {
         return stat(&named, 0).ok_or_else(|| unknown_type(path));

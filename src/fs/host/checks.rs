@@ -69,7 +69,7 @@ impl Facts {
         Ok(Self { statx: statx(file)?, magic: rustix::fs::fstatfs(file)?.f_type as u32 })
     }
 
-    /// Reads the description of the same file again.
+    /// Reads the description of the same file again. `self` is the previous description.
     pub(super) fn now(self, file: BorrowedFd<'_>) -> rustix::io::Result<Self> {
         Ok(Self { statx: statx(file)?, ..self })
     }
@@ -133,8 +133,8 @@ pub(super) fn refuse(
     }
 }
 
-/// Refuses a file whose data are journaled. `/proc/fs/ext4/DEVICE/options` contains the options in force, including defaults; `mountinfo`
-/// omits defaults.
+/// Refuses a file whose data are journaled. The mount options come from `/proc/fs/ext4/DEVICE/options`, because this file also contains the
+/// default options, which `mountinfo` omits.
 fn refuse_data_journal(file: BorrowedFd<'_>, facts: &Facts) -> Result<(), Refusal> {
     let flags = rustix::fs::ioctl_getflags(file)
         .map_err(|errno| Refusal::Failed("cannot read the inode flags", errno.into()))?;

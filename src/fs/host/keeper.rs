@@ -1,4 +1,5 @@
-//! The keeper of the leases of all host files. One thread only handles breaks of leases. A second thread acquires leases again.
+//! The keeper of the leases of all host files. It has two threads: the watching thread handles breaks of leases and does nothing else; the
+//! other thread acquires leases again.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -14,7 +15,7 @@ use super::{HostFile, Proof, Refusal};
 use crate::error::{Errno, Error, Result};
 use crate::sys::lease::{self, Waited, Watch, Watcher};
 
-/// The delay after a break before all leases are checked.
+/// The time from a break to the check of all leases.
 const AFTER_BREAK: Duration = Duration::from_millis(20);
 /// The maximum time for which the watching thread sleeps if there are no files. The time is limited, because a wake-up may be lost if the
 /// signal queue is full.
@@ -172,7 +173,7 @@ impl Keeper {
         &self.proof
     }
 
-    /// An even number that was not returned before.
+    /// Returns an even number that this keeper has not returned before. The number can become the number of a tenure.
     pub(super) fn unique(&self) -> u64 {
         self.next.fetch_add(2, Ordering::Relaxed)
     }
@@ -195,7 +196,8 @@ impl Keeper {
         files.open.insert(file.file.as_raw_fd(), Arc::downgrade(file));
         drop(files);
         if first {
-            // The watching thread slept without renewing the proof, because there was no lease to check.
+            // While no lease existed, the watching thread slept and did not renew the proof. This thread renews the proof for the new
+            // lease.
             self.proof.renew(begun);
             self.watcher.get().map(|watcher| watcher.wake());
         }
@@ -216,8 +218,8 @@ impl Keeper {
         })
     }
 
-    /// Handles breaks until the keeper ends. This loop waits for nothing except the next break, because writers wait while the loop is
-    /// busy.
+    /// Handles breaks until the keeper ends. A writer that broke a lease waits for this loop, so the loop itself waits only for the next
+    /// break.
     fn watch(&self, watch: &Watch) {
         let mut due = Instant::now() + IDLE;
         while !self.ended.load(Ordering::SeqCst) {
@@ -258,7 +260,7 @@ impl Keeper {
         }
     }
 
-    /// Ends the tenures of files that changed without a break of their leases.
+    /// Ends the tenures of files that were changed without a break of their leases.
     fn answer_changes(&self) {
         let changed = self.changes.take();
         if changed.is_none() {

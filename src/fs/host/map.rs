@@ -20,7 +20,7 @@ pub struct HostMap {
     shared: bool,
 }
 
-/// The properties that a map needs of the device beneath a host file.
+/// The properties of a host file's device that are needed to check the file's map.
 #[derive(Clone, Copy, Debug)]
 pub struct Beneath {
     /// Size of the file system's device in bytes.
@@ -44,7 +44,7 @@ impl HostMap {
         })?;
         let mut extents = Vec::with_capacity(found.len());
         let mut shared = false;
-        // Preallocated extents past the end may have no position yet. They are never read.
+        // Preallocated extents past the file's end may have no position on the device. They are skipped, because they are never read.
         for extent in found.iter().filter(|extent| extent.logical < end) {
             refuse(extent)?;
             shared |= extent.flags.contains(FiemapFlags::SHARED);

@@ -4,8 +4,8 @@
 //! # Why it is safe
 //!
 //! The kernel grants a **read lease** (`F_SETLEASE`, `F_RDLCK`) only while no process has the file open or mapped for writing. A process
-//! that opens the file for writing or truncates it waits until the lease is released. FIEMAP returns the map after the lease is acquired
-//! and the data are written back, so the map stays valid while the lease is held.
+//! that opens the file for writing or truncates it waits until the lease is released. ironmap first acquires the lease, then has the data
+//! written back, and then gets the map from FIEMAP. Therefore the map stays valid while the lease is held.
 //!
 //! A read is **trusted only if the lease was held until the read completed**. Each tenure of a lease has a number ([`Tenure`]) that a
 //! reader samples before and after the read. When a lease is broken, the number changes before the lease is released. The reader then
@@ -76,13 +76,13 @@ pub struct HostFile {
     keeper: Arc<Keeper>,
     tenure: Arc<Tenure>,
     status: Mutex<Status>,
-    /// Whether the file has a lease, for a tenure or for an attempt to begin a tenure.
+    /// Whether the file has a lease, either for a tenure or while the program tries to begin a tenure.
     holds: AtomicBool,
     /// The inotify watch, which reports changes that break no lease.
     watch: AtomicI32,
     /// Whether the kernel served a read since the last attempt to acquire the lease.
     wanted: AtomicBool,
-    /// Whether no attempt to acquire the lease is planned. The next read through the kernel then plans an attempt.
+    /// Whether the keeper has planned no attempt to acquire the lease. If so, the next read through the kernel plans an attempt.
     dormant: AtomicBool,
 }
 
@@ -114,8 +114,8 @@ impl HostFile {
         let named = |errno| Error::io(errno, path.display().to_string());
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
         let open = |flags| rustix::fs::open(path, flags, Mode::empty());
-        // NONBLOCK, because an open of a FIFO without a writer would block. If the open fails because another process has a write lease,
-        // the file is opened again without NONBLOCK. That open waits until the write lease is released.
+        // The first open has NONBLOCK, because an open of a FIFO without a writer would block. If the open fails because another process
+        // has a write lease, the file is opened again without NONBLOCK. That open waits until the write lease is released.
         let file = match open(flags | OFlags::NONBLOCK) {
             Err(OsErrno::AGAIN) => open(flags),
             opened => opened,
@@ -247,8 +247,8 @@ impl HostFile {
     /// because the thread that opens the file makes the first attempt, and one other thread makes all later attempts.
     fn take(self: &Arc<Self>) {
         let before = {
-            // The thread that ended the last tenure keeps the status locked until it has released the old lease. Without this wait, that
-            // thread could release the lease of this attempt.
+            // This thread waits for the lock, because the thread that ended the last tenure keeps the status locked until it has released
+            // the old lease. Without this wait, that thread could release the new lease.
             let _status = self.lock();
             self.tenure.current()
         };
@@ -290,7 +290,7 @@ impl HostFile {
         let changes = self.keeper.changes();
         let failed = |errno| Refusal::Failed("inotify", errno);
         changes.watch(self.file.as_fd(), &self.watch).map_err(failed)?;
-        // A break that came before `holds` was set was not handled.
+        // A break before `holds` was set was not handled, so the lease is checked here.
         if !lease::stands(self.file.as_fd()) {
             return Err(Refusal::Broken);
         }
@@ -299,7 +299,7 @@ impl HostFile {
             Facts::of(self.file.as_fd()).map_err(|errno| Refusal::Failed("statx", errno.into()))?;
         checks::refuse(self.file.as_fd(), &facts, self.assume_no_dedupe)?;
         checks::sync(&self.file)?;
-        // The file system may have grown since the file was opened.
+        // The file system may have grown since the file was opened, so the device's size is read again.
         let (major, minor) = self.device();
         let size = checks::device_size(major, minor).unwrap_or(0).max(beneath.size);
         let beneath = Beneath { size, ..*beneath };
@@ -321,7 +321,7 @@ impl HostFile {
         }
     }
 
-    /// Whether the file was truncated while its lease is held or being taken.
+    /// Whether the file was truncated while its lease is held or being acquired.
     fn is_changed(&self, changed: &Changed) -> bool {
         self.holds.load(Ordering::SeqCst) && changed.has(self.watch.load(Ordering::SeqCst))
     }
@@ -364,7 +364,7 @@ impl HostFile {
             return self.take();
         }
         self.dormant.store(true, Ordering::SeqCst);
-        // A reader that ran in the meantime saw that `dormant` was false, and planned no attempt.
+        // If a reader ran in the meantime, it saw that `dormant` was false and planned no attempt, so this function plans the attempt.
         if self.wanted.load(Ordering::SeqCst) && self.dormant.swap(false, Ordering::SeqCst) {
             self.keeper.plan(self, Instant::now());
         }

@@ -39,7 +39,7 @@ impl Proof {
         ticks().wrapping_sub(self.at.load(Ordering::Relaxed)) <= self.valid.load(Ordering::Relaxed)
     }
 
-    /// The time to pass to [`renew`](Self::renew), taken before a check of all leases.
+    /// Returns the time to pass to [`renew`](Self::renew). The keeper calls this function before it checks all leases.
     pub(super) fn begin() -> u64 {
         ticks()
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 pub struct Tenure(AtomicU64);
 
 impl Tenure {
-    /// `unique` must be even.
+    /// Creates the number of a file that has no lease. `unique` must be even.
     pub(super) fn new(unique: u64) -> Self {
         Self(AtomicU64::new(unique))
     }
@@ -23,7 +23,7 @@ impl Tenure {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Whether this number means that the lease is held.
+    /// Whether a tenure with this number holds the lease, so that the file can be read raw.
     #[must_use]
     #[inline(always)]
     pub fn is_raw(number: u64) -> bool {
@@ -35,7 +35,8 @@ impl Tenure {
     #[must_use]
     #[inline(always)]
     pub fn stands(&self, number: u64) -> bool {
-        // The loads of the read itself, by the kernel's copy or by a completion, must precede the load below.
+        // The data must be loaded before the number below is loaded again. The kernel's copy or the completion of the request loads the
+        // data.
         fence(Ordering::Acquire);
         self.0.load(Ordering::Relaxed) == number
     }
@@ -59,7 +60,7 @@ impl Tenure {
 mod tests {
     use super::*;
 
-    /// If the lease is broken while the map is read, the tenure of that map must not begin.
+    /// If the lease is broken while the map is read, the tenure with that map must not begin.
     #[test]
     fn a_tenure_begins_only_if_nothing_came_between() {
         let tenure = Tenure::new(2);

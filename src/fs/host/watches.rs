@@ -17,7 +17,8 @@ use rustix::fs::{CWD, Mode, OFlags, Statx, StatxFlags};
 
 use super::Refusal;
 
-/// The time for which a result is cached: the minimum, and a multiple of the time that was needed to read the marks.
+/// The time for which a result is cached: at least the first value, and otherwise the time that the read of the marks needed, multiplied by
+/// the second value.
 const KEPT: (Duration, u32) = (Duration::from_secs(1), 20);
 /// The maximum length that is read from the `fdinfo` of a descriptor. Each mark is a line of about a hundred bytes.
 const LONGEST: u64 = 64 << 20;
@@ -141,8 +142,8 @@ fn read(info: impl Read, marks: &mut Vec<Mark>) {
     }
 }
 
-/// The mark in a line, if it has permission events before reads. An example is `fanotify ino:7 sdev:800013 mflags:0 mask:20000 ...`. A line
-/// can also contain only `mnt_id:` or `sdev:`. All numbers are hexadecimal.
+/// Returns the mark in a line, if the mark has permission events before reads. An example of a line is `fanotify ino:7 sdev:800013 mflags:0
+/// mask:20000 ...`. A line can also contain only `mnt_id:` or `sdev:`. All numbers are hexadecimal.
 fn mark(line: &str) -> Option<Mark> {
     let words = || line.strip_prefix("fanotify ").into_iter().flat_map(str::split_whitespace);
     let field = |name: &str| {

@@ -45,14 +45,14 @@ bitflags! {
 }
 
 impl RoCompat {
-    /// The unknown bits.
+    /// Returns the bits that are set but unknown to ironmap.
     pub(super) fn unknown(self) -> u32 {
         (self - Self::all()).bits()
     }
 }
 
 impl Incompat {
-    /// The unknown bits.
+    /// Returns the bits that are set but unknown to ironmap.
     pub(super) fn unknown(self) -> u32 {
         (self - Self::all()).bits()
     }

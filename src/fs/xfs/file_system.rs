@@ -63,7 +63,7 @@ impl FileSystem for Arc<Xfs> {
         let most = match u128::from(sb.max_inode_percent) {
             0 => LARGEST_INODE,
             percent => {
-                // The space is rounded down to whole chunks, because inodes are created in chunks.
+                // The space for inodes is rounded down to whole chunks, because inodes are created in chunks.
                 let blocks = (u128::from(sb.geometry.blocks) * percent / 100) as u64;
                 let chunk = u64::from(sb.geometry.inodes_made()) >> log_inodes;
                 (blocks / chunk * chunk) << log_inodes

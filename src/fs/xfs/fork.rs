@@ -12,9 +12,9 @@ use crate::fs::block::{Block, Part};
 use crate::iomap::{Extent, ExtentState};
 use crate::units::{FileBlock, FsBlock, InodeNo};
 
-/// The maximum number of levels of a map. Even with the smallest blocks, the kernel's limit is lower.
+/// The maximum number of levels of a map. The kernel's limit is lower, even for the smallest block size.
 const MAX_LEVELS: u16 = 16;
-/// The record of verified checksums ([`Part`]) uses this number for the kind "block of a map tree".
+/// The code of the kind "block of a map tree" for [`Part`], which identifies verified checksums.
 const KIND: u8 = 2;
 
 /// A fork of an inode.
@@ -33,13 +33,13 @@ pub(crate) struct Fork {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
-    /// The number of a device.
+    /// The fork contains a device number.
     Device,
-    /// The content.
+    /// The fork contains the content itself.
     Local,
-    /// A list of extents.
+    /// The fork contains a list of extents.
     Extents,
-    /// The root of a tree of extents.
+    /// The fork contains the root of a tree of extents.
     Tree,
 }
 
@@ -68,8 +68,8 @@ impl Fork {
         matches!(self.format, Format::Extents | Format::Tree)
     }
 
-    /// Adds all extents of the map's leaf that covers `block` to `into`. An extent list counts as one leaf. Returns the first file block
-    /// after the leaf.
+    /// Appends to `into` all extents of the leaf whose range contains `block`. An extent list counts as one leaf. Returns the first file
+    /// block after the leaf.
     pub(super) fn leaf(
         &self,
         fs: &Xfs,

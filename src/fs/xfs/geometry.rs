@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::units::{BlockSize, DevOffset, FsBlock, InodeNo};
 
-/// The size of the basic sectors in which metadata record their own position.
+/// log2 of the size of a basic sector in bytes. Metadata record their own position in basic sectors.
 pub(super) const BASIC_SHIFT: u8 = 9;
 /// Inodes in a chunk.
 const CHUNK: u32 = 64;
@@ -100,7 +100,8 @@ impl Geometry {
         Ok(InodePlace { block, index: (number.0 & ((1 << log) - 1)) as usize })
     }
 
-    /// The blocks of the inode chunk that contains a block. If chunks are not aligned, the range contains other blocks near this block.
+    /// Returns the run of blocks that contains `block` and is as long as an inode chunk. If chunks are not aligned, the run need not be
+    /// exactly one chunk.
     pub(crate) fn inode_blocks(&self, block: FsBlock) -> Range<u64> {
         let count = (self.inode_run_bytes() >> self.block.shift()) as u64;
         let group = block.0 / u64::from(self.group_blocks);
@@ -115,7 +116,7 @@ impl Geometry {
         self.inodes_made() as usize * self.inode
     }
 
-    /// The number of inodes that XFS creates at a time: a chunk, but at least the inodes of one block.
+    /// The number of inodes that XFS creates at a time: a chunk of inodes, or all inodes of a block if a block contains more.
     pub(crate) fn inodes_made(&self) -> u32 {
         CHUNK.max(1 << self.inodes_per_block_log)
     }

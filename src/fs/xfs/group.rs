@@ -16,7 +16,8 @@ use crate::units::DevOffset;
 /// The number of groups whose headers are checked when a volume is opened. This limit keeps the opening of large volumes fast.
 const AGES: u32 = 1024;
 
-/// Adds up free blocks and inodes of all groups, because after a crash the superblock's counters are outdated.
+/// Sums up the free blocks and the inodes of all groups. This is necessary after a crash, because the superblock's counters are then
+/// outdated.
 pub(super) fn count(metadata: &Metadata, superblock: &mut Superblock) -> Result<()> {
     let (mut blocks, mut inodes, mut free_inodes) = (0_u64, 0_u64, 0_u64);
     for group in 0..superblock.geometry.groups {
@@ -98,7 +99,7 @@ fn inodes_of_any_age(
 pub(super) fn free_space_trees(metadata: &Metadata, superblock: &Superblock) -> Result<u64> {
     (0..superblock.geometry.groups).try_fold(0, |sum, group| {
         let free = free_space(metadata, superblock, group)?;
-        // `agf_btreeblks` includes the blocks of the tree of owners.
+        // `agf_btreeblks` also counts the blocks of the tree of owners, so these blocks are subtracted.
         let owners = match superblock.ro_compat.contains(RoCompat::RMAPBT) {
             true => free.agf_rmap_blocks.get().saturating_sub(1),
             false => 0,
@@ -147,7 +148,7 @@ fn header(
 ) -> Result<Vec<u8>> {
     let geometry = &superblock.geometry;
     let at = geometry.group_start(group).0 + sector * geometry.sector as u64;
-    // The device's sectors can be larger than the sectors of the volume.
+    // The read covers whole sectors of the device, which can be larger than the sectors of the volume.
     let unit = u64::from(metadata.device().limits().logical_block);
     let (from, to) = (at / unit * unit, (at + geometry.sector as u64).next_multiple_of(unit));
     let mut bytes = vec![0; (to - from) as usize];

@@ -9,9 +9,9 @@ use crate::error::{Error, Place, Result};
 use crate::fs::block::{Block, Part};
 use crate::units::{FsBlock, InodeNo};
 
-/// The maximum number of levels of a tree. Even with the smallest blocks, 2^31 records need fewer levels.
+/// The maximum number of levels of a tree. 2^31 records need fewer levels, even with the smallest blocks.
 const MAX_LEVELS: u32 = 12;
-/// The number of the kind "block of a group tree" in the record of verified checksums ([`Part`]).
+/// The code of the kind "block of a group tree" for [`Part`], which identifies verified checksums.
 const KIND: u8 = 5;
 
 /// A B+tree of an allocation group. A header of the group contains the number of the root block.
@@ -51,8 +51,8 @@ impl GroupTree {
             if leaf.right == NONE {
                 return Ok(());
             }
-            // In a circular chain of leaves with records, the caller finds that the records are out of order. A circular chain of empty
-            // leaves would be followed for as many steps as the group has blocks, so an empty leaf with a successor is refused.
+            // A circular chain of leaves with records is an error that the caller detects, because the records are out of order. A circular
+            // chain of empty leaves would cause as many steps as the group has blocks. Therefore an empty leaf with a successor is refused.
             if leaf.records == 0 {
                 return Err(leaf
                     .place
@@ -64,7 +64,7 @@ impl GroupTree {
         Err(leaf.place.field("bb_rightsib").corrupt("the chain of leaves is circular"))
     }
 
-    /// The last record whose key, by `key_of`, is not greater than `key`.
+    /// Returns the last record whose key is at most `key`. `key_of` returns the key of a record.
     pub(super) fn find<R>(
         &self,
         fs: &Xfs,

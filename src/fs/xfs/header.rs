@@ -8,7 +8,7 @@ use super::overlay::Replayed;
 use crate::error::{Place, Result};
 use crate::units::{FsBlock, InodeNo};
 
-/// CRC32C of bytes, with the four bytes from `at` on as zeros.
+/// CRC32C of `bytes`. The four bytes at offset `at`, which contain the stored checksum, count as zeros.
 pub(super) fn crc_of(bytes: &[u8], at: usize) -> u32 {
     let sum = crc32c::crc32c(&bytes[..at]);
     let sum = crc32c::crc32c_append(sum, &[0; 4]);
@@ -95,7 +95,7 @@ impl Xfs {
         blocks: &[FsBlock],
         place: Place,
     ) -> Result<()> {
-        // A structure that recovery changed has no valid checksum, because the log contains checksums only of its own records.
+        // The checksum of a structure that recovery changed is not valid, because the log does not contain new checksums of structures.
         if self.metadata.replayed(blocks) == Replayed::No {
             let stored = u32::from_le_bytes(array(bytes, header.crc));
             let computed = crc_of(bytes, header.crc);

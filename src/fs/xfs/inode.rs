@@ -19,7 +19,7 @@ use crate::iomap::ExtentMap;
 use crate::units::InodeNo;
 
 const PLACE: Place = Place::new("inode");
-/// The number of the kind "inode" in the record of verified checksums ([`Part`]).
+/// The code of the kind "inode" for [`Part`], which identifies verified checksums.
 const KIND: u8 = 1;
 /// A time stamp in `bigtime` format counts nanoseconds. The value 0 is this many seconds before 1970.
 const BIGTIME_EPOCH: i64 = 1 << 31;

@@ -1,4 +1,4 @@
-//! Map changes with an unfinished intent in the log. They are applied when a map is read.
+//! Map changes that the log contains as intents and that were not finished before the crash. These changes are applied when a map is read.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -107,8 +107,8 @@ impl MapChange {
 }
 
 impl Exchange {
-    /// Gives the inode of side `own` the blocks that side `other` has in the exchanged range. `extents` are the extents of `own`. `others`
-    /// are the extents of `other`. `first` are the extents of the exchange's first file.
+    /// Replaces the blocks of `own` in the exchanged range by the blocks of `other` in this range. `extents` are the extents of `own`.
+    /// `others` are the extents of `other`. `first` are the extents of the exchange's first file.
     pub(super) fn apply(
         &self,
         [own, other]: [Side; 2],
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(make(5, 20, None), [extent(0, 100, 5), extent(25, 205, 5)]);
         let made = make(5, 2, Some(300));
         assert_eq!(made, [extent(0, 100, 5), extent(5, 300, 2), extent(25, 205, 5)]);
-        // The next changes cover a part of one extent, then several extents, then all extents.
+        // The next changes replace a part of one extent, then several extents, then all extents.
         let made = make(1, 2, Some(400));
         let front = [extent(0, 100, 1), extent(1, 400, 2), extent(3, 103, 2), extent(5, 300, 2)];
         assert_eq!(made, [&front[..], &[extent(25, 205, 5)]].concat());

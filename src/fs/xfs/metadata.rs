@@ -14,7 +14,7 @@ use crate::sync::Cache;
 use crate::sys::Buffer;
 use crate::units::{DevOffset, FilePos, FsBlock, InodeNo};
 
-/// The maximum memory in bytes of the cache of inode blocks, and of each other cache (single blocks and structures).
+/// The maximum memory in bytes: of the cache of inode blocks, and of each of the other two caches (single blocks, and structures).
 const INODE_BYTES: usize = 16 << 20;
 const CACHE_BYTES: usize = 16 << 20;
 
@@ -140,7 +140,7 @@ impl Metadata {
         self.told(flushed, DevOffset(0), 0).context(|| "flush the device")
     }
 
-    /// Reports an error of the device as an event.
+    /// Reports the device's error, if there is one, as an event. Returns `result`.
     fn told(&self, result: Result<()>, at: DevOffset, len: u64) -> Result<()> {
         if let Err(ErrorKind::Io(errno)) = result.as_ref().map_err(|error| error.kind()) {
             let (direction, inode, pos) = (Direction::Metadata, InodeNo(0), FilePos(at.0));

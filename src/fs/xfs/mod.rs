@@ -49,9 +49,9 @@ pub struct Xfs {
     pub(crate) superblock: Superblock,
     metadata: Metadata,
     log: LogState,
-    /// Map changes with an unfinished intent in the log.
+    /// Map changes whose intents in the log are unfinished.
     changes: MapChanges,
-    /// Attribute changes with an unfinished intent in the log.
+    /// Attribute changes whose intents in the log are unfinished.
     attribute_changes: AttributeChanges,
     notices: Mutex<Vec<String>>,
     /// The number of blocks in the free-space trees, counted at the first use.
@@ -60,7 +60,8 @@ pub struct Xfs {
     overwriting: Option<Overwriting>,
     /// The first byte of the realtime space, if its device is given or if the space is on the volume's own device.
     realtime_start: Option<DevOffset>,
-    /// The roots of the inode trees. `None` if the log was not read, because the trees may then lack inodes that directories name.
+    /// The roots of the inode trees. `None` if the log was not read. In that case, directories may name inodes that the trees do not
+    /// contain.
     inode_roots: Option<inode_tree::Roots>,
 }
 
@@ -86,8 +87,8 @@ impl Xfs {
         Ok(fs)
     }
 
-    /// Opens the file system with the given log device and realtime device, or without its log. Without the log, the changes in the log are
-    /// missing, and metadata may contradict each other.
+    /// Opens the file system with the given log device and realtime device, or without its log. If the log is ignored, the changes in it
+    /// are missing, and metadata may contradict each other.
     ///
     /// # Errors
     /// The errors of [`open`](Self::open); `Unsupported` if `rescue` names a backup of the superblock.
@@ -101,9 +102,9 @@ impl Xfs {
         Ok(fs)
     }
 
-    /// Refuses a volume that lacks the inodes that Linux reads during a mount. These inodes are the root of the metadata directories, or
-    /// otherwise the realtime bitmap and summary. If the log is not read, this check is skipped, because the log of a new volume may
-    /// contain these inodes.
+    /// Refuses a volume if one of the inodes that Linux reads during a mount is missing. These inodes are the root of the metadata
+    /// directories, or otherwise the realtime bitmap and summary. If the log is not read, this check is skipped, because the log of a new
+    /// volume may contain these inodes.
     fn check_own_inodes(self: &Arc<Self>) -> Result<()> {
         if self.inode_roots.is_none() {
             return Ok(());

@@ -35,8 +35,8 @@ const SHARED_GROUPS: usize = 1024;
 pub(super) struct Overwriting {
     /// Whether all writes are refused: the volume was closed, or an error occurred.
     ended: AtomicBool,
-    /// Whether a close has made all data durable. A close locks this mutex until all data are durable, so a second close does not return
-    /// earlier.
+    /// Whether a close has made all data durable. A close locks this mutex until all data are durable. Therefore a second close waits for
+    /// the first close.
     closed: Mutex<bool>,
     /// The open files, with the number of open handles.
     files: Mutex<BTreeMap<InodeNo, (Arc<OpenInode>, usize)>>,
@@ -45,7 +45,7 @@ pub(super) struct Overwriting {
 }
 
 impl Overwriting {
-    /// Refuses a volume that needs recovery, or that has a feature supported only for reading.
+    /// Refuses a volume that needs recovery, or that has a feature for which ironmap supports only reads.
     pub(super) fn new(superblock: &Superblock, log: &LogState) -> Result<Self> {
         if log.recovered {
             let what =
@@ -233,7 +233,7 @@ impl XfsInode {
         Ok(self.xattrs()?.iter().any(|xattr| xattr.name == CAPABILITY))
     }
 
-    /// Refuses a write that the kind, the flags or the privileges of the file do not permit. The error names the reason.
+    /// Refuses a write if the file's type, flags or privileges do not permit the write. The error names the reason.
     fn check_writes(&self, intent: WriteIntent, has_capabilities: Option<bool>) -> Result<()> {
         let refuse = |what| Err(Error::new(ErrorKind::NotPermitted, what));
         let flags = InodeFlags::from_bits_retain(self.stat.flags);

@@ -18,16 +18,16 @@ use crate::error::{Context, Error, ErrorKind, Place, Result};
 use crate::fs::DeviceRange;
 use crate::units::{BlockSize, DevOffset, FsBlock};
 
-/// The maximum number of bits of a block number that count blocks within a group. A group has at least `FEWEST_EXTENTS` extents.
+/// The maximum number of bits for the block within a group, in a block number.
 const MAX_GROUP_LOG: u8 = 31;
 const FEWEST_EXTENTS: u64 = 2;
-/// Without groups, all bits of a block number count blocks.
+/// Without groups, a block number has no bits for the group.
 const NO_GROUPS_LOG: u8 = 63;
 
 /// The numbering of the blocks of realtime files.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Realtime {
-    /// The number of bits of a block number that count blocks within a group.
+    /// The number of bits for the block within a group, in a block number.
     log: u8,
     /// The number of blocks of each group; the last group can have fewer. Without groups this is the total number of blocks.
     group_blocks: u64,
@@ -35,7 +35,7 @@ pub(super) struct Realtime {
     blocks: u64,
     /// The number of blocks in a realtime extent, which is the unit of allocation.
     pub(super) extent: u64,
-    /// Whether group N begins at block N << `log`, so that a gap follows each group with fewer blocks than 1 << `log`.
+    /// Whether the first block of group N is N << `log`. If so, a gap follows each group that has fewer blocks than 1 << `log`.
     has_gaps: bool,
     pub(super) is_zoned: bool,
     has_groups: bool,
@@ -164,8 +164,8 @@ impl Realtime {
         self.has_groups && !self.is_zoned
     }
 
-    /// Decodes a block number into the group and the block in the group. Returns `None` if the `count` blocks from there on extend past the
-    /// end of this group, or cannot belong to a file.
+    /// Decodes a block number into the group and the block in the group. Returns `None` if `count` blocks from this block on extend past
+    /// the end of the group or cannot belong to a file.
     pub(super) fn within(&self, number: u64, count: u64) -> Option<(u64, u64)> {
         if self.has_superblock() && number < self.extent {
             return None;
@@ -235,7 +235,7 @@ impl Superblock {
         Ok(Some(DeviceRange { start, len: size - start }))
     }
 
-    /// Checks that this range of the device contains the realtime files of the volume, as far as the content of the device shows this.
+    /// Checks that `range` of the device contains the realtime files of the volume. The check uses only what the device itself records.
     fn check_realtime_device(&self, device: &dyn Device, range: DeviceRange) -> Result<()> {
         let Some(realtime) = &self.realtime else {
             return Err(Error::invalid("the XFS volume has no realtime device"));

@@ -58,7 +58,7 @@ impl Xfs {
             name: "shared blocks",
         };
         let len = self.superblock.geometry.group_len(group);
-        // The records of reserved blocks follow all other records, so block numbers start again from the lowest block.
+        // The records of reserved blocks follow all other records. Therefore the block numbers start again at the lowest block.
         let mut next = (false, 0_u64);
         tree.leaves(self, |records: &[RawShared], place| {
             for record in records {

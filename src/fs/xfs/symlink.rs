@@ -9,14 +9,14 @@ use crate::units::{FileBlock, FsBlock};
 
 /// The maximum length of a target.
 const LONGEST: u64 = 1024;
-/// The maximum number of blocks of a target.
+/// The maximum number of blocks that contain a target.
 pub(super) const MOST_BLOCKS: u64 = 3;
 
 impl XfsInode {
     /// The target of a symbolic link.
     ///
     /// # Errors
-    /// `WrongFileType` if the inode is no symbolic link; `Corrupt`.
+    /// `WrongFileType` if the inode is not a symbolic link; `Corrupt`.
     pub fn read_link(&self) -> Result<Vec<u8>> {
         if self.stat.file_type != FileType::Symlink {
             return Err(Error::new(ErrorKind::WrongFileType, "is not a symbolic link"));
@@ -29,7 +29,7 @@ impl XfsInode {
         }
         let len = self.stat.size as usize;
         let target = match self.data.format {
-            // An inode that is too small for its target was refused earlier.
+            // The data fork contains the complete target. An inode that is too small for its target was refused earlier.
             Format::Local => self.data.bytes.get(..len).unwrap_or_default().to_vec(),
             _ => self.remote_target(len, place)?,
         };

@@ -1,4 +1,4 @@
-//! The layer between a fixture's device and its volume: an integrity device, named `integrity:DATA,TAGS`.
+//! Puts an integrity device between a fixture's device and the volume. Its name is `integrity:DATA,TAGS`.
 
 use std::path::Path;
 
@@ -21,7 +21,8 @@ pub(super) enum Beneath {
 const SECTORS: (u64, u64) = (512, 4096);
 
 impl Beneath {
-    /// Makes guard tags for the content of a device, for requests of `block` bytes. Returns the name of the integrity device.
+    /// Makes an integrity device from `data` and `tags`. `block` is the length of the bench's requests in bytes. Returns the name of the
+    /// integrity device.
     pub(super) fn format(self, data: &Path, tags: &Path, block: u64) -> Result<String> {
         let mode = match self {
             Self::Integrity => Mode::Bitmap,

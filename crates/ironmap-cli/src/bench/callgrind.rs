@@ -1,4 +1,5 @@
-//! Exact user instructions per request: the difference between a run of 2N requests and a run of N, under callgrind.
+//! Counts the exact number of user instructions per request with callgrind: one run makes N requests, another run makes 2N requests, and
+//! the difference is divided by N.
 
 use std::process::Stdio;
 
@@ -10,7 +11,7 @@ use super::report::Row;
 use ironmap_load::errors::{go_on, io};
 use ironmap_load::plan::Plan;
 
-/// The number N. Both runs have the same warm-up, so the difference does not contain the warm-up.
+/// The number N of requests. Both runs have the same warm-up, so the difference of their instructions does not contain the warm-up.
 const REQUESTS: u64 = 20_000;
 
 /// Counts instructions for each target of each plan.

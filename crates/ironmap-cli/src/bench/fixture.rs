@@ -1,4 +1,4 @@
-//! Devices that a bench creates. They are removed after the bench, a failure or an interrupt.
+//! Makes the devices for a bench. They are removed at the end of the bench, also after a failure or an interrupt.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +12,7 @@ use ironmap_load::plan::Content;
 use ironmap_load::prepare::{FILL, ToWrite};
 use ironmap_load::target::{TargetSpec, Variant};
 
-/// The size of a fixture's device, and of the file on it that the bench reads.
+/// The size of a fixture's device, and the size of the file on this device that the bench reads.
 const DEVICE_BYTES: u64 = 1 << 30;
 const FILE_BYTES: u64 = 512 << 20;
 /// The kind and the location of a fixture's device.
@@ -26,7 +26,8 @@ pub(super) enum FixtureKind {
     Partition,
     /// Image files in memory: root is not needed, but there are no host: and kernel: targets.
     Shm,
-    /// Image files in the directory for temporary files: if this is on a disk, the processors are idle during the latency of the disk.
+    /// Image files in the directory for temporary files. If this directory is on a disk, the processors are idle while they wait for the
+    /// disk.
     Disk,
 }
 
@@ -52,7 +53,8 @@ pub(super) enum FsKind {
     Xfs,
 }
 
-/// The prefix of a fixture's directory, and the directory that contains a file for each zram device. `./x clean-up` removes both.
+/// `PREFIX` begins the names of all fixture directories. The other constant is the directory that contains a file for each zram device.
+/// `./x clean-up` removes both.
 const PREFIX: &str = "ironmap-bench-";
 const ZRAM_MARKS: &str = "/run/ironmap-bench-zram";
 
@@ -63,7 +65,7 @@ const SECTOR: u64 = 512;
 /// Two devices with the same content: the first for raw: and vol:, the second mounted for host: and kernel:.
 pub(super) struct Fixture {
     fs: FsKind,
-    /// The files to write, if the bench writes.
+    /// The files that the bench writes; `None` if the bench only reads.
     writes: Option<ToWrite>,
     dir: PathBuf,
     free: Device,
@@ -128,7 +130,7 @@ impl Fixture {
         Ok(Self { fs, writes, dir, free, over: None, mounted })
     }
 
-    /// Makes one device with an ext4, and an integrity layer over it for requests of `block` bytes.
+    /// Makes one device with an ext4 volume on an integrity layer. `block` is the length of the bench's requests in bytes.
     pub(super) fn over(
         kind: FixtureKind,
         beneath: Beneath,
@@ -179,7 +181,7 @@ impl Fixture {
             return vec![TargetSpec::Vol { volume, path, variant: Variant::USUAL }];
         }
         let mut targets = vec![raw(self.free.path().to_owned())];
-        // If the volume is on a partition, raw: uses the whole disk, and cannot open it while the volume is open.
+        // With a partition, raw: uses the whole disk, and raw: cannot open the disk while the volume on the partition is open.
         let is_unwritten = self.writes.is_some_and(|files| files.content == Content::Unwritten);
         if (self.fs == FsKind::Ext4 || !is_unwritten) && volume == self.free.path() {
             let volume = volume.display().to_string();
@@ -205,7 +207,7 @@ impl Drop for Fixture {
     }
 }
 
-/// A device to make volumes on, and where to mount them.
+/// A device on which volumes are made, and the directory where they are mounted.
 pub(super) struct Scratch {
     device: Device,
     dir: RemoveDir,
@@ -243,7 +245,8 @@ struct Over {
     _tags: Device,
 }
 
-// The field of the mount is declared first, so that the file system is unmounted before the device is removed.
+// Fields are dropped in the order of their declaration. The mount is declared first, so that the file system is unmounted before its device
+// is removed.
 struct Mounted {
     file: PathBuf,
     _mount: Mount,
@@ -367,12 +370,13 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // The unmount is retried: the kernel releases the files of a process that used io_uring a short time after the process has ended.
+        // The unmount is retried. If a process used io_uring, the kernel closes the files of this process a short time after the process
+        // has ended.
         retry(|| run("umount", &[self.dir.display().to_string()]).is_ok());
     }
 }
 
-/// Retries an action on a device or mount that may be busy briefly, for at most two seconds. Returns whether the action succeeded.
+/// Repeats an action on a device or mount that may be busy for a moment. Gives up after two seconds. Returns whether the action succeeded.
 fn retry(mut attempt: impl FnMut() -> bool) -> bool {
     for _ in 0..20 {
         if attempt() {

@@ -61,7 +61,7 @@ pub(super) fn measure(plans: &[Plan], launches: usize) -> Result<Vec<Row>, Failu
     Ok(rows)
 }
 
-/// Makes the files: before the first launch, or before each launch if the files can be measured only once.
+/// Makes the files for a plan. This is done before the first launch, or before each launch if the files can be measured only once.
 pub(super) fn prepare(plan: &Plan, prepared: &mut bool) -> Result<()> {
     match plan.content {
         Some(Content::Written) if *prepared => Ok(()),

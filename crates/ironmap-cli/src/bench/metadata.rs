@@ -1,5 +1,5 @@
-//! Measures operations on names instead of data: files are created, looked up and removed, and many threads sync. ironmap and the kernel's
-//! ext4 take turns on the same device.
+//! Measures operations on names instead of reads and writes of data. The operations create, look up and remove files, and many threads sync
+//! at the same time. ironmap and the kernel's ext4 take turns on the same device.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,14 +25,15 @@ const BLOCK: usize = 4096;
 const SYNCS: Duration = Duration::from_millis(500);
 const WHO: Credentials = Credentials::new(0, 0, 0);
 
-/// The operations that both implementations run. The numbers of a directory and of a file give the path of the file.
+/// The operations that ironmap and the kernel both run. The path of a file follows from the number of its directory and the number of the
+/// file.
 trait Names: Sync {
     fn mkdir(&self, dir: usize) -> Result<()>;
     fn create(&self, dir: usize, file: usize) -> Result<()>;
     fn stat(&self, dir: usize, file: usize) -> Result<()>;
     fn unlink(&self, dir: usize, file: usize) -> Result<()>;
     fn sync(&self) -> Result<()>;
-    /// Returns a function. Each call of this function appends a block to the file of a thread, and makes the block durable.
+    /// Returns a function that appends a block to the file of `thread` and makes the block durable.
     fn appender(&self, thread: usize, how: Durably) -> Result<Box<dyn FnMut() -> Result<()> + '_>>;
 }
 
@@ -125,7 +126,7 @@ impl<'a> Ours<'a> {
         Ok(Self { volume, logs: logs?, fs })
     }
 
-    /// Resolves the path of a directory each time, as a program that opens files by their paths.
+    /// Resolves the path of a directory each time, like a program that opens files by their paths.
     fn dir(&self, dir: usize) -> Result<InodeNo> {
         Ok(self.fs.resolve(dir.to_string().as_bytes(), Follow::All)?.number())
     }
@@ -224,7 +225,7 @@ fn measure(names: &impl Names, files: usize) -> Result<Rates> {
                     })
                 })
                 .collect();
-            // `park_timeout` cannot be used here, because each thread of the scope unparks this thread when it ends.
+            // `park_timeout` would end too early here, because each thread of the scope unparks this thread when it ends.
             let (_held, never) = mpsc::channel::<()>();
             let _ = never.recv_timeout(SYNCS);
             ended.store(true, Ordering::Relaxed);

@@ -1,8 +1,8 @@
 //! `ironmap bench`: measures several targets, which take turns in one process.
 //!
 //! A launch is a process that runs chunks of about two milliseconds for each target in turn. The figure of a launch is the median over its
-//! chunks, and the figure of the bench is the median over several launches, because the placement of pages differs between processes. So a
-//! ratio differs by only a few percent between two runs, even on a machine with other work.
+//! chunks, and the figure of the bench is the median over several launches, because the placement of pages differs between processes.
+//! Therefore a ratio differs by only a few percent between two runs, even on a machine with other work.
 
 mod beneath;
 mod callgrind;
@@ -37,13 +37,13 @@ use ironmap_load::target::{Integrity, TargetSpec, Variant};
 /// The variants of the simple path to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Simple {
-    /// Off.
+    /// The simple path is off.
     #[value(name = "0")]
     Off,
-    /// On.
+    /// The simple path is on.
     #[value(name = "1")]
     On,
-    /// Both variants, each in its own row.
+    /// The bench measures both variants, each in a separate row.
     Both,
 }
 
@@ -196,8 +196,8 @@ pub(crate) struct BenchArgs {
     /// The file system of the fixture.
     #[arg(long, default_value = "ext4", requires = "fixture")]
     fs: FsKind,
-    /// A layer between the volume of the fixture and the fixture's device. Then only the volume is measured; --integrity all compares each
-    /// method against changes of memory with zero-copy.
+    /// A layer between the volume of the fixture and the fixture's device. Only the volume is then measured. With --integrity all, each
+    /// method that protects memory from changes is compared with zero-copy.
     #[arg(long, requires = "fixture", conflicts_with = "metadata")]
     beneath: Option<Beneath>,
     /// Count instructions per request with callgrind instead of time. Needs valgrind.
@@ -225,7 +225,7 @@ pub(crate) fn run(args: &BenchArgs, report: &Report) -> std::result::Result<(), 
     let outputs = Outputs::create(args)?;
     // After a signal, the current launch ends. Then the bench ends and removes the fixture.
     interrupt::remember();
-    // A signal also ends child processes. So if there was a signal, it is reported instead of the failure of a child.
+    // A signal also ends child processes. Therefore, after a signal, the signal is reported and the failure of the child is not.
     measure(args, outputs).map_err(|failure| interrupt::check().err().unwrap_or(failure))
 }
 
@@ -254,7 +254,7 @@ fn check_outputs(args: &BenchArgs, report: &Report) -> std::result::Result<(), F
 
 /// The files for the results. They are opened before the measurement, so that a file that cannot be written is reported at once.
 struct Outputs {
-    /// The output of `--json`. The inner `None` is standard output.
+    /// The output of `--json`. `Some(None)` means standard output.
     json: Option<Option<Output>>,
     plot: Option<Output>,
 }
@@ -272,7 +272,7 @@ impl Outputs {
     }
 }
 
-/// Whether a target is the file at a path, or is stored in this file.
+/// Whether a target is the file at `path`, or is stored in this file.
 fn is_in(target: &TargetSpec, path: &Path, report: &Report) -> bool {
     let location = match target {
         TargetSpec::Raw { path, .. }
@@ -339,7 +339,7 @@ impl BenchArgs {
         self.rw.iter().any(|rw| rw.writes())
     }
 
-    /// The preparation of the files before the measurement.
+    /// The way in which files are prepared before the measurement.
     fn content(&self) -> Option<Content> {
         if self.fallocate {
             Some(Content::Unwritten)
@@ -408,7 +408,7 @@ fn variants(targets: &[TargetSpec], simple: Simple, integrity: &[Protection]) ->
     targets.iter().flat_map(variants).collect()
 }
 
-/// A plan for each combination of the listed options.
+/// Makes a plan for each combination of the options that have several values.
 fn plans(args: &BenchArgs, targets: &[TargetSpec]) -> Vec<Plan> {
     let last = std::thread::available_parallelism().map_or(1, usize::from) - 1;
     let mut plans = Vec::new();

@@ -36,7 +36,7 @@ pub(super) fn svg(rows: &[Row]) -> Result<String> {
     Ok(picture)
 }
 
-/// The reason to refuse a file name for SVG, if its extension belongs to another format.
+/// Returns an error message if the extension of `path` belongs to a format other than SVG.
 pub(super) fn other_name(path: &Path) -> Option<String> {
     const OTHERS: [&str; 13] = [
         "png", "jpg", "jpeg", "gif", "webp", "avif", "bmp", "tif", "tiff", "pdf", "ps", "eps",
@@ -92,7 +92,8 @@ fn combination(row: &Row) -> String {
     format!("{work} of {size}, {engine}, {iodepth} in flight{jobs}")
 }
 
-/// A label, and its number among the equal labels of a group. Labels are equal if two requested engines fall back to the same engine.
+/// A label, and a number that distinguishes equal labels in a group. Two labels are equal if two requested engines fall back to the same
+/// engine.
 type Series<'a> = (&'a str, usize);
 
 /// The groups and the series of a picture.
@@ -100,9 +101,9 @@ struct Layout<'a> {
     /// The name of each group, and its rows, each with the number of its series.
     groups: Vec<(String, Vec<(usize, &'a Row)>)>,
     series: Vec<Series<'a>>,
-    /// The values are instructions, not speeds.
+    /// Whether the values are instructions instead of speeds.
     counted: bool,
-    /// The width of a group and its gap, in bars.
+    /// The distance between the starts of two groups, in widths of a bar.
     step: f64,
 }
 
@@ -134,7 +135,7 @@ impl<'a> Layout<'a> {
         if self.counted { row.instructions.unwrap_or_default() } else { row.ratio }
     }
 
-    /// The lowest and the highest ratio of the rounds, if they differ.
+    /// The lowest and the highest ratio of all rounds. `None` if they are equal.
     fn spread(&self, row: &Row) -> Option<(f64, f64)> {
         let spread = (row.ratio_min, row.ratio_max);
         (!self.counted && spread.0 < spread.1).then_some(spread)
@@ -190,12 +191,12 @@ fn draw(rows: &[Row], picture: &mut String) -> std::result::Result<(), Box<dyn s
         .x_label_area_size(LINE + MARGIN)
         .y_label_area_size(AXIS - MARGIN)
         .build_cartesian_2d(0.0..step * groups.len() as f64, 0.0..top)?;
-    // The labels of the horizontal axis are drawn below, because the library would place them at arbitrary positions.
+    // The labels of the horizontal axis are drawn by code below, because the library would place them at arbitrary positions.
     let axis = if *counted { "instructions" } else { "requests a second; the first target is 1" };
     let mut mesh = chart.configure_mesh();
     mesh.disable_x_mesh().x_labels(0).y_desc(axis).label_style(("sans-serif", 12)).draw()?;
     for (group, (_, rows)) in groups.iter().enumerate() {
-        // The bars are centred in the group. The group with the most bars has no free space.
+        // The bars are in the centre of the space for the group. A group with the maximum number of bars fills this space.
         let first = group as f64 * step + (step - rows.len() as f64) / 2.0;
         for (at, (series, row)) in rows.iter().enumerate() {
             let (left, value) = (first + at as f64, layout.value(row));
@@ -323,7 +324,7 @@ mod tests {
         }
     }
 
-    /// Each group has its name below its bars, and names do not overlap. Each bar has its figure above it. The legend is beside the bars.
+    /// Each group has its name below its bars, and names do not overlap. Each bar has its value above it. The legend is beside the bars.
     #[test]
     fn every_group_is_named_and_the_legend_hides_no_bar() {
         let labels = ["raw", "kernel", "vol simple=1", "vol simple=0"];

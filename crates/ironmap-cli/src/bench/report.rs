@@ -73,7 +73,7 @@ impl Row {
     }
 }
 
-/// The target's kind with its variant, and with its name if an earlier target of the plan has the same kind.
+/// Returns the target's kind and variant. The target's name is added if an earlier target of the plan has the same kind.
 fn label(plan: &Plan, target: &TargetSpec) -> String {
     let text = target.to_string();
     let kind = |text: &str| text.split(':').next().unwrap_or_default().to_owned();
@@ -100,7 +100,7 @@ fn integrity(target: &TargetSpec) -> Option<&'static str> {
     target.variant()?.stable_pages().map(|stable| stable.name())
 }
 
-/// Counters of writes for the table: writes by the simple path, and the costs of writes for the volume.
+/// The write counters in the table: the number of writes by the simple path, and the work that writes cause in the volume.
 const WRITE_COUNTS: [&str; 5] = ["overwrites", "handles", "conversions", "zeroed", "exclusive"];
 
 /// The columns of measured rows.
@@ -169,7 +169,7 @@ impl Row {
         ]
     }
 
-    /// The cells of [`FIGURES`], then the counters of these names.
+    /// Returns the cells for [`FIGURES`], followed by the counters with the names in `counts`.
     fn figure_cells(&self, counts: &[&str]) -> Vec<String> {
         let counter = |wanted: &str| {
             let found = self.counters.iter().find(|(name, _)| name == wanted);

@@ -90,6 +90,6 @@ fn pour(
     out: &mut impl Write,
     failed: impl Fn(&Error) -> Failure,
 ) -> Result<(), Failure> {
-    // The range has no end. So the file is read up to its end, even if it grows during the read.
+    // The range has no end, because the file may grow while it is read.
     ahead.read(queue, file, 0..u64::MAX, failed, |bytes| Ok(out.write_all(bytes)?)).map(drop)
 }

@@ -166,7 +166,7 @@ impl FindingRecord {
     }
 }
 
-/// The command that shows an inode without a name.
+/// Returns the command that shows an inode without a name.
 fn command(finding: &Finding, source: &Source) -> Option<String> {
     let number = finding.site.place.inode.filter(|_| finding.what.name() == "unconnected")?;
     let volume = source.location().to_string();

@@ -23,9 +23,9 @@ use crate::target;
 
 /// The length of a request in bytes.
 const CHUNK: u64 = 1 << 20;
-/// The number of threads, which have one request each in flight. With a latency of 20 ms, eight requests of 1 MiB reach 400 MiB/s.
+/// The number of threads. Each thread has one request in flight. With a latency of 20 ms, eight requests of 1 MiB reach 400 MiB/s.
 const WORKERS: usize = 8;
-/// The unit in which zeros are detected, in bytes. It is a multiple of the unit of every device.
+/// The length in bytes of the pieces in which zeros are detected. It is a multiple of the request unit of every device.
 const GRAIN: usize = 64 << 10;
 /// A block of zeros, with which each part of the data is compared.
 static ZEROS: [u8; 4096] = [0; 4096];
@@ -78,8 +78,8 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     for notice in source.notices.iter().chain(&target.notices) {
         report.warning(notice);
     }
-    // Ranges that already read as zeros in the target are not written. The flush makes these zeros durable, because otherwise a crash of
-    // the server could restore old data.
+    // Ranges of the target that already read as zeros are not written. The flush makes these zeros durable, because a crash of the server
+    // could otherwise restore old data.
     target.device.flush().map_err(|error| Failure::at(&args.target, &error))?;
     let progress = Progress::shown(report.context());
     let mut total = Total::default();
@@ -164,8 +164,8 @@ struct Copy<'a> {
     unit: u64,
     zeros: Buffer,
     next: Mutex<Next>,
-    /// The last range of zeros found in the target. The range stays valid, because only this copy writes to the target, and each range is
-    /// written only once.
+    /// The last range of zeros found in the target. The range remains valid, because only this copy writes to the target, and it writes
+    /// each range only once.
     blank: Mutex<Range<u64>>,
     /// The first failure.
     failed: Mutex<Option<Failure>>,
@@ -179,7 +179,7 @@ struct Next {
     data: Range<u64>,
 }
 
-/// A range of the source. The range begins at a multiple of the unit. A range of zeros also ends at a multiple of the unit.
+/// A range of the source. Its start is a multiple of the unit. If the range is zeros, its end is also a multiple of the unit.
 enum Part {
     Data(Range<u64>),
     Zeros(Range<u64>),
@@ -264,7 +264,7 @@ impl Copy<'_> {
         Ok(Some(part))
     }
 
-    /// Copies at most a chunk. Grains without data become zeros.
+    /// Copies a range of at most one chunk. Grains of the range that contain only zeros become zeros in the target.
     fn copy(&self, range: Range<u64>, buffer: &mut Buffer) -> Result<(), Failure> {
         let len = (range.end - range.start) as usize;
         let read = self.source.read_exact_at(&mut buffer[..len], DevOffset(range.start));

@@ -26,7 +26,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
     let word = args.word.as_bytes();
-    // The word is split after the last slash. The text before this place is printed unchanged.
+    // The word is split after the last slash. The part before this point is printed unchanged.
     let cut = word.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
     let (dir, begin) = word.split_at(cut);
     let target = target::parse(OsStr::from_bytes(dir)).map_err(Failure::usage)?;

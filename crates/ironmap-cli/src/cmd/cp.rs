@@ -82,7 +82,7 @@ impl Args {
         self.recursive || self.archive
     }
 
-    /// Whether a symbolic link that the user named is followed, or is copied as a link.
+    /// Whether `cp` follows a symbolic link that the user named. Otherwise `cp` copies the link itself.
     fn follow(&self) -> Follow {
         let itself = self.recurses() || self.links || self.no_dereference;
         if itself { Follow::NotLast } else { Follow::All }

@@ -83,10 +83,10 @@ pub(crate) fn run(args: &Args, report: &mut Report, subcommand: RunCommand) -> R
     say(&format!("\nfiles in {}: demo.img, bench.json, bench.svg", out.display()))
 }
 
-/// The part of the tree that was copied.
+/// The part of the tree that was copied into the image.
 #[derive(Default)]
 struct Taken {
-    /// Paths within the copy.
+    /// The paths of the copied files, relative to the copy.
     files: Vec<PathBuf>,
     bytes: u64,
     largest: Option<(u64, PathBuf)>,
@@ -134,7 +134,8 @@ impl Taken {
 }
 
 fn make_image(tree: &Path, image: &Path, bytes: u64, files: usize) -> Result<(), Failure> {
-    // The image needs more space than the content: each file may waste a part of its last block, and the metadata needs space.
+    // The image needs more space than the content of the files, because each file may waste a part of its last block, and metadata also
+    // needs space.
     let size = bytes + files as u64 * 4096 * 2 + (64 << 20);
     let made = fs::File::create(image).and_then(|file| file.set_len(size));
     made.map_err(host(image))?;
@@ -214,7 +215,8 @@ fn measure(out: &Path, report: &mut Report, subcommand: RunCommand) -> Result<()
     let fixture = if zram { "zram" } else { "shm" };
     let (json, svg) = (out.join("bench.json"), out.join("bench.svg"));
     let (json, svg) = (json.display().to_string(), svg.display().to_string());
-    // ext4 caches its metadata in the page cache of the device, which slows down the host: targets on this device. So XFS is preferred.
+    // XFS is preferred, because ext4 caches its metadata in the page cache of the device, which slows down the host: targets on this
+    // device.
     let xfs = zram
         && std::env::var_os("PATH").is_some_and(|path| {
             std::env::split_paths(&path).any(|dir| dir.join("mkfs.xfs").exists())

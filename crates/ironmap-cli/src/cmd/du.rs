@@ -63,10 +63,10 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
 struct Sums<'a> {
     args: &'a Args,
     out: Out,
-    /// Whether there are several trees, so that one tree may contain another.
+    /// Whether the user named several trees. In this case, one tree may contain another.
     several: bool,
-    /// For each directory on the current path: the sum of the space of all files below it that were visited so far. The sum is `None` if
-    /// the directory was already counted.
+    /// For each directory on the current path: the space of all files below it that were visited so far, or `None` if the directory was
+    /// already counted.
     above: Vec<Option<u64>>,
     /// Counted files that the walk may find again, with their volumes.
     seen: HashSet<(*const Source, InodeNo)>,

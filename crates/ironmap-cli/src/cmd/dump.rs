@@ -78,7 +78,7 @@ impl Serialize for Json<'_> {
         match self.0 {
             Value::Number(number) => serializer.serialize_u64(*number),
             Value::Flag(flag) => serializer.serialize_bool(*flag),
-            // This text is an element of a list. The texts of records are written by the code for records below.
+            // Only the elements of a list are written here. The code for records below writes the texts of records.
             Value::Text(text) => serializer.serialize_str(&String::from_utf8_lossy(text)),
             Value::Bytes(bytes) => serializer.serialize_str(&hex(bytes)),
             Value::List(values) => serializer.collect_seq(values.iter().map(Json)),

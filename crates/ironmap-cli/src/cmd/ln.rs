@@ -46,7 +46,7 @@ pub(crate) struct Args {
     targets: Vec<OsString>,
 }
 
-/// The subject of a new name: an existing file for a hard link, or the text of a symbolic link.
+/// The file to which a new name is given: an existing file for a hard link, or the target text for a symbolic link.
 enum Subject<'a> {
     File(&'a Found),
     Text(&'a OsStr),
@@ -121,7 +121,7 @@ fn make(subject: &Subject<'_>, name: &Name, last: &[u8]) -> ironmap::Result<()> 
     }
 }
 
-/// Makes the link under a temporary name and renames it, so that a file with the final name exists at every moment.
+/// Makes the link under a temporary name and renames it to the final name. Therefore a file with the final name exists at every moment.
 fn replace(
     subject: &Subject<'_>,
     name: &Name,
@@ -141,7 +141,7 @@ fn replace(
         // Both names already belong to the same file, so nothing needs to be done.
         return Ok(());
     }
-    // A symbolic link must not replace the file that it leads to: the link would lead to itself, and the file would be lost.
+    // A symbolic link must not replace the file to which it points. It would then point to itself, and the file would be lost.
     if let Subject::Text(text) = subject
         && let Ok(target) = name.beside(text.as_bytes())
         && let Ok(Some(target)) = target.look(Follow::All)

@@ -92,7 +92,7 @@ pub(crate) fn run(args: &Args, program: Command) -> Result<(), Failure> {
     common.pages(program, &args.dir).map_err(|error| Failure::host(args.dir.display(), error))
 }
 
-/// Sections that all pages share, from the help of the program.
+/// The sections that are the same in all pages. Their text comes from the help of the program.
 struct Common {
     exit_codes: String,
     volumes: String,
@@ -188,7 +188,7 @@ fn section(page: &mut Vec<u8>, heading: &str, text: &str) -> io::Result<()> {
         }
         match line {
             "" => writeln!(page, ".PP")?,
-            // With `\&`, roff does not read the line as a request.
+            // `\&` prevents roff from reading the line as a request.
             line => writeln!(page, "\\&{}", line.replace('\\', "\\e").replace('-', "\\-"))?,
         }
     }

@@ -37,7 +37,7 @@ pub(crate) struct Args {
     targets: Vec<Subject>,
 }
 
-/// A file's map, in bytes.
+/// The map of a file. Positions and lengths are in bytes.
 #[derive(Serialize)]
 struct MapRecord {
     /// The volume; `None` for a file of the host.
@@ -102,7 +102,7 @@ fn of_host(path: &Path) -> Result<MapRecord, Failure> {
     let (file, report) = HostSource::open()?.file(path, FileOptions::default())?;
     let (extents, report) = match extents(&file, report.size) {
         Ok(extents) => (Some(extents), report),
-        // If the file has lost its lease, the kernel serves its reads, and the map is not available.
+        // If the file has lost its lease, the map is not available, because the kernel serves the reads of the file.
         Err(error) if error.kind() == ErrorKind::Unsupported => {
             (None, file.host().unwrap_or(report))
         }
@@ -159,7 +159,7 @@ fn extent(iomap: &Iomap, size: u64) -> ExtentRecord {
 }
 
 /// Prints the map in blocks, like filefrag. The column `expected` contains the position at which an extent would be contiguous with the
-/// previous extent. If the distance between the two extents is the same on the device as in the file, there is no gap.
+/// previous extent. There is no gap if two extents have the same distance on the device as in the file.
 fn print(target: &Subject, map: &MapRecord) -> std::io::Result<()> {
     let (name, block) = (one_line(&target.to_string()), u64::from(map.block_size));
     let (size, blocks) = (map.size, map.size.div_ceil(block));

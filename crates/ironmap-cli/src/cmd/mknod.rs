@@ -46,7 +46,8 @@ enum Kind {
     P,
 }
 
-/// The limits of both the system call and the on-disk format: 12 bits for major numbers and 20 for minor numbers.
+/// The limits for device numbers, which the system call and the on-disk format share: 12 bits for major numbers and 20 bits for minor
+/// numbers.
 const MAJORS: u32 = 1 << 12;
 const MINORS: u32 = 1 << 20;
 

@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     })
 }
 
-/// Whether a symbolic link leads to a file through this name, and not through another name of the file.
+/// Whether a symbolic link points to a file by this name, and not by another name of the same file.
 fn leads_to_name(link: &Name, to: &Name) -> bool {
     let path = path_without_links(&link.source, link.path()).ok();
     let name = path.and_then(|path| link.beside(&path).ok());
@@ -93,7 +93,7 @@ fn rename(
         if args.no_clobber {
             return Ok(());
         }
-        // If a symbolic link replaced the file that it leads to, the link would lead to itself, and the file would be lost.
+        // A symbolic link must not replace the file to which it points. It would then point to itself, and the file would be lost.
         let replaced_by_its_link = !args.exchange
             && from.link_leads_to() == Some(there.number())
             && (there.stat().links == 1 || leads_to_name(&from.name, &to));

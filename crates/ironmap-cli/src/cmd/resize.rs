@@ -72,7 +72,7 @@ pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
     print(args, &resized)
 }
 
-/// For a volume in a part of a disk or image: the limit of its size, and a way to raise the limit.
+/// Returns the limit of the volume's size and a way to raise this limit, if the volume is in a part of a disk or image.
 fn end_of(volume: &Location) -> Option<(&'static str, &'static str)> {
     match volume.data().part {
         Part::Partition(_) => {

@@ -41,7 +41,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     })
 }
 
-/// With `-f`, ignores the failure if the file does not exist or cannot exist.
+/// With `-f`, returns success if the file does not exist or cannot exist.
 fn forgive(args: &Args, removed: Result<(), Failure>) -> Result<(), Failure> {
     match removed {
         Err(failure) if args.force && failure.is_missing() => Ok(()),

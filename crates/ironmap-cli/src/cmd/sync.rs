@@ -31,7 +31,7 @@ fn volume() -> impl TypedValueParser<Value = Location> {
     OsStringValueParser::new().try_map(|text: OsString| target::parse_volume_of(&text))
 }
 
-/// Syncs the directory at which `ironmap mount` serves a volume. `None` if the location is not such a directory.
+/// Syncs the volume that `ironmap mount` serves at this directory. Returns `None` if `ironmap mount` serves no volume there.
 #[cfg(feature = "fuse")]
 fn sync_mounted(location: &Location) -> Option<Result<(), Failure>> {
     let path = location.data().path()?;

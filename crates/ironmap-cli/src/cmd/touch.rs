@@ -69,7 +69,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         let set = SetAttributes::new()
             .accessed((both || args.access).then_some(accessed))
             .modified((both || args.modification).then_some(modified))
-            // As in the kernel, the times of an append-only file can only be set to the current time, and only both together.
+            // The times of an append-only file can only be set to the current time, and only both at once. The kernel has the same rule.
             .times_of_use(both && !chosen);
         let set =
             name.fs().writable().and_then(|writer| writer.set_attributes(inode.number(), &set));
@@ -93,7 +93,7 @@ fn parse_time(text: &str) -> Result<Timestamp, String> {
         let local: DateTime = text.parse().map_err(|_| wrong())?;
         local.to_zoned(TimeZone::system()).map_err(|_| wrong())?.timestamp()
     };
-    // The nanoseconds of a timestamp are never negative: they count upwards from the full second before.
+    // The nanoseconds of a timestamp are never negative. Before 1970, they are added to an earlier full second.
     let nanoseconds = at.as_nanosecond();
     Ok(Timestamp {
         seconds: nanoseconds.div_euclid(1_000_000_000) as i64,
@@ -113,7 +113,7 @@ fn parse_seconds(text: &str) -> Option<Timestamp> {
     if !whole.starts_with('-') {
         return Some(Timestamp { seconds, nanoseconds });
     }
-    // The nanoseconds of a timestamp are never negative: they count upwards from the full second before.
+    // The nanoseconds of a timestamp are never negative. Before 1970, they are added to an earlier full second.
     let nanoseconds = nanoseconds + u32::from(lost.bytes().any(|byte| byte != b'0'));
     let (borrow, nanoseconds) = match nanoseconds {
         0 => (0, 0),

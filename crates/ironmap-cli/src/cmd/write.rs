@@ -70,7 +70,7 @@ fn check_kind(name: &Name, inode: &Inode) -> Result<(), Failure> {
     Err(name.failed(&error))
 }
 
-/// Standard input: a chunk that was read, and whether it was the last chunk.
+/// A chunk that was read from standard input, and whether it is the last chunk.
 struct Input {
     chunk: Vec<u8>,
     ended: bool,
@@ -106,12 +106,12 @@ fn write_all(fs: &dyn FileSystem, number: InodeNo, pos: u64, chunk: &[u8]) -> ir
     Ok(())
 }
 
-/// Reads up to a chunk, and returns whether the input has ended.
+/// Reads standard input until the chunk is full or the input ends. Returns whether the input has ended.
 fn fill(chunk: &mut Vec<u8>) -> Result<bool, Failure> {
     // The descriptor is read directly, because the standard library treats an unreadable standard input as empty.
     let input = rustix::stdio::stdin();
     while chunk.len() < CHUNK {
-        // The wait ends when there is data, or when a signal arrives.
+        // The wait ends when the input has data or a signal arrives.
         interrupt::stop().wait(input, || true).or_else(|_| interrupt::check())?;
         let room = (CHUNK - chunk.len()) as u64;
         // One read returns the available bytes. A second read could block, and delay the reaction to a signal.

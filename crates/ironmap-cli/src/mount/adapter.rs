@@ -1,5 +1,5 @@
-//! Converts between fuser's types for the FUSE protocol and the other modules: each request is passed to the module that serves it, and the
-//! result becomes the reply.
+//! Converts between fuser's types for the FUSE protocol and the types of the other modules. Each request is passed to the module that
+//! serves it, and the result becomes the reply.
 
 use std::ffi::OsStr;
 use std::io;
@@ -460,7 +460,7 @@ impl Filesystem for Server {
             return reply_value(&self.mount, self.mount.getxattr(inode, name), room, reply);
         }
         let answer = move |synced: Result<(), Errno>| match synced {
-            // The attribute has an empty value: the read itself is the request.
+            // The attribute has an empty value. To read the attribute is the request itself.
             Ok(()) => send_value(&[], room, reply),
             Err(errno) => reply.error(errno),
         };
@@ -536,8 +536,9 @@ impl Filesystem for Server {
         if !self.mount.is_open_for_writing(inode) {
             return work(&self.mount);
         }
-        // Data that the kernel has cached and not yet sent must not be reported as a hole. So this work waits until the kernel has sent its
-        // dirty pages. The work runs in its own thread, because a thread of the pool must not wait for writes that the pool serves.
+        // Data that the kernel has cached and not yet sent must not be reported as a hole. Therefore this work waits until the kernel has
+        // sent its dirty pages. The work runs in its own thread, because a thread of the pool must not wait for writes that the pool
+        // serves.
         let mount = Arc::clone(&self.mount);
         let _ = thread::Builder::new().spawn(move || {
             mount.wait_for_pages(inode, offset);

@@ -23,7 +23,7 @@ pub(super) struct Changes {
 }
 
 impl Changes {
-    /// Whether the request changes more than the size.
+    /// Whether the request changes other attributes than the size.
     fn asks_for_more(&self) -> bool {
         let Self { mode, uid, gid, size: _, accessed, modified, changed } = self;
         mode.or(*uid).or(*gid).is_some() || accessed.or(*modified).is_some() || changed.is_some()

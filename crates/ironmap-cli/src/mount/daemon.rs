@@ -1,4 +1,4 @@
-//! The background mode: the program starts itself again, and waits until the new process reports that the volume is mounted.
+//! Runs the mount in the background: the program starts itself again, and waits until the new process reports that the volume is mounted.
 
 use std::env;
 use std::fmt::Display;
@@ -56,7 +56,7 @@ pub(super) fn log(what: impl Display) {
     });
 }
 
-/// The background process after the mount.
+/// The state of the background process after the mount.
 pub(super) struct Ready;
 
 impl Ready {

@@ -1,4 +1,4 @@
-//! Open directories: each reply continues after the last entry of the previous one.
+//! Lists open directories. Each reply continues after the last entry of the previous reply.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -37,7 +37,7 @@ impl Mount {
         })
     }
 
-    /// Like [`Self::read_directory`], with the reply of a `lookup` for each entry.
+    /// Works like [`Self::read_directory`]. For each entry, the reply also contains the reply of a `lookup`.
     pub(super) fn read_directory_plus(
         &self,
         handle: FileHandle,
@@ -46,8 +46,8 @@ impl Mount {
     ) -> Result<()> {
         let dir = self.directories.get(handle)?.held.number();
         self.entries(handle, position, |entry, behind| {
-            // `entry` counts the lookup before the kernel gets the reply, because the kernel may forget the inode immediately after the
-            // reply.
+            // `entry` counts the lookup before the kernel gets the reply. A later count could be too late, because the kernel may forget
+            // the inode immediately after the reply.
             let found = self.entry(dir, entry.inode).unwrap_or_else(|fail| {
                 self.report(&fail);
                 self.nodes.remember(entry.inode, Manner::default());
@@ -56,7 +56,7 @@ impl Mount {
             let Entry { attr, generation, valid } = found;
             let name = OsStr::from_bytes(&entry.name);
             let full = reply.add(attr.ino, behind, name, &valid, &attr, generation);
-            // The kernel counts no lookup for these two names.
+            // The kernel does not count a lookup for `.` and `..`, so the lookup is forgotten here.
             if full || matches!(&entry.name[..], b"." | b"..") {
                 self.nodes.forget(entry.inode, 1);
             }
@@ -64,8 +64,8 @@ impl Mount {
         })
     }
 
-    /// Passes entries to `add`, each with the position after it, until `add` returns that the reply is full. If an error follows some
-    /// entries, the reply contains these entries. The next call starts at the position of the error and reports it.
+    /// Passes entries to `add`, each with the position after it, until `add` returns true because the reply is full. If an error follows
+    /// some entries, the reply contains these entries. The next call starts at the position of the error and reports it.
     fn entries(
         &self,
         handle: FileHandle,
@@ -118,8 +118,8 @@ impl Mount {
     }
 }
 
-/// The attributes of an entry whose inode cannot be read, or must not be used: the number, the type, and an impossible size. With these
-/// attributes, the kernel lists the entry, but does not cache a lookup. A later lookup of the name returns the error.
+/// Returns attributes for an entry whose inode cannot be read or must not be used: the inode number, the file type, and an impossible size.
+/// With these attributes, the kernel lists the entry, but does not cache a lookup. A later lookup of the name returns the error.
 fn unknown(entry: &DirEntry) -> FileAttr {
     FileAttr {
         ino: INodeNo(entry.inode.0),

@@ -1,7 +1,7 @@
 //! Ends a mount without an unmount by the user: after a signal, or because the volume cannot be served.
 //!
-//! The connection to the kernel always ends first. Then there are no more requests, and the loop that reads requests ends as after an
-//! unmount. The volume is closed only after this loop, so no request uses it.
+//! The connection to the kernel always ends first. Then no more requests arrive, and the loop that reads requests ends as it does after an
+//! unmount. The volume is closed only after this loop, so no request uses a closed volume.
 
 use std::fs;
 use std::io;
@@ -21,8 +21,8 @@ use rustix::mount::UnmountFlags;
 use super::unmount::unmount;
 use crate::failure::print;
 
-/// The maximum wait for the dirty pages of the kernel. The wait is limited, because a program can dirty pages faster than the device stores
-/// them.
+/// The maximum time to wait for the dirty pages of the kernel. Without this limit, the wait might never end, because a program can dirty
+/// pages faster than the device stores them.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) struct End {
@@ -35,7 +35,7 @@ pub(super) struct End {
 }
 
 impl End {
-    /// Prepares the end of a new mount at `dir`.
+    /// Prepares the end of a new mount at `dir`. The end needs the device number and the connection.
     pub(super) fn of(dir: &Path, connection: Arc<OnceLock<OwnedFd>>) -> rustix::io::Result<Self> {
         Ok(Self {
             dir: dir.to_owned(),
@@ -63,11 +63,12 @@ impl End {
         self.cut();
     }
 
-    /// Ends the connection if it is still alive.
+    /// Ends the connection if it still exists.
     pub(super) fn cut(&self) {
         self.is_cut.store(true, Ordering::Release);
         if self.is_connected() && self.is_there() {
-            // This call aborts the connection of a mount by the superuser. A mount by another user is only detached from its directory.
+            // The call aborts the connection if the superuser has mounted. If another user has mounted, the call only detaches the mount
+            // from its directory.
             let _ = unmount(&self.dir, UnmountFlags::FORCE | UnmountFlags::DETACH);
         }
         if self.is_connected() {
@@ -75,8 +76,8 @@ impl End {
             let _ = fs::write(abort, "1");
         }
         if self.is_connected() {
-            // Requests may still arrive, so the volume must not be closed. It remains as after a crash, and the next mount recovers its
-            // journal.
+            // Requests may still arrive, so the volume must not be closed. The volume remains as it would be after a crash, and the next
+            // mount recovers its journal.
             print(format_args!(
                 "{}: the mount is in use and the FUSE connection cannot be aborted, so the volume is not closed",
                 self.dir.display()
@@ -85,7 +86,7 @@ impl End {
         }
     }
 
-    /// The result of the server. An aborted connection is a success if this program has ended the connection.
+    /// Returns the result of the server. If this program has ended the connection, an aborted connection is a success.
     pub(super) fn served(&self, served: io::Result<()>) -> io::Result<()> {
         let is_abort = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionAborted;
         match served {
@@ -102,8 +103,8 @@ impl End {
         !fds[0].revents().contains(PollFlags::ERR)
     }
 
-    /// Whether the directory still leads to this file system: another program may have unmounted it, or mounted another file system over
-    /// it.
+    /// Whether this file system is still mounted at the directory. Another program may have unmounted it, or mounted another file system
+    /// over it.
     fn is_there(&self) -> bool {
         device(&self.dir) == Ok(self.device)
     }

@@ -36,8 +36,8 @@ const WITHOUT_VALUE: &[&str] = &[
     "orlov",
     "bh",
     "nobh",
-    // Linux ignores these options too. It always counts the changes of a file, but programs cannot read the count, and it has no mandatory
-    // locks.
+    // Linux also ignores these options. `i_version` would count the changes of a file, which Linux always does. `mand` would enable
+    // mandatory locks, which Linux does not have.
     "i_version",
     "iversion",
     "noi_version",
@@ -80,11 +80,11 @@ pub(super) fn number(text: &str) -> Option<u32> {
         None if text.starts_with('0') => (text, 8),
         None => (text, 10),
     };
-    // The standard library would accept a plus sign here, so a second sign is refused.
+    // The standard library would accept a plus sign here, so a sign at the start of the digits is refused.
     u32::from_str_radix(digits, radix).ok().filter(|_| !digits.starts_with('+'))
 }
 
-/// Accepted options with the only value that is accepted for each.
+/// Accepted options with a value. Each option is accepted only with the value in this table.
 const WITH_VALUE: &[(&str, &str)] = &[
     ("data", "ordered"),
     ("data_err", "ignore"),

@@ -49,7 +49,7 @@ impl Log {
         self.in_background.store(true, Ordering::Relaxed);
     }
 
-    /// Writes a message to the system's log, if this process runs in the background.
+    /// Writes a message to the system's log. In the foreground, does nothing.
     pub(super) fn to_system(&self, what: impl Display) {
         if self.in_background.load(Ordering::Relaxed) {
             daemon::log(what);

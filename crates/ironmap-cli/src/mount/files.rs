@@ -45,7 +45,8 @@ const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
 /// With `relatime`, a read updates an access time that is older than this number of seconds.
 const DAY: i64 = 24 * 60 * 60;
-/// The maximum number of bytes that one `copy_file_range` copies, so that a signal can interrupt the program between two requests.
+/// The maximum number of bytes that one `copy_file_range` request copies. Because of this limit, a signal can interrupt the program between
+/// two requests.
 const COPIED: u64 = 64 << 20;
 
 /// The reply to an `open`.
@@ -56,8 +57,8 @@ pub(super) struct Opened {
 }
 
 impl Mount {
-    /// The options for a file. With `write_back`, the kernel sends cached pages in any order. The file is opened for writing even for a
-    /// reader, because the kernel checks whether a program may write to its descriptor.
+    /// Returns the options with which a file is opened. With `write_back`, the kernel sends cached pages in any order. The file is always
+    /// opened for writing, even if the program only reads, because the kernel checks whether a program may write to its descriptor.
     fn file_options(&self, strict: bool, write_back: bool) -> FileOptions {
         let options = FileOptions::new().write(self.volume.fs().is_writable()).direct(strict);
         options.keep_set_id(KeepSetId::Yes).write_back(write_back)
@@ -68,7 +69,8 @@ impl Mount {
         let inode = held.inode()?;
         check_named(&*inode)?;
         admit(&inode, flags)?;
-        // With a writeback cache, the kernel sends complete pages, so an append and an overwrite could not be distinguished here.
+        // With a writeback cache, the kernel sends complete pages. An append and an overwrite would then look the same, so such a file
+        // bypasses the cache.
         let around_cache = self.options.writeback && inode.flags().contains(InodeFlags::APPEND);
         let write_back = self.options.writeback && !around_cache;
         let file = self.volume.open_inode(inode, self.file_options(false, write_back))?;
@@ -96,12 +98,12 @@ impl Mount {
         self.files.any(|open| open.writes && open.held.number() == inode)
     }
 
-    /// Whether reads of an inode that is opened with these flags do not update its access time.
+    /// Whether reads through a descriptor with these flags do not update the inode's access time.
     pub(super) fn is_read_without_time(&self, inode: InodeNo, flags: i32) -> bool {
         flags & open_flags::NO_ATIME != 0 || self.nodes.get(inode).manner().no_atime
     }
 
-    /// The `File` for a request with these flags: `strict` for `O_DIRECT`.
+    /// Returns the `File` for a request with these flags. A request with `O_DIRECT` gets `strict`.
     fn way<'a>(&self, open: &'a OpenFile, flags: i32) -> Result<&'a File> {
         if flags & open_flags::DIRECT == 0 {
             return Ok(&open.file);
@@ -135,8 +137,8 @@ impl Mount {
         Ok(done?)
     }
 
-    /// Writes. If the space runs out or the device fails after some bytes, the count is short, but only if the kernel passes a short count
-    /// to the program.
+    /// Writes data. If the space runs out or the device fails after some bytes were written, the reply is a short count. This requires that
+    /// the kernel passes a short count to the program.
     ///
     /// For a write of cached pages, the kernel checks only the errno. For an asynchronous direct write, the kernel changes a short reply to
     /// EIO, and the request does not show whether the write is asynchronous. In both cases, the reply is therefore the full count or an
@@ -150,7 +152,7 @@ impl Mount {
         write_flags: WriteFlags,
     ) -> Result<usize> {
         let cached = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        // A write of cached pages is not a request of the program: it need not be aligned, and need not be durable at once.
+        // The kernel makes a write of cached pages by itself. Such a write need not be aligned, and need not be durable at once.
         let flags = if cached { 0 } else { flags };
         let direct = flags & open_flags::DIRECT != 0;
         let open = self.files.get(handle)?;
@@ -245,8 +247,8 @@ impl Mount {
         }
     }
 
-    /// The first data, or the first hole, at or after a position. The library knows the exact bytes that contain data. As in the kernel's
-    /// ext4, the result is rounded: a block that contains any data is completely reported as data.
+    /// Returns the position of the first data, or of the first hole, at or after `pos`. As in the kernel's ext4, a block that contains any
+    /// data is completely reported as data, although the library knows the exact bytes.
     pub(super) fn seek(&self, handle: FileHandle, pos: i64, whence: i32) -> Result<i64> {
         let open = self.files.get(handle)?;
         let (file, size) = (&open.file, open.file.size());
@@ -357,7 +359,7 @@ impl Mount {
 }
 
 /// Refuses an open for writing of an immutable file, or of an append-only file without `O_APPEND`. FUSE does not pass these inode flags to
-/// the kernel, so the kernel cannot refuse it.
+/// the kernel, so the kernel cannot refuse the open.
 fn admit(inode: &Inode, flags: i32) -> Result<()> {
     let writes = flags & open_flags::ACCESS_MODE != 0;
     let appends = flags & open_flags::APPEND != 0 && flags & open_flags::TRUNCATE == 0;

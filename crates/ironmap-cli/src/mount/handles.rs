@@ -1,4 +1,4 @@
-//! Open files and directories, by the handle numbers that the kernel uses.
+//! The open files and directories. The kernel uses handle numbers to refer to them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,11 +13,11 @@ use super::fail::{Fail, Result};
 pub(super) struct OpenFile {
     pub(super) held: Held,
     pub(super) writes: bool,
-    /// Reads do not update the access time.
+    /// Whether reads do not update the access time.
     pub(super) no_atime: bool,
-    /// Writes are durable when they return, with the metadata that is needed to read the data.
+    /// Whether each write is durable when it returns, with the metadata that is needed to read the data.
     pub(super) sync: bool,
-    /// The `O_SYNC` and `O_DSYNC` flags of `open`. Of the later requests, only a write contains these flags too.
+    /// The `O_SYNC` and `O_DSYNC` flags of `open`. They are stored because, of the later requests, only writes contain them.
     pub(super) sync_flags: i32,
     /// The file for cached I/O, whose requests may have any position and length.
     pub(super) file: File,
@@ -25,10 +25,10 @@ pub(super) struct OpenFile {
     pub(super) strict: OnceLock<File>,
 }
 
-/// An open directory. The position of an entry in replies is the position of the [cursor](ironmap::fs::DirCursor) after this entry.
+/// An open directory. In replies, the position of an entry is the [cursor](ironmap::fs::DirCursor) after this entry.
 pub(super) struct OpenDirectory {
     pub(super) held: Held,
-    /// Reads do not update the access time.
+    /// Whether reads do not update the access time.
     pub(super) no_atime: bool,
     pub(super) reading: Mutex<Option<Reading>>,
 }
@@ -39,13 +39,13 @@ impl OpenDirectory {
     }
 }
 
-/// A listing in progress. Its read-ahead is dropped when a name is removed, because the kernel would cache a removed entry forever if it
-/// were reported after the removal.
+/// A listing in progress. When a name is removed, the entries that were read ahead are dropped. If the listing reported a removed entry,
+/// the kernel would cache this entry forever.
 pub(super) struct Reading {
     pub(super) listing: Listing,
     /// The [change number of the names](super::nodes::Node::names) at the start of the listing.
     pub(super) names: u64,
-    /// The entry that did not fit into the last reply, and the position before it.
+    /// The entry that did not fit into the last reply, and the position before this entry.
     pub(super) left: Option<(u64, DirEntry)>,
 }
 

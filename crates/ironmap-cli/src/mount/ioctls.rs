@@ -41,7 +41,7 @@ impl Mount {
                 let flags = self.fs().inspect(inode, |inode| Ok(inode.flags()))?;
                 Ok((flags & InodeFlags::SHOWN).bits().to_ne_bytes().to_vec())
             }
-            // The kernel sends this request before it sets flags.
+            // The kernel sends this request before a request that sets flags.
             GET_ATTRIBUTES => {
                 let of = |inode: &dyn InodeOps| (inode.flags(), inode.stat().project.unwrap_or(0));
                 let (flags, project) = self.fs().inspect(inode, |inode| Ok(of(inode)))?;
@@ -81,7 +81,7 @@ impl Mount {
         let manner = self.fs().inspect(inode, |inode| Ok(self.options.manner(inode)))?;
         self.nodes.get(inode).set_manner(manner);
         self.changed(&[inode])?;
-        // The kernel does not know the effect of an ioctl. This ioctl changes the ctime, so the cached attributes are dropped.
+        // The cached attributes are dropped, because the ioctl changes the ctime and the kernel does not know this.
         self.forget_attributes(inode);
         Ok(Vec::new())
     }
@@ -102,8 +102,8 @@ impl Mount {
             .volume
             .ext4()
             .map_or(end, |ext4| u64::from(ext4.superblock().blocks_per_group) * block);
-        // As in the kernel's ext4, EINVAL is the error for a range outside of the volume, for a range that is shorter than a block, and for
-        // a minimum length that is larger than a group.
+        // EINVAL is the error for a range outside the volume, for a range that is shorter than a block, and for a minimum length that is
+        // longer than a group. The kernel's ext4 returns the same error.
         if from >= end || len < block || least > group {
             return Err(Fail::new(Errno::EINVAL));
         }

@@ -1,7 +1,8 @@
 //! The I/O resources of a thread: a queue, and memory with the alignment that the device needs.
 //!
-//! Data from the kernel follows a header of 80 bytes, so it is not aligned, and the memory of the calling program is not accessible. The
-//! data of each request is therefore copied to or from a buffer of the thread, which has the alignment for `O_DIRECT`.
+//! In a request, the data from the kernel follow a header of 80 bytes, so they are not aligned. The server cannot access the memory of the
+//! calling program. Therefore the data of each request are copied to or from a buffer of the thread, which has the alignment for
+//! `O_DIRECT`.
 
 use std::cell::RefCell;
 
@@ -17,7 +18,7 @@ pub(super) struct Lane {
 }
 
 thread_local! {
-    /// One lane for each thread is enough, because the process serves only one volume.
+    /// Each thread has one lane. One is enough, because the process serves only one volume.
     static LANE: RefCell<Option<Lane>> = const { RefCell::new(None) };
 }
 

@@ -52,7 +52,7 @@ pub(super) struct Mount {
     nodes: Nodes,
     files: Handles<OpenFile>,
     directories: Handles<OpenDirectory>,
-    /// The value of the attribute by which `ironmap umount` finds the report on the end of the mount.
+    /// The value of the attribute with which `ironmap umount` finds the pipe that reports the end of the mount.
     ending: String,
     /// The channel for notifications to the kernel, set before the first request.
     notifier: Arc<OnceLock<fuser::Notifier>>,
@@ -71,7 +71,7 @@ pub(super) struct Asker {
 impl Mount {
     fn new(volume: Volume, options: Options, ending: String) -> ironmap::Result<Self> {
         let nodes = Nodes::default();
-        // The kernel uses the root without a lookup, so the lookup is counted here.
+        // The kernel uses the root without a lookup, so this code counts a lookup of the root.
         let root = volume.fs().root();
         nodes.remember(root, volume.fs().inspect(root, |root| Ok(options.manner(root)))?);
         let (files, directories) = (Handles::default(), Handles::default());
@@ -101,8 +101,8 @@ impl Mount {
         self.volume.fs()
     }
 
-    /// The inode of a node number of the FUSE protocol. The node number of the root is 1. The inode with the number 1 has no name, so there
-    /// is no conflict.
+    /// Returns the inode number for a node number of the FUSE protocol. The root has node number 1. No other inode has this node number,
+    /// because the inode with the number 1 has no name.
     fn inode_of(&self, node: fuser::INodeNo) -> InodeNo {
         if node.0 == PROTOCOL_ROOT { self.fs().root() } else { InodeNo(node.0) }
     }
@@ -118,8 +118,8 @@ impl Mount {
 
     /// Drops the cached pages of a range after a failed operation that may have changed a part of the range.
     ///
-    /// The notification waits for pages that are being read, so a thread that serves requests must not send it. Such failures are rare, so
-    /// each notification gets its own thread.
+    /// The notification waits until the kernel has read pages that it is reading, so a thread that serves requests must not send it. Each
+    /// notification gets a separate thread, because such failures are rare.
     fn forget_pages(&self, inode: InodeNo, pos: u64, len: u64) {
         let notifier = Arc::clone(&self.notifier);
         let (pos, len) = (pos.min(i64::MAX as u64), len.min(i64::MAX as u64));

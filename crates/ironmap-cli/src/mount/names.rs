@@ -1,4 +1,4 @@
-//! Names: lookups, and the creation, the move and the removal of names.
+//! Serves requests about names: lookups, and the creation, renaming and removal of names.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ use super::nodes::PROTOCOL_ROOT;
 /// The maximum length of a name in bytes. The protocol allows longer names.
 const LONGEST: usize = 255;
 
-/// How long the kernel may cache a reply. There is no limit, because no other program changes the volume.
+/// The time for which the kernel may cache a reply. The time is practically unlimited, because no other program changes the volume.
 pub(super) const FOREVER: Duration = Duration::from_secs(1 << 30);
 
 /// The reply to a lookup: the inode that a name leads to.
 pub(super) struct Entry {
     pub(super) attr: FileAttr,
     pub(super) generation: Generation,
-    /// How long the kernel may cache the entry.
+    /// The time for which the kernel may cache the entry.
     pub(super) valid: Duration,
 }
 
@@ -30,8 +30,8 @@ fn check(name: &[u8]) -> Result<()> {
     if name.len() > LONGEST { Err(Fail::new(Errno::ENAMETOOLONG)) } else { Ok(()) }
 }
 
-/// Refuses internal inodes. An entry of a damaged directory may contain the inode number of the journal, and the kernel could then write to
-/// the journal.
+/// Refuses internal inodes. Otherwise the kernel could write to the journal if an entry of a damaged directory contains the journal's inode
+/// number.
 pub(super) fn check_named(inode: &dyn InodeOps) -> Result<()> {
     if inode.is_internal() { Err(Fail::new(Errno::EUCLEAN)) } else { Ok(()) }
 }
@@ -40,19 +40,20 @@ impl Mount {
     pub(super) fn lookup(&self, dir: InodeNo, name: &[u8]) -> Result<Entry> {
         check(name)?;
         match name {
-            // The kernel looks up `.` and `..` only to open a file handle (as for NFS). Then `dir` can be any inode, even a freed inode.
+            // The kernel looks up `.` and `..` only to open a file handle (as for NFS). In this case, `dir` can be any inode, even a freed
+            // inode.
             b"." => self.entry_by_number(dir),
             b".." => self.entry_by_number(self.fs().lookup(dir, name)?.number()),
             _ => self.entry(dir, self.fs().lookup(dir, name)?.number()),
         }
     }
 
-    /// The entry of an inode without a name. The kernel checks the generation of the file handle.
+    /// Returns the entry of an inode that is looked up by its number. The kernel checks the generation of the file handle.
     fn entry_by_number(&self, inode: InodeNo) -> Result<Entry> {
         let mut entry = self.entry(inode, inode)?;
         if inode == self.fs().root() {
-            // The node number of the root is 1; the kernel would treat any other node number as another inode. Programs must not see this
-            // number as the inode number of the root, so the entry must not be cached.
+            // The kernel knows the root by the node number 1, and would treat any other node number as another inode. The entry must not be
+            // cached, because programs must not see 1 as the inode number of the root.
             entry.attr.ino = fuser::INodeNo(PROTOCOL_ROOT);
             entry.valid = Duration::ZERO;
         }
@@ -72,8 +73,8 @@ impl Mount {
         Ok(entry)
     }
 
-    /// How long the kernel may cache the names of a directory. In a casefolded directory, the removal of a name also removes its other
-    /// spellings, but the kernel caches each spelling as a separate name.
+    /// Returns the time for which the kernel may cache the names of a directory. In a casefolded directory, the removal of a name also
+    /// removes its other spellings. The kernel caches each spelling as a separate name, so it must not cache these names.
     fn valid_in(&self, dir: InodeNo) -> Duration {
         if self.nodes.get(dir).manner().casefold { Duration::ZERO } else { FOREVER }
     }
@@ -170,9 +171,9 @@ impl Mount {
         self.removing(to, new_name, &[from, moved], rename)
     }
 
-    /// Runs an operation that may remove a name and change the inodes in `also`. If the name was the last name of its inode, the inode is
-    /// kept until the kernel forgets it. The kernel serialises changes of a directory, so the name still leads to the same inode when the
-    /// operation runs.
+    /// Runs an operation that may remove a name and change the inodes in `also`. If the operation removes the last name of an inode, the
+    /// inode is kept until the kernel forgets it. The name still belongs to the same inode when the operation runs, because the kernel
+    /// serialises changes of a directory.
     fn removing(
         &self,
         dir: InodeNo,

@@ -1,8 +1,8 @@
-//! The inodes that the kernel uses: the number of lookups of each inode, and the inodes that must be kept although they have no name.
+//! The inodes that the kernel uses: the number of lookups of each inode, and a hold on each inode that has lost its last name.
 //!
-//! The kernel may use the number of an inode until it has forgotten every lookup of this inode. The inode can lose its last name earlier: a
-//! working directory can be removed, and so can a file that is open with `O_PATH`. An inode without a name is therefore held until the
-//! kernel forgets it. An inode with a name needs no hold.
+//! The kernel may use the number of an inode until it has forgotten every lookup of this inode. The inode can lose its last name before
+//! that, for example if a working directory is removed, or a file that is open with `O_PATH`. An inode without a name is therefore held
+//! until the kernel forgets it. An inode with a name needs no hold.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -23,21 +23,21 @@ struct Entry {
     node: Arc<Node>,
 }
 
-/// The treatment of an inode, set by `chattr`.
+/// The properties of an inode that `chattr` or the mount options set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Manner {
-    /// Each change of the inode is durable when the call returns.
+    /// Whether each change of the inode is durable when the call returns.
     pub(super) sync: bool,
-    /// Reads do not update the access time.
+    /// Whether reads do not update the access time.
     pub(super) no_atime: bool,
-    /// Names in the directory are compared without case.
+    /// Whether names in the directory are compared without regard to case.
     pub(super) casefold: bool,
 }
 
 /// The state of an inode that the kernel uses.
 pub(super) struct Node {
     manner: Mutex<Manner>,
-    /// Until this time, in seconds since 1970, reads do not update the access time. A change of the inode resets this time.
+    /// The time, in seconds since 1970, until which reads do not check the access time. A change of the inode resets this value.
     quiet_until: AtomicI64,
     /// The number of times that a name in this directory was removed or replaced.
     names_changed: AtomicU64,
@@ -65,28 +65,28 @@ impl Node {
         *lock(&self.manner)
     }
 
-    /// Sets the treatment after a change of the flags.
+    /// Replaces the properties after a change of the inode's flags.
     pub(super) fn set_manner(&self, manner: Manner) {
         *lock(&self.manner) = manner;
     }
 
-    /// Whether a read at this time can skip the check of the access time.
+    /// Whether a read at the time `now` need not check the access time.
     pub(super) fn is_quiet(&self, now: i64) -> bool {
         now < self.quiet_until.load(Ordering::Relaxed)
     }
 
-    /// Lets reads skip the check until `then`. The caller calls this before it reads the inode, so that a concurrent change resets the
-    /// time.
+    /// Makes reads skip the check of the access time until `then`. The caller must call this function before it reads the inode, so that a
+    /// concurrent change of the inode resets the value.
     pub(super) fn quiet_until(&self, then: i64) {
         self.quiet_until.store(then, Ordering::SeqCst);
     }
 
-    /// Shortens the time that [`Self::quiet_until`] has set, if the inode requires an earlier time.
+    /// Makes reads check the access time at `then`, if [`Self::quiet_until`] has set a later time.
     pub(super) fn quiet_no_longer_than(&self, then: i64) {
         self.quiet_until.fetch_min(then, Ordering::Relaxed);
     }
 
-    /// Makes the next read check the access time, after a change of the content or of a time.
+    /// Makes the next read check the access time. The caller calls this function after a change of the content or of a time.
     pub(super) fn changed(&self) {
         self.quiet_until.store(i64::MIN, Ordering::Relaxed);
     }
@@ -125,7 +125,8 @@ impl Nodes {
         known.or_insert_with(|| Entry { lookups: 0, node: node() }).lookups += 1;
     }
 
-    /// Subtracts lookups that the kernel has forgotten. When the count reaches zero, the hold on the inode ends.
+    /// Subtracts `times` from the number of lookups, because the kernel has forgotten these lookups. When the number reaches zero, the hold
+    /// on the inode ends.
     pub(super) fn forget(&self, inode: InodeNo, times: u64) {
         let forgotten = {
             let mut shard = self.shard(inode);
@@ -133,11 +134,12 @@ impl Nodes {
             known.lookups = known.lookups.saturating_sub(times);
             if known.lookups == 0 { shard.remove(&inode) } else { None }
         };
-        // The drop of the hold may free the inode, which needs a transaction, so the shard must not be locked here.
+        // The drop of the hold may free the inode, and this needs a transaction. Therefore the table of nodes must not be locked during the
+        // drop.
         drop(forgotten);
     }
 
-    /// The state of an inode. If the kernel does not use the inode, a temporary state is returned.
+    /// Returns the state of an inode. If the kernel does not use the inode, returns a temporary state.
     pub(super) fn get(&self, inode: InodeNo) -> Arc<Node> {
         let known = self.shard(inode).get(&inode).map(|known| Arc::clone(&known.node));
         known.unwrap_or_else(|| Arc::new(Node::new(Manner::default())))
@@ -165,7 +167,7 @@ impl Nodes {
 mod tests {
     use super::*;
 
-    /// If an inode changes while its access time is being checked, the next read updates the access time.
+    /// If an inode changes while a read checks the access time, the next read updates the access time.
     #[test]
     fn a_change_while_the_last_read_is_asked_for_counts() {
         let node = Node::new(Manner::default());

@@ -109,7 +109,7 @@ impl Options {
             "noatime" => self.atime = Atime::Never,
             "atime" | "relatime" => self.atime = Atime::Relative,
             "strictatime" => self.atime = Atime::Strict,
-            // Without strictatime the mount is relatime, which is Linux's default.
+            // Without strictatime, the mount uses relatime, which is Linux's default.
             "nostrictatime" if self.atime == Atime::Strict => self.atime = Atime::Relative,
             "nostrictatime" | "norelatime" => {}
             "diratime" => self.no_directory_atime = false,
@@ -139,7 +139,8 @@ impl Options {
         true
     }
 
-    /// Applies an option that permits users to mount. mount(8) sets the same flags for such an option. Later options override these flags.
+    /// Applies an option that permits users to mount. Like mount(8), this sets further flags (for example noexec), which later options can
+    /// override.
     fn permission_to_mount(&mut self, name: &str) -> bool {
         let by_users = matches!(name, "user" | "users");
         if !by_users && !matches!(name, "owner" | "group") {
@@ -187,8 +188,8 @@ impl Options {
         self.flags.push(on);
     }
 
-    /// The configuration for the kernel. If root mounts, devices and set-id programs work as on every mount. The kernel does not allow them
-    /// on mounts by other users.
+    /// The configuration for the kernel. On a mount by root, devices and set-id programs work as on every mount. On a mount by another
+    /// user, the kernel does not allow them.
     pub(super) fn for_kernel(&self, volume: &str, root: bool) -> fuser::Config {
         let name = self.name.clone().unwrap_or_else(|| volume.to_owned());
         let mut all = self.flags.clone();
@@ -222,7 +223,7 @@ impl Options {
         config
     }
 
-    /// The flags to add to a mount that fuser has made with `config`, if fuser has no flag for a requested option.
+    /// Returns the flags that must be added to a mount after fuser has made it with `config`, because fuser has no flags for them.
     pub(super) fn beyond_fuser(&self, config: &fuser::Config) -> Option<MountFlags> {
         self.no_links.filter(|asked| *asked)?;
         let has = |option| config.mount_options.contains(&option);
@@ -258,7 +259,7 @@ impl Options {
         flags
     }
 
-    /// The treatment of an inode on this mount.
+    /// The properties of an inode on this mount.
     pub(super) fn manner(&self, inode: &dyn InodeOps) -> Manner {
         let flags = inode.flags();
         let is_directory = inode.file_type() == FileType::Directory;
@@ -278,8 +279,8 @@ impl Options {
     }
 }
 
-/// Translates the arguments of `mount.fuse.ironmap VOLUME DIR [-sfnvrw] [-N NAMESPACE] [-t TYPE] [-o OPTIONS]` to those of `ironmap mount`.
-/// `mount(8)` or a user calls the program by this name. `None` if the program was called by its own name.
+/// Translates the arguments of `mount.fuse.ironmap VOLUME DIR [-sfnvrw] [-N NAMESPACE] [-t TYPE] [-o OPTIONS]` to the arguments of `ironmap
+/// mount`. `mount(8)` or a user calls the program by this name. Returns `None` if the program was called by another name.
 pub(crate) fn as_mount_helper(args: &[OsString]) -> Option<Vec<OsString>> {
     let program = std::path::Path::new(args.first()?).file_name()?.to_str()?;
     if !program.starts_with("mount.") {
@@ -297,7 +298,7 @@ pub(crate) fn as_mount_helper(args: &[OsString]) -> Option<Vec<OsString>> {
                     && flags[1..].bytes().all(|flag| b"sfnvrw".contains(&flag))
                     && flags.starts_with('-') =>
             {
-                // The flag -n has no effect, because there is no mtab.
+                // The flag -n has no effect, because ironmap does not write an mtab.
                 let own_flags = flags[1..].chars().filter_map(|flag| match flag {
                     's' => Some("--sloppy"),
                     'f' => Some("--fake"),
@@ -308,7 +309,7 @@ pub(crate) fn as_mount_helper(args: &[OsString]) -> Option<Vec<OsString>> {
                 });
                 own.extend(own_flags.map(OsString::from));
             }
-            // For a remount, mount(8) passes all options that remain. A flag without its option is cleared.
+            // For a remount, mount(8) passes all options that remain set. Therefore a flag without its option is cleared.
             Some(options) if options.split(',').any(|option| option == "remount") => {
                 own.push(format!("dev,suid,exec,symfollow,{options}").into());
             }
@@ -318,8 +319,7 @@ pub(crate) fn as_mount_helper(args: &[OsString]) -> Option<Vec<OsString>> {
     Some(own)
 }
 
-/// Whether an option, with or without a value, is accepted without effect: mount(8) implements the option, or the mount always behaves in
-/// this way (the kernel checks permissions, and times are written later).
+/// Whether an option is accepted without effect, because mount(8) implements it, or because every mount behaves as the option requests.
 fn is_for_others(name: &str) -> bool {
     const NAMES: [&str; 12] = [
         "default_permissions",
@@ -458,7 +458,7 @@ mod tests {
             flags("remount,ro", FOLLOWS_NO_LINKS),
             MountFlags::NOSYMFOLLOW | MountFlags::RDONLY
         );
-        // Flags that no option names are not changed.
+        // A remount does not change flags that no option names.
         let mut options = Options::default();
         options.parse("remount,noexec").unwrap();
         let expected = MountFlags::RDONLY | MountFlags::NOEXEC;

@@ -79,7 +79,7 @@ fn programs_use_a_volume_of_another_format() {
     }
     assert_eq!(fs::read_dir(at("c")).unwrap().count(), 302);
 
-    // A range is written, a hole is punched, and the file is truncated and extended again.
+    // The file is written, a hole is punched, and the file is truncated and extended again.
     let mut file = File::options().read(true).write(true).open(at("also")).unwrap();
     file.write_all_at(b"0123", 1000).unwrap();
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;

@@ -30,7 +30,7 @@ struct Shared {
 #[derive(Default)]
 struct Jobs {
     waiting: VecDeque<Job>,
-    /// The number of jobs that wait or run.
+    /// The number of jobs that wait or run in the pool.
     unfinished: usize,
     ended: bool,
 }
@@ -46,8 +46,8 @@ impl Shared {
         loop {
             if let Some(job) = jobs.waiting.pop_front() {
                 drop(jobs);
-                // The panic has already been printed, and the drop of the request has replied with EIO. The thread continues with the next
-                // job.
+                // The panic message has already been printed, and the dropped request has replied with EIO. The thread continues with the
+                // next job.
                 let _ = panic::catch_unwind(AssertUnwindSafe(job));
                 jobs = self.lock();
                 jobs.unfinished -= 1;
@@ -71,12 +71,13 @@ impl Pool {
         Self { shared, threads, connection: Arc::default() }
     }
 
-    /// The cell that receives the connection.
+    /// Returns the cell for the connection. The caller stores the connection in it.
     pub(super) fn connection(&self) -> Arc<OnceLock<OwnedFd>> {
         Arc::clone(&self.connection)
     }
 
-    /// Whether work in the calling thread delays no request: no job is in progress, and the kernel has no other request.
+    /// Whether the calling thread can work without delaying another request: no job is in progress, and the kernel has sent no other
+    /// request.
     pub(super) fn is_alone(&self) -> bool {
         if self.shared.lock().unfinished > 0 {
             return false;

@@ -1,8 +1,8 @@
-//! Requests to a running mount: to become read-only or writable (`mount -o remount`), and to make data durable (`ironmap sync`).
+//! Serves two requests to a running mount: `mount -o remount` makes it read-only or writable, and `ironmap sync` makes its data durable.
 //!
-//! The kernel passes neither of these two requests to this server. The kernel sends FUSE_SYNCFS only to some kinds of servers, fuser 0.18
-//! does not support this request, and the protocol has no request for a remount. Both commands therefore read an extended attribute of the
-//! root, and the server acts on the read.
+//! The kernel does not pass these two requests to this server. It sends FUSE_SYNCFS only to some kinds of servers, fuser 0.18 does not
+//! support this request, and the protocol has no request for a remount. Both commands therefore read an extended attribute of the root, and
+//! the server acts on the read.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -64,7 +64,7 @@ pub(crate) fn is_mounted(dir: &Path) -> bool {
     }
 }
 
-/// Requests that wait for a sync. A separate thread serves all of them, because a thread that serves requests must not wait for other
+/// The requests that wait for a sync. One separate thread serves all of them, because a thread of the pool must not wait for other
 /// requests.
 #[derive(Default)]
 pub(super) struct Syncs(Mutex<Waiting>);
@@ -72,7 +72,7 @@ pub(super) struct Syncs(Mutex<Waiting>);
 #[derive(Default)]
 struct Waiting {
     answers: Vec<Answer>,
-    /// Whether a thread is running that will also serve later requests.
+    /// Whether a thread is running that will also serve requests that arrive later.
     served: bool,
 }
 
@@ -108,12 +108,12 @@ impl Syncs {
 /// The thread that serves waiting requests.
 struct Served {
     syncs: Arc<Syncs>,
-    /// Whether the thread has served all requests. A later request then starts another thread.
+    /// Whether the thread has served all requests. If so, a later request starts another thread.
     ended: bool,
 }
 
 impl Served {
-    /// Returns the waiting requests. `None` if no request waits: a later request then starts another thread.
+    /// Returns the waiting requests. Returns `None` if no request waits. The thread then ends, and a later request starts another thread.
     fn next(&mut self) -> Option<Vec<Answer>> {
         let mut waiting = self.syncs.lock();
         waiting.served = !waiting.answers.is_empty();
@@ -124,7 +124,7 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // If the thread did not end regularly, it has panicked or could not be started.
+        // If `ended` is false, the thread has panicked or could not be started.
         if !self.ended {
             let mut waiting = self.syncs.lock();
             waiting.served = false;

@@ -1,4 +1,4 @@
-//! Results of requests as replies of the protocol.
+//! Converts results of requests to replies of the FUSE protocol.
 
 use fuser::{Errno, FopenFlags, ReplyAttr, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyXattr};
 

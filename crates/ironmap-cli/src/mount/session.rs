@@ -1,4 +1,4 @@
-//! The life of a mount, from the command `ironmap mount` to the closed volume.
+//! Runs the command `ironmap mount`: mounts a volume, serves it, and closes it.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -22,7 +22,7 @@ use super::unmount::{Ending, lost, said_by_fusermount};
 use super::{Log, Mount, Options, remount};
 use crate::{interrupt, target};
 
-/// `MS_BIND` for a remount. With this flag, only the flags of the mount change. rustix defines it only for another call.
+/// The flag `MS_BIND`, which restricts a remount to the flags of the mount itself. rustix defines this flag only for another call.
 const OF_MOUNT_ALONE: MountFlags = MountFlags::from_bits_retain(4096);
 
 /// The device file of FUSE.
@@ -117,7 +117,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         options.read_only = Some(args.read_only);
     }
     if options.remount {
-        // A remount needs no VOLUME, because the server of the mount at DIR has the volume open.
+        // A remount does not need the argument VOLUME, because the server of the mount at DIR already has the volume open.
         let dir = args.dir.as_deref().unwrap_or(Path::new(&args.volume));
         return if args.fake { Ok(()) } else { remount::run(dir, &options) };
     }
@@ -167,7 +167,7 @@ fn serve_volume(
     } else if let Err(failure) = args.say_mounted(report) {
         report.error(&failure);
     }
-    // After this call, the volume must be closed, not only dropped.
+    // After this call, the volume must be closed explicitly. A drop would not report errors.
     let served = end.served(serve(session)).map_err(|error| Failure::host(dir.display(), error));
     if served.is_err() {
         end.cut();
@@ -261,7 +261,8 @@ fn attach(
     let session = Session::new(server, dir, &config);
     let session = session.map_err(|error| not_mounted(dir, error))?;
     if let Some(flags) = beyond {
-        // No thread serves the mount yet, so the call must send no request: it changes only the flags of the mount.
+        // No thread serves the mount yet, so this call must not send a request to the server. Therefore it changes only the flags of the
+        // mount.
         let set = rustix::mount::mount_remount(dir, flags | OF_MOUNT_ALONE, "");
         set.map_err(|errno| failed(errno.into()))?;
     }
@@ -347,9 +348,8 @@ fn not_mounted(dir: &Path, error: io::Error) -> Failure {
 
 /// Serves until the connection has ended.
 ///
-/// The drop of a session of fuser 0.18 unmounts the directory even after an umount. That would remove another mount at this directory,
-/// which was there before or was made later. So this function takes the thread out of the session, and does not drop the rest of the
-/// session.
+/// The drop of a session of fuser 0.18 unmounts the directory even after an umount. The second unmount would remove another mount at the
+/// same directory. Therefore this function takes the thread out of the session and does not drop the rest of the session.
 fn serve(session: Session<Server>) -> io::Result<()> {
     let mut session = ManuallyDrop::new(session.spawn()?);
     let serving = mem::replace(&mut session.guard, thread::spawn(|| Ok(())));

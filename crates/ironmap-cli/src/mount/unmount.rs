@@ -23,10 +23,11 @@ use super::Mount;
 /// the pipe in the server that reports the end of the mount, and whether the volume is open for writing (`rw` or `ro`).
 const SERVER: &str = "system.ironmap.server";
 
-/// If the end of a mount takes longer than this, the command looks for the processes that still use the mount.
+/// The time after which the command looks for the processes that still use the mount.
 const SOON: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 
-/// The report after the volume was closed and all data is on the device. In any other case, the report is the error, or empty.
+/// The report of a server that has closed the volume, with all data on the device. After a failure, the report is the error message, or it
+/// is empty.
 const CLOSED: &str = "closed";
 
 /// Unmounts a volume that ironmap mount serves, and waits until it is closed
@@ -65,7 +66,7 @@ pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
     wait_for_copies(dir, &ending, device, report).map_err(failed)?;
     let mut message = String::new();
     ending.read_to_string(&mut message).map_err(|error| Failure::host(dir.display(), error))?;
-    // The server keeps its files open until it ends. So this command waits for the end of the process.
+    // The server keeps its files open until it ends. Therefore this command waits for the end of the process.
     poll(&mut [PollFd::new(&process, PollFlags::IN)], None).map_err(failed)?;
     match message.as_str() {
         CLOSED => Ok(()),
@@ -74,7 +75,7 @@ pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
     }
 }
 
-/// The failure of the last commit of a mounted volume. Programs that wrote to the volume get no other error.
+/// The failure to commit the last changes of a mounted volume. Programs that wrote to the volume get no other report of this failure.
 pub(super) fn lost(volume: impl Display, error: &Error) -> Failure {
     Failure::with(
         Reason::Corrupt,
@@ -84,7 +85,7 @@ pub(super) fn lost(volume: impl Display, error: &Error) -> Failure {
     )
 }
 
-/// The failure of the last commit, with the message of the process that served the volume.
+/// The failure to commit the last changes. `message` comes from the process that served the volume.
 fn lost_with(message: &str) -> Failure {
     Failure::with(Reason::Corrupt, message)
 }
@@ -171,17 +172,17 @@ pub(super) struct MountedAt {
 }
 
 impl MountedAt {
-    /// Returns a failure if the volume was open for writing, because the volume was not closed.
+    /// Returns a failure if the volume was open for writing, because the killed server has not closed it.
     fn end(&self, dir: &Path) -> Result<(), Failure> {
         if self.read_only { Ok(()) } else { Err(not_closed(dir.display())) }
     }
 }
 
-/// The mount at a directory. The directory itself is not accessed, because its server may not answer.
+/// Returns the mount at a directory. The function does not access the directory itself, because the server of the mount may not answer.
 fn mount_at(dir: &Path) -> io::Result<Option<MountedAt>> {
     let absolute = absolute(dir)?;
     let mounts = fs::read("/proc/self/mounts")?;
-    // The last of several mounts at one path hides the others.
+    // If several mounts have the same path, the last one hides the others.
     let found = mounts.split(|byte| *byte == b'\n').rev().find_map(|line| {
         let mut fields = line.split(|byte| *byte == b' ').skip(1);
         let (place, kind, options) = (fields.next()?, fields.next()?, fields.next()?);
@@ -194,7 +195,7 @@ fn mount_at(dir: &Path) -> io::Result<Option<MountedAt>> {
     Ok(found)
 }
 
-/// The absolute path of a directory, without an access to the directory itself.
+/// Returns the absolute path of a directory. The function does not access the directory itself.
 fn absolute(dir: &Path) -> io::Result<PathBuf> {
     let dir = resolve_links(dir)?;
     Ok(match (dir.parent(), dir.file_name()) {
@@ -228,7 +229,7 @@ fn place_in(table: &[u8], number: &str) -> Option<String> {
 
 /// Resolves a path whose last component may be a symbolic link.
 fn resolve_links(dir: &Path) -> io::Result<PathBuf> {
-    /// The kernel's limit.
+    /// The maximum number of symbolic links in a path, as in the kernel.
     const MOST: usize = 40;
     // Removes a final slash: with the slash, the kernel would follow the link and access the mount, whose server may not answer.
     let mut dir = dir.components().as_path().to_owned();
@@ -259,7 +260,7 @@ fn unescaped(field: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// The failure if no program serves a directory.
+/// The failure that no program serves a mount at this directory.
 pub(super) fn not_served(dir: &Path, errno: Errno) -> Failure {
     match errno {
         Errno::OPNOTSUPP | Errno::NODATA => not_ours(dir),
@@ -303,7 +304,8 @@ impl Daemon {
     }
 }
 
-/// The report of a mount's end. Waiting programs open the reading end of this pipe, and read until the server closes the writing end.
+/// The pipe that reports the end of a mount. Waiting programs open the reading end of the pipe, and read until the server closes the
+/// writing end.
 pub(super) struct Ending {
     reader: PipeReader,
     writer: PipeWriter,
@@ -315,7 +317,7 @@ impl Ending {
         Ok(Self { reader, writer })
     }
 
-    /// The value of the attribute of the root. Waiting programs find the pipe with this value.
+    /// The value of the root's attribute. Programs that wait for the end find the pipe with this value.
     pub(super) fn place(&self, writes: bool) -> String {
         let how = if writes { "rw" } else { "ro" };
         format!("{} {} {how}", std::process::id(), self.reader.as_raw_fd())
@@ -326,7 +328,7 @@ impl Ending {
             Ok(()) => CLOSED.to_owned(),
             Err(failure) => failure.to_string(),
         };
-        // The pipe is empty and its reading end is open here, so a write of this length does not block.
+        // The pipe is empty and its reading end is open in this process, so a short write does not block.
         let _ = self.writer.write_all(message.as_bytes());
     }
 }
@@ -350,7 +352,7 @@ pub(super) fn unmount(dir: &Path, how: UnmountFlags) -> Result<(), Failure> {
 
 /// The failure to unmount a mount in use. Names the programs that have an open file or their working directory in the mount.
 fn busy(dir: &Path) -> Failure {
-    /// The maximum number of programs to name.
+    /// The maximum number of programs that the failure names.
     const NAMED: usize = 8;
     // Paths are compared as text. An access to the mount could block, because its server may not answer.
     let place = absolute(dir).ok();
@@ -386,7 +388,7 @@ pub(super) fn said_by_fusermount(text: &str) -> Failure {
 }
 
 impl Mount {
-    /// The value of an attribute that only a mount has.
+    /// Returns the value of an attribute that exists only on a mount, and not on the volume.
     pub(super) fn own_xattr(&self, inode: InodeNo, name: &[u8]) -> Option<Vec<u8>> {
         let asked = inode == self.fs().root() && name == SERVER.as_bytes();
         asked.then(|| self.ending.clone().into_bytes())

@@ -35,7 +35,7 @@ impl Mount {
         value.ok_or_else(|| Fail::new(Errno::ENODATA))
     }
 
-    /// The names, each with a final NUL. Names with the prefix `trusted.` are only listed for the superuser.
+    /// Returns the names of all attributes, each with a final NUL. Names with the prefix `trusted.` are returned only to the superuser.
     pub(super) fn listxattr(&self, inode: InodeNo, asker: Asker) -> Result<Vec<u8>> {
         let all = self.fs().inspect(inode, |inode| inode.xattrs())?;
         let shown = all.iter().filter(|xattr| asker.uid == 0 || !xattr.name.starts_with(TRUSTED));

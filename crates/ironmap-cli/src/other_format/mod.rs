@@ -19,7 +19,7 @@ use crate::console::Console;
 /// The name of the volume on command lines. No file has this name.
 const NAME: &str = "memory";
 
-/// The program's functions for a job, with a volume in memory.
+/// Implements the program's functions for a job with a volume in memory.
 struct WithMemory {
     console: Console,
     fs: MemFs,

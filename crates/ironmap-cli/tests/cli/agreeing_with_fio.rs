@@ -1,4 +1,4 @@
-//! `ironmap bench` makes the same requests to the kernel as fio. `./x fio` measures both and prints the results side by side.
+//! Shows that `ironmap bench` makes the same requests to the kernel as fio. `./x fio` measures both and prints the results side by side.
 
 use crate::require;
 use std::collections::BTreeSet;
@@ -53,7 +53,7 @@ impl Seen {
             let (args, result) = rest.rsplit_once(") ").unwrap();
             let mut last = args.rsplit(", ").map(|arg| arg.parse::<u64>());
             let (Some(Ok(at)), Some(Ok(len))) = (last.next(), last.next()) else {
-                // The bench tests once whether the device supports NOWAIT.
+                // The bench tests once whether the device supports NOWAIT. This test is the only call to preadv2.
                 assert_eq!(name, "preadv2", "{call}");
                 continue;
             };
@@ -71,8 +71,8 @@ impl Seen {
     }
 }
 
-/// A request to a raw device, or to a file through the kernel, is the same single system call as with fio's psync engine. The requests
-/// cover the same range, and the file is opened with the same flags.
+/// On a raw device, and on a file that the kernel serves, each request of the bench is the same single system call as with fio's psync
+/// engine. The requests cover the same range, and the file is opened with the same flags.
 #[test]
 fn requests_are_those_of_fio() {
     require!([Need::Root, Need::Tool("fio"), Need::Tool("strace")]);

@@ -1,4 +1,4 @@
-//! `ironmap tar`: from its archive, GNU tar extracts the same files that the kernel shows in the volume.
+//! Tests `ironmap tar`: the files that GNU tar extracts from its archive equal the files that the kernel shows in the volume.
 
 use std::fs;
 use std::io::Read;
@@ -52,7 +52,8 @@ b' small; setfattr -n trusted.it -v x dir; setfacl -m user:7:r small; setfacl -d
         let mut found = view(mounted.dir(), i64::MAX);
         for views in [&mut expected, &mut found] {
             views.remove(Path::new("lost+found"));
-            // The root of the volume into which the archive is extracted has one more directory, and one file name that occurs only there.
+            // If only a directory is archived, it is extracted into the root of a volume. These paths then differ, so they are not
+            // compared.
             if dir != "/" {
                 views.remove(Path::new(""));
                 views.remove(Path::new(&format!("{long}/file")));
@@ -61,15 +62,15 @@ b' small; setfattr -n trusted.it -v x dir; setfacl -m user:7:r small; setfacl -d
         }
         compare(&expected, &found);
     }
-    // A single file gives an archive. A missing file gives no output.
+    // The archive of a single file contains this file. For a missing file, no output is created.
     bench.succeed(["tar", "-f", "out.tar", &format!("{volume}:/near")]);
     assert_eq!(text(&succeed(tool("tar").arg("-tf").arg(bench.path("out.tar"))).stdout), "near\n");
     let output = bench.run(["tar", &format!("{volume}:/missing")]);
     assert!(output.status.code() == Some(1) && output.stdout.is_empty());
 }
 
-/// An archive never overwrites its source volume, under any name of the volume or through a loop device. If the write of an archive fails,
-/// the old archive is kept.
+/// An archive never overwrites its source volume, even if the output is another name of the volume or a loop device on it. If the write of
+/// an archive fails, the old archive is kept.
 #[test]
 fn an_archive_replaces_neither_its_volume_nor_a_good_archive() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -105,7 +106,7 @@ fn an_archive_replaces_neither_its_volume_nor_a_good_archive() {
     assert!(names.into_iter().all(|name| !name.to_string_lossy().ends_with(".part")));
 }
 
-/// Names of extended attributes are encoded in the keywords of pax headers in the same way as by GNU tar.
+/// Names of extended attributes are encoded in the keywords of pax headers, in the same way as GNU tar encodes them.
 #[test]
 fn names_of_attributes_are_those_of_gnu_tar() {
     require!([Need::Root, Need::Tool("tar"), Need::Tool("setfattr")]);

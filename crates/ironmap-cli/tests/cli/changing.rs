@@ -1,5 +1,5 @@
-//! The commands that change a volume have the same effect as the programs with the same names on a mounted volume, and e2fsck then finds no
-//! fault.
+//! The commands that change a volume have the same effect as the Linux programs with the same names on a mounted volume. After the changes,
+//! e2fsck finds no fault.
 
 use crate::require;
 use std::ffi::OsStr;
@@ -300,7 +300,7 @@ fn volumes_change_as_mounted_ones_do_by_the_namesakes() {
     let mount = own.mount("ro");
     compare(&expected, &view(mount.dir(), begun));
     for (path, blocks) in space(mount.dir(), &expected) {
-        // An extent tree may have one more block after extents were split.
+        // An extent tree may have one more block than the kernel's tree, because extents were split.
         assert!(blocks.abs_diff(theirs[&path]) <= 8, "{}: {blocks}", path.display());
     }
 }
@@ -420,7 +420,7 @@ fn a_full_volume_is_an_error_and_stays_whole() {
     fsck(&bench.image());
 }
 
-/// If the space runs out during an allocation, the size of the file includes the allocated part, as with the kernel. So this part is
+/// If the space runs out during an allocation, the size of the file includes the allocated part, as with the kernel. Therefore this part is
 /// visible, and a copy or a truncation includes it.
 #[test]
 fn the_size_goes_with_the_space_that_a_range_got() {
@@ -489,8 +489,8 @@ fn an_interrupted_copy_leaves_whole_files_on_a_clean_volume() {
     }
 }
 
-/// The result of `mv --exchange` is compared with renameat2 on a mounted copy of the volume, because mv of most hosts does not support the
-/// option.
+/// The result of `mv --exchange` equals the result of renameat2 on a mounted copy of the volume. The test does not use mv of the host,
+/// because most versions do not support the option.
 #[test]
 fn two_files_change_places() {
     require!([Need::Root]);
@@ -513,7 +513,7 @@ fn two_files_change_places() {
     compare(&expected, &view(mount.dir(), 0));
 }
 
-/// If a program did not close the volume, `sync` recovers the journal, and the volume is clean.
+/// If a program has not closed a volume, `sync` recovers the journal, and the volume is then clean.
 #[test]
 fn sync_recovers_a_volume() {
     let bench = Bench::new();

@@ -1,4 +1,4 @@
-//! `check`: the findings and exit codes for sound and damaged volumes. The check changes nothing.
+//! Tests `check`: its findings and exit codes for sound and damaged volumes. The check never changes the volume.
 
 use std::fs;
 use std::process::Output;
@@ -38,7 +38,7 @@ fn a_sound_volume_is_clean() {
     );
 }
 
-/// A note is printed, and is not a fault.
+/// A note is printed, but it does not count as a fault.
 #[test]
 fn notes_are_no_faults() {
     let bench = Bench::new();
@@ -109,8 +109,8 @@ fn a_file_without_a_volume_is_not_checked() {
     }
 }
 
-/// For each inode without a name, the check prints a command that reads this inode, as text and in JSON. A shell that runs this command
-/// prints the content of the inode, even if the name of the volume has special characters.
+/// For each inode without a name, the check prints a command that reads this inode, both in the text and in JSON. A shell can run this
+/// command even if the name of the volume has special characters.
 #[test]
 fn the_command_that_reads_an_inode_without_a_name_does() {
     let bench = Bench::new();

@@ -36,7 +36,7 @@ fn every_byte_arrives_and_holes_stay() {
     bench.succeed(["clone", "source.img", "raw.img"]);
     assert!(fs::read(bench.path("raw.img")).unwrap() == expected, "a new image");
     assert!(allocated("raw.img") <= 9 << 20, "{} bytes are allocated", allocated("raw.img"));
-    // The target is longer than the source. The rest of the target is not changed.
+    // The target is longer than the source. The part after the source's length is not changed.
     let old = pattern(len + 5000, 7);
     fs::write(bench.path("old.img"), &old).unwrap();
     bench.succeed(["clone", "source.img", "old.img"]);
@@ -65,7 +65,7 @@ fn every_byte_arrives_and_holes_stay() {
     nbdkit.env("IRONMAP", bench.command().get_program()).current_dir(bench.path("."));
     succeed(&mut nbdkit);
     assert!(fs::read(bench.path("of-export.img")).unwrap()[..len] == expected, "by an export");
-    // The client requests no range without data.
+    // The client does not request ranges without data.
     let log = fs::read_to_string(bench.path("requests")).unwrap();
     let reads = log.lines().filter(|line| line.contains(" Read id="));
     let count_of = |line: &str| {
@@ -75,7 +75,8 @@ fn every_byte_arrives_and_holes_stay() {
     let read: u64 = reads.map(count_of).sum();
     assert!(read < 12 << 20, "{read} bytes of some 9 MiB were read");
     assert!(log.contains(" Extents id="), "the server was not asked where it has data");
-    // The zeros of the target are flushed before the program queries them, because ranges that read as zeros are not written.
+    // The program first flushes the target, and then queries which ranges read as zeros. The flush is needed, because these ranges are not
+    // written.
     assert!(log.find(" Flush id=") < log.find(" Extents id="), "not flushed before: {log}");
 }
 
@@ -103,7 +104,7 @@ fn the_end_of_a_source_within_a_sector_arrives() {
     assert!(new[..expected.len()] == expected && new[expected.len()..] == old[expected.len()..]);
 }
 
-/// A wrong target is refused before any change.
+/// A target that must not be overwritten is refused before any change.
 #[test]
 fn targets_that_would_lose_something_are_refused() {
     require!([Need::Tool("qemu-img")]);
@@ -142,7 +143,7 @@ fn targets_that_would_lose_something_are_refused() {
     refused(&["source.img@p7", "new.img"], 3, "partition");
     assert!(!bench.path("new.img").exists(), "a target of no copy was left");
     refused(&["-F", "source.img", "noload:image"], 3, "only be read");
-    // The clone would extend this target, and then the tags would not be at its end.
+    // A clone into this target would extend it, and its tags would not be at the end of the longer file.
     fs::File::create(bench.path("tagged")).unwrap().set_len(8 << 20).unwrap();
     assert!(bench.run(["integrity", "format", "tagged"]).status.success());
     refused(&["source.img", "tagged"], 3, "contains the tags of an integrity device: -F");

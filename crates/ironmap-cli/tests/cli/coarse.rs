@@ -1,5 +1,5 @@
-//! Devices whose direct requests must be longer than the blocks or sectors of their volume. The volume works, and writes change no
-//! neighbouring data.
+//! Tests devices whose direct requests must be longer than the blocks or sectors of the volume. The volume works, and a write does not
+//! change neighbouring data.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -120,7 +120,7 @@ fn a_backup_stands_in_on_longer_sectors() {
         change(&bench, image.path().to_str().unwrap());
         let listed = bench.succeed(["ls", "-l", &format!("{}:/again", image.path().display())]);
         let start = fs::File::options().write(true).open(image.path()).unwrap();
-        // This damages the number of inodes, so that no check of the superblock accepts it.
+        // The damaged field is the number of inodes. No check of the superblock accepts its new value.
         start.write_all_at(&[0xFF; 4], 1024).unwrap();
         // A warning reports the use of a backup.
         let read = |args: &[&str]| {
@@ -199,9 +199,9 @@ fn images_with_shared_blocks_are_served() {
     }
 }
 
-/// Simulates power cuts of a device with sectors of 4096 bytes, on which blocks of 1024 bytes are written through the page cache. The
-/// device is copied several times during the writes, and each copy is recovered. Blocks that were not written, but share a sector with
-/// written blocks, keep their content.
+/// Simulates power cuts of a device with sectors of 4096 bytes, whose volume has blocks of 1024 bytes and is written through the page
+/// cache. The device is copied several times during the writes, and each copy is recovered. Blocks that were not written keep their
+/// content, even if they share a sector with written blocks.
 #[test]
 fn a_cut_through_the_page_cache_leaves_the_neighbours() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs")]);

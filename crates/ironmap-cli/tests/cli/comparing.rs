@@ -1,4 +1,4 @@
-//! `diff` reports exactly the differences between two trees that the kernel shows. `write` and `cp -` write exactly their input.
+//! `diff` reports exactly the differences that the kernel shows between two trees. `write` and `cp -` write exactly their input.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,8 +14,8 @@ use crate::common::skip::Need;
 use crate::require;
 use crate::support::{Bench, IRONMAP, pattern, succeed, text, tool};
 
-/// Each kind of difference gives a line, for trees in volumes and on the host, and in either order of the two trees. Equal trees give no
-/// output.
+/// For each kind of difference, `diff` prints a line. The trees can be in volumes or on the host, and in either order. For equal trees,
+/// `diff` prints nothing.
 #[test]
 fn diff_tells_every_difference() {
     require!([Need::Root, Need::Tool("setfattr")]);
@@ -146,8 +146,8 @@ fn with_input(bench: &Bench, args: &[&str], input: &[u8]) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// The kernel reads the data that a command wrote from standard input. The data are a new file, or they are written within an existing
-/// file, directly past its end, or far past its end.
+/// A command writes data from standard input, and the kernel reads the same data. The data are a new file, or they are written within an
+/// existing file, directly after its end, or far after its end.
 #[test]
 fn standard_input_becomes_a_file() {
     require!([Need::Root]);

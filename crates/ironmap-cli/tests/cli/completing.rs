@@ -1,4 +1,4 @@
-//! The completion of VOLUME:/PATH: the scripts return the names in the volume as the text that the shells insert.
+//! Tests the completion of VOLUME:/PATH. The scripts return the names in the volume in the form that the shells insert.
 
 use std::path::Path;
 use std::process::Command;
@@ -31,7 +31,7 @@ fn a_word_is_completed_by_the_names_of_its_directory() {
     assert_eq!(names(&bench, "image:/dir/"), dir);
     assert_eq!(names(&bench, "image@0:/./dir/.h"), ["image@0:/./dir/.hidden"]);
     assert_eq!(names(&bench, "image:/none"), [""; 0]);
-    // A name with a newline is not printed, because the newline would end the name.
+    // A name that contains a newline is not printed, because a newline separates the printed names.
     assert_eq!(names(&bench, "image:/li"), [""; 0]);
     let listed = bench.ask("ls -p /");
     let listed = listed.lines().filter_map(|line| line.split('/').nth(5));
@@ -43,7 +43,7 @@ fn a_word_is_completed_by_the_names_of_its_directory() {
     }
 }
 
-/// bash splits words at the characters of COMP_WORDBREAKS, and replaces only the last part by the result.
+/// bash splits words at the characters of COMP_WORDBREAKS, and replaces only the last part of the word by the result.
 #[test]
 fn bash_completes_names_in_a_volume() {
     require!([Need::Tool("bash")]);
@@ -73,7 +73,7 @@ fn bash_completes_names_in_a_volume() {
     let words = ["ironmap", "cat", "a\\ disk", ":", "/no"];
     let found = complete("ironmap cat a\\ disk:/no", &words);
     assert_eq!(found, "$'/not utf-8 \\377%'\n/nothing\n");
-    // The original script completes the rest: commands, options, and files of the host.
+    // The generated script itself completes everything else: commands, options, and files of the host.
     let commands = complete("ironmap c", &["ironmap", "c"]);
     assert!(commands.contains("cat\n") && commands.contains("chmod\n"), "{commands}");
     let host = complete("ironmap host host:/et", &["ironmap", "host", "host", ":", "/et"]);
@@ -103,7 +103,7 @@ fn zsh_completes_names_in_a_volume() {
     assert_eq!(complete("image"), "other\n");
 }
 
-/// In fish too, names in a volume are completed.
+/// The script for fish also completes names in a volume.
 #[test]
 fn fish_completes_names_in_a_volume() {
     require!([Need::Tool("fish")]);

@@ -1,4 +1,4 @@
-//! `cp`: the copy equals the source, and no file outside the destination is changed.
+//! Tests `cp`: the copy equals the source, and no file outside the destination is changed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -78,7 +78,7 @@ fn a_copy_takes_over_no_access_list() {
 }
 
 /// A copy keeps the nanoseconds of times, and has holes where the source has unwritten extents. debugfs prepares the source, because mke2fs
-/// makes no such times and extents.
+/// cannot make these times and extents.
 #[test]
 fn nanoseconds_are_kept_and_unwritten_blocks_become_holes() {
     let bench = Bench::new();
@@ -95,7 +95,7 @@ fn nanoseconds_are_kept_and_unwritten_blocks_become_holes() {
     assert!(fs::metadata(bench.path("two")).unwrap().blocks() < 64);
 }
 
-/// DEST is a directory to copy into, or the name of the copy.
+/// If DEST is a directory, the copy is made in it. Otherwise DEST is the name of the copy.
 #[test]
 fn dest_means_what_it_means_to_cp() {
     let bench = Bench::new();
@@ -192,7 +192,7 @@ fn a_replaced_file_gets_no_link() {
     assert_eq!(fs::read(bench.path("out/f2")).unwrap(), b"one");
 }
 
-/// A directory on standard input is refused, as by `ironmap write`.
+/// A directory on standard input is refused, as `ironmap write` refuses it.
 #[test]
 fn a_directory_on_standard_input_is_refused() {
     let bench = Bench::new();
@@ -207,7 +207,8 @@ fn a_directory_on_standard_input_is_refused() {
     fsck(&bench.image());
 }
 
-/// Below DEST, no symbolic link is followed, whether the link has the name of a file or of a directory.
+/// Below DEST, `cp` does not follow symbolic links. This applies to a link with the name of a copied file, and to a link with the name of a
+/// copied directory.
 #[test]
 fn links_below_dest_lead_nowhere() {
     let bench = Bench::new();
@@ -239,8 +240,8 @@ fn a_damaged_file_does_not_end_the_copy() {
     assert_eq!(names(&bench.path("copy")), expected);
 }
 
-/// Only root can make device nodes, but every user can make FIFOs. If another user copies device nodes, all other files are copied, and
-/// there is a warning. After a failed copy, the files of an earlier copy still exist, and no part of the new copy remains.
+/// Only root can make device nodes, but every user can make FIFOs. If another user copies device nodes, a warning is printed, and all other
+/// files are copied. After a failed copy, the files of an earlier copy still exist, and no part of the new copy remains.
 #[test]
 fn a_copy_that_fails_leaves_what_was_there() {
     let bench = Bench::empty();
@@ -272,7 +273,7 @@ fn nodes_are_copied_as_far_as_the_user_may() {
         assert!(node.file_type().is_char_device());
         assert_eq!(node.rdev(), rustix::fs::makedev(1, 3));
     }
-    // By default, only the owner has access to the directories of the tests.
+    // Other users must have access to the directory of the test. By default, only the owner has access.
     let open = fs::Permissions::from_mode(0o777);
     fs::set_permissions(bench.dir.path(), open).unwrap();
     let program = bench.path("ironmap");
@@ -382,7 +383,8 @@ fn a_large_file_keeps_its_holes_and_its_odd_end() {
     }
 }
 
-/// A large file that does not fit gives one error with its name. A new file is removed, and an existing file has no unused blocks.
+/// If a large file does not fit, one error names the file. If the file is new, it is removed. If it existed before, it has no blocks that
+/// it does not use.
 #[test]
 fn a_large_file_without_room_leaves_none_taken() {
     let bench = Bench::empty();

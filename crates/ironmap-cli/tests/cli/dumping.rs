@@ -59,7 +59,7 @@ fn inodes_are_those_of_debugfs() {
     }
 }
 
-/// The time without the fraction of the second.
+/// Returns the modification time in whole seconds.
 fn mtime(said: &str) -> u64 {
     let word = word(said, "mtime:");
     let seconds = word.split(':').next().unwrap().trim_start_matches("0x");

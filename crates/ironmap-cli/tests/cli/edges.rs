@@ -1,5 +1,5 @@
-//! Names with a slash at the end, symbolic links to themselves, and the output of `-v`. The results are the same as with coreutils on a
-//! copy of the volume that the kernel has mounted.
+//! Tests names with a slash at the end, symbolic links to themselves, and the output of `-v`. The results are the same as with coreutils on
+//! a copy of the volume that the kernel has mounted.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -159,7 +159,7 @@ fn a_slash_after_a_file_has_no_path() {
     }
 }
 
-/// A symbolic link to itself can be replaced like any name, and is an error for commands that follow the link.
+/// A symbolic link to itself can be replaced like any other name. For commands that follow the link, it is an error.
 #[test]
 fn a_link_to_itself_can_be_replaced() {
     require!([Need::Root]);
@@ -196,7 +196,7 @@ fn a_link_to_itself_can_be_replaced() {
     same(&steps.join(again));
 }
 
-/// A symbolic link does not replace the file that it leads to: the link would lead to itself, and the content would be lost.
+/// A symbolic link must not replace the file to which it points. It would then point to itself, and the content would be lost.
 #[test]
 fn no_link_replaces_the_file_that_it_leads_to() {
     require!([Need::Root]);

@@ -360,8 +360,8 @@ fn a_file_that_is_too_large_leaves_nothing() {
     assert_eq!(names(&bench, "new", "/"), ["small"]);
 }
 
-/// A layer can give a second name to a file of an earlier layer, and hide the old name. Then only the old name is removed. Names that the
-/// layer itself makes are kept.
+/// A layer can give a second name to a file of an earlier layer, and hide the old name. In this case, only the old name is removed. Names
+/// that the layer itself makes are kept.
 #[test]
 fn a_layer_hides_the_old_name_of_a_file() {
     let bench = Bench::empty();
@@ -390,7 +390,7 @@ fn a_layer_hides_the_old_name_of_a_file() {
     assert_eq!(names(&bench, "image", "/"), ["b", "d"]);
 }
 
-/// Zeros after the data of a gzip file are accepted, as by gzip(1).
+/// Zeros after the data of a gzip file are accepted, as gzip(1) accepts them.
 #[test]
 fn zeros_past_gzip_are_ignored() {
     require!([Need::Tool("gzip")]);

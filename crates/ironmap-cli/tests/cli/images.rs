@@ -103,7 +103,7 @@ fn an_archive_makes_what_tar_extracts() {
         same(&image, expected.dir());
         let mount = image.mount("ro");
         let views = view_of(expected.dir());
-        // In an archive without sparse members, holes are stored as zeros, and the volume has zeros too.
+        // If an archive has no sparse members, it stores holes as zeros. The volume then has zeros instead of holes.
         if options.contains("sparse") {
             assert_eq!(space(mount.dir(), &views), space(expected.dir(), &views), "{options}");
         }
@@ -153,7 +153,7 @@ const DIR: EntryType = EntryType::Directory;
 const LINK: EntryType = EntryType::Link;
 const SYMLINK: EntryType = EntryType::Symlink;
 
-/// If several members have the same name, the last member is kept, as by GNU tar. Directories are merged, and get the times of their last
+/// If several members have the same name, the last member is kept, as GNU tar does. Directories are merged, and get the times of their last
 /// member.
 #[test]
 fn the_later_member_stays() {

@@ -158,8 +158,8 @@ fn halves_are_partitions_of_one_disk() {
     refused(&inside, 3, &["disk@p1 and disk@2097152 overlap"]);
 }
 
-/// With each method for stable pages, each read of a wrong sector counts and reports the sector once, although the device itself repeats
-/// the failed read.
+/// With each method that keeps the memory of a write unchanged, each read of a wrong sector counts and reports the sector once, although
+/// the device itself repeats the failed read.
 #[test]
 fn a_wrong_sector_is_reported_once_for_each_read() {
     let bench = protected(&[]);
@@ -317,7 +317,7 @@ fn a_killed_writer_is_recovered_from() {
     }
 }
 
-/// Devices that do not belong together are refused, each with one line that names the reason.
+/// A data device and a tag device that do not belong together are refused, with one line that names the reason.
 #[test]
 fn halves_that_do_not_fit_are_refused() {
     let bench = protected(&[]);

@@ -168,7 +168,7 @@ fn lists_are_those_of_ls() {
     for options in ["-1", "-i", "-d", "-R", "-di"] {
         twin.same(&format!("ls {options} @/"));
     }
-    // These options are tested only below the root: the root of the mount has a parent directory, the root of the volume has none.
+    // These options are tested only below the root, because only the root of the mount has a parent directory.
     for options in ["-1", "-a", "-i", "-d", "-ai", "-R", "-Rai", "-di"] {
         twin.same(&format!("ls {options} @/dir"));
     }
@@ -209,7 +209,7 @@ fn headings_of_ls_begin_with_the_argument() {
     assert!(alone.starts_with("image:/:\n") && alone.contains("\nimage:/dir:\n"), "{alone}");
 }
 
-/// `ls` fails for a symbolic link that cannot be followed, as GNU ls. A link without a target is listed as a link.
+/// Like GNU ls, `ls` fails for a symbolic link that cannot be followed. A link without a target is listed as a link.
 #[test]
 fn links_that_lead_in_a_circle_are_refused_by_ls() {
     require!([Need::Root]);
@@ -249,7 +249,7 @@ fn odd_twin() -> Twin {
         for name in ["past", "just", "epoch"] {
             fs::write(root.join(name), "").unwrap();
         }
-        // The device number and the mode are 0, which is printed without a prefix.
+        // The device number and the mode are 0. A number 0 is printed without a prefix.
         succeed(tool("mknod").args(["-m", "0"]).arg(root.join("zero")).args(["b", "0", "0"]));
     };
     // Times before 1970 with fractions of a second. The field stores the nanoseconds above its two lowest bits.

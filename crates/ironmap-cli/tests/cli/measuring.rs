@@ -10,8 +10,8 @@ use crate::results::{RELEASE, bench, bench_of};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// The simple path needs at most 120 instructions more than the bare submission. On a device that costs nothing, these instructions are the
-/// complete cost.
+/// On the simple path, a request needs at most 120 instructions more than its bare submission to the engine. The `null` engine of this test
+/// needs no time for I/O, so no other costs are counted.
 #[test]
 fn the_simple_path_costs_at_most_120_instructions() {
     require!([Need::Tool("valgrind"), Need::Tool("mke2fs"), Need::Variable(RELEASE)]);
@@ -35,8 +35,8 @@ fn the_simple_path_costs_at_most_120_instructions() {
     }
 }
 
-/// Overwrites that are queued on io_uring have the same limit. The fixture is a loop device, because a file in memory does not support
-/// NOWAIT, which the io_uring engine needs.
+/// Overwrites that are queued on io_uring have the same limit of instructions. The fixture is a loop device, because the io_uring engine
+/// needs NOWAIT and a file in memory does not support NOWAIT.
 #[test]
 fn an_overwrite_queued_on_io_uring_costs_at_most_120_instructions() {
     let needs = [Need::Root, Need::Tool("valgrind"), Need::Tool("mke2fs"), Need::Variable(RELEASE)];
@@ -45,8 +45,8 @@ fn an_overwrite_queued_on_io_uring_costs_at_most_120_instructions() {
     assert!(above <= 120.0, "{above} instructions");
 }
 
-/// An overwrite stays within its limit of instructions with engines that complete at once. With one request at a time, each request also
-/// reads the clock for the timestamp (55 instructions).
+/// With an engine that completes requests at once, an overwrite stays within its limit of instructions. With one request at a time, each
+/// request also reads the clock for the timestamp (55 instructions).
 #[test]
 fn an_overwrite_that_completes_at_once_costs_at_most_so_many_instructions() {
     require!([Need::Tool("valgrind"), Need::Tool("mke2fs"), Need::Variable(RELEASE)]);
@@ -108,16 +108,16 @@ fn above_raw(target: &str, args: &[&str]) -> f64 {
     count(target) - count("raw:")
 }
 
-/// The costs of the methods for stable pages, compared with zero copy. A method with a copy costs the copy, for which valgrind counts one
-/// instruction per byte, and little more. A method without a copy costs nothing.
+/// Tests the costs of the methods that keep the memory of a write unchanged, compared with zero copy. A method that copies costs little
+/// more than the copy itself, for which valgrind counts one instruction per byte. A method that does not copy costs nothing.
 #[test]
 fn a_copied_request_costs_at_most_so_many_instructions_above_its_copy() {
     require!([Need::Tool("valgrind"), Need::Tool("mke2fs"), Need::Variable(RELEASE)]);
     const COPY: f64 = 4096.0;
     const STAMP: f64 = 55.0;
     for (work, depth, most) in [
-        // The code has two function calls, one before and one after the system call, instead of one around it. They cost 50 instructions
-        // and save about 400 ns, because a return after a system call is slow.
+        // The code calls one function before and one function after the system call, instead of one function around it. The two calls cost
+        // 50 instructions, but they save about 400 ns, because a return after a system call is slow.
         ("randread", "1", 245.0),
         ("randread", "32", 470.0),
         // Under valgrind, requests are so slow that the update of the timestamp may be counted in either of the compared rows.
@@ -162,7 +162,7 @@ fn overwrites_start_no_handle_and_take_no_exclusive_lock() {
         let counters = &vol.unwrap()["counters"];
         let count = |name: &str| counters[name].as_u64();
         assert!(count("overwrites") > Some(0), "{chosen:?}: {counters}");
-        // The first write of each thread looks up the file.
+        // The first write of each thread looks up the file, so it does not take the simple path.
         assert!(count("writes") <= Some(4), "{chosen:?}: {counters}");
         let none = ["handles", "exclusive", "conversions", "zeroed"].map(count);
         assert_eq!(none, [Some(0); 4], "{chosen:?}: {counters}");
@@ -209,8 +209,8 @@ fn the_file_is_synced_after_each_so_many_writes() {
     }
 }
 
-/// Each read of a host file checks that the lease of the file is still valid. The instructions for this check are limited. A queued read
-/// costs more, because the open request must be recorded.
+/// Each read of a host file checks that the lease of the file is still valid. This check has a limit of instructions. A queued read costs
+/// more, because the request in flight must be recorded.
 #[test]
 fn a_host_file_costs_at_most_160_instructions_and_300_queued() {
     let needs = [Need::Root, Need::Tool("valgrind"), Need::Tool("mke2fs"), Need::Variable(RELEASE)];

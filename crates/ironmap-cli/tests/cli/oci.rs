@@ -1,5 +1,5 @@
-//! `ironmap mkfs --oci` with image layouts: the volume has the same files as after GNU tar with whiteouts that are applied by hand, or
-//! after umoci.
+//! Tests `ironmap mkfs --oci` with image layouts. The volume has the same files as a tree that umoci or GNU tar extracts. After GNU tar,
+//! the test itself applies the whiteouts.
 
 use std::fs;
 use std::io::Write;
@@ -47,8 +47,8 @@ fn of_platform(mut image: Value, architecture: &str) -> Value {
     image
 }
 
-/// Applies the three layers (uncompressed, gzip and zstd) of an image. It is the image for this machine, one of two images in an index. The
-/// index of the layout names this index.
+/// The layout's index names a second index with two images. The image for this machine is chosen, and its three layers (uncompressed, gzip
+/// and zstd) are applied.
 #[test]
 fn the_layers_of_a_layout_are_applied() {
     require!([Need::Root, Need::Tool("tar"), Need::Tool("gzip"), Need::Tool("zstd")]);

@@ -1,4 +1,5 @@
-//! Standard output that is full, or whose reader has closed it: the exit code still gives the result, and no output overwrites a source.
+//! Tests standard output that is full or whose reader has closed it. The exit code still gives the result, and no output overwrites a
+//! source.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
@@ -47,8 +48,8 @@ fn a_full_standard_output_is_an_error() {
     }
 }
 
-/// If the reader of the output has closed its pipe, the command does not fail. If the exit code is a verdict, it does not depend on the
-/// reader.
+/// If the reader of the output has closed its pipe, the command does not fail. If the exit code reports a result (as with `check`), it does
+/// not depend on the reader.
 #[test]
 fn a_verdict_needs_no_reader() {
     let bench = Bench::new();
@@ -103,7 +104,7 @@ fn results_are_not_written_over_a_target() {
 }
 
 /// The bench ends before its work in three cases: a result file cannot be written, a result file contains a volume, or the name of a
-/// picture belongs to another format.
+/// picture has the extension of another format.
 #[test]
 fn results_that_cannot_be_written_end_the_bench_at_once() {
     let bench = Bench::new();
@@ -254,7 +255,7 @@ fn work_goes_on_without_a_reader() {
     assert_eq!(bench.run(["stat", "image:/tree"]).status.code(), Some(1));
 }
 
-/// The exit code for wrong arguments is the same if standard error is full.
+/// If standard error is full, the exit code for wrong arguments does not change.
 #[test]
 fn a_full_standard_error_changes_no_exit_code() {
     let bench = Bench::new();

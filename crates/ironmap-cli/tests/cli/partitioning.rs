@@ -85,7 +85,7 @@ fn the_backup_of_a_lost_header_is_read_and_said_once() {
     }
 }
 
-/// If the MBR has no entry for the GPT, the MBR is the newer table, as for Linux and blkid.
+/// If the MBR has no entry for the GPT, the MBR is the newer table, as Linux and blkid assume.
 #[test]
 fn a_gpt_that_the_mbr_does_not_name_is_left_from_an_older_table() {
     require!([Need::Tool("sfdisk")]);
@@ -159,7 +159,7 @@ fn a_place_named_by_its_first_byte_ends_with_its_partition() {
             (DISK - 33 * 512, &[&["mkfs", "-qF", "disk.img@37M"]]),
         ];
         for (end, commands) in commands {
-            // In a GPT that sfdisk has made, no partition begins before 1 MiB, so the bytes before belong to the table.
+            // In a GPT that sfdisk has made, no partition begins before 1 MiB, so the bytes before 1 MiB belong to the table.
             if end == MIB && label == "gpt" {
                 continue;
             }

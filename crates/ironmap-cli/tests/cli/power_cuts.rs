@@ -116,7 +116,7 @@ fn bytes_of(hex: &str) -> impl Iterator<Item = u8> + '_ {
     hex.split("\\x").skip(1).map(|byte| u8::from_str_radix(byte, 16).unwrap())
 }
 
-/// The file after a cut: everything that was synced, and any sectors of each later write.
+/// Returns the file as it may be after a power cut. The file contains everything that was synced, and any sectors of each later write.
 fn torn(before: &[u8], steps: &[Step], rng: &mut Rng) -> Vec<u8> {
     let mut file = before.to_vec();
     let synced = steps.iter().rposition(|step| matches!(step, Step::Sync)).unwrap_or(0);

@@ -164,8 +164,8 @@ fn paths_that_lead_nowhere_are_named() {
     assert!(!bench.path("copy").exists());
 }
 
-/// A copy does not replace its source, by any name of the source and with any command. It does not replace a device of an integrity device
-/// either.
+/// A copy never replaces its source, with any command and by any name of the source. It also never replaces a device of an integrity
+/// device.
 #[test]
 fn the_volume_that_is_copied_from_is_not_replaced() {
     let bench = Bench::empty();
@@ -244,8 +244,8 @@ fn a_volume_in_use_is_refused() {
     rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
     refuse(&bench, &[case(&["ls", &bench.target("/")], 3, "locked by another program")]);
     drop(file);
-    // Like most programs, the writer holds no lock, so ironmap must find its open file. A refused command must not change the image, not
-    // even its length.
+    // Like most programs, the writer has no lock on the image, so ironmap must find its open file. A refused command must not change the
+    // image, not even its length.
     let writer = File::options().write(true).open(bench.image()).unwrap();
     let image = bench.image().to_str().unwrap().to_owned();
     let changed = || fs::metadata(&image).unwrap().modified().unwrap();

@@ -198,7 +198,7 @@ fn last_block(bench: &Bench, file: &str) -> u64 {
     said.split_whitespace().map(|block| block.parse::<u64>().unwrap()).max().unwrap()
 }
 
-/// Files within the truncated image are read as by debugfs. Reads past the end of the image are I/O errors.
+/// Files within the truncated image are read as debugfs reads them. Reads past the end of the image are I/O errors.
 #[test]
 fn a_volume_that_was_cut_short_is_read_as_far_as_it_goes() {
     let bench = Bench::with(&["-t", "ext4", "-b", "1024", "-O", "^has_journal"]);
@@ -229,8 +229,8 @@ fn a_volume_that_was_cut_short_is_read_as_far_as_it_goes() {
     assert!(whole > 0 && broken > 0, "{whole} whole, {broken} broken");
 }
 
-/// If a block of a directory is damaged, only the names in this block are lost. Names in other blocks are listed and found, as by the
-/// kernel.
+/// If a block of a directory is damaged, only the names in this block are lost. Names in other blocks are listed and found, as the kernel
+/// lists and finds them.
 #[test]
 fn a_damaged_block_of_a_directory_loses_its_own_names() {
     require!([Need::Root]);

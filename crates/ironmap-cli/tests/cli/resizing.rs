@@ -330,7 +330,7 @@ fn an_orphan_file_beyond_the_end_is_not_renumbered() {
     let options = "-qF -t ext4 -b 1024 -g 2048 -N 400 -I 256 -O ^orphan_file";
     succeed(tool("mke2fs").args(words(options)).arg(&image).arg("20M"));
     let path = image.to_str().unwrap();
-    // When the orphan file is made, all inodes except the last are in use. Then most inodes are freed.
+    // When the orphan file is made, all inodes except the last are in use. After that, most inodes are freed.
     let debugfs = |script: &str| {
         let commands = bench.path("commands");
         fs::write(&commands, script).unwrap();

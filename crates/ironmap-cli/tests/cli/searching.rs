@@ -214,7 +214,7 @@ fn df_shows_what_df_shows() {
     assert_eq!(said.lines().count(), 3);
 }
 
-/// `readlink` prints targets, and the paths to which they lead, as readlink(1).
+/// `readlink` prints targets, and the paths to which they lead, like readlink(1).
 #[test]
 fn readlink_follows_as_readlink_does() {
     require!([Need::Root]);
@@ -236,7 +236,7 @@ fn readlink_follows_as_readlink_does() {
     }
 }
 
-/// Names and values are printed as by `getfattr`, in all encodings.
+/// Names and values are printed as `getfattr` prints them, in all encodings.
 #[test]
 fn getfattr_writes_as_getfattr_does() {
     require!([Need::Root, Need::Tool("getfattr"), Need::Tool("setfattr")]);

@@ -163,7 +163,8 @@ fn access_time(link: &Path) -> (i64, i64) {
     (found.atime(), found.atime_nsec())
 }
 
-/// Whether a read of a symbolic link leaves a new access time. If `waits` is set, reads are repeated until one does, for 20 seconds.
+/// Returns whether a read of a symbolic link updates its access time. If `waits` is true, the reads are repeated for up to 20 seconds until
+/// one of them updates the access time.
 fn leaves_time(link: &Path, read: &dyn Fn(&Path), waits: bool) -> bool {
     wait_for_another_stamp();
     let (before, begin) = (access_time(link), Instant::now());

@@ -1,4 +1,4 @@
-//! Data in the kernel's page cache that was not yet sent to the server.
+//! Tests data in the kernel's page cache that the kernel has not yet sent to the server.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -23,8 +23,8 @@ fn data(file: &File) -> Vec<(u64, u64)> {
     found
 }
 
-/// A range whose data the kernel has not yet sent is not reported as a hole, and a hole is reported as a hole. So SEEK_DATA finds all
-/// ranges of data, and no others.
+/// A range whose data the kernel has not yet sent is not reported as a hole, and a hole is reported as a hole. Therefore SEEK_DATA finds
+/// all ranges of data, and no other ranges.
 #[test]
 fn ranges_that_the_kernel_has_not_sent_are_data() {
     require_mounts!("ranges_that_the_kernel_has_not_sent_are_data");

@@ -1,4 +1,4 @@
-//! The end of a mount, and the state of its volume afterwards.
+//! Tests the end of a mount, and the state of its volume after the end.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -136,7 +136,8 @@ fn a_mount_above_stays() {
 pub(crate) struct Mapped(Child);
 
 impl Mapped {
-    /// Stores `len` bytes `a`. The program makes the file `stored`, which must not exist, when it has stored the data.
+    /// Stores `len` bytes `a` through a mapping. After the program has stored the data, it makes the file `stored`, which must not exist
+    /// before.
     pub(crate) fn store(file: &Path, len: u64, stored: &Path) -> Self {
         let program = tool("xfs_io").arg("-f").arg(file).stdin(Stdio::piped()).spawn();
         let mapped = Self(program.unwrap());

@@ -89,8 +89,9 @@ fn a_synced_mount_has_all_that_was_written() {
     }
 }
 
-/// With -v, a mount for writing prints one note that sync -f commits nothing on the mount, and what to use instead. The message about a
-/// locked volume names the server and the directory. The flags -r, -w and -v have the same meaning as in mount(8), also for the helper.
+/// With -v, a mount for writing prints one note. The note reports that sync -f commits nothing on the mount, and names the command to use
+/// instead. The message about a locked volume names the server and the directory. The flags -r, -w and -v have the same meaning as in
+/// mount(8), also for the helper.
 #[test]
 fn flags_of_mount_8_and_the_note_on_sync() {
     require_mounts!("flags_of_mount_8_and_the_note_on_sync");

@@ -48,7 +48,7 @@ pub(crate) fn skip(name: &str, why: &str) {
     }
 }
 
-/// Whether `./x mount` runs this test. Then long tests are allowed.
+/// Whether `./x mount` runs this test. If so, long tests are allowed.
 pub(crate) fn long() -> bool {
     std::env::var_os("IRONMAP_MOUNT_LONG").is_some()
 }

@@ -33,7 +33,7 @@ pub(crate) struct Archive {
 pub(crate) struct Member {
     /// The path from the root, without `.` and `..`, and without a slash at the beginning or end. Empty for the root.
     pub(crate) path: Vec<u8>,
-    /// The attributes that the archive gives.
+    /// The attributes from the archive.
     pub(crate) stat: Stat,
     /// For a hard link, the normalised path of the other member.
     pub(crate) link: Option<Vec<u8>>,
@@ -147,7 +147,7 @@ impl Archive {
         loop {
             let block = self.block()?;
             if block == [0; BLOCK as usize] {
-                // The format requires two empty blocks. A single empty block is accepted, as by GNU tar.
+                // The format requires two empty blocks. A single empty block is accepted, as GNU tar accepts it.
                 self.ended = true;
                 self.drain()?;
                 return Ok(None);
@@ -379,7 +379,7 @@ fn device_of(header: &Header, kind: FileType, path: &[u8]) -> Result<Option<(u32
     Ok(Some(number))
 }
 
-/// The other attributes that the archive gives.
+/// Returns the other attributes, which the archive records for the member.
 fn stat_of(header: &Header, kind: FileType, own: &Overrides) -> Result<Stat, Wrong> {
     let old = header.as_old();
     let owner = |given: Option<u32>, field, raw: &[u8]| match given {
@@ -391,7 +391,7 @@ fn stat_of(header: &Header, kind: FileType, own: &Overrides) -> Result<Stat, Wro
         Some(time) => time,
         None => Timestamp { seconds: number(header.mtime(), &old.mtime)? as i64, nanoseconds: 0 },
     };
-    // Linux gives symbolic links all permissions. The mode in the archive is ignored.
+    // In Linux, symbolic links have all permissions, so the mode in the archive is ignored.
     let mode = match kind {
         FileType::Symlink => 0o777,
         _ => number(header.mode().map(u64::from), &old.mode)? as u32 & 0o7777,

@@ -97,8 +97,7 @@ impl Written {
         &self.ranges
     }
 
-    /// The map that is written before the content, padded to blocks. `None` if the file needs no more space when its holes are written as
-    /// zeros.
+    /// The map that is written before the content, padded to blocks. `None` if the omission of the holes would save no space.
     pub(crate) fn map(&self, size: u64) -> Option<Vec<u8>> {
         let end = self.ranges.last().map_or(0, |(start, len)| start + len);
         // If the file ends with a hole, the last entry is the size of the file. GNU tar truncates the file to this size.

@@ -202,8 +202,8 @@ impl Read for Input {
     }
 }
 
-/// Reads the members of a gzip file in order. Zeros after the last member are ignored, as by gzip(1), because tapes pad their blocks with
-/// zeros.
+/// Reads the members of a gzip file in order. Zeros after the last member are ignored, as gzip(1) ignores them, because tapes pad their
+/// blocks with zeros.
 struct Gzip<R> {
     /// Always `Some` between two reads.
     decoder: Option<GzDecoder<R>>,

@@ -33,7 +33,7 @@ impl Caller for Callbacks {
         self.bar.clone()
     }
 
-    /// A library leaves the signals of its process alone.
+    /// A library must not change the signal handlers of its process, so this function does nothing.
     fn catch_signals(&self) {}
 }
 

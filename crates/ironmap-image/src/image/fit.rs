@@ -66,7 +66,7 @@ impl<'a> Fit<'a> {
         self.image.keep()
     }
 
-    /// The options, completed with the number of inodes and the block size if the user did not give them.
+    /// Returns the options. If the user did not give the number of inodes or the block size, this value is added.
     pub(super) fn options(&self) -> MkfsOptions {
         let small = self.plan.options.block_size.unwrap_or(4096);
         let mut options = self.plan.options.clone().block_size(small).zeroed(true);

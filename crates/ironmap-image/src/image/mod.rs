@@ -80,7 +80,7 @@ pub struct Image {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Size {
     Bytes(u64),
-    /// The size of the device. A new image file gets space for its content, and a tenth more.
+    /// The size of the device. A new image file gets space for its content, plus 10 percent.
     Device,
     /// The size of a new image file that has hardly more space than its content needs.
     Shrink,
@@ -92,7 +92,7 @@ struct Plan<'a> {
     options: &'a MkfsOptions,
     size: Size,
     is_strict: bool,
-    /// A new image of a given size is kept if it could be filled only in part.
+    /// Whether a new image of a given size is kept if only a part of its content could be copied.
     keeps_part: bool,
 }
 
@@ -126,8 +126,9 @@ impl Image {
         OpenImage::new(parse(volume.as_ref())?)
     }
 
-    /// Sets the options of the file system: block size, features, number of inodes and more. The label, the UUID, the time and `force` are
-    /// those of the methods of this type, if they are called, in any order. A size in the options counts as a call of [`size`](Self::size).
+    /// Sets the options of the file system: block size, features, number of inodes and more. If the methods of this type set the label, the
+    /// UUID, the time or `force`, these values replace the values in `options`, regardless of the order of the calls. A size in the options
+    /// counts as a call of [`size`](Self::size).
     #[must_use]
     pub fn options(mut self, options: MkfsOptions) -> Self {
         self.size = options.size.map_or(self.size, Size::Bytes);
@@ -142,7 +143,7 @@ impl Image {
         self
     }
 
-    /// Gives a new image file enough space for its content, and a tenth more. A device or an existing image keeps its size. This is the
+    /// Gives a new image file enough space for its content, plus 10 percent. A device or an existing image keeps its size. This is the
     /// default.
     #[must_use]
     pub fn fit(mut self) -> Self {
@@ -175,7 +176,7 @@ impl Image {
         self
     }
 
-    /// Maps the owners of files of all sources by the lines of a file, `FROM-UID:FROM-GID TO-UID:TO-GID`. Users and groups are mapped
+    /// Maps the owners of all source files. `map` is a file with lines `FROM-UID:FROM-GID TO-UID:TO-GID`. Users and groups are mapped
     /// independently. [`owner`](Self::owner) takes precedence.
     #[must_use]
     pub fn owners(mut self, map: impl Into<PathBuf>) -> Self {
@@ -190,8 +191,8 @@ impl Image {
         self
     }
 
-    /// Makes a regular file after the sources are copied. An existing file is replaced, and missing directories are made. Of `mode`, the
-    /// twelve lowest bits are used. `owner` is the user and the group.
+    /// Makes a regular file after the sources are copied. An existing file is replaced, and missing directories are made. Only the lower
+    /// twelve bits of `mode` are used. `owner` is the user and the group.
     #[must_use]
     pub fn inject(
         mut self,
@@ -220,31 +221,33 @@ impl Image {
         self
     }
 
-    /// The UUID. Without it, the UUID is random, or with [`source_date_epoch`](Self::source_date_epoch) derived from the options.
+    /// Sets the UUID. By default, the UUID is random. With [`source_date_epoch`](Self::source_date_epoch), the default UUID is derived from
+    /// the options.
     #[must_use]
     pub fn uuid(mut self, uuid: [u8; 16]) -> Self {
         self.uuid = Some(uuid);
         self
     }
 
-    /// The time of a reproducible build, in seconds since 1970 (`SOURCE_DATE_EPOCH`). Nothing in the image is then random, and no time in
-    /// it is later: the same sources and options give the same bytes.
+    /// The time of a reproducible build, in seconds since 1970 (`SOURCE_DATE_EPOCH`). No value in the image is then random, and no
+    /// timestamp is later than this time. Therefore the same sources and options always give the same bytes.
     #[must_use]
     pub fn source_date_epoch(mut self, seconds: i64) -> Self {
         self.source_date = Some(seconds);
         self
     }
 
-    /// Overwrites a device or an image with known content: a file system, a partition table, an archive. Without this, `build` refuses it.
-    /// Content of an unknown format is always overwritten.
+    /// Overwrites a device or an image with known content: a file system, a partition table, an archive. By default, `build` refuses such a
+    /// device or image. Content of an unknown format is always overwritten.
     #[must_use]
     pub fn force(mut self, force: bool) -> Self {
         self.force = Some(force);
         self
     }
 
-    /// If a file of a directory or of a volume cannot be copied, reports that through [`on_message`](Self::on_message), and goes on without
-    /// the file. Without this, the first failure ends the build. A failure for lack of space, and one of an archive, always ends it.
+    /// If a file of a directory or of a volume cannot be copied, reports this through [`on_message`](Self::on_message) and continues
+    /// without the file. By default, the first failure ends the build. A failure for lack of space and a failure of an archive always end
+    /// the build.
     #[must_use]
     pub fn skip_failed(mut self, skip: bool) -> Self {
         self.is_strict = !skip;
@@ -265,7 +268,7 @@ impl Image {
         self
     }
 
-    /// The request to end the build early, which another thread can set. A new image file is then removed.
+    /// Sets the request to end the build early. Another thread can make this request. A new image file is then removed.
     #[must_use]
     pub fn stop(mut self, stop: &Stop) -> Self {
         self.stop = stop.clone();

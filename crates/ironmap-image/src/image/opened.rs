@@ -39,7 +39,8 @@ impl OpenImage {
         self
     }
 
-    /// The request to end [`extract`](Self::extract) early, which another thread can set. The files that were copied stay.
+    /// Sets the request to end [`extract`](Self::extract) early. Another thread can make this request. The files that were already copied
+    /// remain.
     #[must_use]
     pub fn stop(mut self, stop: &Stop) -> Self {
         self.stop = stop.clone();

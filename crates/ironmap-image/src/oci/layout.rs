@@ -73,7 +73,7 @@ impl Layout {
         let mut packed = Packed { path: path.to_owned(), unpacked: None };
         let mut archive = packed.members(stop)?;
         let is_plain = archive.is_plain();
-        // Most archives are layers, which may have millions of members. So the loop stops early if it can.
+        // Most archives are layers, which may have millions of members. Therefore the loop stops early if it can.
         loop {
             let Some(member) = archive.next()? else { return Ok(None) };
             if marks.iter().any(|mark| member.path == mark.as_bytes())

@@ -84,8 +84,8 @@ struct Saved {
     layers: Vec<String>,
 }
 
-/// The layers of the image at a path, the lowest layer first. `None` if the source has neither of the two forms. `spool` stores the content
-/// of a compressed archive.
+/// The layers of the image at a path, the lowest layer first. `None` if the source does not have one of the two forms. `spool` stores the
+/// content of a compressed archive.
 ///
 /// # Errors
 /// Fails if a file cannot be read or violates the specification. Fails if there are several images, the user chose none, and none is for
@@ -149,7 +149,7 @@ pub(crate) fn layers(
     Err(layout.wrong(&name, "the image indexes are nested too deeply"))
 }
 
-/// Whether a member shows that its archive holds images, and is not a layer. `content` is the beginning of the member's content.
+/// Whether a member shows that its archive contains images and is not a layer. `content` is the beginning of the member's content.
 pub(crate) fn is_of_images(name: &[u8], content: &[u8]) -> bool {
     name == MARK.as_bytes() || name == MANIFEST.as_bytes() && saved(content).is_some()
 }
@@ -195,7 +195,7 @@ fn candidate_of_saved<'a>(
     }
 }
 
-/// Whether a path has no `.`, `..` or empty component, and so cannot lead out of its directory.
+/// Whether a path has no `.`, `..` or empty component, so that it cannot lead out of its directory.
 fn is_plain(name: &str) -> bool {
     name.split('/').all(|part| !matches!(part, "" | "." | ".."))
 }

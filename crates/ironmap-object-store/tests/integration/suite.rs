@@ -1,4 +1,4 @@
-//! The tests of object_store itself. The module of each version compiles this file.
+//! Runs the tests of object_store itself. The module of each version compiles this file.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::object_store::integration;
 
-/// A store, and the directory that it needs.
+/// A store, and the temporary directory that it needs.
 struct Stand {
     store: Store,
     _dir: Option<TempDir>,
@@ -30,7 +30,7 @@ fn in_a_directory() -> Stand {
     Stand { store, _dir: Some(dir) }
 }
 
-/// One test of object_store, for both kinds of stores.
+/// Defines a test that runs one test of object_store on both kinds of stores.
 macro_rules! passes {
     ($name:ident, |$store:ident| $test:expr) => {
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,4 +1,4 @@
-//! object_store 0.14.
+//! The tests for object_store 0.14.
 
 pub(crate) use object_store_0_14 as object_store;
 

@@ -1,5 +1,5 @@
-//! Power cuts at every request of a workload. All states that the device can have are checked: an operation that has returned is durable, and
-//! the one in progress has happened completely or not at all.
+//! Simulates power cuts at every request of a workload, and checks all states that the device can then have. An operation that has returned
+//! is durable. An operation in progress is either complete or has no effect.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -27,9 +27,9 @@ fn open(device: Arc<dyn Device>) -> Volume {
     VolumeOptions::new().write(true).commit(Duration::ZERO).open_on(device).unwrap()
 }
 
-/// The lengths of the objects below `noise`. Version N has the content of version 1000 + N.
+/// The length of the objects below `noise`. Version N of such an object has the content of version 1000 + N.
 const NOISE: usize = 20_000;
-/// A file of the volume's user, which is no business of the store.
+/// A file that the user of the volume writes without the store.
 const DIRECT: &str = "/direct";
 
 /// The store of the workload, and its volume.
@@ -39,8 +39,8 @@ struct Stand {
 }
 
 impl Stand {
-    /// Carries out an operation while other tasks write other objects, and while the user of the volume syncs a file. Their commits of the
-    /// journal fall between the steps of the operation.
+    /// Carries out an operation while other tasks write other objects and the user of the volume syncs a file. These tasks cause commits of
+    /// the journal between the steps of the operation.
     async fn beside<T>(&self, version: u64, operation: impl Future<Output = T>) -> T {
         let others = (0..2).map(|other| {
             let (store, path) = (self.store.clone(), Path::from(format!("noise/{other}")));
@@ -66,7 +66,8 @@ impl Stand {
     }
 }
 
-/// Runs the operations. After operation N has returned, the log has the mark N, and the objects are those of element N of the result.
+/// Runs the operations. After operation N has returned, the log has the mark N. Element N of the result contains the objects after
+/// operation N.
 async fn run(volume: Volume, record: &Record) -> Vec<Objects> {
     let stand = Stand { store: of_volume(volume.clone()), volume };
     let store = &stand.store;
@@ -120,7 +121,7 @@ async fn run(volume: Volume, record: &Record) -> Vec<Objects> {
     states
 }
 
-/// The objects of a volume after its recovery, as a new store shows them. The store leaves no draft.
+/// Returns the objects that a new store shows on a volume after its recovery. The store must leave no draft.
 async fn objects(image: Ram, what: &str) -> Objects {
     let volume = open(Arc::new(image));
     let store = of_volume(volume.clone());
@@ -152,7 +153,8 @@ async fn an_operation_that_returned_survives_and_none_is_torn() {
     ironmap::tools::make(&base, &MkfsOptions::new()).unwrap();
     let record = Arc::new(Record::new(Arc::new(base.snapshot())));
     let states = run(open(Arc::clone(&record) as Arc<dyn Device>), &record).await;
-    // ext4's superblock has one checksum over 1024 bytes, which Linux does not accept torn either.
+    // The superblock of ext4 is not torn in this test: it has one checksum over 1024 bytes, and Linux does not accept a torn superblock
+    // either.
     let superblock = ironmap::units::DevOffset(1024)..ironmap::units::DevOffset(2048);
     let mut crashes = Crashes::new(&base, record.log()).with_atomic(superblock);
     let names = crashes.names(SEED, 1);

@@ -1,4 +1,5 @@
-//! The promises of a store beyond the tests of object_store: durable and atomic writes, conditions, names, and reads of replaced objects.
+//! Tests promises of a store that object_store's tests do not cover: durable and atomic writes, conditions, names, and reads of replaced
+//! objects.
 
 mod crash;
 mod mounted;
@@ -32,13 +33,13 @@ fn of_directory(dir: &TempDir) -> Store {
     Store::directory(host, dir.path(), &StoreOptions::new()).unwrap()
 }
 
-/// A store of each kind. The directory of the second one exists as long as the guard.
+/// Returns a store of each kind. The directory of the second store exists until the guard is dropped.
 fn both() -> ([Store; 2], TempDir) {
     let dir = tempfile::tempdir().unwrap();
     ([of_volume(volume(128 << 20)), of_directory(&dir)], dir)
 }
 
-/// Bytes that differ between versions, and between positions.
+/// Returns bytes that differ between versions and between positions.
 fn content(version: u64, len: usize) -> Bytes {
     let words = (0..len.div_ceil(8) as u64).map(|word| word.wrapping_mul(31) ^ version << 40);
     let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).take(len).collect();

@@ -20,7 +20,7 @@ fn run(program: &str, args: &[&str]) -> Result<(), String> {
 }
 
 impl Mounted {
-    /// An empty ext4; `None` if this machine cannot mount one.
+    /// Mounts an empty ext4. Returns `None` if this machine cannot mount an ext4.
     pub(crate) fn new() -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
         let (image, path) = (dir.path().join("image"), dir.path().join("mounted"));
@@ -42,7 +42,8 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // The stores may still close their files, so the directory is detached at once and freed after them.
+        // The stores may still have files open. Therefore the unmount is lazy: the directory is detached at once, and the file system is
+        // freed after the files are closed.
         let _ = run("umount", &["--lazy", self.path.to_str().unwrap_or_default()]);
     }
 }

@@ -1,4 +1,4 @@
-//! The names of objects: those of `LocalFileSystem`, and those that a store refuses.
+//! Tests the names of objects: names that are the same as with `LocalFileSystem`, and names that a store refuses.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ async fn listed(store: &dyn ObjectStore) -> Vec<(String, u64)> {
     objects
 }
 
-/// `LocalFileSystem` is the oracle: both stores see the same objects under the same paths, whichever of them has written an object.
+/// `LocalFileSystem` is the oracle. Both stores show the same objects under the same paths, for objects that either of them has written.
 #[tokio::test]
 async fn names_are_those_of_local_file_system() {
     let dir = tempfile::tempdir().unwrap();
@@ -35,7 +35,7 @@ async fn names_are_those_of_local_file_system() {
         assert_eq!(read(&own, path.as_ref()).await, content);
         assert_eq!(read(&local, path.as_ref()).await, content);
     }
-    // An upload of the other store in progress is no object.
+    // The file of an unfinished upload by `LocalFileSystem` is not an object.
     std::fs::write(dir.path().join("plain#1"), "half").unwrap();
     std::os::unix::fs::symlink("plain", dir.path().join("link")).unwrap();
     std::os::unix::fs::symlink("missing", dir.path().join("broken")).unwrap();
@@ -72,7 +72,7 @@ async fn reserved_names_are_refused() {
     }
 }
 
-/// A path cannot be an object and a prefix. The attempt is an error, and changes nothing.
+/// A path cannot be both an object and a prefix. The attempt is an error, and changes nothing.
 #[tokio::test]
 async fn a_directory_is_no_object() {
     let (stores, _dir) = both();
@@ -94,7 +94,7 @@ async fn a_directory_is_no_object() {
             }
         }
         assert_eq!(listed(store).await, [("dir/a".to_owned(), 1)]);
-        // A directory without objects is no prefix.
+        // A directory without objects is not listed as a prefix.
         store.delete(&Path::from("dir/a")).await.unwrap();
         assert!(store.list_with_delimiter(None).await.unwrap().common_prefixes.is_empty());
     }
@@ -106,7 +106,7 @@ async fn a_volume_for_reading_refuses_writes() {
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("image");
     let mut stores = Vec::new();
-    // A file with the name `object` in an XFS volume, by the prototype of mkfs.xfs.
+    // Makes an XFS volume that contains a file with the name `object`. The file is named in a prototype for mkfs.xfs.
     let (proto, source) = (dir.path().join("proto"), dir.path().join("source"));
     std::fs::write(&source, "content").unwrap();
     let lines = format!("/dummy\n0 0\nd--755 0 0\nobject ---644 0 0 {}\n$\n", source.display());

@@ -1,4 +1,4 @@
-//! Reads of whole objects, of ranges, and of objects that are replaced.
+//! Tests reads of whole objects, of ranges, and of objects that are replaced.
 
 use std::os::unix::fs::FileExt;
 
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::mounted::Mounted;
 use crate::{both, content, of_directory, read};
 
-/// A store of each kind, and one whose reads go around the file system if this machine permits it.
+/// Returns a store of each kind. If this machine permits it, also returns a store whose reads bypass the file system.
 fn all() -> (Vec<Store>, (TempDir, Option<Mounted>)) {
     let (stores, dir) = both();
     let mut stores = Vec::from(stores);
@@ -27,7 +27,7 @@ fn all() -> (Vec<Store>, (TempDir, Option<Mounted>)) {
     (stores, (dir, mounted))
 }
 
-/// A stream gives the object that existed when it began, whole, even if another object gets the name or the object is deleted meanwhile.
+/// A stream returns the complete object that existed when the stream began, even if the object is replaced or deleted meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_gives_one_object() {
     let (stores, _guards) = all();
@@ -53,7 +53,8 @@ async fn a_stream_gives_one_object() {
     }
 }
 
-/// The oracle of ranges is the slice of the content: aligned or not, longer than a piece, at the end, past the end, and empty.
+/// The expected bytes of a range are a slice of the content. The ranges are aligned or misaligned, longer than a piece, at the end, past
+/// the end, or empty.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ranges_are_slices() {
     let (stores, _guards) = all();
@@ -102,7 +103,7 @@ async fn changes_of_other_programs_are_seen() {
         std::fs::write(&file, &first).unwrap();
         let tag = store.head(&path).await.unwrap().e_tag;
         assert!(read(&store, "object").await == first);
-        // In place, with the same size.
+        // The change is in place, and the size stays the same.
         std::fs::OpenOptions::new()
             .write(true)
             .open(&file)
@@ -119,7 +120,7 @@ async fn changes_of_other_programs_are_seen() {
         std::fs::remove_file(&file).unwrap();
         assert!(matches!(store.get(&path).await.unwrap_err(), Error::NotFound { .. }));
     }
-    // More files than the store keeps open.
+    // The test reads more files than the store keeps open.
     for number in 0..150_u64 {
         store.put(&Path::from(format!("{number}")), content(number, 5000).into()).await.unwrap();
     }

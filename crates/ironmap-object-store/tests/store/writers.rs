@@ -1,4 +1,4 @@
-//! Conditions, and writers that compete, fail or go away.
+//! Tests conditions, and writers that compete, fail, or are dropped.
 
 use std::collections::HashSet;
 use std::future::Future;
@@ -85,7 +85,7 @@ async fn one_writer_creates_an_object() {
     }
 }
 
-/// Each content has a tag of its own, even if the clock stands still and all objects have the same size.
+/// Each content has its own tag, even if the clock does not advance and all objects have the same size.
 #[tokio::test]
 async fn tags_differ_within_a_tick() {
     let ram = Arc::new(Ram::new(64 << 20));
@@ -104,14 +104,14 @@ async fn tags_differ_within_a_tick() {
     }
 }
 
-/// The names of drafts that a directory has.
+/// Returns the names of the drafts in a directory.
 fn drafts(dir: &std::path::Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir.join(STAGE)).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     names.filter(|name| name != "lock#0").collect()
 }
 
-/// A store removes the drafts of a process that was killed, and leaves those of another store alone.
+/// A store removes the drafts of a process that was killed, but not the drafts of another store.
 #[tokio::test]
 async fn drafts_of_the_dead_are_removed() {
     let dir = tempfile::tempdir().unwrap();
@@ -151,7 +151,7 @@ async fn an_upload_needs_all_its_parts() {
         aborted.abort().await.unwrap();
         assert!(matches!(store.head(&path).await.unwrap_err(), Error::NotFound { .. }));
     }
-    // The threads carry out all that was begun before the last handle is gone.
+    // The threads carry out all requests that were begun before the last handle was dropped.
     drop(stores);
     assert!(drafts(dir.path()).is_empty());
 }
@@ -160,7 +160,7 @@ fn poll_once<T>(future: impl Future<Output = T>) {
     let _ = pin!(future).poll(&mut Context::from_waker(Waker::noop()));
 }
 
-/// Futures that are dropped in flight leave an object that is one whole version, no draft, and a store that works.
+/// If futures are dropped in flight, the object is one complete version, no draft remains, and the store still works.
 #[test]
 fn dropped_futures_leave_whole_objects() {
     let dir = tempfile::tempdir().unwrap();
@@ -198,7 +198,7 @@ fn dropped_futures_leave_whole_objects() {
     assert!(volume.read_dir(STAGE).unwrap().next().is_none());
 }
 
-/// The drop of a store waits for the requests that were begun: afterwards the object exists, and its draft does not.
+/// The drop of a store waits for all requests that were begun. After the drop, the object exists and its draft does not exist.
 #[test]
 fn the_drop_of_a_store_waits_for_its_requests() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! Attribute changes with an unfinished intent in the log. They are applied when attributes are read.
+//! Attribute changes that the log contains as intents and that were not finished before the crash. These changes are applied when
+//! attributes are read.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -42,7 +43,7 @@ impl AttributeChanges {
         self.0.entry(inode).or_default().push(change);
     }
 
-    /// The inodes with changes. Each inode is returned with the generation that its changes name, if they name one.
+    /// Returns the inodes that have changes, each with the generation that its changes contain, if they contain one.
     pub(in crate::fs::xfs) fn inodes(&self) -> impl Iterator<Item = (InodeNo, Option<u32>)> {
         let all = |changes: &[AttributeChange]| changes.iter().find_map(|change| change.generation);
         self.0.iter().map(move |(inode, changes)| (*inode, all(changes)))

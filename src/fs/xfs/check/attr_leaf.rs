@@ -14,7 +14,7 @@ use super::hash_tree::IndexBlock;
 use super::map::Map;
 use crate::fs::check::{Kind, Severity};
 
-/// The number of bytes of an entry with a remote value, without its name. The number is two more than the fields need.
+/// The number of bytes of an entry with a remote value, without its name. The on-disk format counts two bytes more than the fields need.
 const REMOTE_ENTRY: usize = 11;
 
 /// The state of the check of one inode's leaves, which are checked in order.
@@ -100,7 +100,7 @@ impl<'l> Leaves<'l> {
             );
         }
         if bits & flags::INCOMPLETE != 0 {
-            // A crash can leave an attribute with the `INCOMPLETE` flag. Linux skips such an attribute.
+            // A crash can leave an attribute with the `INCOMPLETE` flag. Linux skips such an attribute, so the finding is only a note.
             let what = Kind::Damaged {
                 what: "the attribute is incomplete, because its change was interrupted".into(),
             };
@@ -144,7 +144,7 @@ impl<'l> Leaves<'l> {
         Some(len)
     }
 
-    /// Checks that names do not overlap, and that the header's fields about used and free space are correct.
+    /// Checks that names do not overlap, and that the header's fields for used and free space are correct.
     fn check_room(
         &self,
         checker: &mut Checker<'_>,
@@ -160,7 +160,7 @@ impl<'l> Leaves<'l> {
         }
         let sum: usize = used.iter().map(|(start, end)| end - start).sum();
         checker.findings.expect(place.field("usedbytes"), counts.usedbytes.get(), sum as u64);
-        // In a block of 64 KiB without names, the field contains 0, because 65536 does not fit into 16 bits.
+        // In a block of 64 KiB without names, `firstused` is 0, because 65536 does not fit into 16 bits.
         let first = match counts.firstused.get() {
             0 => 1 << 16,
             first => usize::from(first),

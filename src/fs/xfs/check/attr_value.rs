@@ -53,7 +53,7 @@ impl Checker<'_> {
                 break;
             }
             next += u64::from(piece.len);
-            // A target has at most 1024 bytes, and each extent has one header. Therefore at most 4 blocks of an extent are needed.
+            // A target has at most 1024 bytes, and each extent has one header. Therefore the first 4 blocks of an extent suffice.
             let blocks: Vec<_> =
                 (0..u64::from(piece.len.min(4))).map(|at| FsBlock(piece.start.0 + at)).collect();
             let place = found.part("symbolic link");

@@ -99,6 +99,6 @@ fn is_acl(value: &[u8]) -> bool {
     let word = |at: usize| u32::from_be_bytes(super::super::header::array(value, at));
     let Some(room) = value.len().checked_sub(4) else { return false };
     let entries = room / 12;
-    // Linux accepts a value that is longer than its entry count requires.
+    // Linux accepts an access control list that is longer than its number of entries requires.
     word(0) as usize <= entries && (0..word(0) as usize).all(|at| TAGS.contains(&word(4 + at * 12)))
 }

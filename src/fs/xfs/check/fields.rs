@@ -32,7 +32,8 @@ impl Checker<'_> {
         self.check_flags(found, file_type);
         self.check_hints(found, file_type);
         self.check_times(found);
-        // In version 1 this field is the link count, and in metadata files it is the kind of the file. In all other inodes it is 0.
+        // In an inode of version 1, this field is the link count. In a metadata file, this field is the kind of the file. In all other
+        // inodes, this field is 0.
         if found.is_metadata() {
             self.check_metadata_core(found, file_type);
         } else if found.raw.di_version > 1 {
@@ -299,10 +300,10 @@ impl Checker<'_> {
         good
     }
 
-    /// Checks the recorded format of the attribute fork if the inode has no attribute fork.
+    /// Checks the recorded format of the attribute fork in an inode that has no attribute fork.
     fn check_no_fork(&mut self, found: &Found) {
         let stored = found.raw.di_aformat;
-        // In the inodes of a new chunk, the format is 0.
+        // In the inodes of a new chunk, this format is 0.
         if !matches!(stored, 0 | format::EXTENTS) {
             let (stored, rule) = (
                 stored.into(),

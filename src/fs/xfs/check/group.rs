@@ -18,13 +18,13 @@ use crate::units::InodeNo;
 /// The data of a group that the check has read so far.
 #[derive(Default)]
 pub(super) struct Group {
-    /// The owners of the group's blocks, free space included, in the order in which the check found them.
+    /// The owners of the group's blocks, in the order in which the check found them. Free space counts as an owner.
     pub(super) owned: Vec<Owned>,
     /// The owners that the reverse-mapping tree records; `None` if the group has no such tree, or if a part of the tree is damaged.
     pub(super) recorded: Option<Vec<Owned>>,
     /// The counts that the reference-count tree records; `None` if the group has no such tree, or if a part of the tree is damaged.
     pub(super) shared: Option<Vec<Shared>>,
-    /// Whether the free space is known, which is the case only if the free-space tree is undamaged.
+    /// Whether the free space is known. It is known if the free-space tree is undamaged.
     pub(super) free_is_known: bool,
     /// The number of blocks in use.
     pub(super) used: u64,

@@ -51,7 +51,7 @@ impl Checker<'_> {
             return 0;
         }
         let held = (last + size - first) % size + 1;
-        // In an empty list, as in a full list, the index of the last entry is one less than the index of the first entry.
+        // The index of the last entry is one less than the index of the first entry in two cases: the list is empty, or the list is full.
         if count != held && !(count == 0 && held == size) {
             let place = header.place.field("agf_flcount");
             self.findings.expect(FindingSite { place, ..header }, count, held);

@@ -25,7 +25,7 @@ const MAX_LEVELS: u16 = 12;
 pub(super) struct Piece {
     /// The extent's first block in the fork.
     pub(super) first: u64,
-    /// The first block on the volume. For a realtime file, the block number as stored in the on-disk extent.
+    /// The first block on the volume. For a realtime file, this is the block number from the on-disk extent.
     pub(super) start: FsBlock,
     pub(super) len: u32,
     pub(super) unwritten: bool,
@@ -91,7 +91,7 @@ impl Xfs {
                 (found.raw.di_aformat, found.attributes().unwrap_or_default(), found.extents().1)
             }
         };
-        // File positions of data have 63 bits. Block numbers of the attribute fork have 32 bits.
+        // The limits differ: a file position in the data fork has 63 bits, and a block number in the attribute fork has 32 bits.
         let limit = match which {
             Which::Data => self.superblock.max_file_block(),
             Which::Attributes => 1 << 32,

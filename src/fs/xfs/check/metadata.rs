@@ -1,4 +1,5 @@
-//! Checks the metadata directories: a tree with its own root, in which the name of an internal file states the file's use.
+//! Checks the metadata directories. They are a separate tree of directories, in which the name of an internal file determines the file's
+//! use.
 
 use super::super::disk::inode::{flags, flags2, metatype};
 use super::Checker;
@@ -20,10 +21,10 @@ const QUOTA: [(&[u8], u16); 3] = [
 /// The maximum number of missing files of realtime groups that are reported. The search then stops.
 const TOLD: usize = 8;
 
-/// The metadata directories, as far as they could be read.
+/// The content of the metadata directories that could be read.
 #[derive(Default)]
 pub(super) struct MetadataTree {
-    /// The directory, the name, and the inode that the name refers to.
+    /// For each name: the directory that contains the name, the name itself, and the inode to which the name refers.
     names: Vec<(InodeNo, Vec<u8>, InodeNo)>,
     /// The quota files, in the order users, groups, projects.
     pub(super) quota: [Option<InodeNo>; 3],
@@ -65,7 +66,7 @@ impl Checker<'_> {
             let (stored, rule) = (bits.into(), "flags of a metadata file are missing");
             self.findings.add(found.place("di_flags"), Kind::Invalid { stored, rule });
         }
-        // Metadata files permit no access, and no quota counts them.
+        // Metadata files have no permission bits, and their owner and group are 0.
         let raw = &found.raw;
         self.findings.expect(found.place("di_mode"), found.mode() & PERMISSIONS, 0_u32);
         self.findings.expect(found.place("di_uid"), raw.di_uid.get(), 0_u32);
@@ -139,7 +140,7 @@ impl Checker<'_> {
                 let place = PLACE.inode(directory.unwrap_or(root));
                 self.findings.add(place, Kind::Damaged { what });
             }
-            // The recorded number of groups may be wrong too, so the search stops after `TOLD` missing files.
+            // The recorded number of groups may also be wrong, so the search stops after `TOLD` missing files.
             if directory.is_none() || missing >= TOLD {
                 break;
             }
@@ -149,7 +150,7 @@ impl Checker<'_> {
     /// Whether a name refers to a file of the right kind. The project id of a realtime group's file must be the number of the group.
     fn check_kind(&mut self, number: InodeNo, (kind, group): (u16, Option<u32>)) -> bool {
         let Some(found) = self.again(number).filter(Found::is_metadata) else {
-            // A name that refers to a wrong inode was reported when the directory was checked.
+            // If the name refers to a wrong inode, the check of the directory has reported it.
             return false;
         };
         let stored = found.raw.di_onlink.get();

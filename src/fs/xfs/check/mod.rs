@@ -1,13 +1,14 @@
 //! The check of an XFS volume: it reads all metadata and changes nothing.
 //!
-//! The passes, in order: superblocks, headers of groups and their trees; inodes with their maps and attributes; directories with their
-//! indexes; parent pointers; metadata directories; names (the inodes that are reachable, and their numbers of names); owners of blocks,
-//! free space, counters and quota. The log is recovered first, and the check reads the recovered volume.
+//! The check makes these passes in order: (1) superblocks, group headers and their trees; (2) inodes with their maps and attributes; (3)
+//! directories with their indexes; (4) parent pointers; (5) metadata directories; (6) reachability of inodes from the root, and their link
+//! counts; (7) owners of blocks, free space, counters and quota. The log is recovered in memory first, so the check reads the recovered
+//! volume.
 //!
 //! Ordinary reads stop at the first fault. A check continues after a fault, so it has its own walks of the structures. For layouts,
-//! checksums, name hashes and recovery, it uses the code of ordinary reads.
+//! checksums, name hashes and recovery, the check uses the code of ordinary reads.
 //!
-//! **Memory**: 24 bytes for each extent of a file and for each free extent, and the same amount again on a volume with a tree of owners; 24
+//! **Memory**: The check needs 24 bytes for each extent of a file and for each free extent (48 bytes on a volume with a tree of owners); 24
 //! bytes for each inode in the chunks; 24 bytes for each free realtime extent, for at most four million extents; 48 bytes for each
 //! directory; the names in metadata directories; the map of one file; the names of one directory; the records of one tree; the first
 //! 100,000 findings.
@@ -83,9 +84,9 @@ struct Checker<'a> {
     groups: Vec<Group>,
     /// The realtime groups for which owners or free space were recorded.
     realtime: BTreeMap<u32, Group>,
-    /// The number of free realtime extents that can still be recorded.
+    /// The number of free realtime extents that the check may still record.
     runs_left: usize,
-    /// The blocks of trees in the data forks of files, to avoid reading a block twice.
+    /// The blocks of trees in the data forks of files. This set ensures that a block is not read twice.
     in_file_trees: HashSet<FsBlock>,
     inodes: Inodes,
     directories: Vec<Directory>,
@@ -93,7 +94,7 @@ struct Checker<'a> {
     parents: Parents,
     /// The sum of fingerprints of the current inode's parent pointers.
     pointers: u64,
-    /// The parent pointers of the current inode, if the log contains unfinished changes of its attributes.
+    /// The parent pointers of the current inode. They are collected only if the log contains unfinished changes of the inode's attributes.
     changing: Vec<Attribute>,
     tree: MetadataTree,
 }

@@ -90,7 +90,8 @@ impl Checker<'_> {
         offset: u64,
     ) {
         let owned = &mut self.group(space).owned;
-        // Adjacent blocks of the same structure are merged into one run to save memory, because most inodes and trees are contiguous.
+        // Adjacent blocks of the same structure are merged into one run. This saves memory, because the blocks of most inodes and trees are
+        // contiguous.
         if let Some(last) = owned.last_mut()
             && last.owner == owner
             && last.end() == u64::from(start)
@@ -144,7 +145,7 @@ impl Checker<'_> {
         let site = space.site(["blocks", "realtime blocks"]);
         // `end` is the highest end of the runs so far, and `last` is the run that ends there.
         let (mut end, mut last): (u64, Option<Owned>) = (0, None);
-        // `sole` is the run with the highest end among the runs that are not file data. Such runs must not share blocks.
+        // Runs that are not file data must not share blocks. `sole` is the one of these runs that ends last.
         let mut sole: Option<Owned> = None;
         for run in owned {
             let (start, run_end) = (u64::from(run.start), run.end().min(length));
@@ -196,7 +197,8 @@ impl Checker<'_> {
             site.place = site.place.inode(InodeNo(owned.owner));
         }
         if is_free {
-            // XFS frees blocks only after no map refers to them, so an unfinished operation cannot explain this fault.
+            // XFS frees blocks only after no map refers to them. Therefore an unfinished operation cannot explain that blocks of a file are
+            // marked as free.
             self.findings.add(site, Kind::MarkedFree { first, count });
         } else {
             let what = format!(

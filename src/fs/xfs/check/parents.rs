@@ -1,8 +1,9 @@
 //! Checks parent pointers. For each name of an inode, the inode has an attribute that contains the directory, the directory's generation,
 //! and the name.
 //!
-//! A first comparison needs little memory. Each inode has a sum of fingerprints: each name in a directory adds its fingerprint, and each
-//! parent pointer subtracts its fingerprint. Only inodes whose sum is not 0 are read again and compared in full.
+//! The first comparison needs little memory, because the check stores only a sum of fingerprints for each inode: each name in a directory
+//! adds its fingerprint, and each parent pointer subtracts its fingerprint. Only inodes whose sum is not 0 are read again and compared in
+//! full.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -57,7 +58,7 @@ struct Both {
 pub(super) struct Parents(Option<BTreeMap<InodeNo, Both>>);
 
 impl Parents {
-    /// Whether directories and attributes are being read again, only to collect names.
+    /// Whether this is the second pass, which reads directories and attributes again only to collect names.
     pub(super) fn are_collected(&self) -> bool {
         self.0.is_some()
     }

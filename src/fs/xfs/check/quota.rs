@@ -30,8 +30,8 @@ struct Used {
 pub(super) struct Accounts([Usage; 3]);
 
 impl Accounts {
-    /// Adds an inode to the usage of its user, group and project. Linux counts all inodes except quota files; the realtime bitmap and
-    /// summary count for root. `realtime` is the number of the inode's blocks that are realtime blocks.
+    /// Adds an inode to the usage of its user, group and project. Linux counts all inodes except quota files. The realtime bitmap and the
+    /// realtime summary count as files of root. `realtime` is the number of the inode's blocks that are realtime blocks.
     pub(super) fn add(&mut self, superblock: &Superblock, found: &Found, realtime: u64) {
         if found.is_metadata() || superblock.quota.contains(&found.number) {
             return;
@@ -48,7 +48,7 @@ impl Accounts {
     }
 }
 
-/// A quota file. `code` is the type code of its entries, and `counted` states whether usage was counted.
+/// A quota file. `code` is the type code of its entries. `counted` states whether the superblock marks the recorded usage as correct.
 struct File {
     number: u64,
     code: u8,
@@ -67,7 +67,7 @@ impl Checker<'_> {
         };
         let is_v5 = self.fs.superblock.is_v5();
         let has_quota = raw.sb_versionnum.get() & version::QUOTA != 0;
-        // In version 4, a single file contains the quota of groups or of projects.
+        // In version 4, groups and projects use the same quota file, so a volume has quota for only one of them.
         let of_project = if is_v5 { project } else { group };
         let files = [
             File {

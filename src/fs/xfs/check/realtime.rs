@@ -75,7 +75,7 @@ impl FreeRuns {
     fn word(&mut self, word: u32) -> u32 {
         let bits = WORD.min(self.end - self.at);
         let after = u64::from(word) >> bits << bits;
-        // Fast path: in most words, all bits continue the current run.
+        // Most words are uniform: all bits continue the current run of free or used blocks. This path handles a whole word at once.
         if bits == WORD && word == if self.start.is_some() { u32::MAX } else { 0 } {
             self.at += WORD;
             return 0;
@@ -131,7 +131,8 @@ impl Checker<'_> {
         files
     }
 
-    /// The group of an extent, and the first block of the extent in that group. `None` if the block numbers are invalid or exceed 32 bits.
+    /// The group of an extent, and the first block of the extent in that group. `None` if a block number is invalid or does not fit into 32
+    /// bits.
     pub(super) fn realtime_group(&self, number: u64, count: u32) -> Option<(Space, u32)> {
         let (group, start) = self.realtime_layout()?.within(number, count.into())?;
         Some((Space::Realtime(group.try_into().ok()?), start.try_into().ok()?))
@@ -199,7 +200,7 @@ impl Checker<'_> {
                 None => is_known = false,
             }
         }
-        // After a crash this counter is outdated, like the other lazy counters.
+        // After a crash, this counter is outdated like the other lazy counters.
         if is_known && !self.fs.log().recovered {
             let field = Place::new("superblock").field("sb_frextents");
             self.findings.expect(field, self.superblock.sb_frextents.get(), free);
@@ -274,7 +275,7 @@ impl Checker<'_> {
         let files = self.group(space).files.iter();
         let (_, number) = files.copied().find(|(other, _)| *other == kind)?;
         let found = self.again(number)?;
-        // Faults of the map were reported when the inode was checked, so these findings are dropped.
+        // Faults of the map were reported when the inode was checked, so the findings of this second read are dropped.
         let map = self.fs.check_map(&mut Findings::default(), &found, Which::Data);
         Some((found, map))
     }

@@ -7,7 +7,7 @@ use crate::fs::check::{FindingSite, Kind};
 const TOLD: usize = 8;
 
 impl Checker<'_> {
-    /// Compares the recorded records of a structure with the computed records; both slices are sorted. `told` returns a record's text for
+    /// Compares the recorded records of a structure with the computed records; both slices are sorted. `told` formats a record for
     /// messages.
     pub(super) fn compare_records<T: Ord>(
         &mut self,

@@ -19,7 +19,7 @@ pub(super) struct Shared {
     count: u32,
 }
 
-/// The runs that two or more extents refer to.
+/// Returns the runs of blocks to which two or more extents refer.
 fn shared(owned: &[Owned]) -> Vec<Shared> {
     let mut events = Vec::new();
     for run in owned.iter().filter(|run| run.is_data()) {
@@ -43,7 +43,7 @@ fn shared(owned: &[Owned]) -> Vec<Shared> {
     runs
 }
 
-/// Appends a run. If the run continues the last run with an equal count, the last run is lengthened instead.
+/// Appends a run. If the run begins at the end of the last run and both have the same count, the last run is lengthened instead.
 fn add(runs: &mut Vec<Shared>, run: Shared) {
     match runs.last_mut() {
         Some(last) if last.end == run.start && last.count == run.count => last.end = run.end,

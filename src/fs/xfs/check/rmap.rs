@@ -30,7 +30,7 @@ fn joined(runs: &[Owned]) -> Vec<Owned> {
     let bits = |run: &Owned| run.offset & !owner_bits::OFFSET;
     sorted.sort_unstable_by_key(|run| (run.owner, bits(run), run.start, run.offset));
     let mut joined: Vec<Owned> = Vec::with_capacity(sorted.len());
-    // Runs of the same owner can share blocks. Therefore a run can continue any run in `open`, not only the last run.
+    // Runs of the same owner can overlap. Therefore a run can continue any run in `open`, not only the last run.
     let mut open: Vec<usize> = Vec::new();
     for run in sorted {
         open.retain(|at| {

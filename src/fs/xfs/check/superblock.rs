@@ -33,7 +33,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Reads a sector at the start of a group. Also returns whether the log's recovery changed a part of the sector.
+    /// Reads a sector at the start of a group. Also returns whether recovery of the log changed the sector.
     pub(super) fn sector(&self, group: u32, sector: u64) -> Result<(Vec<u8>, bool)> {
         let geometry = &self.fs.superblock.geometry;
         let at = geometry.group_start(group).0 + sector * geometry.sector as u64;

@@ -112,7 +112,7 @@ pub(super) const REALTIME_OWNERS: Shape =
 pub(super) const REALTIME_REFCOUNTS: Shape =
     Shape { name: "tree of realtime reference counts", magic: [*b"RCNT", *b"RCNT"], ..REFCOUNTS };
 
-/// The location of a tree. The location determines the format of the tree's block numbers.
+/// The location of a tree. The format of the block numbers in the tree depends on the location.
 #[derive(Clone, Copy)]
 enum Home {
     Group(u32),
@@ -344,8 +344,8 @@ impl Checker<'_> {
         let is_top = level as usize + 1 == walk.last.len();
         let least = match walk.home {
             Home::Group(_) if is_top => usize::from(level > 0),
-            // A root in an inode can have a single child. This child has more records than fit into the inode, but the child may be less
-            // than half full.
+            // A root in an inode can have a single child. The child may be less than half full, because it only needs more records than fit
+            // into the inode.
             Home::File(_) if is_top => 1,
             _ => room / 2,
         };

@@ -15,7 +15,7 @@ use crate::fs::xfs::inode::XfsInode;
 use crate::iomap::ExtentMap;
 use crate::units::InodeNo;
 
-/// Identifies a block of a hash index in the record of verified checksums ([`Part`]).
+/// The code of the kind "block of a hash index" for [`Part`], which identifies verified checksums.
 const KIND: u8 = 4;
 /// The maximum number of levels of an index.
 const MAX_LEVELS: usize = 5;
@@ -24,7 +24,7 @@ const MAX_LEVELS: usize = 5;
 struct IndexBlock {
     block: DirBlock,
     count: usize,
-    /// 0 for a leaf.
+    /// The level of the block: 0 for a leaf.
     level: u16,
     /// The next leaf; 0 if there is none.
     next: u64,
@@ -40,15 +40,15 @@ impl XfsInode {
             let Some(block) = self.dir_block(map, 0)? else {
                 return Err(place.corrupt("the only block of the directory is a hole"));
             };
-            // A directory with a separate index can also have a single block of entries.
+            // A separate index is possible even if the directory has a single block of entries.
             let data = self.data_block(&block)?;
             if data.is_only {
                 return self.find_in_only(&data, hash, name);
             }
         }
         let mut leaf = self.find_leaf(map, hash)?;
-        // Entries with the same hash can continue in the next leaf. The loop makes at most as many steps as the file has blocks, so a
-        // circular chain ends the loop too.
+        // Entries with the same hash can continue in the next leaf. The loop makes at most as many steps as the file has blocks, so the
+        // loop also ends in a circular chain.
         for _ in 0..=self.stat.blocks {
             let header = self.index_header();
             let entries = Self::index_entries(&leaf, header, place)?;

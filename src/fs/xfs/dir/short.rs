@@ -10,7 +10,7 @@ use crate::units::InodeNo;
 const PLACE: Place = Place::new("short directory");
 
 impl XfsInode {
-    /// All entries, including `.` and `..`, with the addresses that they would have in a block.
+    /// Returns all entries, including `.` and `..`. Each entry gets the address that it would have in a block.
     pub(super) fn short_entries(&self) -> Result<Vec<Entry>> {
         let place = PLACE.inode(self.stat.inode);
         let bytes = self.data.bytes.get(..self.stat.size as usize).unwrap_or_default();

@@ -25,7 +25,7 @@ pub(crate) const SYMLINK: u32 = u32::from_be_bytes(*b"XSLM");
 /// Size of the header of a block of a remote value or a symbolic link.
 pub(crate) const REMOTE_HEADER: usize = 56;
 
-/// `flags` of an entry.
+/// The bits of the field `flags` of an entry.
 pub(crate) mod flags {
     pub(crate) const LOCAL: u8 = 0x1;
     pub(crate) const ROOT: u8 = 0x2;

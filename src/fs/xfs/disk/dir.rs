@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::layout;
 
-/// Magic of a block that contains only entries, and of a directory's only block; without and with checksums.
+/// Magic of a block that contains only entries, and magic of a directory's only block. Each exists without and with checksums.
 pub(crate) const DATA: u32 = u32::from_be_bytes(*b"XD2D");
 pub(crate) const BLOCK: u32 = u32::from_be_bytes(*b"XD2B");
 pub(crate) const DATA_V5: u32 = u32::from_be_bytes(*b"XDD3");
@@ -13,7 +13,7 @@ pub(crate) const BLOCK_V5: u32 = u32::from_be_bytes(*b"XDB3");
 /// Size of the header of a block with entries.
 pub(crate) const DATA_HEADER: usize = 16;
 pub(crate) const DATA_HEADER_V5: usize = 64;
-/// Magic of the hash index's blocks: a single leaf, one of several leaves, and a node above leaves.
+/// Magic of the three kinds of blocks in the hash index: a single leaf, one of several leaves, and a node above leaves.
 pub(crate) const LEAF_ONE: u16 = 0xD2F1;
 pub(crate) const LEAF: u16 = 0xD2FF;
 pub(crate) const NODE: u16 = 0xFEBE;
@@ -27,7 +27,7 @@ pub(crate) const LEAF_HEADER_V5: usize = 64;
 pub(crate) const LEAF_OFFSET: u64 = 1 << 35;
 /// First byte of the free-space index: blocks that record the free space in each block of entries.
 pub(crate) const FREE_OFFSET: u64 = 1 << 36;
-/// Magic of a block of the free-space index, without and with checksums, and the size of its header.
+/// Magic of a block of the free-space index (without and with checksums), and the size of the block's header.
 pub(crate) const FREE: u32 = u32::from_be_bytes(*b"XD2F");
 pub(crate) const FREE_V5: u32 = u32::from_be_bytes(*b"XDF3");
 pub(crate) const FREE_HEADER: usize = 16;

@@ -5,10 +5,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::layout;
 
-/// `agf_magicnum`, `agi_magicnum`.
+/// The values of the fields `agf_magicnum` and `agi_magicnum`.
 pub(crate) const FREE_MAGIC: [u8; 4] = *b"XAGF";
 pub(crate) const INODES_MAGIC: [u8; 4] = *b"XAGI";
-/// Numbers of the sectors, in a group, that contain the free-space header and the inode header.
+/// Numbers of two sectors in a group: the sector of the free-space header and the sector of the inode header.
 pub(crate) const FREE_SECTOR: u64 = 1;
 pub(crate) const INODES_SECTOR: u64 = 2;
 /// Byte offsets of the checksums in these headers.
@@ -73,7 +73,7 @@ layout!(RawInodes: 344 { agi_count @ 16, agi_freecount @ 28, agi_unlinked @ 40, 
 
 /// Number of the sector, in a group, that contains the free list. The blocks in the list are reserved for the free-space trees.
 pub(crate) const LIST_SECTOR: u64 = 3;
-/// `agfl_magicnum`.
+/// The value of the field `agfl_magicnum`.
 pub(crate) const LIST_MAGIC: [u8; 4] = *b"XAFL";
 /// Byte offset of the free list's checksum.
 pub(crate) const LIST_CRC: usize = 32;

@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::layout;
 
-/// `di_magic`: `IN`.
+/// The value of the field `di_magic`: `IN`.
 pub(crate) const MAGIC: u16 = u16::from_be_bytes(*b"IN");
 /// Byte offset of `di_crc`. In versions 1 and 2 the forks begin at the same offset.
 pub(crate) const CRC_OFFSET: usize = 100;
@@ -13,7 +13,7 @@ pub(crate) const FORKS_V2: usize = 100;
 /// Byte offset of the forks of version 3.
 pub(crate) const FORKS_V3: usize = 176;
 
-/// `di_format`, `di_aformat`.
+/// The values of the fields `di_format` and `di_aformat`.
 pub(crate) mod format {
     pub(crate) const DEVICE: u8 = 0;
     pub(crate) const LOCAL: u8 = 1;
@@ -22,7 +22,7 @@ pub(crate) mod format {
     pub(crate) const META_BTREE: u8 = 5;
 }
 
-/// `di_flags`.
+/// The bits of the field `di_flags`.
 pub(crate) mod flags {
     pub(crate) const REALTIME: u16 = 0x1;
     pub(crate) const NEW_BITMAP: u16 = 0x4;
@@ -43,7 +43,7 @@ pub(crate) mod flags {
     pub(crate) const METADATA_DIRECTORY: u16 = METADATA | NO_SYMLINKS;
 }
 
-/// `di_flags2`.
+/// The bits of the field `di_flags2`.
 pub(crate) mod flags2 {
     pub(crate) const DAX: u64 = 0x1;
     pub(crate) const COPY_SIZE: u64 = 0x4;
@@ -54,7 +54,7 @@ pub(crate) mod flags2 {
     pub(crate) const ALL: u64 = 0x3F;
 }
 
-/// `di_metatype`: the kind of an internal file, stored in the bytes of `di_onlink`.
+/// The values of the field `di_metatype`: the kind of an internal file. The field is stored in the bytes of `di_onlink`.
 pub(crate) mod metatype {
     pub(crate) const DIRECTORY: u16 = 1;
     pub(crate) const USER_QUOTA: u16 = 2;

@@ -9,7 +9,7 @@ use super::layout;
 
 /// Bytes of a log block. The size does not depend on the sector size or the block size.
 pub(crate) const BLOCK: usize = 512;
-/// `h_magicno`.
+/// The value of the field `h_magicno`.
 pub(crate) const MAGIC: u32 = 0xFEED_BABE;
 /// The value of `h_fmt` if items are little-endian.
 pub(crate) const FORMAT_LITTLE_ENDIAN: u32 = 1;
@@ -22,12 +22,12 @@ pub(crate) const CHECKED_EXTENSION: usize = 260;
 pub(crate) const CYCLES_AT: usize = 44;
 pub(crate) const EXTENSION_CYCLES_AT: usize = 4;
 pub(crate) const CRC_AT: usize = 32;
-/// `th_magic`.
+/// The value of the field `th_magic`.
 pub(crate) const TRANSACTION_MAGIC: u32 = 0x5452_414E;
 /// Bytes of the header of a transaction.
 pub(crate) const TRANSACTION_HEADER: usize = 16;
 
-/// `oh_flags`.
+/// The bits of the field `oh_flags`.
 pub(crate) mod operation {
     pub(crate) const START: u8 = 0x01;
     pub(crate) const COMMIT: u8 = 0x02;
@@ -64,7 +64,7 @@ pub(crate) mod item {
     pub(crate) const CUD_RT: u16 = 0x124F;
 }
 
-/// `blf_flags`.
+/// The bits of the field `blf_flags`.
 pub(crate) mod buffer {
     /// Only `di_next_unlinked` of the inodes in the buffer is logged.
     pub(crate) const INODES: u16 = 0x1;
@@ -74,7 +74,7 @@ pub(crate) mod buffer {
     pub(crate) const CHUNK: usize = 128;
 }
 
-/// `xmi_flags`.
+/// The bits of the field `xmi_flags`.
 pub(crate) mod exchange {
     /// The attribute forks are exchanged instead of the data forks.
     pub(crate) const ATTR: u64 = 0x1;
@@ -84,30 +84,30 @@ pub(crate) mod exchange {
     pub(crate) const WRITTEN: u64 = 0x4;
 }
 
-/// `alfi_op_flags`.
+/// The values of the field `alfi_op_flags`.
 pub(crate) mod attribute {
     pub(crate) const SET: u32 = 1;
     pub(crate) const REMOVE: u32 = 2;
     pub(crate) const REPLACE: u32 = 3;
-    // Operations on parent pointers.
+    // Operations that change parent pointers.
     pub(crate) const SET_PARENT: u32 = 4;
     pub(crate) const REMOVE_PARENT: u32 = 5;
     pub(crate) const REPLACE_PARENT: u32 = 6;
 }
 
-/// `me_flags`.
+/// The bits of the field `me_flags`.
 pub(crate) mod mapping {
-    /// The kind of change.
+    /// The mask of the bits that contain the kind of change.
     pub(crate) const TYPE: u32 = 0xFF;
     pub(crate) const MAP: u32 = 1;
     pub(crate) const UNMAP: u32 = 2;
     pub(crate) const REALTIME: u32 = 1 << 29;
     pub(crate) const UNWRITTEN: u32 = 1 << 30;
-    /// The change is of the attribute fork, not of the data fork.
+    /// The change affects the attribute fork instead of the data fork.
     pub(crate) const ATTR: u32 = 1 << 31;
 }
 
-/// `ilf_fields`.
+/// The bits of the field `ilf_fields`.
 pub(crate) mod inode {
     pub(crate) const DATA_LOCAL: u32 = 0x2;
     pub(crate) const DATA_EXTENTS: u32 = 0x4;

@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::layout;
 
-/// `d_magic`: `DQ`.
+/// The value of the field `d_magic`: `DQ`.
 pub(crate) const MAGIC: u16 = u16::from_be_bytes(*b"DQ");
 /// The bit of `d_type` for times in the `bigtime` format.
 pub(crate) const BIGTIME: u8 = 0x80;

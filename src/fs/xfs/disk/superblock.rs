@@ -5,12 +5,12 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::layout;
 
-/// `sb_magicnum`: `XFSB`.
+/// The value of the field `sb_magicnum`: `XFSB`.
 pub(crate) const MAGIC: u32 = u32::from_be_bytes(*b"XFSB");
 /// Byte offset of `sb_crc`.
 pub(crate) const CRC_OFFSET: usize = 224;
 
-/// `sb_versionnum`: the lowest bits are the version, and the other bits are features.
+/// `sb_versionnum`: the lowest four bits are the version, and the other bits are features.
 pub(crate) mod version {
     pub(crate) const NUMBER: u16 = 0xF;
     pub(crate) const QUOTA: u16 = 0x40;
@@ -23,7 +23,7 @@ pub(crate) mod version {
     pub(crate) const MORE_BITS: u16 = 0x8000;
 }
 
-/// `sb_features2`.
+/// The bits of the field `sb_features2`.
 pub(crate) mod features2 {
     pub(crate) const LAZY_COUNTERS: u32 = 0x2;
     pub(crate) const ATTR2: u32 = 0x8;
@@ -101,7 +101,7 @@ pub(crate) struct RawSuperblock {
     pub(crate) sb_rtreserved: U64,
 }
 
-/// `rsb_magicnum`: `Frog`.
+/// The value of the field `rsb_magicnum`: `Frog`.
 pub(crate) const REALTIME_MAGIC: u32 = u32::from_be_bytes(*b"Frog");
 /// Byte offset of `rsb_crc`.
 pub(crate) const REALTIME_CRC: usize = 4;

@@ -9,7 +9,7 @@ use super::layout;
 /// Size of a block's header, without and with checksums.
 pub(crate) const HEADER: usize = 16;
 pub(crate) const HEADER_V5: usize = 56;
-/// The value of a block number if there is no sibling or no block.
+/// The block number that means that there is no sibling or no block.
 pub(crate) const NONE: u32 = u32::MAX;
 
 /// The header of a block, without the fields that exist only with checksums.
@@ -48,7 +48,7 @@ pub(crate) struct RawChunk {
 
 layout!(RawChunk: 16 { ir_holemask @ 4, ir_freecount @ 7, ir_free @ 8 });
 
-/// A record in the tree of owners (reverse mapping). In a key, there is no block count, and the offset has no flag for unwritten extents.
+/// A record in the tree of owners (reverse mapping). A key has no block count, and the offset in a key has no flag for unwritten extents.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawOwner {
@@ -60,7 +60,7 @@ pub(crate) struct RawOwner {
 
 layout!(RawOwner: 24 { rm_owner @ 8, rm_offset @ 16 });
 
-/// Bits of `rm_offset`.
+/// The flag bits of the field `rm_offset`.
 pub(crate) mod owner_bits {
     pub(crate) const ATTRIBUTES: u64 = 1 << 63;
     pub(crate) const MAP_BLOCK: u64 = 1 << 62;

@@ -1,7 +1,7 @@
 //! Unfinished intents in the log. The kernel's recovery finishes these intents on the device.
 //!
 //! Recovery in memory finishes only changes of attributes and of file maps, because readers see these changes. Other intents change trees
-//! that record the owners of blocks. Recovery only counts these intents.
+//! that record the owners of blocks. Recovery only counts these other intents.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::fs::xfs::map_changes::{Exchange, MapChange, MapChanges, Side};
 use crate::iomap::ExtentState;
 use crate::units::{FileBlock, InodeNo};
 
-/// For each kind of intent: the type of the intent item, the type of its done item, and the operation.
+/// For each kind of intent: the type of its intent item, the type of its done item, and the name of the operation.
 const INTENTS: [(u16, u16, &str); 9] = [
     (item::EFI, item::EFD, "extents to free"),
     (item::RUI, item::RUD, "reverse mappings to update"),
@@ -65,8 +65,8 @@ pub(super) struct Ended {
 }
 
 impl Intents {
-    /// Processes an intent item or a done item. Returns false for an item of another type. Both kinds of item store the intent's id at byte
-    /// 8.
+    /// Processes an intent item or a done item. Returns false for an item of another type. In both kinds of item, the intent's id begins at
+    /// byte 8.
     pub(super) fn take(&mut self, code: u16, number: u64, regions: &[Vec<u8>]) -> bool {
         for (intent, done, what) in INTENTS {
             if code == intent {
@@ -118,7 +118,7 @@ impl Intents {
     }
 }
 
-/// Adds the map changes of an intent. Returns false if any change is of an attribute fork.
+/// Adds the map changes of an intent. Returns false if a change affects an attribute fork.
 fn add_mappings(region: &[u8], superblock: &Superblock, into: &mut MapChanges) -> Result<bool> {
     let place = Place::new("intent of a mapping");
     let Ok((raw, rest)) = RawMappingIntent::ref_from_prefix(region) else {
@@ -166,7 +166,7 @@ fn add_mappings(region: &[u8], superblock: &Superblock, into: &mut MapChanges) -
     Ok(true)
 }
 
-/// Adds an exchange of mappings. Returns false if the exchange is of attribute forks.
+/// Adds an exchange of mappings. Returns false if the exchange affects attribute forks.
 fn add_exchange(region: &[u8], superblock: &Superblock, into: &mut MapChanges) -> Result<bool> {
     let place = Place::new("intent of an exchange");
     let Ok((raw, _)) = RawExchange::ref_from_prefix(region) else {
@@ -190,8 +190,8 @@ fn add_exchange(region: &[u8], superblock: &Superblock, into: &mut MapChanges) -
     };
     let sides = [side(0)?, side(1)?];
     let only_written = flags & exchange::WRITTEN != 0;
-    // Linux ignores the sizes in the intent and uses the sizes of the inodes at recovery. An intent with 0 blocks follows an exchange that
-    // is already complete.
+    // Linux ignores the sizes in the intent and uses the sizes that the inodes have at recovery. If an intent has 0 blocks, its exchange is
+    // already complete.
     let sizes = flags & exchange::SIZES != 0 && len > 0;
     Ok(into.exchange(Exchange { sides, len, only_written, sizes }))
 }

@@ -52,8 +52,8 @@ pub(super) fn find(log: &LogBlocks<'_>, superblock: &Superblock) -> Result<State
     Ok(State::Dirty { tail, head })
 }
 
-/// The first incomplete record among the last records, if any. The last records were in flight, so the incomplete record and all later
-/// records count as not written.
+/// Returns the first incomplete record among the last records, if there is one. The last records were in flight during the crash, so the
+/// incomplete record and all later records count as not written.
 fn first_bad(
     log: &LogBlocks<'_>,
     superblock: &Superblock,
@@ -86,8 +86,8 @@ fn is_whole(log: &LogBlocks<'_>, superblock: &Superblock, at: Position) -> Resul
 /// recovery does not fail midway.
 ///
 /// Records that were lost in the crash may have overwritten records directly after the head. A lost record named a newer tail, so the
-/// changes of the overwritten records were already written to their final positions. Such records are skipped. As in Linux, a tail that is
-/// not the header of a record leads to the next header, wherever the tail is.
+/// changes of the overwritten records were already written to their final positions. Such records are skipped. If the block at the tail is
+/// not a record header, recovery begins at the next header, as in Linux.
 fn find_tail(
     log: &LogBlocks<'_>,
     superblock: &Superblock,
@@ -150,14 +150,16 @@ fn next_header(log: &LogBlocks<'_>, bad: Position, head: Position) -> Result<Opt
     }
 }
 
-/// The position after the newest block, with the cycle that a record there would get. `None` means that the log was never written.
+/// Returns the position after the newest block. Its cycle is the cycle that the next record would get. `None` means that the log was never
+/// written.
 fn find_head(log: &LogBlocks<'_>) -> Result<Option<Position>> {
     let (first, last) = (log.cycle(0)?, log.cycle(log.count - 1)?);
     if first == 0 {
         return Ok(None);
     }
     if first == last {
-        // The newest cycle ends at the log's last block, except if some earlier blocks were not written.
+        // The first and the last block have the same cycle. Therefore the head is the end of the log, or an earlier block that was not
+        // written.
         let stale = first.wrapping_sub(1);
         let head = first_stale(log, log.count, |_| stale)?;
         return Ok(Some(match head {
@@ -168,12 +170,12 @@ fn find_head(log: &LogBlocks<'_>) -> Result<Option<Position>> {
     let (mut low, mut high) = (0, log.count - 1);
     while high - low > 1 {
         let middle = low + (high - low) / 2;
-        // A crash cannot leave zeroed blocks here. As in Linux, the search treats a zeroed block as a block before the head. A record
-        // before the zeroed block is then not mistaken for the last record.
+        // A crash cannot leave zeroed blocks here. Like Linux, the search treats a zeroed block as a block before the head, so that it does
+        // not return a record before the zeroed block as the last record.
         if log.cycle(middle)? == last { high = middle } else { low = middle }
     }
-    // Among the blocks before the head, a stale block has the cycle `last`. At the end of the log, before the wrap to block 0, current
-    // blocks have the cycle `last`, so a stale block has the cycle before `last`.
+    // A stale block before the head has the cycle `last`. If the range wraps, its first blocks are at the end of the log. Current blocks
+    // there have the cycle `last`, and stale blocks have the previous cycle.
     let wrapped = last.wrapping_sub(1);
     let stale = |is_wrapped: bool| if is_wrapped { wrapped } else { last };
     let block = first_stale(log, high, stale)?.unwrap_or(high);
@@ -181,7 +183,7 @@ fn find_head(log: &LogBlocks<'_>) -> Result<Option<Position>> {
     Ok(Some(Position { cycle, block }))
 }
 
-/// The first block with an older cycle, among the blocks before the head that may have been in flight.
+/// Returns the first block that has an older cycle. Only blocks before the head that may have been in flight are searched.
 fn first_stale(log: &LogBlocks<'_>, head: u32, stale: impl Fn(bool) -> u32) -> Result<Option<u32>> {
     let count = IN_FLIGHT_BLOCKS.min(log.count);
     let start = (head + log.count - count) % log.count;

@@ -116,7 +116,7 @@ impl Replay<'_> {
     }
 
     /// Records this inode as the owner of map blocks that another inode owned before. This step is necessary even if the inode on disk is
-    /// newer than the log, because its map blocks can be older.
+    /// newer than the log, because the map blocks on disk can be older than the log.
     fn owners(&mut self, raw: &RawInodeItem, inode: &[u8], place: Place) -> Result<()> {
         let changed = raw.ilf_fields.get();
         let is_used = array(inode, MODE) != [0; 2];
@@ -214,14 +214,14 @@ fn wide(region: &[u8]) -> Vec<u8> {
 /// Whether the inode on disk already contains this change.
 fn is_newer(inode: &[u8], core: &[u8], is_v3: bool, lsn: u64) -> bool {
     if is_v3 {
-        // Several transactions can begin in one record. Such transactions have equal positions, so at an equal position the inode may lack
-        // the change.
+        // Several transactions can begin in one record. These transactions have the same position (LSN). Therefore an inode with the same
+        // position need not contain the change.
         let newest = u64::from_be_bytes(array(inode, LSN));
         return newest != 0 && newest != u64::MAX && newest > lsn;
     }
     let on_disk = u16::from_be_bytes(array(inode, FLUSH_ITERATION));
     let logged = u16::from_le_bytes(array(core, FLUSH_ITERATION));
-    // The counter wraps after its largest value.
+    // The change counter wraps after its largest value.
     let wraps = on_disk == u16::MAX && logged < u16::MAX / 2;
     logged < on_disk && !wraps
 }

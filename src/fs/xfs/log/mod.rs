@@ -1,7 +1,7 @@
-//! Recovers the log in memory, into an overlay of sectors. Nothing is written to the device.
+//! Recovers the log in memory. The recovered sectors are stored in an overlay, and nothing is written to the device.
 //!
 //! The log contains parts of buffers, not whole blocks, so the overlay consists of sectors. Unlike ext4's journal, the log never contains
-//! file data, so extents need not be split at logged blocks. Map changes with an unfinished intent in the log are applied when a map is
+//! file data, so extents need not be split at logged blocks. Map changes whose intents in the log are unfinished are applied when a map is
 //! read.
 
 mod attr_intent;
@@ -44,7 +44,8 @@ pub struct LogState {
     pub recovered: bool,
     /// The number of recovered transactions.
     pub transactions: u64,
-    /// Changes of attributes and file maps with an unfinished intent in the log, which recovery finished in memory.
+    /// The number of changes of attributes and file maps that recovery finished in memory, because their intents in the log were
+    /// unfinished.
     pub finished: u64,
     /// The number of attribute changes in `finished`.
     pub finished_attributes: u64,
@@ -69,7 +70,7 @@ pub(super) struct Recovery {
     pub(super) state: LogState,
     /// Sectors whose recovered content is not on the device.
     pub(super) overlay: Overlay,
-    /// Changes of maps and attributes with an unfinished intent in the log.
+    /// The changes of maps and attributes whose intents in the log are unfinished.
     pub(super) changes: MapChanges,
     pub(super) attributes: AttributeChanges,
 }

@@ -83,7 +83,7 @@ impl<'a> LogBlocks<'a> {
         Ok(Self { device, range, count })
     }
 
-    /// Reads consecutive blocks. After the last block of the log, reading continues at block 0.
+    /// Reads consecutive blocks of the log. The block after the last block is block 0.
     pub(super) fn read(&self, first: u32, count: u32) -> Result<Vec<u8>> {
         let mut bytes = vec![0; count as usize * BLOCK];
         let before_end = (self.count - first).min(count) as usize * BLOCK;
@@ -207,7 +207,7 @@ impl<'a> LogBlocks<'a> {
         Ok(Record { lsn, operations, data, next: self.after(at, blocks as u32), place })
     }
 
-    /// The position that is this many blocks after `at`. The log has more blocks.
+    /// Returns the position that is `blocks` blocks after `at`. `blocks` must be less than the number of blocks of the log.
     fn after(&self, at: Position, blocks: u32) -> Position {
         let next = at.block + blocks;
         match next.checked_sub(self.count) {

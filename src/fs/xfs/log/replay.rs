@@ -206,7 +206,8 @@ impl<'a> Replay<'a> {
             };
             let from = field.start - range.start;
             let inode = &mut bytes[start..start + size];
-            // A wrong checksum stays wrong, because this change does not repair the inode.
+            // The checksum is updated only if it was correct before. A wrong checksum stays wrong, because this change does not repair the
+            // inode.
             let is_sound = self.superblock.is_v5() && is_sealed(inode);
             inode[NEXT_UNLINKED..NEXT_UNLINKED + 4].copy_from_slice(&content[from..from + 4]);
             if is_sound {
@@ -254,7 +255,7 @@ impl<'a> Replay<'a> {
         Ok(parts)
     }
 
-    /// Writes new unused inodes. The log contains the first use of these inodes later.
+    /// Writes new unused inodes. The first use of these inodes follows later in the log.
     fn create_inodes(&mut self, item: &Item) -> Result<()> {
         let place = self.place;
         let Ok((raw, _)) = RawInodeCreate::ref_from_prefix(item.region(0, place)?) else {

@@ -21,7 +21,7 @@ pub(crate) struct Args {
     shell: Shell,
 }
 
-/// `program` is the command line with all subcommands.
+/// `program` is the parser of the command line, with all subcommands.
 pub(crate) fn run(args: &Args, mut program: clap::Command) -> Result<(), Failure> {
     // The generator panics if a write fails, so it writes to memory.
     let mut script = Vec::new();
@@ -35,10 +35,11 @@ pub(crate) fn run(args: &Args, mut program: clap::Command) -> Result<(), Failure
 /// The first line of the functions for bash and zsh.
 const BEGIN: &str = "\n_ironmap() {\n";
 
-/// Adds to the generated script a call of `ironmap complete` for words that contain a path in a volume.
+/// Adds a call of `ironmap complete` to the generated script. The script makes this call for words that contain a path in a volume.
 fn with_names(shell: Shell, script: &str) -> String {
     let first = |ask: &str, names: &str| {
-        // The generated script for bash begins with the function, without the newline in `BEGIN`.
+        // The generated script for bash begins with the function itself. `BEGIN` begins with a newline, so a newline is put before the
+        // script.
         let script = format!("\n{script}");
         let script = script.replacen(BEGIN, &format!("\n{names}{BEGIN}    {ask} && return 0\n"), 1);
         script.trim_start().to_owned()

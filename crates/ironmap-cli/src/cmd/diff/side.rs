@@ -25,7 +25,7 @@ use rustix::io::Errno;
 
 pub(super) enum Side {
     Volume(Found),
-    /// A path of the host, and whether a symbolic link is followed.
+    /// A path of the host. If it is a symbolic link, `Follow` determines whether the link is followed.
     Host(PathBuf, Follow),
 }
 
@@ -101,8 +101,8 @@ impl Side {
         match self {
             Self::Volume(found) => {
                 let (source, path) = (&found.name.source, found.name.path());
-                // The inode is read again, because the file may have changed since the first read, and an open file keeps the inode that it
-                // was opened with.
+                // The inode is read again, because the file may have changed since the first read. An open file does not read its inode
+                // again.
                 let inode = source.inode(found.number(), path)?;
                 let file = source.file(inode, path)?;
                 Ok(Content::Volume { file, source: Rc::clone(source), path: path.to_vec() })
@@ -141,7 +141,7 @@ impl Content {
                 Ok(Some(start.0..end.map_or(size, |end| end.0)))
             }
             Self::Host(file, _) => {
-                // Seek offsets have 63 bits.
+                // A seek fails if the offset has more than 63 bits.
                 let start = match seek(file, SeekFrom::Data(pos)) {
                     Ok(start) => start,
                     Err(Errno::NXIO) => return Ok(None),
@@ -178,7 +178,7 @@ impl Reader {
                 count.map_err(|error| source.read_failed(path, &error))?
             }
             Content::Host(file, path) => {
-                // The read is limited, because the kernel refuses a read that could cross the end of the largest possible file.
+                // The read must end at or before the largest file position, because the kernel refuses a longer read.
                 let most = (i64::MAX as u64).saturating_sub(pos).min(CHUNK as u64) as usize;
                 let count = file.read_at(&mut self.buffer[..most], pos);
                 count.map_err(|error| Failure::host(path.display(), error))?
@@ -203,7 +203,8 @@ pub(super) fn first_difference(
         if pos >= end && pos < size {
             let found = [a.data(pos, size)?, b.data(pos, size)?];
             let next = found.into_iter().flatten().min_by_key(|data| data.start);
-            // Common holes are skipped up to the size. The loop reads beyond the size, because a file may have grown.
+            // Holes that both files have are skipped, at most up to the size. The loop also reads after the size, because a file may have
+            // grown.
             (pos, end) = next.map_or((size, size), |data| (data.start.max(pos), data.end));
         }
         let (ours, theirs) = (a_reader.read(&a, pos)?, b_reader.read(&b, pos)?);

@@ -39,7 +39,7 @@ enum Test {
     Not(Box<Test>),
 }
 
-/// `N`, `+N` for more than N, `-N` for less.
+/// A test of a number: `N` means exactly N, `+N` means more than N, and `-N` means less than N.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Number {
     Is(u64),
@@ -111,7 +111,7 @@ impl Expression {
         Ok(parsed)
     }
 
-    /// Whether a file passes all tests. `shown` is the printed path.
+    /// Whether a file passes all tests. `shown` is the path as it is printed.
     pub(super) fn matches(&self, found: &Found, shown: &[u8]) -> Result<bool, Failure> {
         for test in &self.tests {
             if !test.matches(found, shown, self.now)? {
@@ -135,7 +135,7 @@ impl Test {
             Self::Type(types) => types.contains(&stat.file_type),
             Self::Size(number, unit) => number.is(stat.size.div_ceil(*unit)),
             Self::Days(number) => {
-                // A time in the future gives a negative age in days, which is less than any number.
+                // A time in the future has a negative age in days, so it is less than every number.
                 let age = now.saturating_sub(stat.modified.seconds).div_euclid(86_400);
                 u64::try_from(age).map_or(matches!(number, Number::Less(_)), |age| number.is(age))
             }

@@ -44,7 +44,7 @@ struct Image {
     virtual_size: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     cluster_size: Option<u64>,
-    /// The image file, then its backing files or extents.
+    /// The image file, followed by its backing files or extents.
     files: Vec<ImageFile>,
 }
 
@@ -135,7 +135,7 @@ impl Device {
         }
     }
 
-    /// Prints the text for users; `line` writes a line with its label.
+    /// Prints the description for users. `line` prints a labelled line.
     pub(super) fn print(
         &self,
         line: &mut impl FnMut(&str, String) -> io::Result<()>,

@@ -31,7 +31,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// The arguments for another command that shows a volume as text after a change.
+    /// Returns arguments with which another command shows a volume as text after it has changed the volume.
     pub(crate) fn of(volume: &Location) -> Self {
         Self { json: false, volume: volume.clone() }
     }

@@ -51,10 +51,10 @@ struct Log {
     blocks: u32,
     external: bool,
     transactions: u64,
-    /// The number of changes of extent maps, and of extended attributes, that the recovery finished in memory.
+    /// The number of changes to extent maps and extended attributes that recovery finished in memory.
     finished: u64,
     finished_attributes: u64,
-    /// Operations that the kernel will finish when it mounts the volume.
+    /// The number of operations of each kind that the kernel will finish when it mounts the volume.
     unfinished: BTreeMap<&'static str, u64>,
 }
 

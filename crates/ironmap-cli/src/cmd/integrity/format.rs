@@ -129,7 +129,7 @@ impl Args {
             (None, _) => 4096,
         };
         Ok(FormatOptions::new()
-            // An interval that does not fit into the type becomes a value that the library refuses.
+            // An interval that does not fit into 32 bits becomes the maximum, which the library refuses.
             .interval(u32::try_from(interval).unwrap_or(u32::MAX))
             .kind(match self.guard {
                 Guard::Crc16 => TupleKind::T10,

@@ -140,7 +140,7 @@ impl Record {
 }
 
 impl FindingRecord {
-    /// `None` for a kind of finding that the JSON format does not contain.
+    /// Returns `None` for a kind of finding that the JSON format does not support.
     fn new(finding: ScrubFinding, interval: u64) -> Option<Self> {
         Some(match finding {
             ScrubFinding::Mismatch(mismatch) => Self::Mismatch {

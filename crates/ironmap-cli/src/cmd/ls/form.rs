@@ -64,7 +64,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Prints the space of all listed files, in KiB or with a unit.
+    /// Prints the total space of all listed files, in KiB or with a unit.
     pub(super) fn total(&mut self, files: &[Listed]) -> Result<(), Failure> {
         if let Form::Long(out) = &mut self.form {
             let sum =
@@ -125,7 +125,8 @@ impl Writer {
         numbers.map(|number| format!("{number:>width$} ")).collect()
     }
 
-    /// A name for the output: unchanged for a pipe. For a terminal, the name is quoted and has the colour of the file's type.
+    /// Returns a name in the form for the output. For a pipe, the name is unchanged. On a terminal, the name is quoted and has the colour
+    /// of the file's type.
     fn name<'a>(&self, file: &'a Listed) -> Cow<'a, [u8]> {
         if !self.terminal {
             return Cow::Borrowed(&file.name);
@@ -162,7 +163,7 @@ fn style(stat: &Stat) -> Style {
     colour.on_default().bold()
 }
 
-/// Prints cells in columns of equal width, as many as fit. Each column is filled from top to bottom.
+/// Prints cells in columns of equal width. There are as many columns as fit into `width`. Each column is filled from top to bottom.
 fn columns(out: &mut Out, width: usize, widths: &[usize], cells: &[Vec<u8>]) -> io::Result<()> {
     let column = widths.iter().max().map_or(0, |widest| widest + 2);
     let per_line = (width / column.max(1)).max(1);
@@ -179,7 +180,8 @@ fn columns(out: &mut Out, width: usize, widths: &[usize], cells: &[Vec<u8>]) -> 
     Ok(())
 }
 
-/// The columns for mode, links, user, group, size and time of all files. All cells of a column have the same width.
+/// Returns the columns of the long format for all files: mode, links, user, group, size and time. All cells of a column have the same
+/// width.
 fn columns_of(files: &[Listed], owners: &Owners, clock: &Clock, people: bool) -> [Vec<String>; 6] {
     let stats = || files.iter().map(|file| file.inode.stat());
     let mode = |file: &Listed| mode_string(file.inode.stat()) + list_mark(file);
@@ -209,13 +211,13 @@ fn column(cells: impl Iterator<Item = (String, bool)>) -> Vec<String> {
     cells.into_iter().map(fill).collect()
 }
 
-/// The text for a user or group, and whether it is a number.
+/// Returns the text of the column for a user or group, and whether the text is a number.
 fn owner(shown: String, number: u32) -> (String, bool) {
     let is_number = shown.parse() == Ok(number);
     (shown, is_number)
 }
 
-/// The sizes of files. A device shows its major and minor number instead, in separate columns.
+/// Returns the texts of the size column. For a device, the text is its major and minor number, each in a separate column.
 fn sizes(files: &[Listed], people: bool) -> impl Iterator<Item = String> {
     let devices = || files.iter().filter_map(|file| file.inode.stat().device);
     let width = |highest: Option<u32>| highest.map_or(0, |number| number.to_string().len());
@@ -228,8 +230,8 @@ fn sizes(files: &[Listed], people: bool) -> impl Iterator<Item = String> {
     })
 }
 
-/// The mark of a file with an access control list, or of a directory with a default list for new files. A list that cannot be read has no
-/// mark.
+/// Returns the mark `+` for a file with an access control list, and for a directory with a default list for new files. A list that cannot
+/// be read has no mark.
 fn list_mark(file: &Listed) -> &'static str {
     let has_list = acl::NAMES.iter().any(|name| matches!(file.inode.xattr(name), Ok(Some(_))));
     if has_list { "+" } else { "" }

@@ -94,7 +94,7 @@ impl Listed {
         self.inode.file_type() == FileType::Directory
     }
 
-    /// The prefix for the headings of the directories below this directory: the volume, if the headings name it.
+    /// Returns the text that precedes the path in the headings of the directories below this directory: the name of the volume, or nothing.
     fn prefix(&self) -> &[u8] {
         self.name.strip_suffix(&*self.path).unwrap_or_default()
     }
@@ -119,7 +119,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     writer.end()
 }
 
-/// The file of an argument. As in ls, a symbolic link to a directory is followed. With -d or -l, the link itself is listed.
+/// Returns the file that an argument names. As in ls, a symbolic link to a directory is followed. With -d or -l, the link itself is listed.
 fn find(args: &Args, volumes: &mut Volumes, target: &Target) -> Result<Listed, Failure> {
     let mut found = volumes.file(target, Follow::NotLast)?;
     if found.inode.file_type() == FileType::Symlink && !args.is_long() && !args.directory {
@@ -131,8 +131,8 @@ fn find(args: &Args, volumes: &mut Volumes, target: &Target) -> Result<Listed, F
             Err(failure) => return Err(failure),
         }
     }
-    // With several arguments, the name includes the volume. A heading always includes the volume, because ls begins a heading with the
-    // argument.
+    // With several arguments, each name begins with the volume. A heading always begins with the volume, because `ls` begins a heading with
+    // the argument.
     let headed = args.recursive && found.is_directory() && !args.directory;
     let named = headed || args.targets.len() > 1;
     let name = if named { target.bytes() } else { target.path.clone() };

@@ -6,8 +6,9 @@ use ironmap_image::place::shown;
 
 use super::Args;
 
-/// The reason why the volume is too small, and a sufficient size. The size includes an additional third for metadata, which is more than
-/// enough. `None` if the volume should have been large enough: then the failure has another cause.
+/// Returns the reason why the volume is too small, and a sufficient size. For metadata, the size includes an additional third of the
+/// content, which is more than enough. Returns `None` if the volume should have been large enough, because the failure then has another
+/// cause.
 pub(super) fn advice(small: &TooSmall, args: &Args) -> Option<String> {
     const MIB: u64 = 1 << 20;
     let Needs { inodes, bytes, .. } = small.needs;
@@ -16,7 +17,7 @@ pub(super) fn advice(small: &TooSmall, args: &Args) -> Option<String> {
     let few = inodes + 16 > count;
     let wanted = inodes + 64;
     let room = bytes.saturating_add(bytes / 3 + args.journal_size.unwrap_or(0) + 8 * MIB);
-    // The size of the volume for each inode, in bytes: by default at most 16 KiB.
+    // The number of bytes of the volume for each inode. By default, it is at most 16 KiB.
     let usual = (size / count.max(1)).max(1);
     let (room, for_inodes) = match args.inodes {
         Some(_) => (room.saturating_add(wanted.max(count) * inode_size), 0),

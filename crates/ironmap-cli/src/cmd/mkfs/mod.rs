@@ -203,7 +203,7 @@ impl Args {
         }))
     }
 
-    /// Adds to a failure what the user can type instead.
+    /// Adds to a failure the option that the user can type instead.
     fn explain(&self, failure: Failure) -> Failure {
         let advice = failure.too_small().and_then(|small| advice(small, self));
         let missing =
@@ -229,7 +229,7 @@ impl Args {
             features.edit(names).map_err(|error| Failure::usage(&error))?;
         }
         let source_date = report.context().source_date()?;
-        // A value that does not fit into the type becomes an invalid size. The library's error lists the valid sizes.
+        // A value that does not fit into 32 bits becomes an invalid size. The library's error then lists the valid sizes.
         let small = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
         Ok(MkfsOptions::new()
             .size(self.size)

@@ -23,7 +23,7 @@ enum Piece {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Field {
     letter: u8,
-    /// The half of a device number: `H` or `L` before the letter.
+    /// `H` or `L` before the letter, which selects the major or the minor part of a device number.
     half: Option<u8>,
     left: bool,
     zeros: bool,
@@ -43,15 +43,15 @@ pub(super) struct Shown<'a> {
     pub(super) name: &'a [u8],
     pub(super) stat: &'a Stat,
     pub(super) link: Option<&'a [u8]>,
-    /// Major and minor number of the device of the file system.
+    /// The major and minor number of the device that contains the file system.
     pub(super) device: (u32, u32),
     pub(super) owners: &'a Owners,
     pub(super) clock: &'a Clock,
-    /// The output. The quotes of names depend on it.
+    /// The output. It determines how names are quoted.
     pub(super) out: &'a Out,
 }
 
-/// A value, with the type that selects the `printf` rules.
+/// A value. Its type determines the `printf` rules by which it is formatted.
 enum Value {
     Text(Vec<u8>),
     Signed(u64),
@@ -96,7 +96,8 @@ impl Format {
     }
 }
 
-/// Removes a number from the beginning of the text. `Some(None)` if there are no digits; `None` if the number exceeds [`WIDEST`].
+/// Removes a number from the start of the text and returns it. Returns `Some(None)` if there are no digits, and `None` if the number
+/// exceeds [`WIDEST`].
 fn take_number(text: &mut &[u8]) -> Option<Option<usize>> {
     let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (number, rest) = text.split_at(digits);
@@ -201,7 +202,7 @@ impl Field {
     }
 
     fn fill(self, value: Value) -> Vec<u8> {
-        // The precision is the minimum number of digits. With a precision, blanks fill the width.
+        // The precision is the minimum number of digits. If a precision is given, blanks (and not zeros) fill the width.
         let digits = self.precision.map(Option::unwrap_or_default);
         let integer = |number: u64, text: String| match digits {
             Some(0) if number == 0 => String::new(),
@@ -253,8 +254,8 @@ fn device_number((major, minor): (u32, u32)) -> u64 {
     minor & 0xff | (major & 0xfff) << 8 | (minor & 0xffff_ff00) << 12 | (major & 0xffff_f000) << 32
 }
 
-/// Seconds since 1970 without a sign, with `digits` digits after the point. As in stat, the time is rounded towards zero if the rounded
-/// fraction is not 0. Otherwise, it is rounded towards the past.
+/// Seconds since 1970 without a sign, with `digits` digits after the point. The rounding is the same as in `stat`: towards zero if the
+/// rounded fraction is not 0, and otherwise towards the past.
 fn seconds(at: Timestamp, digits: usize) -> String {
     let power = |digits: usize| 10_u32.pow(digits.min(9) as u32);
     let (count, unit) = (power(digits), power(9 - digits.min(9)));
@@ -271,7 +272,7 @@ fn seconds(at: Timestamp, digits: usize) -> String {
     format!("{whole}.{part:0<digits$}")
 }
 
-/// The name of an owner. An owner without a name is shown as UNKNOWN. If numbers were requested, the number is shown.
+/// Returns the name of an owner, or UNKNOWN if the owner has no name. If numbers were requested, returns the number.
 fn named(owners: &Owners, name: String, number: u32) -> String {
     let unknown = !owners.numeric && name == number.to_string();
     if unknown { "UNKNOWN".to_owned() } else { name }

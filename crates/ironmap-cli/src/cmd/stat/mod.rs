@@ -56,7 +56,7 @@ pub(crate) struct Args {
     targets: Vec<Subject>,
 }
 
-/// The values of a file that are shown.
+/// The values that are shown for a file.
 struct Found {
     path: Vec<u8>,
     stat: Stat,
@@ -127,7 +127,7 @@ fn of_host(args: &Args, path: &Path) -> Result<Found, Failure> {
     Ok(Found { path: path.as_os_str().as_bytes().to_vec(), stat, link, xattrs, device, served })
 }
 
-/// The conversion of numbers to text.
+/// Converts numbers to the text that is shown.
 struct Show {
     owners: Owners,
     clock: Clock,

@@ -103,7 +103,7 @@ pub(crate) struct Args {
 #[derive(Clone, Debug)]
 struct List<T>(Vec<T>);
 
-/// The sizes of the label and of the directory in the superblock.
+/// The sizes in bytes of two superblock fields: the label and the directory of the last mount.
 const LABEL: usize = 16;
 const LAST_MOUNTED: usize = 64;
 
@@ -191,7 +191,7 @@ impl Args {
             || lists.iter().any(|len| *len > 0)
     }
 
-    /// The requested changes. `time` is the time of a reproducible build.
+    /// Returns the requested changes. `time` is the time of `SOURCE_DATE_EPOCH` for reproducible builds.
     fn options(&self, time: Option<i64>) -> TuneOptions {
         let bytes = |text: &Option<OsString>, most: usize| {
             let bytes = text.as_ref()?.as_bytes();

@@ -24,7 +24,7 @@ const FILE: INodeNo = INodeNo(2);
 #[derive(Default)]
 pub(super) struct Faults {
     pub(super) reads: AtomicU64,
-    /// The rate of failures of writes and flushes.
+    /// The failure rate of writes and flushes.
     pub(super) writes: AtomicU64,
     requests: AtomicU64,
     /// The number of writes and flushes up to the next failure. If it is 0 or negative, no request fails.
@@ -32,7 +32,7 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    /// Makes the write or flush with this number, counted from 1, fail. If the number is 0, no request fails.
+    /// Makes one of the next writes and flushes fail. `number` is its number, counted from 1. If the number is 0, no request fails.
     pub(super) fn fail_write(&self, number: i64) {
         self.next.store(number, Ordering::Relaxed);
     }

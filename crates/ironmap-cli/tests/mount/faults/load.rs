@@ -49,7 +49,7 @@ impl Load {
     fn step(&mut self) -> io::Result<()> {
         let name = format!("file{}", self.rng.below(8));
         let now = self.allowed.entry(name.clone()).or_insert_with(|| vec![None]).clone();
-        // After an error that the device did not cause, the current state is read.
+        // If the device did not cause the last error, the allowed state is the current state of the file.
         match (now.as_slice(), self.rng.below(8)) {
             ([Some(content)], 0..=2) => self.extend(&name, *content),
             ([Some(_)], 3) => self.remove(&name),

@@ -254,7 +254,7 @@ impl Op {
     }
 
     /// Whether the alignment of a direct request is valid. Requests with a wrong alignment are not compared, because the kernel's ext4 may
-    /// change times before it refuses a request, and reads holes at any position.
+    /// change times before it refuses a request, and because it reads holes at any position.
     pub(super) fn is_aligned(&self, flags: OFlags) -> bool {
         match self {
             Self::Write(..) if flags.contains(OFlags::APPEND) => false,

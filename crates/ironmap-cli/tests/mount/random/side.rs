@@ -1,4 +1,4 @@
-//! One side: runs operations on its mounted volume, and returns their visible results.
+//! One side of the comparison: runs operations on its mounted volume, and returns their visible results.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -397,8 +397,8 @@ fn is_direct(file: &OwnedFd) -> bool {
     fs::fcntl_getfl(file).unwrap().contains(OFlags::DIRECT)
 }
 
-/// The kernel reports an unwritten extent as data while the page cache contains pages of it. So the file is first synced, and its pages are
-/// dropped.
+/// The kernel reports an unwritten extent as data while the page cache contains pages of it. Therefore the file is first synced, and its
+/// pages are dropped.
 fn seek(file: &OwnedFd, to: SeekFrom) -> Result<u64> {
     fs::fdatasync(file)?;
     fs::fadvise(file, 0, None, fs::Advice::DontNeed)?;

@@ -145,8 +145,7 @@ impl Reader {
         self.feed.send(Step::End(Some(size)))
     }
 
-    /// Sends a range of a member's content. `shows` is the member's name if the content of this member may show that the archive is not a
-    /// layer.
+    /// Sends a range of a member's content. If this content may show that the archive is not a layer, `shows` is the name of the member.
     fn range(
         &mut self,
         pos: u64,
@@ -176,9 +175,9 @@ impl Reader {
     }
 }
 
-/// The step of a whiteout: a member with a path component that begins with `.wh.` (OCI image specification, "Image Layer Filesystem
-/// Changeset"). The first component of this kind decides. `None` for any other member, and for the names that AUFS uses for itself
-/// (`.wh..wh.`). The files with these names are removed when the layer ends.
+/// Returns the step for a whiteout, which is a member with a path component that begins with `.wh.` (OCI image specification, "Image Layer
+/// Filesystem Changeset"). The first such component determines the step. Returns `None` for any other member, and for the names that AUFS
+/// uses for itself (`.wh..wh.`), because files with these names are removed when the layer ends.
 fn whiteout(path: &[u8]) -> Option<Step> {
     let mut names = path.split(|byte| *byte == b'/');
     let name = names.find(|name| name.starts_with(WHITEOUT))?;

@@ -1,8 +1,8 @@
 //! The ranges of a host file's content that are written to a copy.
 //!
-//! Host file systems differ in the smallest hole that they can store. So if a file has any hole, each of its blocks of zeros becomes a hole
-//! in the copy. Equal files then have equal copies on all host file systems. A file without holes is copied without holes, because a swap
-//! file must not have holes.
+//! Host file systems differ in the smallest hole that they can store. Therefore, if a file has any hole, each of its blocks of zeros
+//! becomes a hole in the copy, so that equal files have equal copies on all host file systems. A file without holes is copied without
+//! holes, because a swap file must not have holes.
 
 use std::os::fd::OwnedFd;
 

@@ -12,7 +12,7 @@ use super::writer::Writer;
 use crate::failure::Failure;
 use crate::report::Report;
 
-/// The number of steps, and about the number of bytes, in a batch for the writer.
+/// The number of steps in a batch for the writer, and the approximate number of bytes.
 const BATCH_STEPS: usize = 256;
 const BATCH_BYTES: usize = PIECE as usize;
 /// The number of batches that may wait in the channel. The reader and the writer work on one more batch each. A batch has at most two

@@ -188,8 +188,8 @@ impl Reader {
         self.is_wanted = is_wanted;
         let end = match fd {
             Some(fd) if special => {
-                // A pipe may have no data for a long time, and a device may never end. So the reader waits until the writer needs the
-                // content.
+                // A pipe may have no data for a long time, and a device may never end. Therefore the reader waits until the writer needs
+                // the content.
                 self.feed.flush()?;
                 if self.is_wanted.as_ref().is_some_and(IsWanted::wait) {
                     self.rest(place, &fd, 0, Reads::InOrder)?
@@ -280,7 +280,7 @@ impl Reader {
                 Err(errno) => Err(errno),
             };
             match read {
-                // The read has ended before the range, because the file has become shorter.
+                // The file has become shorter during the copy, so it ends before the end of the range.
                 Ok((behind, end)) if behind < end => return Ok(Some(behind)),
                 // Some files of /proc report a size of 0, so the reader looks for more content.
                 Ok((_, end)) if end >= size => return self.rest(place, fd, end, Reads::At),

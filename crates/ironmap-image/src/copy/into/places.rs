@@ -23,8 +23,7 @@ pub(super) struct Places {
     /// The names that the current layer has made, with their directories; `None` if the source is not a layer. Names are stored instead of
     /// inodes, because a layer may add a name to a file of an earlier layer, and hide the old name.
     layer: Option<HashSet<(InodeNo, Vec<u8>)>>,
-    /// The files that the layer has made with the names that AUFS uses for itself (`.wh..wh.`). They are removed when the layer ends,
-    /// because later members may be hard links to them.
+    /// The owner of directories that the archive lacks. The copy makes these directories if files of the archive are in them.
     aside: Vec<Name>,
     /// The owner of the directories that the archive lacks. The copy makes these directories, because the files in them need a place.
     pub(super) owner: (u32, u32),
@@ -230,7 +229,7 @@ impl Places {
     }
 }
 
-/// Whether an existing file is kept and becomes the copy. Only a directory is kept, if the copy is also a directory.
+/// Whether an existing file is kept and becomes the copy. This is true only if both are directories.
 pub(super) fn stays(there: FileType, new: FileType) -> bool {
     (there, new) == (FileType::Directory, FileType::Directory)
 }

@@ -59,7 +59,7 @@ pub(super) struct Entry {
 
 impl Entry {
     /// Sorts the extended attributes and access control lists, which a host lists in the order in which they were set. The readers also
-    /// sort the entries of directories. So the bytes of a copy depend only on the tree.
+    /// sort the entries of directories. Therefore the bytes of a copy depend only on the tree.
     pub(super) fn sort(&mut self) {
         self.xattrs.sort_by(|a, b| a.name.cmp(&b.name));
         let lists = self.xattrs.iter_mut().filter(|xattr| is_access_list(&xattr.name));

@@ -1,7 +1,8 @@
 //! The destination of a copy: a name in an open directory.
 //!
 //! Below the directory that the user named, every file is opened through the descriptor of its parent directory, without following symbolic
-//! links. So a hostile volume (a symbolic link and a directory with the same name) cannot direct the copy to another place of the host.
+//! links. Therefore a hostile volume (a symbolic link and a directory with the same name) cannot direct the copy to another place of the
+//! host.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -82,7 +83,7 @@ impl Entry {
         Self { dir: self.dir.clone(), name: part_name().into() }
     }
 
-    /// Renames the complete copy `from` to this name, and so replaces a file or link that had the name.
+    /// Renames the complete copy `from` to this name. This replaces a file or link that had the name.
     pub(super) fn take(&self, from: &Self) -> Result<(), Failure> {
         let moved = rustix_libc::fs::renameat(&*from.dir.fd, &from.name, &*self.dir.fd, &self.name);
         moved.map_err(|errno| self.failed(errno))
@@ -106,7 +107,7 @@ impl Entry {
         rustix_libc::fs::statat(&*self.dir.fd, &self.name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
     }
 
-    /// Removes the file that has this name, if there is one and a copy can replace it.
+    /// Removes the file with this name, if the file exists and a copy of type `new` can replace it.
     ///
     /// # Errors
     /// See [`check`](Self::check).

@@ -86,8 +86,8 @@ fn copy(
 }
 
 enum Destination {
-    /// An existing directory that receives the entries of the source. The path of the source gives the copy no name: it ends with `.` or
-    /// `..`, or is the root.
+    /// An existing directory that receives the entries of the source. The path of the source ends with `.` or `..`, or is the root, so it
+    /// contains no name for the copy.
     Within(Directory),
     /// The name of the copy.
     As(Entry),

@@ -46,7 +46,7 @@ pub(super) struct Writer {
     pieces: Pieces,
     /// The direct writes. `None` until the first large file.
     stream: Option<Stream>,
-    /// The names of the copies of those sources that the user named.
+    /// The names of the copies whose sources the user named.
     made: HashSet<(InodeNo, Vec<u8>)>,
     /// The files with several names that were read.
     pub(super) seen: HashSet<Identity>,
@@ -88,8 +88,8 @@ impl Writer {
         self.how = how;
     }
 
-    /// Forgets the files with several names. Each source of a new volume has names of its own, because a later source can replace a file of
-    /// an earlier one, and its inode can then belong to another file.
+    /// Forgets the files with several names before the next source of a new volume. A hard link joins only names of one source, because a
+    /// later source can replace a file of an earlier source, and the inode number can then belong to another file.
     pub(super) fn forget_links(&mut self) {
         self.seen.clear();
         self.links.clear();
