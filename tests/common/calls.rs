@@ -1,4 +1,4 @@
-//! All ways to read a file. For a host file, each must return the bytes that a read by the kernel returns.
+//! All ways to read a file. For a host file, each way must return the same bytes as a read through the kernel.
 
 use std::io::IoSliceMut;
 use std::path::Path;
@@ -11,7 +11,7 @@ use ironmap::{ErrorKind, File, FileOptions, Host, Queue, Result};
 use super::ranges::{Room, UNTOUCHED, bytes, fault, part, pieces, shape, split};
 use super::rng::Rng;
 
-/// The way to request a read.
+/// A way to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     Flat,
@@ -43,7 +43,7 @@ impl Both {
         Self { any: open(false), strict: open(true) }
     }
 
-    /// The name of the reason why the kernel serves the file, or `raw` if the kernel does not serve the file.
+    /// The reason why reads of this file go through the kernel, or `raw` if they go to the device directly.
     pub(crate) fn served(&self) -> &'static str {
         let name = |file: &File| file.host().unwrap().refusal.map_or("raw", |why| why.name());
         let names = (name(&self.any), name(&self.strict));
@@ -101,8 +101,8 @@ impl Both {
     }
 }
 
-/// Reads once, and returns the result and the memory after the read. Exactly one completion must return a buffer that the request owns,
-/// with its full length.
+/// Reads once. Returns the result, and the content of the memory after the read. If the request owns its buffer, exactly one completion
+/// must return this buffer in its full length.
 pub(crate) fn read(
     way: Call,
     queue: &mut Queue,

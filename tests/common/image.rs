@@ -32,7 +32,7 @@ pub(crate) fn scratch_in(dir: &Path) -> TempDir {
     tempfile::Builder::new().prefix(&prefix).tempdir_in(dir).expect("a scratch directory")
 }
 
-/// Splits the options of a program at white space.
+/// Splits a string of options at white space.
 pub(crate) fn words(options: &str) -> Vec<&str> {
     options.split_whitespace().collect()
 }
@@ -98,7 +98,7 @@ impl Image {
         Self::mkfs_xfs_by("mkfs.xfs", size, options)
     }
 
-    /// An XFS volume made by another mkfs.xfs than the installed one.
+    /// An XFS volume that is made by the given `mkfs.xfs` program instead of the installed one.
     pub(crate) fn mkfs_xfs_by(program: &str, size: &str, options: &[&str]) -> Result<Self, String> {
         let image = Self::no_xfs();
         let path = image.path();
@@ -117,7 +117,7 @@ impl Image {
 
     fn fill(self, size: &str, options: &[&str], from: Option<&Path>) -> Self {
         let image = self;
-        // These options make the same volume each time: without random values, and without a kernel thread that writes later.
+        // With these options, the volume has the same bytes each time: there are no random values, and no kernel thread writes to it later.
         let fixed = ["-q", "-F", "-U", "1f0e3dad-9990-4a3a-8f8e-3a6d0b7c5e21"];
         let mut args: Vec<_> = fixed.iter().chain(options).map(Into::into).collect();
         if let Some(from) = from {
@@ -170,7 +170,7 @@ impl Image {
         Arc::clone(volume.ext4().expect("an ext4 volume"))
     }
 
-    /// Fails the test if e2fsck or xfs_repair finds a fault. A test with a broken fixture would prove nothing.
+    /// Fails the test if e2fsck or xfs_repair finds a fault in the volume.
     pub(crate) fn check(&self) {
         if self.format == Format::Xfs {
             return self.check_by("xfs_repair");
@@ -193,7 +193,7 @@ impl Image {
         output(xfs_repair, &check_of(&path)).status.success()
     }
 
-    /// Lets e2fsck complete changes that mke2fs or debugfs made only in part.
+    /// Lets e2fsck complete the changes that mke2fs or debugfs left incomplete.
     pub(crate) fn repair(&self) {
         self.e2fsck("-fy");
     }
@@ -232,7 +232,8 @@ impl Image {
         run("tune2fs", &args);
     }
 
-    /// Runs debugfs commands that change the volume, one per line. Returns the output, in which `debugfs: COMMAND` precedes each answer.
+    /// Runs debugfs commands that change the volume, one per line. Returns the output. Each answer in the output follows a line `debugfs:
+    /// COMMAND`.
     pub(crate) fn debugfs(&self, commands: &str) -> String {
         self.run_debugfs(&["-w"], commands)
     }
@@ -255,7 +256,7 @@ impl Image {
     pub(crate) fn bmap(&self, path: &str, blocks: impl Iterator<Item = u64>) -> Vec<u64> {
         let commands: String = blocks.map(|block| format!("bmap {path} {block}\n")).collect();
         let answers = self.ask_debugfs(&commands);
-        // debugfs echoes the commands on separate lines, which are not numbers.
+        // debugfs prints each command on a separate line. Such a line is not a number, so the parser skips it.
         let blocks =
             answers.lines().filter_map(|line| line.trim().parse().ok()).collect::<Vec<_>>();
         assert_eq!(blocks.len(), commands.lines().count(), "{answers}");

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use super::command::{output, run};
 use super::process::until;
 
-/// A loop device over a file. Dropping the value detaches the device and waits until the kernel has released the file, which happens after
-/// the last close of the device. Without the wait, another test that searches for the loop device of its file could find this device.
+/// A loop device over a file. Dropping the value detaches the device, and waits until the kernel has released the file. The kernel releases
+/// the file after the last close of the device. Without the wait, another test could find this device when it searches for the loop device
+/// of its own file.
 pub(crate) struct LoopDevice {
     node: String,
     attachment: Attachment,
@@ -68,7 +69,7 @@ impl Attachment {
         let has_ended = || {
             !self.dir.join("loop").exists() || sequence(&self.dir).as_ref() != Some(&self.sequence)
         };
-        // If the test has failed, it may still have the device open, so there is no wait.
+        // After a failure the test may still have the device open. A wait could then last forever, so there is none.
         if !std::thread::panicking() {
             until(&format!("{} is let go", self.dir.display()), has_ended);
         }

@@ -1,7 +1,7 @@
 //! Serves a device of this process as an export of an NBD server, and opens the export as a device.
 //!
-//! Each connection has two threads that carry out requests, so the order of requests changes as far as the protocol permits. A flush covers
-//! all writes that were answered before the flush.
+//! Two threads per connection carry out requests, so requests can complete in any order that the protocol permits. A flush covers all
+//! writes that were answered before the flush was sent.
 
 use std::io::{IoSlice, Read, Result, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -265,7 +265,7 @@ fn answer(
     asked: &Asked,
     result: ironmap::Result<Vec<u8>>,
 ) -> Result<()> {
-    // Errors that have no number in the protocol are sent as EIO.
+    // The protocol has numbers for some errors only. All other errors are sent as EIO.
     let number = |error: Error| match error.errno() {
         Errno(number @ (1 | 12 | 22 | 28 | 75 | 95)) => number as u32,
         _ => 5,

@@ -1,4 +1,4 @@
-//! Child processes of a test. A child runs this test program again, with a single test that does nothing in a normal run.
+//! Child processes of a test. A child runs this test program again, with one test. In a normal run, this test does nothing.
 
 use std::ffi::OsStr;
 use std::process::{Child, Command, Stdio};
@@ -75,7 +75,8 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Lets other threads run for about this time. The pause sets the pace of a load or of a poll. No test may depend on its length.
+/// Pauses this thread for about this time, so that other threads can run. The pause only sets the rate of a load or of a poll. No test may
+/// depend on its length.
 pub(crate) fn pause(time: Duration) {
     std::thread::park_timeout(time);
 }

@@ -45,7 +45,8 @@ pub(crate) const NO_GROUPS: Way = Way {
     files: APART,
     space: &[
         "inode 129;dblock 0;type data;write fill 0xf0 1 1",
-        // Little-endian counts of free runs: one run of 8 extents and one of 16372, instead of one of 16384.
+        // The summary of free runs, in little-endian numbers. Of the free run of 16384 extents, blocks 8 to 11 are in use. One run of 8
+        // extents and one run of 16372 remain.
         "inode 130;dblock 0;type data;write fill 1 12 1;write fill 1 52 1;write fill 0 56 1",
         "sb 0;write -d frextents 16380",
     ],

@@ -1,4 +1,4 @@
-//! A tree of files that is generated from a seed. The tree covers the possible content of a volume: sizes around every limit, holes,
+//! A tree of files that is generated from a seed. The tree covers the cases of a volume's content: sizes around every limit, holes,
 //! unwritten extents, fragmented files, unusual names, links, device nodes, attributes, owners and times.
 
 use std::ffi::{OsStr, OsString};
@@ -44,7 +44,7 @@ impl Limits {
     pub(crate) const XFS: Self = Self { link: 1023, device: (511, 0x3_FFFF) };
 }
 
-/// Times at which the encoding of the format changes: before 1970, and at the end of 32 bits in each epoch.
+/// Times around the limits of the time formats: before 1970, and at the end of the 32-bit range in each epoch.
 const SECONDS: [i64; 10] = [
     -(1 << 31),
     -1,
@@ -128,7 +128,7 @@ impl Tree {
         let pointers = block / 4;
         let far = create(&dir.join("far"));
         for blocks in [12, 12 + pointers, 12 + pointers + pointers * pointers] {
-            // With small blocks, the map of a file ends below 16 GiB. With large blocks, files are limited here to the same size.
+            // With small blocks, a file's map ends below 16 GiB. The same limit is used here for large blocks.
             let border = (blocks * block).min(15 << 30);
             self.write(&far, border - 1, 2);
         }
@@ -179,7 +179,7 @@ impl Tree {
         }
     }
 
-    /// A deep path and a directory of many entries, some of which are removed again.
+    /// A deep path, and a directory with many entries. Some of the entries are removed again.
     fn directories(&mut self) {
         let mut deep = self.room("deep");
         for level in 0..60 {
@@ -224,7 +224,7 @@ impl Tree {
             "Straße".into(),
             "日本語".into(),
         ];
-        // Names with newlines are included: mke2fs -d and the tools accept them, and our parsing of the tools' output does not depend on
+        // Names with newlines are included. mke2fs -d and the tools accept such names, and the tests do not split the tools' output at
         // newlines.
         names
             .extend((1..=255).filter(|byte| *byte != b'/' && *byte != b'.').map(|byte| vec![byte]));
@@ -275,7 +275,7 @@ impl Tree {
 
     fn xattrs(&mut self) {
         let dir = self.room("xattrs");
-        // Some attribute values fit into the inode or one block, and others need separate inodes.
+        // Some attribute values fit into the inode or into one block. Larger values need a separate inode.
         let mut sizes = vec![0, 1, 3, 4, 20, 60, 100, 300, 700];
         if self.scope.large_xattrs {
             sizes.extend([self.scope.block, 5000, 20_000, 60_000]);
@@ -346,7 +346,7 @@ impl Tree {
 
     fn modes(&mut self) {
         let dir = self.room("modes");
-        // A run without root could not copy a file that the owner cannot read.
+        // The mode lets the owner read the file. Otherwise a test without root could not copy it.
         let readable = if self.scope.nodes { 0 } else { 0o400 };
         for mode in [0, 0o111, 0o222, 0o444, 0o644, 0o755, 0o777, 0o1777, 0o2755, 0o4755, 0o7777] {
             let path = dir.join(format!("{mode:o}"));

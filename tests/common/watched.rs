@@ -1,8 +1,9 @@
 //! Makes a device of a test appear as a file, so that the kernel's own file system can run on it. The kernel sends each read, write and
 //! fsync through `/dev/fuse`. The mount is a single file, so only the requests for a file are implemented.
 //!
-//! Writes are submitted to a queue of the device, and are answered when the queue completes them. If the device delays completions, several
-//! writes are in flight, also during a flush. The kernel sends several requests at a time if the loop device over the file uses direct I/O.
+//! Each write is submitted to a queue of the device. The kernel gets the answer when the queue completes the write. If the device delays
+//! completions, several writes are in flight at the same time, even during a flush. The kernel sends several requests at a time only if the
+//! loop device over the file uses direct I/O.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -82,14 +83,14 @@ fn serve(fuse: File, device: &dyn Device) {
     let mut server = Server { fuse, device, queue };
     let mut request = vec![0; HEADER + 4096 + MAX_WRITE as usize];
     loop {
-        // A new request is read first, because writes can stay in flight while the kernel sends more requests. Completions are awaited only
+        // Writes stay in flight while the kernel sends more requests, so a new request is read first. The loop waits for completions only
         // if no request is waiting.
         if server.queue.in_flight() > 0 && !(server.queue.room() > 0 && server.is_asked()) {
             server.queue.wait(1).expect("the device completes writes");
         } else {
             match server.fuse.read(&mut request) {
                 Ok(len) => server.take(&request[..len]),
-                // The kernel withdrew a request before it was read.
+                // The kernel withdrew the request before this program read it.
                 Err(error) if error.raw_os_error() == Some(Errno::ENOENT.0) => continue,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
                 // ENODEV means that the file is unmounted.

@@ -1,4 +1,4 @@
-//! Volumes of every layout that mke2fs can make.
+//! Volumes with the layouts that mke2fs can make.
 //!
 //! Each layout is tested twice. First `mke2fs -d` fills the volume, which needs no root, and ironmap is compared with the source directory
 //! and debugfs. Then the kernel fills a mounted volume, and ironmap is compared with the kernel and debugfs. A failure names the layout and
@@ -16,7 +16,7 @@ use crate::require;
 
 use crate::{DEPTH, SEED, SIZE, compare_with_kernel};
 
-/// A way to lay out a volume.
+/// A layout of a volume.
 struct Layout {
     name: &'static str,
     options: &'static [&'static str],
@@ -122,7 +122,7 @@ impl Layout {
         }
     }
 
-    /// Checks that the tree contains its special cases. A tree without them would prove little.
+    /// Checks that the tree contains the special cases. Without them the comparison would show little.
     fn check_coverage(&self, seen: &View, block: u64) {
         let count =
             |what: &dyn Fn(&Record) -> bool| seen.values().filter(|record| what(record)).count();

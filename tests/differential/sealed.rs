@@ -34,8 +34,8 @@ fn read(volume: &Volume, number: InodeNo) -> Result<usize, Error> {
     file.read_at(&mut queue, &mut [0; 4096], FilePos(0))
 }
 
-/// The kernel encrypts a tree with a test key. Without the key, the kernel returns the fields of stat and refuses all other accesses with
-/// ENOKEY. ironmap must do the same.
+/// The kernel encrypts a tree with a test key. Without the key, the kernel answers `stat` and refuses all other accesses with ENOKEY.
+/// ironmap must do the same.
 #[test]
 fn encrypted_files_are_recognized_and_not_read() {
     require!([Need::Root], [Need::KernelExt4("test_dummy_encryption_v2")]);

@@ -38,7 +38,7 @@ pub(crate) fn ironmap(image: &Path) -> Verdict {
     }
 }
 
-/// Asserts that both verdicts are the same. If `clean` is set, neither program may find a fault.
+/// Asserts that both programs return the same verdict. If `clean` is set, neither program may find a fault.
 pub(crate) fn agree(name: &str, image: &Path, clean: bool) {
     let (theirs, ours) = (e2fsck(image), ironmap(image));
     let same = theirs.clean == ours.clean && (theirs.clean || !clean);
@@ -55,7 +55,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Counts a damaged volume, and prints a difference that no exception explains.
+    /// Counts a damaged volume. If the verdicts differ and no exception explains it, prints the difference.
     pub(crate) fn compare(&mut self, what: &str, theirs: &Verdict, ours: &Verdict) {
         let list = match (theirs.clean, ours.clean) {
             (true, true) => return self.neither += 1,

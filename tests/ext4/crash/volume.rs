@@ -1,4 +1,5 @@
-//! Volumes for workloads. They are small, so that thousands of them can be checked, and full of old data that no file may show.
+//! Volumes for workloads. They are small, so that thousands of them can be checked. Their free blocks are full of old data, which no file
+//! may show.
 
 use std::os::unix::fs::FileExt;
 
@@ -8,7 +9,7 @@ use crate::common::command::run;
 use crate::common::image::{Image, words};
 use crate::crash::history::STALE;
 
-/// Additional options for old versions of journal checksums, with the debugfs commands that enable them.
+/// Additional options, each with debugfs commands. The commands enable an old version of journal checksums.
 const CHECKSUMS: [(&str, &str); 2] =
     [("checksum_v1", "jo -c\njc"), ("checksum_v2", "jo -c -v 2\njc")];
 
