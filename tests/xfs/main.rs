@@ -1,4 +1,4 @@
-//! ironmap and the kernel see the same in XFS volumes. A failure names the options of mkfs.xfs and the seed.
+//! ironmap and the kernel see the same tree in an XFS volume. A failure names the options of mkfs.xfs and the seed.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -42,7 +42,7 @@ fn compare_with_kernel(image: &Image, mount_options: &str, what: &str) -> View {
     let mut expected = kernel::view_with_maps(mount.dir(), DEPTH, SEED);
     kernel::add_flags(mount.dir(), &mut expected);
     for record in expected.values_mut() {
-        // The kernel lists access control lists a second time, in the on-disk form.
+        // The kernel lists access control lists a second time, in their on-disk form. The test removes these entries.
         record.xattrs.as_mut().unwrap().retain(|name, _| !name.starts_with(b"trusted.SGI_ACL_"));
     }
     drop(mount);
@@ -68,7 +68,7 @@ fn assert_clean(image: &Image, what: &str) {
     assert!(findings.is_empty(), "{what}: {findings:#?}");
 }
 
-/// The counts in the result of `statfs`.
+/// The counts that `statfs` returns.
 const USAGE: [&str; 6] = ["size of blocks", "blocks", "free", "available", "inodes", "free inodes"];
 
 fn kernel_usage(dir: &Path) -> [u64; 6] {
