@@ -60,7 +60,7 @@ fn read(path: &Path) {
     }
 }
 
-/// Opens the image while space is free, uses up the space, and then writes the whole image.
+/// Opens the image while space is free, and then fills the file system. Then writes the whole image.
 fn write(path: &Path) {
     let opened = mapped(path, true, None).unwrap();
     fill(path.parent().unwrap());
@@ -71,7 +71,7 @@ fn write(path: &Path) {
     assert!(std::fs::read(path).unwrap() == bytes);
 }
 
-/// On a full file system, an open for writing fails and changes nothing, and an open for reading succeeds.
+/// On a full file system, an open for writing fails and changes nothing. An open for reading succeeds.
 fn refuse(path: &Path) {
     let before = (std::fs::read(path).unwrap(), path.metadata().unwrap().blocks());
     let error = mapped(path, true, None).err().expect("it was opened for writing");

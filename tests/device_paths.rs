@@ -29,7 +29,7 @@ struct Disk {
 }
 
 impl Disk {
-    /// Makes a file system of this size with a `mkfs` command, and mounts it. The kernel is given the position of the partition directly,
+    /// Makes a file system of this size with a `mkfs` command, and mounts it. A system call gives the kernel the position of the partition,
     /// so no partition table is needed.
     fn mounted(mkfs: &str, size: u64) -> Self {
         let dir = scratch();

@@ -9,7 +9,7 @@ use common::image::scratch;
 use common::skip::Need;
 use tempfile::TempDir;
 
-/// A volume with the file `/dir/data` of 700,000 bytes and the empty file `/empty`.
+/// A volume with two files: `/dir/data` with 700,000 bytes, and `/empty` without content.
 fn image() -> (TempDir, String, Vec<u8>) {
     let dir = scratch();
     let source = dir.path().join("source");
@@ -182,7 +182,7 @@ fn wrong_sectors_are_found() {
     drop((data_device, tag_device));
     let text = run("verified_sectors", &[&image, &tags]);
     assert!(text.contains("/dir\n") && text.contains(", 0 faults"), "{text}");
-    // One byte of the file is changed, and its tag is not updated.
+    // The test changes one byte of the file and does not update the tag of its sector.
     let bytes = std::fs::read(&image).unwrap();
     let at = bytes.windows(64).position(|window| *window == data[..64]).unwrap();
     let file = std::fs::OpenOptions::new().write(true).open(&image).unwrap();

@@ -72,7 +72,7 @@ fn open(
     numbers.map(open).collect()
 }
 
-/// Reads random ranges of random files, by single reads and by many queued reads.
+/// Reads random ranges of random files. Some are single reads, and many are queued reads.
 fn read(files: &[(usize, File)], queue: &mut Queue, rng: &mut Rng) {
     let served = queue.stats().kernel_served;
     let mut bytes = vec![0; LONGEST];

@@ -47,7 +47,7 @@ const CASE: &str = "IRONMAP_LOST_CASE";
 const GROUND: &str = "IRONMAP_LOST_GROUND";
 const PLACE: &str = "IRONMAP_LOST_PLACE";
 
-/// A loop device over a file on a file system that can be frozen.
+/// A loop device. Its file is on a file system that can be frozen.
 struct Disk {
     // This field is dropped first, so that the device is detached before the file system below it is unmounted.
     device: LoopDevice,

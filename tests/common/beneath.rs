@@ -71,7 +71,7 @@ pub(crate) fn over(device: Arc<dyn Device>) -> Arc<dyn Device> {
     over_faulty(device, &held)
 }
 
-/// Adds the layer over a device that fails or is watched; `held` is the device below the failing or watched device.
+/// Adds the layer over a device that fails or is watched. `held` is the device below it, which stores the content.
 pub(crate) fn over_faulty(device: Arc<dyn Device>, held: &Arc<dyn Device>) -> Arc<dyn Device> {
     let mode = match chosen() {
         Some(Beneath::Integrity(mode)) => mode,
@@ -111,7 +111,7 @@ pub(crate) mod tail {
         device.snapshot()
     }
 
-    /// The device for a workload: the layer over a recorded device.
+    /// Adds the layer over a recorded device, on which a workload runs.
     pub(crate) fn open(device: Arc<dyn Device>) -> Arc<dyn Device> {
         match chosen() {
             Some(Beneath::Integrity(_)) => {}
@@ -134,7 +134,8 @@ pub(crate) mod tail {
         pub(crate) records: AtomicU64,
     }
 
-    /// The first `size` bytes of a device after a power cut. The integrity device is recovered first, and each of its sectors must verify.
+    /// The first `size` bytes of a device after a power cut. An integrity device is recovered first. Afterwards each of its sectors must
+    /// match its tag.
     ///
     /// # Errors
     /// The first failure of the recovery or of the verification.

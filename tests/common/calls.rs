@@ -27,7 +27,7 @@ const LONGEST: u64 = 300_000;
 /// An alignment that every device accepts.
 const ALIGNED: u64 = 4096;
 
-/// A host file opened twice: for requests with any alignment, and for aligned requests only.
+/// A host file that is opened twice: once for requests with any alignment, and once for aligned requests only.
 pub(crate) struct Both {
     pub(crate) any: File,
     pub(crate) strict: File,
@@ -51,8 +51,8 @@ impl Both {
         names.0
     }
 
-    /// Reads in every way at the edges of the file and at random positions, and compares the bytes with `content`, which the kernel has
-    /// read.
+    /// Reads in every way, at the edges of the file and at random positions. Compares the bytes with `content`, which was read through the
+    /// kernel.
     pub(crate) fn check(&self, queue: &mut Queue, content: &[u8], seed: u64, rounds: usize) {
         let rng = &mut Rng::new(seed ^ content.len() as u64);
         let size = content.len() as u64;
@@ -82,7 +82,7 @@ impl Both {
                 || format!("seed {seed:#x}, round {round}: {way:?}, {flags:?}, {len} at {pos}");
             match result {
                 Ok(count) => {
-                    // Past the end of the file, the kernel's direct reads leave undefined bytes.
+                    // A direct read by the kernel leaves undefined bytes in the memory past the end of the file.
                     let raw = queue.stats().kernel_served == served;
                     let seen = if raw { &memory[..] } else { &memory[..count] };
                     let fault = fault(seen, count, part(content, pos, len), unit);

@@ -1,4 +1,4 @@
-//! A volume with every kind of file that matters to reads, the content of each file, and the engines that read it.
+//! A volume with files of every kind that reads must handle. Also the content of each file, and the engines that read it.
 
 use std::fmt;
 use std::path::Path;
@@ -15,7 +15,7 @@ use super::rng::Rng;
 
 /// Data without a hole. The size of the file is not a multiple of any sector size or block size.
 pub(crate) const SOLID: &str = "solid";
-/// Data without a hole, in more extents than one request can have in flight at a time.
+/// Data without a hole. The file has more extents than the requests that a queue can have in flight.
 pub(crate) const FRAGMENTED: &str = "fragmented";
 /// Alternating blocks of data and holes.
 pub(crate) const HOLES: &str = "holes";
@@ -34,9 +34,9 @@ pub(crate) const EMPTY: &str = "empty";
 pub(crate) const FILES: [&str; 8] =
     [SOLID, FRAGMENTED, HOLES, UNWRITTEN, SPARSE, TAIL, INLINE, EMPTY];
 
-/// Files of one block that are removed before later writes, so that the later files are fragmented.
+/// Files of one block. They are removed before other files are written, so these other files are fragmented.
 const PADS: u64 = 200;
-/// Files of one block that are removed. Their blocks become unwritten extents.
+/// Files of one block. They are removed, and later their blocks belong to unwritten extents.
 const STALE: u64 = 200;
 
 /// The volume in an image file.

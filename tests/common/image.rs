@@ -1,5 +1,5 @@
-//! Images of ext4 and XFS volumes, made by mke2fs and mkfs.xfs, and their kernel mounts. Images and mounts are removed when their guards
-//! are dropped.
+//! Images of ext4 and XFS volumes, and kernel mounts of these images. mke2fs and mkfs.xfs make the volumes. A guard removes its image or
+//! its mount when it is dropped.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -16,8 +16,8 @@ use super::beneath;
 use super::command::{failure, output, run};
 use super::loop_device::LoopDevice;
 
-/// The number of times that an operation is retried if the kernel refuses it while another program (udev, blkid) uses the device. Each try
-/// starts a process, which needs a millisecond or more.
+/// The maximum number of attempts for an operation. The kernel may refuse the operation while another program (udev, blkid) uses the
+/// device. Each attempt starts a process, which takes at least a millisecond.
 const TRIES: usize = 500;
 
 /// A directory for this test, removed when it is dropped.
@@ -37,7 +37,8 @@ pub(crate) fn words(options: &str) -> Vec<&str> {
     options.split_whitespace().collect()
 }
 
-/// The arguments for an xfs_repair that changes nothing. Without `force_geometry`, xfs_repair refuses to check a volume with one group.
+/// The arguments for a run of xfs_repair that changes nothing. Without `force_geometry`, xfs_repair refuses to check a volume with one
+/// group.
 fn check_of(image: &Path) -> [&OsStr; 4] {
     let [no_changes, option, value] = ["-n", "-o", "force_geometry"].map(OsStr::new);
     [no_changes, option, value, image.as_os_str()]
@@ -77,7 +78,7 @@ impl Image {
         Self::make(size, options, None)
     }
 
-    /// A volume of this size that mke2fs fills with a copy of a directory, without root.
+    /// A volume of this size. mke2fs fills it with a copy of a directory. This needs no root.
     pub(crate) fn populated(size: &str, options: &[&str], from: &Path) -> Self {
         Self::make(size, options, Some(from))
     }
@@ -176,7 +177,7 @@ impl Image {
             return self.check_by("xfs_repair");
         }
         let said = run("e2fsck", &["-fn".as_ref(), self.path().as_os_str()]);
-        // xfs_repair's exit code does not report wrong counts in the superblock.
+        // e2fsck's exit code does not show wrong counts in the superblock. So its output is searched for them.
         let said = String::from_utf8_lossy(&said);
         assert!(!said.contains("count wrong"), "{said}");
     }

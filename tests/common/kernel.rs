@@ -15,7 +15,7 @@ use super::view::{Piece, Record, Time, View, join, joined};
 /// The maximum number of files in one call of filefrag.
 const FILES_A_CALL: usize = 500;
 
-/// The kernel's view of a tree, without the maps. The seed determines which ranges are read.
+/// The kernel's view of a tree, without maps. The seed determines which ranges of the files are read.
 pub(crate) fn view(root: &Path, depth: Depth, seed: u64) -> View {
     let mut view = View::new();
     visit(root, b"", &mut view, Some(depth), seed);
@@ -29,7 +29,7 @@ pub(crate) fn view_of_stats(root: &Path) -> View {
     view
 }
 
-/// The kernel's view with the maps. The mount must be read-only, so that the maps do not change.
+/// The kernel's view of a tree, with maps. The mount must be read-only, because otherwise the maps could change.
 pub(crate) fn view_with_maps(root: &Path, depth: Depth, seed: u64) -> View {
     let mut view = view(root, depth, seed);
     let mut regular: Vec<_> =

@@ -34,8 +34,9 @@ impl LoopDevice {
         &self.node
     }
 
-    /// Tells the kernel about a partition, with start and length in MiB, and returns the partition's path. No partition table is needed.
-    /// The kernel removes the partition together with the device only if the device was attached with `--partscan`.
+    /// Adds a partition to the device by a system call, so no partition table is needed. The start and the length are in MiB. Returns the
+    /// path of the partition. When the device is detached, the kernel removes the partition only if the device was attached with
+    /// `--partscan`.
     pub(crate) fn partition(&self, number: u64, start: u64, len: u64) -> String {
         let sectors = |mib: u64| (mib * 2048).to_string();
         run("addpart", &[&self.node, &number.to_string(), &sectors(start), &sectors(len)]);

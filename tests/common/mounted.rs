@@ -65,8 +65,8 @@ impl Mounted {
         Self::make(disk, mkfs, options).unwrap_or_else(|refusal| panic!("{refusal}"))
     }
 
-    /// A mounted file system on a file below this directory. A directory in memory avoids waits for the disk; a directory on another mount
-    /// makes nested file systems.
+    /// A mounted file system on a file below this directory. If the directory is in memory, no operation waits for the disk. If it is on
+    /// another mount, the file systems are nested.
     pub(crate) fn within(dir: &Path, mkfs: &str, mib: u64, options: &str) -> Self {
         let disk = Disk::new(scratch_in(dir), 512, mib << 20);
         Self::make(disk, mkfs, options).unwrap_or_else(|refusal| panic!("{refusal}"))
@@ -105,7 +105,7 @@ impl Mounted {
         if result.status.success() { Ok(()) } else { Err(failure("mount", &args, &result)) }
     }
 
-    /// Unmounts the file system, runs `between` on the device, and mounts it again.
+    /// Unmounts the file system, calls `between` with the device, and mounts the file system again.
     pub(crate) fn remount(&self, between: impl FnOnce(&str), options: &str) {
         assert!(unmount(&self.mount), "{} stays mounted", self.mount.display());
         between(self.device());

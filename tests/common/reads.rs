@@ -13,7 +13,7 @@ use super::rng::Rng;
 pub(crate) struct Read {
     pub(crate) pos: u64,
     pub(crate) len: usize,
-    /// The number of bytes that were read. It is less than requested at the end of the file.
+    /// The number of bytes that were read. At the end of the file, it is smaller than the requested number.
     pub(crate) count: usize,
     pub(crate) hash: u64,
 }

@@ -1,5 +1,5 @@
-//! XFS volumes with realtime files, for kernels without realtime support: mkfs.xfs makes the volume, and xfs_db assigns realtime blocks to
-//! two files. xfs_repair accepts the result.
+//! XFS volumes with realtime files. The kernel need not support realtime files: mkfs.xfs makes the volume, and xfs_db assigns realtime
+//! blocks to two files. xfs_repair accepts the result.
 
 use std::path::PathBuf;
 
@@ -19,7 +19,7 @@ pub(crate) struct Way {
     /// Whether the realtime section is on a separate device.
     pub(crate) apart: bool,
     pub(crate) files: &'static [(&'static str, u64, u64)],
-    /// Commands of xfs_db that record the files as owners of the blocks. ONE and TWO stand for the inode numbers.
+    /// Commands of xfs_db. They record in the metadata that the two files own the blocks. ONE and TWO stand for the inode numbers.
     pub(crate) space: &'static [&'static str],
 }
 

@@ -24,7 +24,7 @@ pub(crate) struct Scope {
     pub(crate) nodes: bool,
     /// Whether the tree has attributes that are larger than a block.
     pub(crate) large_xattrs: bool,
-    /// The number of blocks for the files with thousands of extents.
+    /// The number of blocks in the files that have thousands of extents.
     pub(crate) fragments: u64,
     pub(crate) limits: Limits,
 }
@@ -40,7 +40,8 @@ pub(crate) struct Limits {
 
 impl Limits {
     pub(crate) const EXT4: Self = Self { link: 4095, device: (4095, 0xF_FFFF) };
-    /// The limits of Linux. XFS counts the terminating NUL in a target's 1024 bytes, and accepts no larger major number.
+    /// The limits of Linux. XFS has smaller limits: it counts the terminating NUL of a link's target in the 1024 bytes, and accepts only
+    /// smaller major numbers.
     pub(crate) const XFS: Self = Self { link: 1023, device: (511, 0x3_FFFF) };
 }
 
@@ -111,7 +112,8 @@ impl Tree {
         }
     }
 
-    /// Makes files with single blocks that are far apart, at positions after each kind of indirect block, and files with holes at the end.
+    /// Makes files with single blocks that are far apart. The blocks are at positions after each kind of indirect block. Also makes files
+    /// that end with a hole.
     fn sparse(&mut self) {
         let dir = self.room("sparse");
         let block = self.scope.block;
@@ -295,7 +297,7 @@ impl Tree {
         let path = dir.join("directory");
         std::fs::create_dir(&path).expect("a directory");
         set_xattr(&path, "user.of-a-directory", b"yes");
-        // The two files have equal attributes, so they may share an attribute block.
+        // The two files have equal attributes. So the file system may store them in one shared attribute block.
         for name in ["shared-1", "shared-2"] {
             create(&dir.join(name));
             set_xattr(&dir.join(name), "user.shared", &[7; 400]);
@@ -313,7 +315,7 @@ impl Tree {
         }
     }
 
-    /// Access control lists as setfacl writes them: version 2, then tag, permissions and id of each entry.
+    /// Access control lists in the form in which setfacl writes them: version 2, and for each entry the tag, the permissions and the id.
     fn acls(&mut self) {
         let dir = self.room("acls");
         let acl = |entries: &[(u16, u16, u32)]| {

@@ -1,5 +1,5 @@
-//! Makes a device of a test appear as a file, so that the kernel's own file system can run on it. The kernel sends each read, write and
-//! fsync through `/dev/fuse`. The mount is a single file, so only the requests for a file are implemented.
+//! Makes a device of a test appear as a file. The kernel's own file system can then run on this file. The kernel sends each read, write and
+//! fsync through `/dev/fuse`. The mount consists of a single file, so only the requests for a file are implemented.
 //!
 //! Each write is submitted to a queue of the device. The kernel gets the answer when the queue completes the write. If the device delays
 //! completions, several writes are in flight at the same time, even during a flush. The kernel sends several requests at a time only if the
@@ -44,7 +44,7 @@ mod opcode {
     pub(super) const DESTROY: u32 = 38;
 }
 
-/// A device that appears as a file until this value is dropped. All users must close the file before the drop.
+/// A device that appears as a file until this value is dropped. All programs must close the file before the drop.
 pub(crate) struct Watched {
     path: PathBuf,
     server: Option<JoinHandle<()>>,
@@ -179,7 +179,8 @@ fn write(unique: u64, at: u64, data: &[u8]) -> Bio {
     Bio { op, flags, dev: Dev::OWN, at: DevOffset(at), memory, end }
 }
 
-/// Version 7.31 of the protocol, which all current kernels support, with writes of up to [`MAX_WRITE`] bytes.
+/// The reply to the first request: version 7.31 of the protocol, which all current kernels support, and writes of up to [`MAX_WRITE`]
+/// bytes.
 fn init(body: &[u8]) -> Vec<u8> {
     const BIG_WRITES: u32 = 1 << 5;
     const ASYNC_DIO: u32 = 1 << 15;

@@ -86,8 +86,8 @@ fn submit(
     (way, result.map_err(|error| error.kind()), bytes(&memory))
 }
 
-/// A strict handle refuses every request that `O_DIRECT` refuses, even if only a part of the request is misaligned. A refused request reads
-/// nothing.
+/// A strict handle refuses every request that `O_DIRECT` refuses, even if only one part of the request is misaligned. A refused request
+/// changes no memory.
 #[test]
 fn a_strict_handle_refuses_what_the_device_cannot_take() {
     let fixture = Fixture::new(4096, SEED);
@@ -149,7 +149,7 @@ fn a_strict_handle_looks_at_every_segment() {
     }
 }
 
-/// A handle that bounces returns the right bytes for any position, length, address and segmentation. It does not change other bytes.
+/// A handle with bounce buffers returns the right bytes for any position, length, address and segmentation. It changes no other bytes.
 #[test]
 fn any_range_can_be_read_without_strict() {
     for block in [4096, 1024] {
@@ -185,8 +185,8 @@ fn any_range_can_be_read_without_strict() {
     }
 }
 
-/// A random request. The position, the length and the address are each aligned in about half of the requests. Some lie past the end of the
-/// file, and a few are longer than a bounce buffer.
+/// Makes a random request. The position is aligned in about half of the requests; so are the length and the address. Some requests lie past
+/// the end of the file, and a few are longer than a bounce buffer.
 fn any_request(rng: &mut Rng, size: u64, unit: u64) -> Request {
     let align = |rng: &mut Rng, value: u64| {
         if rng.below(2) == 0 { value } else { value / unit.max(512) * unit.max(512) }
@@ -300,7 +300,7 @@ fn the_last_sector_shows_nothing_of_the_device() {
     }
 }
 
-/// Linux accepts 1024 segments (`IOV_MAX`) and refuses more. A strict handle does the same; a normal handle accepts more segments.
+/// Linux accepts at most 1024 segments (`IOV_MAX`). A strict handle has the same limit. A normal handle accepts more segments.
 #[test]
 fn more_segments_than_the_kernel_takes() {
     let fixture = Fixture::new(4096, SEED);

@@ -111,7 +111,8 @@ fn every_token_comes_back_with_its_own_bytes() {
     });
 }
 
-/// Completions are returned in the order in which the device finishes, not in the order of submission. Tokens identify the requests.
+/// Completions are returned in the order in which the device finishes the requests. This order can differ from the order of submission.
+/// Tokens identify the requests.
 #[test]
 fn completions_may_come_in_any_order() {
     let fixture = Fixture::new(4096, SEED);
@@ -284,7 +285,7 @@ fn a_registered_buffer_outlives_its_queue() {
     flight.finish(&mut second);
 }
 
-/// A queue of another volume is refused before any request is sent, and the memory is returned.
+/// If a request uses a queue of another volume, it is refused before anything is sent to a device. The memory is returned.
 #[test]
 fn a_queue_of_another_volume_is_refused() {
     let fixture = Fixture::new(4096, SEED);

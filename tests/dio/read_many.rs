@@ -25,8 +25,8 @@ struct Chosen {
 }
 
 impl Chosen {
-    /// Half of the batches consist of aligned blocks, some of which are adjacent. The reads of the other batches have any position and
-    /// length.
+    /// In half of the batches, all reads are of aligned blocks, and some of these blocks are adjacent. In the other half, the reads have
+    /// any position and length.
     fn new(rng: &mut Rng, sizes: &[u64]) -> Self {
         let (aligned, merge) = (rng.below(2) == 0, rng.below(2) == 0);
         let mut reads: Vec<(usize, u64, usize)> = Vec::new();

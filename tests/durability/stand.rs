@@ -104,7 +104,7 @@ impl Stand {
         Self { disks: made[known].1.iter().map(copies).collect(), kind }
     }
 
-    /// The same disks after a power cut. Exports are replaced by direct access to the disks.
+    /// The same disks after a power cut. The volume is opened on the disks directly, without exports.
     pub(crate) fn cut(&self) -> Self {
         let kind = match self.kind {
             Kind::Nbd { .. } => Kind::Block,

@@ -32,7 +32,7 @@ fn open(image: &Image) -> Volume {
         .unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Makes directories, which are placed in several groups, with a few files each.
+/// Makes directories with a few files each. The file system places the directories in several groups.
 fn fill(volume: &Volume, who: &str) {
     let (fs, root) = (volume.fs(), Credentials::default());
     for number in 0..12 {

@@ -146,7 +146,7 @@ impl Bench {
         self.fs().writable().unwrap().create(ROOT, name, NewFile::Regular, 0o644, &who)
     }
 
-    /// Looks a name up in the root directory, as a mount does.
+    /// Looks up a name in the root directory, as `ironmap mount` does.
     fn look_up(&self, name: &str) -> Result<InodeNo> {
         self.fs().lookup(ROOT, name.as_bytes()).map(|inode| inode.number())
     }
@@ -225,7 +225,7 @@ fn remount_ro_refuses_changes_and_reads_on() {
     let (file, mut queue) = bench.open("/good");
     let number = bench.number("/good");
     bench.create("synced").unwrap();
-    // The orphan changes the superblock, so the superblock is written to the journal.
+    // The orphan changes the superblock. So the journal gets a copy of the superblock.
     let held = bench.fs().hold(bench.create("orphan").unwrap()).unwrap();
     bench.fs().writable().unwrap().unlink(ROOT, b"orphan").unwrap();
     bench.fs().sync().unwrap();
@@ -466,7 +466,7 @@ fn an_error_reaches_the_device_in_time() {
     }
 }
 
-/// On an undamaged volume no error is recorded, for any operation, even an invalid one.
+/// On an undamaged volume, no operation records an error. This includes invalid operations.
 #[test]
 fn a_sound_volume_and_wrong_questions_record_nothing() {
     let image = image("-e panic");

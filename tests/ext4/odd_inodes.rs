@@ -16,7 +16,7 @@ use crate::require;
 
 const TARGET: &str = "etc/alternatives/editor";
 
-/// A volume with the link `/l`, whose target is in a block, and the link `/s`, whose target is in its inode.
+/// A volume with two links. The target of `/l` is in a block, and the target of `/s` is in its inode.
 fn links(options: &str) -> Image {
     let image = Image::mke2fs("8M", &words(options));
     let target = image.beside("target");

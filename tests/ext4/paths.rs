@@ -1,4 +1,4 @@
-//! Access to a volume by paths, in the style of `std::fs`. The kernel sees the same tree, and e2fsck finds no fault.
+//! Access to a volume through paths, in the style of `std::fs`. The kernel sees the same tree. e2fsck finds no fault.
 
 use std::ffi::OsString;
 use std::fs;
@@ -68,7 +68,7 @@ fn a_tree_made_by_paths_is_the_kernels() {
     assert_eq!(owned, 0o10_2640);
 }
 
-/// Contradictory options and invalid names are refused with the error kinds of `std`, and nothing is changed.
+/// Contradictory options and invalid names are refused, with the error kinds of `std`. Nothing is changed.
 #[test]
 fn refusals_are_those_of_std() {
     let image = made();

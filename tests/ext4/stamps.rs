@@ -78,7 +78,7 @@ fn after_crash(image: &Image, kind: &[&str], file: InodeNo) -> Times {
     times(&crashed.fs(), file)
 }
 
-/// A time stamp causes no write, is visible to every reader, and is durable after a sync.
+/// A time stamp causes no write. Every reader sees it immediately. After a sync it is durable.
 #[test]
 fn stamps_wait_for_a_sync() {
     for kind in KINDS {

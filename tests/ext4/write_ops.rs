@@ -1,4 +1,4 @@
-//! Operations on a volume that is open for writing have their effect, and e2fsck finds no fault.
+//! Operations on a volume that is open for writing. Each has its effect, and e2fsck finds no fault.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -25,7 +25,7 @@ const TARGETS: usize = 6;
 const DIRECTORIES: usize = 40;
 /// The maximum number of names that are removed from one directory. The limit for all directories together is ten times this number.
 const REMOVED: usize = 300;
-/// The maximum number of faults of an image that are printed.
+/// The maximum number of faults to print for an image.
 const TOLD: usize = 4;
 /// An image with 60,000 directories without names. e2fsck takes minutes to reconnect them.
 const SLOW: &str = "f_many_subdirs";

@@ -67,7 +67,8 @@ const RECOVERED: [&str; 5] = [
     "Moving journal",
 ];
 
-/// Checks the volume with `e2fsck -fn`. If the journal needs recovery, e2fsck recovers a copy of the volume, and then checks the copy.
+/// Checks the volume with `e2fsck -fn`. If the journal needs recovery, e2fsck first recovers a copy of the volume, and then checks this
+/// copy.
 pub(crate) fn look(image: &Image) -> Verdict {
     if !is_unsettled(image) {
         return verdict(run(&["-fn"], &image.path()));

@@ -151,7 +151,7 @@ fn a_file_is_read_raw_right_after_it_was_written() {
 }
 
 /// While a writer extends and truncates the file, each read returns the present content without an error. This includes reads that were
-/// submitted before the change.
+/// submitted before the writer changed the file.
 #[test]
 fn the_size_follows_a_writer() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs")]);

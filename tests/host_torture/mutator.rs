@@ -160,7 +160,7 @@ impl Mutator<'_> {
             let file = own.open(slot, OpenOptions::new().append(true))?;
             let size = file.metadata()?.len();
             let len = own.rng.below(16 * CELL / 8) * 8 + 8;
-            // With O_APPEND the data are written at the end of the file, and the position in the call is ignored.
+            // With O_APPEND, the kernel writes at the end of the file and ignores the position in the call.
             write(&file, change, size..(size + len).min(LARGEST))
         })
     }

@@ -59,7 +59,7 @@ pub(crate) struct Spot {
     pub(crate) owner: usize,
 }
 
-/// The bytes of a volume, with functions for the fields that the tests need.
+/// The bytes of a volume. Its functions read the fields that the tests need.
 #[derive(Clone, Copy)]
 pub(crate) struct Raw<'a>(pub(crate) &'a [u8]);
 
@@ -289,7 +289,7 @@ pub(crate) fn fast_commits(bytes: &mut [u8]) {
         raw.be32(at) == JOURNAL_MAGIC && raw.be32(at + 4) == 2
     });
     let tid = first + commits.count() as u32;
-    // A file in a linear directory, this directory, and another file.
+    // The inodes of a linear directory, of a file in it, and of another file.
     let (file, dir, new) = (file_with_extents(&raw), 2_u32, file_with_extents(&raw));
     let free = (bytes.len() / block) as u32 - 8;
     let mut area = Vec::new();

@@ -10,8 +10,8 @@ use crate::common::skip::Need;
 use crate::make::{Dir, check};
 use crate::require;
 
-/// A volume is made, filled and read in a qcow2 image, with and without a backing file. After a conversion to a raw image, e2fsck finds no
-/// fault.
+/// A volume in a qcow2 image is made, filled and read, with and without a backing file. Then the image is converted to a raw image, and
+/// e2fsck finds no fault in it.
 #[test]
 fn a_volume_in_an_image_is_one_for_linux() {
     require!([Need::Tool("qemu-img"), Need::Tool("e2fsck"), Need::Tool("debugfs")]);

@@ -180,7 +180,7 @@ impl Case {
         self.history.writes.iter().rposition(is_durable).map(|number| number as u64)
     }
 
-    /// The last discard of a sector that the device may have carried out.
+    /// The last discard of a sector that the device may have carried out before the cut.
     fn discarded(&self, at: u64, now: u64) -> Option<u64> {
         let reaches = |it: &Written| it.discard && it.range.contains(&at) && it.begun <= now;
         self.history.writes.iter().rposition(reaches).map(|number| number as u64)
@@ -280,7 +280,7 @@ impl Run<'_> {
         }
     }
 
-    /// Begins a new write that overlaps no write in flight. Returns its number, its range and its data.
+    /// Begins a new write. It overlaps no write in flight. Returns its number, its range and its data.
     fn new_write(&mut self, fua: bool) -> (u64, Range<u64>, Buffer) {
         let at = self.rng.below(ARENA / self.unit) * self.unit;
         let most = [4, 16][self.rng.below(2) as usize];

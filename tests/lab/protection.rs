@@ -35,7 +35,7 @@ fn protected() -> Vec<String> {
     paths
 }
 
-/// Whether requests to block devices can carry tuples, which is supported since Linux 6.14.
+/// Whether requests to block devices can carry tuples. Linux supports this since version 6.14.
 fn has_attributes() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
@@ -252,7 +252,7 @@ fn a_wrong_tuple_is_reported_by_sector_and_field() {
             let read = rustix::io::pread(&block, &mut lent[..], sector * unit);
             assert_eq!(read.is_ok(), result.is_ok(), "{path}: sector {sector}: {read:?}");
         }
-        // The error of a longer request names its first wrong sector.
+        // A longer request has several wrong sectors. Its error names the first one.
         let memory = Memory::Flat(Buffer::aligned(8 * unit as usize).unwrap());
         let (_, result) = run(&mut queue, BioOp::Read, MADE, memory);
         assert_eq!(result, Err(Errno::EILSEQ), "{path}");

@@ -79,7 +79,7 @@ impl Model {
         Ok(entries.get(name).copied())
     }
 
-    /// Finds the file of a path. A link is not followed.
+    /// Finds the file that a path names. If the path names a link, the result is the link itself.
     fn find(&self, path: &Path) -> Result<Id, i32> {
         self.child(self.parent(path)?, path[path.len() - 1])?.ok_or(ENOENT)
     }

@@ -46,8 +46,8 @@ fn write() -> Bio {
     }
 }
 
-/// If a connection gets no answer, its read is sent again over a new connection. A write in flight over another connection is not sent
-/// again.
+/// If a connection gets no answer, its read is sent again over a new connection. A write in flight over another connection is not affected
+/// and is not sent again.
 #[test]
 fn a_silent_connection_does_not_end_the_others() {
     let (server, writes) = server(&[1, 2], 0);

@@ -35,7 +35,7 @@ const DEPTH: Depth = Depth { random: 8, stretches: 200 };
 /// The mount options for the comparison. Such a mount changes nothing, not even the log.
 const FOR_READING: &str = "ro,norecovery";
 
-/// Compares ironmap's view with the kernel's view of the volume, mounted read-only. Returns the kernel's view.
+/// Compares ironmap's view of the volume with the kernel's view of a read-only mount. Returns the kernel's view.
 fn compare_with_kernel(image: &Image, mount_options: &str, what: &str) -> View {
     let mount = image.mount(&format!("{FOR_READING}{mount_options}"));
     let usage = kernel_usage(mount.dir());

@@ -35,7 +35,7 @@ const PARENTS: &[Damage] = &[
         &["lacks the name \"file\"", "has the name \"filf\""],
     ),
     ("path /dir/file;write -d a.sfattr.list[0].name \"fi/e\"", &["\"fi/e\" is not a valid name"]),
-    // The parent pointer becomes an attribute in the name space `user`.
+    // The fault turns the parent pointer into an attribute in the name space `user`.
     ("path /dir/file;write -d a.sfattr.list[0].parent 0", &["lacks the name \"file\""]),
     (
         "path /dir/file;write -d a.sfattr.list[0].root 1",
@@ -43,7 +43,7 @@ const PARENTS: &[Damage] = &[
     ),
     ("path /dir/file;write -d a.sfattr.list[0].valuelen 11", &["without a directory's number"]),
     ("path /dir;write -d core.gen 77", &["lacks the name \"file\"", "of generation 77"]),
-    // Another attribute in the name space `user` becomes a parent pointer.
+    // The fault turns another attribute in the name space `user` into a parent pointer.
     (
         "path /tagged;write -d a.sfattr.list[1].parent 1",
         &["has the name \"tag\" in directory 128", "of generation 9"],

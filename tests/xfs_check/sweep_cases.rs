@@ -126,7 +126,7 @@ pub(crate) fn all() -> bool {
     std::env::var("IRONMAP_FIELDS").is_ok_and(|which| which == "all")
 }
 
-/// The number of values in a sample: the value of `IRONMAP_FIELDS`, or `sample`.
+/// The number of values in a sample. It is the value of `IRONMAP_FIELDS`, or `sample` if this is not set.
 fn drawn(sample: usize) -> usize {
     let given = std::env::var("IRONMAP_FIELDS").ok();
     given.and_then(|count| count.parse().ok()).unwrap_or(sample)

@@ -14,7 +14,7 @@ use crate::require;
 /// The number of inodes in a chunk. XFS creates one chunk of inodes at a time. If a block contains more inodes than a chunk, XFS creates
 /// one block at a time.
 const CHUNK: u64 = 64;
-/// The maximum length of a buffer, and the number of bytes for each bit of its map.
+/// The maximum length of a buffer in a log item, and the number of bytes that one bit of the item's map covers.
 const BUFFER: u64 = 64 << 10;
 const PART: usize = 128;
 

@@ -193,7 +193,7 @@ mod tests {
         check(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..")).unwrap();
     }
 
-    /// The text around a table is kept, and a second run does not change the page.
+    /// A run keeps the text around a table. A second run does not change the page.
     #[test]
     fn a_table_takes_the_place_of_the_old_one() {
         let page = "# A\n<!-- bench growth -->\n| old |\n<!-- bench end -->\nB\n<!-- bench ratios -->\n<!-- bench end -->\n";

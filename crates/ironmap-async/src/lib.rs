@@ -19,7 +19,7 @@
 //! A request owns its memory, so its future can be dropped at any time. The pool still carries out the request, and then frees the memory.
 //! When a pool is dropped, it first carries out all requests that it has accepted.
 //!
-//! With the feature `tokio`, a [`Stream`] is an `AsyncRead`, `AsyncSeek` and `AsyncWrite`.
+//! With the feature `tokio`, a [`Stream`] implements tokio's `AsyncRead`, `AsyncSeek` and `AsyncWrite`.
 
 mod file;
 mod pool;

@@ -42,7 +42,7 @@ pub(crate) fn promise<T>() -> (Promise<T>, Answer<T>) {
 
 impl<T> Shared<T> {
     fn state(&self) -> MutexGuard<'_, State<T>> {
-        // The lock is never held while other code runs, so the state is valid even after a panic.
+        // While the lock is held, no other code runs that could panic. So the state is valid even after a panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

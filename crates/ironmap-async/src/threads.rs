@@ -185,7 +185,7 @@ struct Thread<'a, J> {
 }
 
 impl<J> Thread<'_, J> {
-    /// Carries out jobs until the hand-over is closed and all jobs have ended.
+    /// Carries out jobs. Ends after the hand-over is closed and all jobs have ended.
     fn run<W: Work<Job = J>>(&mut self, work: &mut W) {
         let (mut jobs, mut idle) = (Vec::new(), false);
         loop {

@@ -149,7 +149,7 @@ fn extending_writes_in_flight_of_many_threads_leave_all_their_data() {
     }
 }
 
-/// An extending write changes the size at its completion, not at its submission. A refused write leaves no gap.
+/// An extending write changes the size when it completes, not when it is submitted. A refused write leaves no gap.
 #[test]
 fn the_size_follows_when_a_write_is_complete() {
     let bench = Bench::new(EXT4);

@@ -1,4 +1,4 @@
-//! A volume in memory, and a queue to it. The requests to the device are recorded, and can be made to fail.
+//! A volume in memory, and a queue for it. The device records its requests. A test can make requests fail.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use crate::common::image::{Image, words};
 pub(crate) const BLOCK: u64 = 4096;
 pub(crate) const NONE: DioFlags = DioFlags::empty();
 
-/// A volume on a device of three layers. From top to bottom, they record requests, make requests fail, and store the data in memory. A
-/// transaction is committed only on request.
+/// A volume on a device with three layers. From top to bottom: the first layer records requests, the second makes requests fail, and the
+/// third stores the data in memory. The volume commits a transaction only if a test requests it.
 pub(crate) struct Bench {
     image: Image,
     ram: Arc<Ram>,

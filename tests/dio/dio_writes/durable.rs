@@ -1,4 +1,5 @@
-//! `O_DSYNC`, `O_SYNC` and atomic writes: the requests to the device, and the data that a power cut may lose.
+//! Writes with `O_DSYNC`, writes with `O_SYNC`, and atomic writes. The tests check the requests to the device, and the data that a power
+//! cut may lose.
 
 use ironmap::ErrorKind;
 use ironmap::device::{Limits, Ram, ThroughFlushes};
@@ -216,8 +217,8 @@ fn atomic_writes_are_refused_where_the_device_does_not_promise_them() {
     assert_eq!(seen.writes, 0);
 }
 
-/// An atomic write needs a length that is a power of two, a position that is a multiple of the length, and a range within one written
-/// extent. Otherwise the write is refused and nothing is written.
+/// An atomic write must have a length that is a power of two, a position that is a multiple of the length, and a range within one written
+/// extent. Any other atomic write is refused and writes nothing.
 #[test]
 fn atomic_writes_are_one_bio_or_refused() {
     require!([Need::NoJournalBeneath("all of its writes are atomic")]);

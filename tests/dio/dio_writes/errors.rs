@@ -20,7 +20,7 @@ fn fail_sector(bench: &Bench, file: &File, pos: u64) {
     bench.faults.set_faults(faults);
 }
 
-/// If a part of a write fails on the device, the write returns the error, and not a short count. One event reports the error, and other
+/// If the device fails for a part of a write, the write returns the error instead of a short count. One event reports the error, and other
 /// data are unchanged.
 #[test]
 fn an_error_in_the_middle_is_the_error_and_no_short_count() {
@@ -82,7 +82,7 @@ fn an_error_while_a_file_grows_leaves_size_and_space_as_they_were() {
     }
 }
 
-/// A failed sync is reported to the writer that requested it.
+/// If a sync fails, the writer that requested the sync gets the error.
 #[test]
 fn an_error_of_the_sync_is_an_error_of_the_write() {
     for way in CALLS {

@@ -198,7 +198,7 @@ fn a_failed_conversion_blocks_no_other_commit() {
     bench.close();
 }
 
-/// If an append fails after its submission, or finds no space, its range is released.
+/// If an append fails after its submission, or if it finds no space, it releases the range that it had reserved.
 #[test]
 fn an_append_in_flight_that_fails_leaves_no_gap() {
     let bench = Bench::new(EXT4);
@@ -222,7 +222,7 @@ fn an_append_in_flight_that_fails_leaves_no_gap() {
     bench.close();
 }
 
-/// An append-only file accepts many appends at a time, like other files.
+/// An append-only file accepts many appends in flight, like any other file.
 #[test]
 fn append_only_files_take_many_appends_at_a_time() {
     let bench = Bench::new(EXT4);

@@ -79,7 +79,7 @@ impl Model {
         self.bytes[range.start.min(len) as usize..range.end.min(len) as usize].fill(0);
     }
 
-    /// A position, mostly within the file or at its end, and a length.
+    /// Chooses a position and a length. Most positions are within the file or at its end.
     fn range(&mut self, unit: u64) -> (u64, u64) {
         let size = self.bytes.len() as u64;
         let pos = match self.rng.below(6) {

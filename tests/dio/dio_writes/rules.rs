@@ -296,7 +296,7 @@ fn a_write_gives_its_count_and_the_next_append_begins_after_it() {
     assert!(bench.close().dump("/file") == expected);
 }
 
-/// Blocks preallocated past the end remain allocated, and writes into them extend the size.
+/// Blocks that were preallocated past the end remain allocated. A write into them extends the size.
 #[test]
 fn the_size_follows_writes_into_blocks_preallocated_past_the_end() {
     let bench = Bench::new(EXT4);

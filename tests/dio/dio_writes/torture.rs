@@ -1,6 +1,7 @@
 //! Many threads write to one file at the same time. The writes overlap and may be unaligned. Their targets are written blocks, unwritten
 //! blocks, a hole, and the range past the end. In some tests other threads truncate the file and punch holes. Afterwards each sector must
-//! contain the data of exactly one of the writes to it (xfstests generic/538 tests overlaps of unaligned and aligned writes).
+//! contain the data of exactly one of the writes to it (compare xfstests generic/538, which tests overlaps of unaligned and aligned
+//! writes).
 //!
 //! `IRONMAP_TORTURE_SECONDS=SECONDS` runs longer.
 
@@ -79,7 +80,7 @@ fn sign(sector: &mut [u8], writer: u64, write: u64, place: u64) {
     }
 }
 
-/// The writer of a sector and the number of the write, or `None` for zeros.
+/// Returns the writer of a sector and the number of the write. Returns `None` if the sector contains zeros.
 fn signed(sector: &[u8], place: u64, what: &str) -> Option<(u64, u64)> {
     if sector.iter().all(|byte| *byte == 0) {
         return None;
@@ -96,7 +97,7 @@ fn signed(sector: &[u8], place: u64, what: &str) -> Option<(u64, u64)> {
     Some((writer, write))
 }
 
-/// The sectors of a write by a thread. They are compared with the final content.
+/// The sectors that a write of a thread has changed. At the end they are compared with the content of the file.
 #[derive(Clone, Copy, Debug)]
 struct Made {
     first: u64,

@@ -1,4 +1,5 @@
-//! Requests that wait, and requests that fail instead of waiting: NOWAIT writes, and changes of a file while writes are in flight.
+//! Writes that cannot proceed at once. Some wait until they can. NOWAIT writes fail instead. Other tests change a file while writes are in
+//! flight.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
@@ -277,7 +278,7 @@ fn handles_may_go_while_writes_are_in_flight() {
     assert!(image.dump("/many")[..40 * BLOCK as usize].iter().all(|byte| *byte == 0x22));
 }
 
-/// Two files are written at the same time, because no lock covers the volume (lwext4 issue 83).
+/// Two files can be written at the same time, because a write locks only its file and not the volume (lwext4 issue 83).
 #[test]
 fn a_file_that_waits_keeps_no_other_waiting() {
     let bench = Bench::new(EXT4);
@@ -298,7 +299,7 @@ fn a_file_that_waits_keeps_no_other_waiting() {
     assert_eq!(one.size(), 0);
 }
 
-/// If an inode is not in memory, a NOWAIT write is refused before any request to the device.
+/// If an inode is not in memory, a NOWAIT write is refused and sends no request to the device.
 #[test]
 fn an_inode_that_is_not_in_memory_is_not_read() {
     const FILES: usize = 64;

@@ -5,7 +5,7 @@
 
 #![allow(unreachable_pub, reason = "fuzz/ gives two of the shared types out")]
 
-// Code that finds structures in a volume, damages them and repairs checksums. The tests of hostile volumes share this code.
+// Finds structures in a volume, damages them and repairs checksums. The tests of hostile volumes use the same code.
 #[allow(dead_code, reason = "these tests damage one place at a time")]
 #[path = "../../hostile/mutate.rs"]
 mod mutate;

@@ -71,12 +71,12 @@ impl Crashed<'_> {
     }
 }
 
-/// The number of states to check, and the checks for each state.
+/// How many states are checked, and which checks are made for each state.
 #[derive(Clone, Copy)]
 pub(crate) struct Plan {
     /// The number of random states at each cut.
     pub(crate) random: u32,
-    /// The maximum number of states to check. They are spread evenly over all states.
+    /// The maximum number of states to check. The checked states are spread evenly over all states.
     pub(crate) limit: usize,
     /// e2fsck also checks one of every `fsck_one_in` states.
     pub(crate) fsck_one_in: u64,
@@ -104,7 +104,7 @@ pub(crate) fn count(counter: &AtomicUsize) {
 }
 
 impl<R: Rules> Case<R> {
-    /// Fails the test if a state breaks a rule, and stores an image of this state.
+    /// If a state breaks a rule, stores an image of this state and fails the test.
     pub(crate) fn assert_holds(&self, seed: u64, plan: Plan, counts: &Counts) {
         count(&counts.workloads);
         if let Err((state, fault)) = self.check(seed, plan, counts) {

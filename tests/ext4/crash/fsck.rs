@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use crate::common::command::{failure, output};
 use crate::common::image::scratch_in;
 
-/// A path in memory, at which the images are stored one after the other.
+/// A path in memory. The images are stored there one after the other.
 pub(crate) struct Fsck {
     dir: TempDir,
 }

@@ -99,7 +99,7 @@ use Kind::{
     UnlinkOpen, Whiteout, Write, Xattr, Zero, ZeroKeepSize,
 };
 
-/// Every kind of operation, and its weight in the random choice.
+/// Every kind of operation. Its weight determines how often it is chosen.
 pub(crate) const KINDS: [(Kind, u64); 36] = [
     (Create, 14),
     (Mkdir, 4),
@@ -316,7 +316,7 @@ fn any(rng: &mut Rng, names: &Names, wanted: impl Fn(&Node) -> bool) -> Option<S
 /// Chooses a name for a new file, in the root or in an existing directory.
 fn free(rng: &mut Rng, names: &Names, style: Style) -> Option<String> {
     let number = rng.below(style.names);
-    // The lengths differ, so that directory entries are split and joined.
+    // The names have different lengths, so that directory entries are split and joined.
     let padding = if style.grows() { 200 + number % 40 } else { number * 7 };
     let name = format!("{}f{number}{}", style.prefix, "-".repeat(padding as usize));
     let path = match any(rng, names, |node| matches!(node, Node::Directory(_))) {

@@ -27,8 +27,8 @@ struct Promise {
     file: Option<Id>,
 }
 
-/// The operations, and the state of each name and file after each operation. Operations are numbered from 1; the state of number 0 is the
-/// volume before them.
+/// The operations, and the state of each name and file after each operation. The operations are numbered from 1. State 0 is the volume
+/// before the first operation.
 #[derive(Clone)]
 pub(crate) struct History {
     pub(crate) ops: Vec<Op>,

@@ -138,7 +138,7 @@ fn by_threads(seed: u64, format: &str) -> Case {
     Case { name, base, volume, log, rules }
 }
 
-/// ironmap, e2fsck and the kernel each recover a crashed volume of ironmap.
+/// ironmap writes to a volume. ironmap, e2fsck and the kernel each recover the crash states.
 #[test]
 fn crash_states_of_ironmap_are_recovered() {
     let cases = workloads(&OURS).map(|(seed, format)| (seed, by_ironmap(seed, format)));
@@ -188,7 +188,7 @@ fn crash_states_of_two_operations_are_recovered() {
     assert!(impossible * 10 < cases, "{impossible} pairs were not possible");
 }
 
-/// Crash states of concurrent operations of several threads are recovered.
+/// Several threads run operations at the same time. The crash states are recovered.
 #[test]
 fn crash_states_of_threads_are_recovered() {
     let cases = workloads(&OURS).map(|(seed, format)| (seed, by_threads(seed, format)));

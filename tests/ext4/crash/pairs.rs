@@ -1,4 +1,4 @@
-//! Every ordered pair of operations, in one transaction or with a sync between the two.
+//! Tests every ordered pair of operations, both in one transaction and with a sync between the two.
 
 use ironmap::device::{Device, Ram};
 
@@ -53,7 +53,7 @@ impl Start {
         Self { format, base: crashes.state(end), size: stale.size(), history }
     }
 
-    /// The workload of a pair, or `None` if an operation of the pair is impossible on this volume.
+    /// The workload of a pair. `None` if an operation of the pair is impossible on this volume.
     pub(crate) fn case(&self, seed: u64, (first, second): (Kind, Kind)) -> Option<Case> {
         let mut rng = Rng::new(seed);
         let style = style(seed, self.format);

@@ -23,7 +23,8 @@ pub(crate) struct Histories {
     /// Whether the volume has a journal. Without a journal ironmap promises only that synced data survive, and that e2fsck can repair the
     /// volume.
     pub(crate) journal: bool,
-    /// Whether Linux makes fast commits. e2fsck 1.47 cannot replay all of them: it reports EINVAL and ignores the remaining fast commits.
+    /// Whether Linux writes fast commits. e2fsck 1.47 cannot replay all of them: at the first fast commit that it cannot replay, it reports
+    /// EINVAL and ignores the rest.
     pub(crate) fast_commits: bool,
 }
 
@@ -133,7 +134,7 @@ impl Histories {
         Ok(())
     }
 
-    /// Whether no write follows the last sync.
+    /// Whether the last sync comes after all writes.
     fn is_synced(&self, log: &Log, cut: usize) -> bool {
         let history = &self.of_threads[0];
         for entry in log.entries()[..cut].iter().rev() {

@@ -30,7 +30,8 @@ pub(crate) fn stale(size: &str, options: &str) -> Ram {
     };
     let block_size = field("Block size:");
     let file = std::fs::OpenOptions::new().write(true).open(image.path()).expect("the image");
-    // dumpe2fs prints `  Free blocks: 1618-8191, 9000` for each group, and a line without the indent with the number of free blocks.
+    // dumpe2fs prints a line ` Free blocks: 1618-8191, 9000` for each group. It also prints a line without the indent, which contains the
+    // number of free blocks.
     let lists = described.lines().filter_map(|line| line.strip_prefix("  Free blocks: "));
     for range in lists.flat_map(|list| list.split(", ")).filter(|range| !range.is_empty()) {
         let (first, last) = range.split_once('-').unwrap_or((range, range));

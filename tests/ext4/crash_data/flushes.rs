@@ -30,7 +30,7 @@ enum Through {
     Flushes,
 }
 
-/// A volatile cache over a device. The flush with a chosen number fails, and loses the data that it should have made durable.
+/// A volatile cache over a device. The flush with a chosen number fails. The data that this flush should have made durable are lost.
 #[derive(Debug)]
 struct Forgetful {
     disk: Arc<Ram>,
@@ -145,7 +145,8 @@ fn no_sync_succeeds_after_a_flush_that_failed() {
                 let opened = opened.unwrap();
                 let outcome = run(&opened, kind, seed, LENGTH, &|_| ());
                 let now = outcome.history.events();
-                // With an NBD server, the number of flushes depends on the order of its answers.
+                // With an NBD server, the number of flushes is not the same in each run, because it depends on the order of the server's
+                // answers.
                 if cache.lock().unwrap().flushes <= fail_at {
                     let is_server = matches!(beneath::chosen(), Some(Beneath::Nbd(_)));
                     assert!(is_server, "{what}: it did not come to that");

@@ -69,8 +69,8 @@ pub(crate) struct History {
     files: Vec<Vec<Change>>,
     /// The syncs, each of one file or of all files (`None`).
     syncs: Vec<(Option<FileId>, When)>,
-    /// Writes with data for a later position in the file than the position at which they were written. The value is the distance between
-    /// the two positions.
+    /// Some writes were made for one position in the file and written at an earlier one. For each such write: the distance between the two
+    /// positions.
     moved: HashMap<u32, u64>,
 }
 
@@ -122,7 +122,7 @@ impl History {
         self.events
     }
 
-    /// Records a change that began at an event. Changes of the same bytes must be recorded in their order.
+    /// Records a change that began at an event. If several changes affect the same bytes, they must be recorded in order.
     pub(crate) fn begun(&mut self, file: FileId, what: What, synced: bool, begin: u64) -> ChangeId {
         self.files[file].push(Change { what, synced, when: When { begin, end: None } });
         ChangeId(file, self.files[file].len() - 1)

@@ -27,8 +27,8 @@ pub(crate) struct Writes {
     pub(crate) history: History,
     /// The rules apply from this event on.
     pub(crate) since: u64,
-    /// Whether the volume has clusters. With bigalloc, e2fsck 1.47 does not complete truncations: it frees the cluster of an orphan, but
-    /// leaves the extent.
+    /// Whether the volume has clusters (bigalloc). On such a volume, e2fsck 1.47 does not complete the truncation of an orphan: it frees
+    /// the cluster, but leaves the extent.
     pub(crate) clusters: bool,
 }
 

@@ -45,7 +45,8 @@ fn assert_corrupt<T>(result: Result<T, Error>, dir: &Ext4Inode, field: &str) {
     assert_eq!((place.inode, place.field), (Some(dir.number()), field), "{error}");
 }
 
-/// A wrong value in each field of an entry is refused. In the linear directory, the first entry after `.` and `..` begins at byte 24.
+/// ironmap refuses a wrong value in any field of a directory entry. In the linear directory, the first entry after `.` and `..` begins at
+/// byte 24.
 #[test]
 fn broken_entries_are_refused_by_field() {
     for (offset, bytes, field) in [
@@ -125,7 +126,7 @@ fn a_tree_that_leads_in_circles_ends() {
     let output = image.ask_debugfs(&format!("dx_hash -h half_md4 -s {HASH_SEED} missing\n"));
     let hash = output.split(" is 0x").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
     let continued = u32::from_str_radix(hash, 16).unwrap() | 1;
-    // All entries refer to block 1. Each entry except the first is marked as a continuation of the previous leaf.
+    // All entries refer to block 1. Except for the first entry, each is marked as a continuation of the previous leaf.
     let count = 123_u16;
     assert!(blocks < u64::from(count));
     let mut entries = Vec::from(1_u32.to_le_bytes());

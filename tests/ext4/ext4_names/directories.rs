@@ -212,8 +212,8 @@ fn names_of_equal_hash_are_found_across_leaves() {
     assert_names(&image.ext4(), "dir", &expected);
 }
 
-/// A case-insensitive directory, hashed or linear, finds a name in any case and in any normal form. Names that are not UTF-8 must match
-/// exactly.
+/// In a case-insensitive directory, a lookup finds a name in any case and in any normal form. This holds for hashed and linear directories.
+/// A name that is not UTF-8 must match exactly.
 #[test]
 fn names_without_regard_to_case() {
     for (padding, indexed) in [(0, false), (400, true)] {

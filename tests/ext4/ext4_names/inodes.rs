@@ -67,7 +67,7 @@ fn the_upper_half_of_an_attribute_block_needs_64bit() {
 #[test]
 fn an_inner_node_without_entries_is_corrupt() {
     let image = image("-t ext4 -b 1024");
-    // Magic number, 0 of at most 4 entries, and depth 1.
+    // The root node: magic number, 0 of at most 4 entries in use, depth 1.
     image.debugfs("set_inode_field a block[0] 0xf30a\nset_inode_field a block[1] 0x10004\n");
     let inode = image.ext4().resolve(b"a", Follow::All).unwrap();
     let error = inode.map(FilePos(0), 1).expect_err("a tree without leaves");

@@ -14,7 +14,7 @@ use crate::journal::{content, journal, set_sequence};
 const FILE_BLOCKS: usize = 64;
 const MAGIC: [u8; 4] = 0xC03B_3998_u32.to_be_bytes();
 
-/// An image with the file `data` of known content. The journal overwrites blocks of this file.
+/// An image with the file `data`, whose content is known. The transactions in the journal overwrite blocks of this file.
 struct Target {
     image: Image,
     block_size: usize,
@@ -232,7 +232,8 @@ enum Expect {
     Corrupt(&'static str),
 }
 
-/// The mke2fs options for the checksums that debugfs writes: versions 2 and 3 need metadata_csum, and version 1 needs a volume without it.
+/// The mke2fs options for the checksums that debugfs writes. Versions 2 and 3 need metadata_csum. Version 1 needs a volume without
+/// metadata_csum.
 fn options_for(open: &str) -> &'static [&'static str] {
     if open.contains("-v") {
         &["-O", "64bit,metadata_csum"]

@@ -50,7 +50,7 @@ impl Scenario {
         format!("{}, {}, plain {}, seed {seed}", self.mke2fs, self.mount, self.plain)
     }
 
-    /// A copy of the device while the volume is mounted and written.
+    /// Copies the device while the volume is mounted and programs write to it.
     pub(crate) fn dirty(&self, seed: u64) -> Image {
         let size = if self.wrapped { "-J size=4" } else { "-J size=8" };
         let options = format!("-t ext4 {size} {}", self.mke2fs);

@@ -16,7 +16,7 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// Fields that differ for each volume, count writes, or contain a block number.
+/// Fields that are not compared: they differ for each volume, count writes, or contain a block number.
 const CHANGING: [&str; 11] = [
     "MMP block number",
     "Filesystem created",
@@ -167,7 +167,7 @@ fn features() {
             compare(size, &format!("-O {names}"), &[]);
         }
     }
-    // The root directory of a new volume is a block of entries, even with inline_data.
+    // The root directory of a new volume stores its entries in a block, even with inline_data.
     compare(64 * MIB, "-O inline_data", &["Free blocks"]);
 }
 

@@ -60,7 +60,7 @@ fn write(quota: &Quota, file: InodeNo, block: u64, blocks: usize) -> Result<usiz
     written.map(|count| count / 4096).map_err(|error| error.kind())
 }
 
-/// A user can allocate blocks and inodes up to the hard limits, and no more. A refused operation changes nothing.
+/// A user can allocate blocks and inodes only up to the hard limits. A refused operation changes nothing.
 #[test]
 fn hard_limits_hold() {
     let mut quota = Quota::new("64M", OPTIONS);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-/// The fields of a superblock in order: name, number of bytes in a word, number of words.
+/// The fields of a superblock, in order. Each has a name, a word length in bytes, and a number of words.
 #[rustfmt::skip]
 const FIELDS: &[(&str, usize, usize)] = &[
     ("s_inodes_count", 4, 1), ("s_blocks_count_lo", 4, 1), ("s_r_blocks_count_lo", 4, 1), ("s_free_blocks_count_lo", 4, 1),

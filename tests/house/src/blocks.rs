@@ -12,7 +12,7 @@ use std::{fs, io};
 /// same mark run in one shell.
 pub(crate) const USER: &str = "tested: user";
 pub(crate) const ROOT: &str = "tested: root";
-/// The mark of blocks that are not run, but whose commands and options must exist.
+/// The mark of a block that is not run. Its commands and options must still exist.
 pub(crate) const ARGUMENTS: &str = "tested: arguments";
 /// The beginning of the mark of a block that is not tested. The reason follows in the mark.
 const NOT: &str = "not tested: ";

@@ -149,7 +149,7 @@ impl Layer {
     }
 }
 
-/// Parses a use tree, or a path in an expression, and returns its paths: `a::b` and `a::c::d` for `a::{b, c::d}`.
+/// Parses a use tree, or a path in an expression. Returns its paths, for example `a::b` and `a::c::d` for `a::{b, c::d}`.
 fn tree<'a>(rest: &mut &'a [Token]) -> Vec<Vec<&'a str>> {
     let Some((first, after)) = rest.split_first() else { return Vec::new() };
     *rest = after;

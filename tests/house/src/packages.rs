@@ -115,7 +115,7 @@ fn resolve(folder: &str, link: &str) -> String {
     path.join("/")
 }
 
-/// Reports links between pages of the Debian package whose target is not in the package.
+/// Reports links in pages of the Debian package whose target page is not in the package.
 fn check_debian() -> io::Result<Vec<String>> {
     let listed = debian_pages(&fs::read_to_string(DEBIAN)?);
     let mut pages = Vec::new();

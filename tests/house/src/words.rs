@@ -15,7 +15,7 @@ pub(super) const UNCLEAN: &[&str] = &[];
 /// This file is not checked, because its strings are the phrases.
 const THIS: &str = "tests/house/src/words.rs";
 
-/// A phrase as a list of words, where `a/b` means either word, and the plain form to use instead.
+/// A phrase, and the plain form to use instead. The phrase is a list of words; `a/b` means either word.
 struct Phrase {
     words: &'static [&'static str],
     place: Place,
@@ -273,7 +273,7 @@ mod tests {
         check_page(source).into_iter().map(|(line, what)| format!("{line}: {what}")).collect()
     }
 
-    /// The line and the phrase of each finding, without the advice.
+    /// For each finding, the line and the phrase. The advice is omitted.
     fn phrases(found: &[(usize, String)]) -> Vec<(usize, &str)> {
         found.iter().map(|(at, what)| (*at, what.split('"').nth(1).unwrap_or_default())).collect()
     }

@@ -1,4 +1,4 @@
-//! Single requests at the limits of the format and of the calls.
+//! Single requests at the limits of the on-disk format and of the system calls.
 
 use ironmap::Engine;
 use ironmap::dio::DioFlags;
