@@ -233,8 +233,8 @@ impl Image {
         run("tune2fs", &args);
     }
 
-    /// Runs debugfs commands that change the volume, one per line. Returns the output. Each answer in the output follows a line `debugfs:
-    /// COMMAND`.
+    /// Runs debugfs commands that change the volume, one per line. Returns the output. In the output, each answer comes after a line
+    /// `debugfs: COMMAND`.
     pub(crate) fn debugfs(&self, commands: &str) -> String {
         self.run_debugfs(&["-w"], commands)
     }

@@ -72,7 +72,7 @@ fn record(base: &Ram, variant: &Variant, seed: u64, work: (Work, u64)) -> (devic
     (record.log(), below.snapshot())
 }
 
-/// The blocks of a device that a power cut writes completely or not at all.
+/// Ranges of a device. After a power cut, each of these ranges is written completely or not at all.
 struct Parts {
     log: Range<u64>,
     headers: Vec<Range<u64>>,
