@@ -12,7 +12,7 @@ use ironmap::device::nbd::Address;
 use crate::common::rng::Rng;
 use crate::server::Server;
 
-/// What the proxy changes in the bytes of one direction of a connection.
+/// The changes that the proxy makes to the bytes of a connection in one direction.
 #[derive(Clone, Copy)]
 struct Fate {
     /// After this number of bytes, the proxy cuts the connection.

@@ -1,4 +1,4 @@
-//! Errors after which a volume refuses writes. Other tests check what is durable after closes and syncs.
+//! Errors after which a volume refuses writes. Other tests check which data are durable after closes and syncs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};

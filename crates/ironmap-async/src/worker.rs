@@ -20,7 +20,7 @@ pub(crate) type Open = dyn Fn(&Path, FileOptions) -> Result<File> + Send + Sync;
 /// A function that the caller passed. It sets its answer itself.
 pub(crate) type Run = dyn FnOnce(&mut Queue, &mut Wakes) + Send;
 
-/// What a thread does for one request.
+/// The work that a thread does for one request.
 pub(crate) enum Job {
     Read {
         file: File,

@@ -36,7 +36,7 @@ impl Source {
     }
 }
 
-/// What the sources have in common: the index in memory, and the devices.
+/// The index in memory and the devices, which all sources share.
 #[derive(Clone, Copy)]
 pub struct Place<'a> {
     /// The part of the index that is in memory.

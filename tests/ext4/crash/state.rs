@@ -8,7 +8,7 @@ use crate::crash::seen::{NO_DUMP, Seen};
 /// The number of a file or directory, in the order of creation.
 pub(crate) type Id = usize;
 
-/// What a name refers to: a file, a directory, or another object.
+/// The object that a name refers to: a file, a directory, or another kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Node {
     File(Id),

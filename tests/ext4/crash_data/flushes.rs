@@ -21,7 +21,7 @@ use crate::crash_data::workload::{Kind, run};
 
 const LENGTH: usize = 40;
 
-/// What a write-through request does in addition to its own write.
+/// The additional effect of a write-through request, besides its own write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Through {
     /// No additional effect: the device supports FUA.
