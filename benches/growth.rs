@@ -1,11 +1,11 @@
-//! Measures how costs grow with the size of a volume:
+//! Measures how costs grow with the size of a file and of a volume:
 //!
 //! - the cost of a read in a file with 1, 1k and 1M extents;
 //! - the memory of the extent map;
 //! - the time to open a volume of 1 GiB, 100 GiB and 16 TiB.
 //!
-//! `cargo bench --bench growth`, as root. The kernel writes the file system on a zram device, which is removed at the end. All files have
-//! the same number of blocks, so that random reads spread over an equal part of the device.
+//! `cargo bench --bench growth`, as root. The kernel writes the file system on a zram device. The device is removed at the end. All files
+//! have the same number of blocks, so random reads in each file spread over the same amount of data.
 
 use std::error::Error;
 use std::fs::{self, OpenOptions};
@@ -27,7 +27,7 @@ const BLOCK: u64 = 4096;
 const BLOCKS: u64 = 1 << 20;
 const EXTENTS: [u64; 3] = [1, 1 << 10, 1 << 20];
 const DEVICE_BYTES: u64 = 16 << 30;
-/// A round reads one chunk of each file. A chunk has `READS` reads, and takes about two milliseconds.
+/// A round reads one chunk of each file. A chunk consists of `READS` reads, which need about two milliseconds.
 const ROUNDS: usize = 300;
 const READS: u64 = 2000;
 const OPENINGS: usize = 11;
@@ -38,7 +38,7 @@ fn main() -> Result<()> {
     openings(scratch.path())
 }
 
-/// The position of a block in a file with this number of extents. All extents have the same length, and a hole of one block follows each
+/// The position of a data block in a file with this number of extents. All extents have the same length. A hole of one block follows each
 /// extent.
 fn pos(block: u64, extents: u64) -> u64 {
     let length = BLOCKS / extents;
@@ -47,7 +47,7 @@ fn pos(block: u64, extents: u64) -> u64 {
 
 fn reads(scratch: &Path) -> Result<()> {
     let device = Zram::new()?;
-    // The volume has no backup superblocks, and all bitmaps are at its beginning. So a single extent can be as long as the file.
+    // The volume has no backup superblocks, and all bitmaps are at its beginning. So one extent can be as long as the file.
     let options =
         "-q -F -t ext4 -b 4096 -O sparse_super2,^resize_inode -E num_backup_sb=0,nodiscard -G 128";
     run("mke2fs", options.split(' ').chain([device.path().as_str()]))?;
@@ -108,7 +108,7 @@ struct Measured {
     queue: Queue,
     buffer: Buffer,
     extents: u64,
-    /// The number of extents that the map itself reports.
+    /// The number of extents, as the map itself reports it.
     pieces: usize,
     load_ms: f64,
     memory: u64,
@@ -170,7 +170,7 @@ fn openings(scratch: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The CPU time of this thread in nanoseconds. Other programs hardly affect it.
+/// The CPU time of this thread, in nanoseconds. Other programs change it very little.
 fn cpu_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
@@ -196,7 +196,7 @@ fn run<'a>(program: &str, args: impl IntoIterator<Item = &'a str>) -> Result<()>
     Ok(())
 }
 
-/// A compressed RAM disk. A file with its name lets `./x clean-up` find it.
+/// A compressed RAM disk. A file records its name, so that `./x clean-up` can find it.
 struct Zram {
     number: String,
     mark: PathBuf,

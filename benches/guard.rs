@@ -1,7 +1,8 @@
-//! Guard tags of sectors: which crate computes them fastest, and the cost of encoding and verifying the tags of many sectors at once.
+//! Guard tags of sectors. Measures which crate computes them fastest, and how much time the tags of many sectors need, both to encode and
+//! to verify.
 //!
-//! `cargo bench --bench guard`. The candidates run in turn on one core, and the result is the median of the turns. The crate `crc` is
-//! measured with its largest table. It is the fallback for processors without carry-less multiplication.
+//! `cargo bench --bench guard`. The candidates run in turns on one core. The result of a candidate is the median of its turns. The crate
+//! `crc` is measured with its largest table. It is the fallback for processors without carry-less multiplication.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -11,15 +12,15 @@ use crc_fast::CrcAlgorithm::{Crc16T10Dif, Crc64Nvme};
 use ironmap::protection::{Interval, Protection, TupleKind, guard};
 
 const ROUNDS: usize = 101;
-/// The number of bytes that a candidate processes in one turn, and the size of the data. The data stay in the second-level cache, like data
-/// that a program has just read.
+/// The number of bytes that a candidate processes in one turn, and the size of the data. The data fit into the second-level cache, like
+/// data that a program has just read.
 const TURN: usize = 1 << 20;
 const DATA: usize = 128 << 10;
 
 static T10: Crc<u16, Table<16>> = Crc::<u16, Table<16>>::new(&crc::CRC_16_T10_DIF);
 static NVME: Crc<u64, Table<16>> = Crc::<u64, Table<16>>::new(&crc::CRC_64_NVME);
 
-/// The name of a candidate, and its function, which processes one piece of the data.
+/// A candidate: its name, and its function, which processes one piece of the data.
 type Candidate<'a> = (&'a str, &'a mut dyn FnMut(&[u8]) -> u64);
 
 fn main() {
@@ -71,7 +72,7 @@ fn main() {
     }
 }
 
-/// All pieces of 4 KiB are equal, so that the tuples of the first piece are correct for all pieces.
+/// All pieces of 4 KiB are equal. So the tuples of the first piece are correct for all pieces.
 fn data() -> Vec<u8> {
     let once = Vec::from_iter((0..4096).map(|at| (at % 251) as u8));
     once.repeat(DATA / once.len())

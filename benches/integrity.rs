@@ -1,5 +1,5 @@
-//! Measures the costs of an integrity device above a device that does nothing: nanoseconds per request, compared with the time to compute
-//! only the guard tags.
+//! Measures the cost of an integrity device. The device below it does nothing. The results are nanoseconds per request, compared with the
+//! time to compute only the guard tags.
 //!
 //! `cargo bench --bench integrity`
 
@@ -81,7 +81,7 @@ fn one(queue: &mut BoundedQueue, op: BioOp, at: DevOffset, buffer: Buffer) -> Bu
     }
 }
 
-/// Nanoseconds per call. Each call gets an offset, and the offsets cover the device in random order.
+/// Measures nanoseconds per call. Each call gets an offset. The offsets cover the device in random order.
 fn measure(len: usize, mut work: impl FnMut(DevOffset)) -> f64 {
     let calls = (64 << 20) / len.max(16 << 10);
     let places = SIZE / len as u64;

@@ -1,5 +1,5 @@
-//! Copies a directory of this machine into a volume: `copy_tree disk.img DIRECTORY /destination`. Only files, directories and symbolic links are
-//! copied.
+//! Copies a directory from this machine into a volume: `copy_tree disk.img DIRECTORY /destination`. It copies files, directories and
+//! symbolic links, and no other kinds of files.
 
 use std::path::Path;
 

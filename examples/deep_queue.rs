@@ -1,5 +1,5 @@
-//! Reads a file of a volume with two threads, or a given number, each with 64 requests in flight, and prints the rate:
-//! `deep_queue disk.img /file [THREADS]`.
+//! Reads a file of a volume and prints the rate: `deep_queue disk.img /file [THREADS]`. By default, two threads read. Each thread has 64
+//! requests in flight.
 
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ fn scan(volume: &Volume, file: &File, first: u64, step: u64) -> ironmap::Result<
         while next < blocks
             && let Some(buffer) = free.pop()
         {
-            // The request owns the memory until its completion returns it.
+            // The request owns the memory. The completion returns it.
             file.submit_read(&mut queue, buffer, next * BLOCK, DioFlags::empty(), next)?;
             next += step;
         }

@@ -1,4 +1,4 @@
-//! Shows where the data of a file is stored on the device of its volume: `extents disk.img /file`.
+//! Prints where the data of a file are on the device of its volume: `extents disk.img /file`.
 
 use ironmap::IomapType;
 use ironmap::prelude::*;

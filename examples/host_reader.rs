@@ -1,5 +1,5 @@
-//! Reads a file of a mounted file system, and reports how the file was read: `host_reader FILE`. The reads bypass the kernel's file system
-//! if that is safe.
+//! Reads a file of a mounted file system, and prints how the file was read: `host_reader FILE`. If it is safe, the reads bypass the
+//! kernel's file system.
 
 use ironmap::prelude::*;
 

@@ -1,5 +1,5 @@
-//! A log of records that survives SIGKILL and a power cut: `log_writer disk.img /log COUNT` appends COUNT records. Each record is durable when its
-//! number is printed. The next run continues at the end of the log.
+//! Writes a log of records that survives SIGKILL and a power cut: `log_writer disk.img /log COUNT` appends COUNT records. A record is
+//! durable when its number is printed. The next run continues at the end of the log.
 
 use std::io::Write;
 
@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let log = volume.open_with(path, FileOptions::new().append(true).create(true))?;
     let mut queue = volume.queue(&QueueOptions::new().depth(1))?;
 
-    // All records whose numbers were printed must exist, and must be complete.
+    // Every record whose number was printed must exist and be complete.
     let written = log.size() / RECORD;
     let mut bytes = [0; RECORD as usize];
     for number in 0..written {

@@ -1,4 +1,4 @@
-//! Lists a directory of a volume, or prints a file of a volume: `volume_reader disk.img /etc/hosts`. No root is needed for an image.
+//! Lists a directory of a volume, or prints a file: `volume_reader disk.img /etc/hosts`. An image needs no root.
 
 use std::io::Write;
 

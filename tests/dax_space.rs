@@ -1,5 +1,6 @@
-//! A store to a mapped image on a full file system fails with an error, and does not end the program. The kernel sends SIGBUS for a store
-//! to a hole on a full disk; on tmpfs it also sends SIGBUS for a load. Each case runs in a separate process.
+//! A store to a mapped image on a full file system returns an error and does not end the program. Without protection the program would end:
+//! on a full disk, the kernel sends SIGBUS for a store to a hole. On tmpfs, the kernel sends SIGBUS even for a load from a hole. Each case
+//! runs in a separate process.
 
 mod common;
 
@@ -59,7 +60,7 @@ fn read(path: &Path) {
     }
 }
 
-/// Opens the image while space is free, uses up the space, and then writes the whole image.
+/// Opens the image while space is free, and then fills the file system. Then writes the whole image.
 fn write(path: &Path) {
     let opened = mapped(path, true, None).unwrap();
     fill(path.parent().unwrap());
@@ -70,7 +71,7 @@ fn write(path: &Path) {
     assert!(std::fs::read(path).unwrap() == bytes);
 }
 
-/// On a full file system, an open for writing fails and changes nothing, and an open for reading succeeds.
+/// On a full file system, an open for writing fails and changes nothing. An open for reading succeeds.
 fn refuse(path: &Path) {
     let before = (std::fs::read(path).unwrap(), path.metadata().unwrap().blocks());
     let error = mapped(path, true, None).err().expect("it was opened for writing");
@@ -116,7 +117,7 @@ fn an_image_on_a_full_tmpfs() {
     in_process(TEST, "refuse", &path);
 }
 
-/// Reads all files and tables of a volume. mke2fs wrote only a few blocks of the image.
+/// Reads all files and tables of a volume in a sparse image. mke2fs wrote only a few blocks, so most blocks of the image are holes.
 fn volume(path: &Path) {
     let location: Location = path.to_str().unwrap().parse().unwrap();
     let options = VolumeOptions::new().engine(Engine::Dax);
@@ -139,7 +140,7 @@ fn a_volume_on_a_full_tmpfs_is_read() {
     let tree = scratch();
     std::fs::write(tree.path().join("holes"), vec![b'x'; 1 << 20]).unwrap();
     let image = Image::populated("32M", &["-t", "ext4", "-b", "4096"], tree.path());
-    // The zeroed blocks become holes when the image is copied.
+    // Blocks of zeros become holes when the image is copied.
     image.bmap("/holes", 128..256).iter().for_each(|block| image.poke_block(*block, 0, &[0; 4096]));
     let memory = Tmpfs::new(8);
     let path = memory.path().join("image");
@@ -171,7 +172,7 @@ fn an_image_on_a_full_disk() {
     }
 }
 
-/// In an image that shares its blocks with another file, each store allocates new blocks.
+/// The image shares its blocks with another file, so each store must allocate new blocks.
 #[test]
 fn an_image_that_shares_its_blocks() {
     const TEST: &str = "an_image_that_shares_its_blocks";
@@ -190,12 +191,12 @@ fn an_image_that_shares_its_blocks() {
     let (image, other) = (share("image"), share("other"));
     in_process(TEST, "write", &image);
     assert!(std::fs::read(&first).unwrap() == vec![7; SIZE as usize]);
-    // At this point the file system is full.
+    // The file system is full from this point on.
     in_process(TEST, "refuse", &other);
 }
 
-/// Writes an image on btrfs, which never overwrites data in place: a write needs free space even if its blocks are allocated. A write
-/// without space returns an error, and earlier writes can still be read.
+/// Writes an image on btrfs. btrfs never overwrites data in place, so a write needs free space even if its blocks are allocated. If there
+/// is no space, the write returns an error, and earlier writes can still be read.
 fn write_elsewhere(path: &Path) {
     let opened = mapped(path, true, Some((1000, SIZE - 3000))).unwrap();
     assert!(opened.notices.iter().any(|notice| notice.contains("system calls")));

@@ -1,5 +1,5 @@
-//! Tests the devices through which a mounted file system can be read: their properties agree with sysfs, and a read through each device
-//! returns the same bytes.
+//! Tests the device paths of a mounted file system: their properties agree with sysfs, and a read through each device path returns the same
+//! bytes.
 
 mod common;
 
@@ -29,7 +29,7 @@ struct Disk {
 }
 
 impl Disk {
-    /// Makes a file system of this size with a `mkfs` command, and mounts it. The kernel is given the position of the partition directly,
+    /// Makes a file system of this size with a `mkfs` command, and mounts it. A system call gives the kernel the position of the partition,
     /// so no partition table is needed.
     fn mounted(mkfs: &str, size: u64) -> Self {
         let dir = scratch();
@@ -49,7 +49,7 @@ impl Disk {
         format!("{}p1", self.device.node())
     }
 
-    /// The paths to the device that contains the mounted file system.
+    /// The device paths to the device that contains the mounted file system.
     fn device_paths(&self) -> Vec<DevicePath> {
         device_paths(device(&self.mount)).unwrap()
     }
@@ -123,7 +123,8 @@ fn the_disk_is_chosen_over_a_partition_whose_metadata_are_cached() {
     assert_eq!(chosen.reason, Reason::Empty, "{choice}");
 }
 
-/// A read of the disk caches pages. If these pages remain, each read is slower until the last partition is unmounted.
+/// A read of the whole disk leaves pages in the page cache. While these pages exist, each read is slower, until the last partition is
+/// unmounted. So ironmap drops them.
 #[test]
 fn pages_that_a_look_at_the_disk_left_are_dropped() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("addpart")]);
@@ -163,7 +164,7 @@ fn a_node_of_another_device_is_refused() {
 
 #[test]
 fn a_file_system_without_a_block_device_has_no_device_paths() {
-    // /proc exists on every Linux and has no block device.
+    // Every Linux has `/proc`, and no block device belongs to it.
     let error = device_paths(device(Path::new("/proc"))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
 }

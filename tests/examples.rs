@@ -1,4 +1,4 @@
-//! Every program of `examples/` does what its introductory comment promises. coreutils and debugfs are the oracles.
+//! Checks that each program in `examples/` does what its first comment says. The oracles are coreutils and debugfs.
 
 mod common;
 
@@ -9,7 +9,7 @@ use common::image::scratch;
 use common::skip::Need;
 use tempfile::TempDir;
 
-/// A volume with the file `/dir/data` of 700,000 bytes and the empty file `/empty`.
+/// A volume with two files: `/dir/data` with 700,000 bytes, and `/empty` without content.
 fn image() -> (TempDir, String, Vec<u8>) {
     let dir = scratch();
     let source = dir.path().join("source");
@@ -25,7 +25,7 @@ fn image() -> (TempDir, String, Vec<u8>) {
     (dir, image, data)
 }
 
-/// Cargo builds the examples of a package before it runs the tests, in a directory next to the test programs.
+/// Cargo builds the examples of a package before it runs the tests. The examples are in a directory next to the test programs.
 fn example(name: &str) -> Command {
     let own = std::env::current_exe().unwrap();
     let target: &Path = own.ancestors().nth(2).unwrap();
@@ -74,7 +74,7 @@ fn readers_give_what_is_there() {
     assert!(!failed.status.success() && failed.stdout.is_empty());
 }
 
-/// The front page of the documentation contains a line for each program, with a link to its source. No program uses a hidden module.
+/// The front page of the documentation lists each program, with a link to its source. No program uses a hidden module.
 #[test]
 fn the_front_page_leads_to_each_program() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -100,7 +100,7 @@ fn the_front_page_leads_to_each_program() {
     assert_eq!(page.matches("(../../../examples/").count(), programs, "a program that is gone");
 }
 
-/// The example reads a file of a mounted file system, past the kernel's file system or by the kernel.
+/// The example reads a file of a mounted file system. The read goes directly to the device, or through the kernel.
 #[test]
 fn a_host_file_is_read() {
     let dir = scratch();
@@ -113,7 +113,7 @@ fn a_host_file_is_read() {
     );
 }
 
-/// debugfs reports the same extents as the example, and the same first byte of each block.
+/// The example and debugfs report the same extents and the same first byte of each block.
 #[test]
 fn extents_are_debugfs() {
     require!([Need::Tool("mke2fs"), Need::Tool("debugfs")]);
@@ -125,7 +125,7 @@ fn extents_are_debugfs() {
     assert_eq!(at.parse::<u64>().unwrap(), block * 4096, "{text}");
 }
 
-/// A tree that was copied into the volume can be read, and e2fsck finds nothing.
+/// The example copies a tree into the volume. The copy can be read, and e2fsck finds no fault.
 #[test]
 fn a_tree_is_copied_in() {
     require!([Need::Tool("mke2fs"), Need::Tool("e2fsck"), Need::Tool("debugfs")]);
@@ -138,7 +138,7 @@ fn a_tree_is_copied_in() {
     assert!(out.unwrap().stdout == data);
 }
 
-/// Every record whose number was printed before SIGKILL is in the log. A new run of the program continues after the last record.
+/// The log contains every record whose number was printed before SIGKILL. If the program runs again, it continues after the last record.
 #[test]
 fn a_log_survives_a_kill() {
     require!([Need::Tool("mke2fs"), Need::Tool("e2fsck")]);
@@ -182,7 +182,7 @@ fn wrong_sectors_are_found() {
     drop((data_device, tag_device));
     let text = run("verified_sectors", &[&image, &tags]);
     assert!(text.contains("/dir\n") && text.contains(", 0 faults"), "{text}");
-    // One byte of the file is changed, and its tag is not updated.
+    // The test changes one byte of the file and does not update the tag of its sector.
     let bytes = std::fs::read(&image).unwrap();
     let at = bytes.windows(64).position(|window| *window == data[..64]).unwrap();
     let file = std::fs::OpenOptions::new().write(true).open(&image).unwrap();

@@ -34,23 +34,23 @@ use sys::{Shared, ends_well_forked, truncate};
 
 const NONE: DioFlags = DioFlags::empty();
 const LEN: usize = 1 << 20;
-/// The length of the hole between the data and the end of the file.
+/// The length of the hole that ends at the end of the file.
 const HOLE: usize = 4096;
-/// The version in data of other files, which get blocks of the tested file.
+/// The version number in data of other files. These files get blocks of the tested file.
 const FOREIGN: u64 = 0xf0;
 
-/// Runs the tests of this file one at a time, because they change system-wide settings and use all processors.
+/// A lock that lets the tests of this file run one at a time. They change system-wide settings and use all processors.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Data in which every eight bytes contain their position and a version.
+/// Data in which each word of eight bytes contains its position and a version.
 fn content(len: usize, version: u64) -> Vec<u8> {
     (0..len as u64 / 8).flat_map(|word| (word | version << 48).to_le_bytes()).collect()
 }
 
-/// The lowest and the highest version in data that were read at a position, or `None` if a word does not belong to the file.
+/// The lowest and the highest version in data that were read at a position. `None` if a word does not belong to the file.
 fn versions(read: &[u8], pos: u64) -> Option<(u64, u64)> {
     let mut found: Option<(u64, u64)> = None;
     for (index, word) in (pos / 8..).zip(read.chunks_exact(8)) {
@@ -78,7 +78,7 @@ fn open(host: &Host, path: &Path) -> File {
     file
 }
 
-/// A full file system with one file that is read. New allocations get the blocks that were just freed.
+/// A full file system with one file that the test reads. New files get the blocks that were just freed.
 struct Full {
     mounted: Mounted,
     path: PathBuf,
@@ -112,7 +112,7 @@ impl Full {
         self.sync();
     }
 
-    /// Moves the file's blocks to another file, so that a late read of these blocks returns data that were never in the tested file. Then
+    /// Moves the file's blocks to another file. A late read of these blocks then returns data that were never in the tested file. Then
     /// writes new content to the tested file, in other blocks and without a hole.
     fn rewrite(&self) {
         let writer = OsOptions::new().write(true).open(&self.path).unwrap();
@@ -124,22 +124,22 @@ impl Full {
     }
 }
 
-/// The system-wide setting for the time after which the kernel removes a broken lease, in seconds.
+/// A system-wide setting, in seconds. After this time, the kernel removes a broken lease that was not released.
 const BREAK_TIME: &str = "/proc/sys/fs/lease-break-time";
 
-/// The file that the stopped process and the test share as memory.
+/// The file whose mapping the stopped process and the test share.
 const MEMORY: &str = "IRONMAP_LEASE_MEMORY";
 const PATH: &str = "IRONMAP_LEASE_PATH";
-// The shared words: the number of reads, the number of raw reads, the lowest allowed version, a flag to end, and a flag to keep the
-// processor busy.
+// The shared words: the number of reads, the number of raw reads, the lowest allowed version, a flag that ends the process, and a flag that
+// keeps the processor busy.
 const READS: usize = 0;
 const RAW: usize = 1;
 const LOWEST: usize = 2;
 const ENDED: usize = 3;
 const BUSY: usize = 4;
 
-/// The process that is stopped. If it runs as a normal test, it does nothing. Several threads read and check until the end flag is set. The
-/// thread that handles broken leases must be the last to get a processor.
+/// The process that the test stops. In a normal run, this test does nothing. In the process, several threads read and check until the end
+/// flag is set. The thread that handles broken leases must get a processor last.
 #[test]
 fn reading_process() {
     let (Some(memory), Some(path)) = (std::env::var_os(MEMORY), std::env::var_os(PATH)) else {
@@ -154,7 +154,7 @@ fn reading_process() {
     run("chrt", &["--idle", "--pid", "0", &watching]);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // While this thread keeps the processor busy, the thread that handles leases cannot run.
+            // While this thread keeps the processor busy, the thread that handles leases does not run.
             while memory[ENDED].load(SeqCst) == 0 {
                 if memory[BUSY].load(SeqCst) == 0 {
                     pause(Duration::from_millis(1));
@@ -201,7 +201,7 @@ fn judge_reads(memory: &[AtomicU64], host: &Host, file: &File, thread: u64) {
         }
         let fits = versions(&block[..count], pos).is_some_and(|(low, _)| low >= lowest);
         if !fits {
-            // If this thread fails, the other threads must end too.
+            // If this thread fails, it must still end the other threads.
             memory[ENDED].store(1, SeqCst);
         }
         assert!(fits, "at {pos}: {:?}, not {lowest} or more", versions(&block[..count], pos));
@@ -209,7 +209,7 @@ fn judge_reads(memory: &[AtomicU64], host: &Host, file: &File, thread: u64) {
     }
 }
 
-/// Checks a queued read of the hole. The device gets no request for a hole, so the lease alone decides whether the result is valid.
+/// Checks a queued read of the hole. For a hole the device gets no request. So only the lease decides whether the result is valid.
 fn judge_hole(memory: &[AtomicU64], file: &File, queue: &mut Queue, block: Buffer) -> Buffer {
     let lowest = memory[LOWEST].load(SeqCst);
     file.submit_read(queue, block, FilePos(LEN as u64), NONE, 0).map_err(|r| r.error).unwrap();
@@ -226,8 +226,8 @@ fn judge_hole(memory: &[AtomicU64], file: &File, queue: &mut Queue, block: Buffe
     block
 }
 
-/// A process may be stopped for so long that the kernel removes its lease. Such a process discards every raw read that ends later, even
-/// before it is notified.
+/// If a process is stopped for long enough, the kernel removes its lease. The process then discards every raw read that ends later, even
+/// before it is notified of the removal.
 #[test]
 fn a_stopped_process_accepts_no_read() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("taskset"), Need::Tool("chrt")]);
@@ -261,7 +261,7 @@ fn a_stopped_process_accepts_no_read() {
     }
 }
 
-/// Requests that are in flight when the lease is broken never return later content of the blocks, even if their thread collects the
+/// Requests are in flight when the lease is broken. They never return later content of the blocks, even if their thread collects the
 /// completions late. The device may complete a request before or after the break.
 #[test]
 fn requests_in_flight_are_cut() {
@@ -289,7 +289,7 @@ fn requests_in_flight_are_cut() {
 
 const REQUESTS: usize = 32;
 
-/// Submits reads that cover the file. The token of each read is its position.
+/// Submits reads that cover the file. Each read has its position as its token.
 fn submit_all(file: &File, queue: &mut Queue) {
     let len = LEN / REQUESTS;
     for pos in (0..LEN as u64).step_by(len) {
@@ -311,7 +311,8 @@ fn pop_all(queue: &mut Queue) -> Vec<(u64, Vec<u8>)> {
     popped
 }
 
-/// A handle and its queue can be dropped while requests are in flight. The requests complete correctly, and then the lease is released.
+/// A handle and its queue can be dropped while requests are in flight. The requests complete correctly, and after that the lease is
+/// released.
 #[test]
 fn a_file_is_closed_with_requests_in_flight() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -344,7 +345,7 @@ fn a_file_is_closed_with_requests_in_flight() {
     }
 }
 
-/// A forked process shares the open files, their leases and their watches. Closing them in the child does not affect the parent.
+/// A forked process shares the open files, their leases and their watches. If the child closes them, the parent is not affected.
 #[test]
 fn a_forked_process_closes_what_is_open() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -362,7 +363,7 @@ fn a_forked_process_closes_what_is_open() {
     assert_eq!(file.read_at(&mut queue, &mut [0; 512], FilePos(0)).unwrap(), 0);
 }
 
-/// Linux breaks no lease if a file is opened read-only with O_TRUNC. ironmap detects this truncation nevertheless.
+/// If a program opens a file read-only with O_TRUNC, Linux breaks no lease. ironmap still detects this truncation.
 #[test]
 fn a_truncation_that_breaks_no_lease_is_met() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -381,7 +382,7 @@ fn a_truncation_that_breaks_no_lease_is_met() {
         assert_eq!(file.read_at(&mut queue, &mut memory, FilePos(0)).unwrap(), 0);
         assert_eq!(file.host().unwrap().breaks, 1);
     }
-    // After the lease was acquired again, truncations are detected again.
+    // ironmap acquires the lease again. Then it detects further truncations too.
     std::fs::remove_file(full.mounted.path("room")).unwrap();
     std::fs::write(&full.path, content(LEN, 2)).unwrap();
     until("all are raw again", || {
@@ -397,7 +398,7 @@ fn a_truncation_that_breaks_no_lease_is_met() {
     }
 }
 
-/// A truncation through an overlay file system does not break a lease on the lower file either. ironmap detects it nevertheless.
+/// A truncation through an overlay file system does not break a lease on the lower file. ironmap still detects it.
 #[test]
 fn a_truncation_through_an_overlay_is_met() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -430,7 +431,7 @@ impl Drop for Unmount<'_> {
     }
 }
 
-/// The number of leases on a file, from the kernel's list.
+/// The number of leases on a file, from the kernel's list of leases.
 fn leases_on(path: &Path) -> usize {
     let stat = path.metadata().unwrap();
     let (major, minor) = (rustix::fs::major(stat.dev()), rustix::fs::minor(stat.dev()));
@@ -456,7 +457,8 @@ impl Drop for Limit {
     }
 }
 
-/// If a thousand leases are broken at the same time, they are released in time, and acquired again after the writers have closed the files.
+/// A thousand leases are broken at the same time. ironmap releases them in time, and acquires them again after the writers have closed the
+/// files.
 #[test]
 fn a_thousand_leases_are_broken_at_once() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -464,7 +466,7 @@ fn a_thousand_leases_are_broken_at_once() {
     break_a_thousand();
 }
 
-/// All leases are released in time even if few signals can be pending. The kernel reports each broken lease by a signal.
+/// The kernel reports each broken lease by a signal. Even if only a few signals can be pending, ironmap releases all leases in time.
 #[test]
 fn a_thousand_leases_are_broken_with_room_for_ten_signals() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -473,7 +475,7 @@ fn a_thousand_leases_are_broken_with_room_for_ten_signals() {
     break_a_thousand();
 }
 
-/// A host can be dropped without a wait even if no signal can be queued to its thread.
+/// A host can be dropped without a wait, even if no signal can be queued to its thread.
 #[test]
 fn a_host_ends_without_room_for_signals() {
     let _alone = alone();
@@ -483,7 +485,7 @@ fn a_host_ends_without_room_for_signals() {
     let _limit = Limit::set(Resource::Sigpending, Some(0));
     let begin = Instant::now();
     drop((queue, host));
-    // Without signals, the thread checks its leases once a minute, so a drop that waits for the thread takes longer.
+    // Without signals, the thread checks its leases once a minute. A drop that waits for the thread would take that long.
     assert!(begin.elapsed() < Duration::from_secs(45), "{:?}", begin.elapsed());
 }
 
@@ -507,7 +509,7 @@ fn break_a_thousand() {
     }
     const BREAK_SECONDS: u64 = 300;
     let _time = Setting::change(BREAK_TIME, &BREAK_SECONDS.to_string());
-    // A non-blocking open begins to break the lease and returns immediately.
+    // A non-blocking open starts to break the lease, and returns at once.
     let nonblock = OFlags::NONBLOCK.bits() as i32;
     let begin = Instant::now();
     for path in &paths {
@@ -517,7 +519,7 @@ fn break_a_thousand() {
         paths.iter().map(|path| OsOptions::new().write(true).open(path).unwrap()).collect();
     let took = begin.elapsed();
     eprintln!("{FILES} leases broken in {took:?}");
-    // If this took longer, the kernel would have removed the leases itself.
+    // If the release took longer, the kernel would have removed the leases itself.
     assert!(took < Duration::from_secs(BREAK_SECONDS), "{took:?}");
     for (writer, file) in writers.iter().zip(&files) {
         assert_eq!(file.host().unwrap().breaks, 1);

@@ -1,5 +1,5 @@
-//! System settings that forbid leases: files are then served by the kernel. The test is a separate program, because the settings apply to
-//! all processes.
+//! System settings can forbid leases. Then the kernel serves host files. The test is a separate program, because the settings apply to all
+//! processes.
 
 mod common;
 
@@ -29,12 +29,12 @@ fn without_leases_or_inotify_the_kernel_serves_all() {
     assert_eq!((before.served(), both.served()), ("raw", "no_leases"));
     both.check(&mut queue, &content, SEED, 200);
     assert!(queue.stats().kernel_served > 0);
-    // No writer caused the refusal, so ironmap does not wait for a writer to close the file.
+    // The lease was not refused because of a writer. So ironmap does not wait for a writer to close the file.
     assert_eq!(both.served(), "no_leases");
     assert!(host.events().take().0.is_empty(), "a refusal is no error");
     assert_eq!(Both::open(&host, &path).served(), "raw");
 
-    // Without inotify, ironmap cannot detect truncations that break no lease, so the kernel must serve the file.
+    // Some truncations break no lease. ironmap detects them by inotify. Without inotify, the kernel must serve the file.
     let off = Setting::change(INOTIFY, "0");
     let host = Host::new(&HostOptions::default()).unwrap();
     let mut queue = host.queue(&QueueOptions::default()).unwrap();

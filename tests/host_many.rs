@@ -1,4 +1,4 @@
-//! Ten thousand host files are open at the same time, with one device, one queue and one thread. The test is a separate program, because it
+//! Opens ten thousand host files at the same time, with one device, one queue and one thread. The test is a separate program, because it
 //! counts descriptors and threads.
 
 mod common;
@@ -17,14 +17,14 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const SEED: u64 = 0x10_000;
 const FILES: usize = 10_000;
-/// The maximum number of descriptors, for the files and for other uses.
+/// The maximum number of descriptors: one for each file, and some more.
 const DESCRIPTORS: u64 = FILES as u64 + 1000;
 const DIRS: usize = 100;
 const READS: usize = 20_000;
 const DEPTH: usize = 32;
 const LONGEST: usize = 9000;
 
-/// Raises the limit of descriptors, and the hard limit too if permitted.
+/// Raises the limit of descriptors. If permitted, raises the hard limit too.
 fn allow_descriptors() -> rustix::io::Result<()> {
     let maximum = getrlimit(Resource::Nofile).maximum.map(|maximum| maximum.max(DESCRIPTORS));
     setrlimit(Resource::Nofile, Rlimit { current: Some(DESCRIPTORS), maximum })
@@ -41,13 +41,13 @@ fn path(mounted: &Mounted, number: usize) -> PathBuf {
     mounted.path(&format!("{}/{number}", number % DIRS))
 }
 
-/// The number of this process's descriptors that refer to this path, or to a path below it.
+/// How many descriptors of this process refer to this path, or to a path below it.
 fn descriptors(at: &Path) -> usize {
     let fds = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
     fds.filter_map(|fd| std::fs::read_link(fd.path()).ok()).filter(|to| to.starts_with(at)).count()
 }
 
-/// The number of this process's threads with this name.
+/// How many threads of this process have this name.
 fn threads(name: &str) -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
@@ -72,7 +72,7 @@ fn open(
     numbers.map(open).collect()
 }
 
-/// Reads random ranges of random files, by single reads and by many queued reads.
+/// Reads random ranges of random files. Some are single reads, and many are queued reads.
 fn read(files: &[(usize, File)], queue: &mut Queue, rng: &mut Rng) {
     let served = queue.stats().kernel_served;
     let mut bytes = vec![0; LONGEST];
@@ -117,7 +117,7 @@ fn ten_thousand_files_share_a_device_a_queue_and_a_thread() {
     if let Err(errno) = allow_descriptors() {
         return note_part("host_many", "all", &format!("{DESCRIPTORS} descriptors: {errno}"));
     }
-    // The file system is in memory, because opening a file syncs it and a sync there is cheap.
+    // The file system is in memory, because each open syncs the file. In memory a sync is cheap.
     let memory = Path::new("/dev/shm");
     let mounted = Mounted::within(memory, "mke2fs -t ext4 -b 4096 -N 20000", 256, "noatime");
     (0..DIRS).for_each(|dir| std::fs::create_dir(mounted.path(&dir.to_string())).unwrap());
@@ -141,7 +141,7 @@ fn ten_thousand_files_share_a_device_a_queue_and_a_thread() {
 
     drop(files);
     assert_eq!(descriptors(mounted.dir()), 0);
-    // An idle queue does not keep the file system busy, so that it can be unmounted.
+    // A file system can be unmounted while a queue is idle, because an idle queue does not keep it busy.
     mounted.remount(|_| {}, "noatime");
     let others = open(&host, &mounted, (0..FILES).rev().step_by(7));
     read(&others, &mut queue, rng);

@@ -1,9 +1,8 @@
-//! A queue is lost while requests are in flight, because a seccomp filter was installed late or because the descriptor was closed. The
-//! library never frees the memory of requests that the kernel has accepted, and no thread waits for these requests. All other requests fail
-//! with an error.
+//! A queue is lost while requests are in flight: a seccomp filter was installed late, or the descriptor was closed. The library never frees
+//! the memory of requests that the kernel has accepted, and no thread waits for these requests. All other requests fail with an error.
 //!
-//! A frozen file system below a loop device keeps the requests in flight. The requests belong to a separate process, so that the device and
-//! the memory that are never freed disappear with the process.
+//! The device is a loop device over a file. To keep requests in flight, the test freezes the file system below the loop device. A separate
+//! process sends the requests. When this process ends, the device and the memory that was never freed disappear.
 
 mod common;
 #[path = "common/sys.rs"]
@@ -42,13 +41,13 @@ const OLD: u8 = 0x11;
 const NEW: u8 = 0x5A;
 const FOREIGN: u8 = 0xEE;
 
-/// The environment variables of the child process: the name of the case, the mount point of the file system that is frozen, and the device
-/// or mount point to use.
+/// The environment variables of the child process. They contain the name of the case, the mount point of the file system that is frozen,
+/// and the device or mount point to use.
 const CASE: &str = "IRONMAP_LOST_CASE";
 const GROUND: &str = "IRONMAP_LOST_GROUND";
 const PLACE: &str = "IRONMAP_LOST_PLACE";
 
-/// A loop device over a file on a file system that can be frozen.
+/// A loop device. Its file is on a file system that can be frozen.
 struct Disk {
     // This field is dropped first, so that the device is detached before the file system below it is unmounted.
     device: LoopDevice,
@@ -65,11 +64,11 @@ impl Disk {
         Self { device, ground }
     }
 
-    /// Whether the superblock records an error. Asserts that e2fsck finds no other fault.
+    /// Whether the superblock records an error. Asserts that e2fsck finds no fault except this record.
     fn check(&self) -> bool {
         let header = String::from_utf8(run("dumpe2fs", &["-h", self.device.node()])).unwrap();
         let recorded = header.contains("FS Error count");
-        // The kernel closes the rings of a process some time after the process has ended.
+        // The kernel closes the rings of a process only some time after the process has ended.
         let mut recovered = output("e2fsck", &["-fy", self.device.node()]);
         until("the device is let go", || {
             let is_in_use = String::from_utf8_lossy(&recovered.stdout).contains("is in use");
@@ -84,7 +83,7 @@ impl Disk {
     }
 }
 
-/// Thaws the file system on drop, also after a panic.
+/// Thaws the file system when it is dropped, even after a panic.
 struct Thaw<'a>(&'a Path);
 
 impl Drop for Thaw<'_> {
@@ -96,7 +95,7 @@ impl Drop for Thaw<'_> {
 fn run_case(case: &str, ground: &Mounted, place: &OsStr) {
     let variables = [(CASE, OsStr::new(case)), (GROUND, ground.dir().as_os_str()), (PLACE, place)];
     let mut process = Process::start(&name_of(module_path!(), "run_in_a_process"), &variables);
-    // The file system is thawed before the process is killed, because a process with requests in flight does not end.
+    // The file system is thawed first, because a killed process with requests in flight does not end.
     let _thaw = Thaw(ground.dir());
     until(case, || !process.runs());
     process.finish();
@@ -175,7 +174,7 @@ enum Loss {
 }
 
 impl Loss {
-    /// Makes the only queue of this process fail, from the thread that uses it.
+    /// Makes the only queue of this process fail. The thread that uses the queue must call this function.
     fn come(self) {
         match self {
             Self::Filter => sys::forbid_io_uring(),
@@ -195,7 +194,7 @@ impl Loss {
 
 struct World {
     ground: PathBuf,
-    /// The device, or its mount point.
+    /// The device in some cases, its mount point in others.
     place: PathBuf,
 }
 
@@ -205,7 +204,8 @@ fn memory(fill: u8) -> Buffer {
     buffer
 }
 
-/// Memory of other parts of the program. If memory of a request were freed by mistake, it would be reused and overwritten here.
+/// Memory that stands for other parts of the program. If ironmap freed memory of a request too early, this memory would reuse it and show
+/// the overwritten bytes.
 fn foreign() -> Vec<Buffer> {
     (0..64).map(|_| memory(FOREIGN)).collect()
 }
@@ -222,8 +222,8 @@ fn queue(volume: &Volume) -> Queue {
     volume.queue(&QueueOptions::new().depth(8)).unwrap()
 }
 
-/// A file of old data. Blocks near it have been freed and allocated, so the metadata for an allocation are in memory and need no read of
-/// the device.
+/// A file with old data. Near its blocks, other blocks have been allocated and freed. So the metadata for an allocation are in memory, and
+/// an allocation does not read the device.
 fn file(volume: &Volume, name: &str) -> File {
     let fs = volume.fs();
     let number = fs
@@ -300,7 +300,7 @@ impl World {
         });
     }
 
-    /// The queue is lost while a write is in flight. The write reaches the device after the thaw.
+    /// A write is in flight when the queue is lost. After the thaw, the device still carries out the write.
     fn writes(&self, volume: &Volume, loss: Loss, flags: DioFlags) {
         let held = file(volume, "held");
         self.freeze();
@@ -335,7 +335,7 @@ impl World {
             assert!(error.to_string().contains("writes in flight"), "{error}");
         }
         let foreign = foreign();
-        // The error is not yet recorded on the device.
+        // At this point the device does not record the error yet.
         until("the queue is dropped", || owner.is_finished());
         self.thaw();
         owner.join().unwrap();
@@ -350,11 +350,11 @@ impl World {
         assert_eq!(written.unwrap_err().kind(), ErrorKind::ReadOnly);
     }
 
-    /// The queue is lost while reads are in flight, and before the kernel has accepted a write.
+    /// Reads are in flight when the queue is lost. The kernel has not yet accepted a write that was also submitted.
     fn reads(&self, volume: &Volume) {
         let (held, other) = (file(volume, "held"), file(volume, "other"));
         self.freeze();
-        // The device carries out one request at a time. A write that waits for the file system also delays the reads after it.
+        // The device carries out one request at a time. If a write waits for the frozen file system, the reads after it wait too.
         let blocker = thread::spawn({
             let volume = volume.clone();
             move || other.write_at(&mut queue(&volume), &memory(NEW), START).unwrap()
@@ -395,7 +395,7 @@ impl World {
         volume.close().unwrap();
     }
 
-    /// A queue that reads a file of a mounted file system is lost while its read is in flight.
+    /// A queue reads a file of a mounted file system. The queue is lost while the read is in flight.
     fn host(&self) {
         let path = |name: &str| self.place.join(name);
         std::fs::write(path("held"), &memory(OLD)[..]).unwrap();
@@ -438,8 +438,8 @@ impl World {
     }
 }
 
-/// The queue is lost before the kernel has accepted any request. Each request ends with the error, popped or not, and the volume remains
-/// usable.
+/// The queue is lost before the kernel has accepted any request. Each request fails with the error, whether it is popped or not. The volume
+/// remains usable.
 fn untaken(volume: &Volume) {
     let held = file(volume, "held");
     let owner = thread::spawn({

@@ -1,4 +1,4 @@
-//! Small reads and overwrites allocate no memory. The tests are a separate program, because its allocator counts allocations.
+//! Small reads and overwrites allocate no memory. The tests are a separate program, because the program's allocator counts allocations.
 
 mod common;
 
@@ -46,7 +46,7 @@ fn write(file: &File, queue: &mut Queue, memory: Memory, pos: FilePos, token: u6
     file.submit_write(queue, memory, pos, DioFlags::empty(), token).is_ok()
 }
 
-/// Runs `count` requests in batches, with each of the `spare` buffers in flight once per batch.
+/// Runs `count` requests in batches. In each batch, each buffer in `spare` is used by one request.
 fn run_owned(queue: &mut Queue, file: &File, spare: &mut Vec<Memory>, count: u64, submit: Submit) {
     let mut sent = 0;
     while sent < count {
@@ -63,7 +63,7 @@ fn run_owned(queue: &mut Queue, file: &File, spare: &mut Vec<Memory>, count: u64
     }
 }
 
-/// The allocator counts an allocation. Otherwise the tests below would prove nothing.
+/// Checks that the allocator counts an allocation. Otherwise the tests below would show nothing.
 #[test]
 fn an_allocation_is_counted() {
     assert!(allocations(|| drop(std::hint::black_box(vec![1_u8; 100]))) > 0);
@@ -85,7 +85,7 @@ fn a_synchronous_read_allocates_nothing() {
     }
 }
 
-/// The generic path also allocates nothing, if a request has one extent and borrowed memory.
+/// A request on the general path also allocates nothing, if it has one extent and borrowed memory.
 #[test]
 fn a_generic_read_of_one_extent_allocates_nothing() {
     require!([Need::Bare("tags come into memory")]);
@@ -136,7 +136,7 @@ fn write_borrowed(queue: &mut Queue, file: &File, buffer: &Buffer, count: u64) {
     }
 }
 
-/// Overwrites and reads of a writable file allocate nothing, with written blocks and with blocks that must be converted.
+/// Overwrites and reads of a writable file allocate nothing. Some of the blocks are written, and some must be converted.
 #[test]
 fn an_overwrite_allocates_nothing() {
     require!([Need::Bare("lent memory is copied, and not by the simple path")]);
@@ -160,7 +160,7 @@ fn an_overwrite_allocates_nothing() {
         let mut spare = buffers.collect();
         for state in ["unwritten", "written"] {
             let what = format!("{engine}, {state}");
-            // After these writes all blocks are marked as written, and the queues have reached their maximum size.
+            // After these writes all blocks are marked as written, and the queues' tables have reached their maximum size.
             write_now(&mut queue, &file, &buffer, 256);
             run_owned(&mut queue, &file, &mut spare, 256, write);
             let (hits, handles) =
@@ -186,7 +186,7 @@ fn an_overwrite_allocates_nothing() {
     }
 }
 
-/// On a device that computes over data, requests allocate nothing for copies, tags and verification. This holds for each method that
+/// A device computes over the data of requests. The copies, the tags and the verification allocate nothing. This holds for each method that
 /// protects memory from changes.
 #[test]
 fn requests_over_an_integrity_device_allocate_nothing() {
@@ -230,7 +230,7 @@ fn requests_over_an_integrity_device_allocate_nothing() {
     }
 }
 
-/// The verification of the lease for a raw read allocates nothing, for synchronous and asynchronous reads.
+/// The check of the lease before a raw read is returned allocates nothing. This holds for synchronous and asynchronous reads.
 #[test]
 fn a_raw_read_of_a_host_file_allocates_nothing() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -253,7 +253,7 @@ fn a_raw_read_of_a_host_file_allocates_nothing() {
     }
 }
 
-/// A batch of reads into borrowed memory allocates nothing, for files of volumes and of a host.
+/// A batch of reads into borrowed memory allocates nothing. The files belong to volumes and to a host.
 #[test]
 fn a_batch_of_reads_allocates_nothing() {
     require!([Need::Bare("tags come into memory")]);

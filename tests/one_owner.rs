@@ -1,4 +1,4 @@
-//! A volume has one owner. A second open is refused, and the message names the first owner.
+//! A volume has one owner. A second open is refused. The message names the first owner.
 
 mod common;
 
@@ -28,7 +28,7 @@ fn open_for_writing(path: &str, engine: Engine) -> Result<Volume, ironmap::Error
     options.open(path)
 }
 
-/// Asserts that the open fails with kind `Busy` and a message that contains this text.
+/// Asserts that the open fails with kind `Busy`, and that the message contains this text.
 fn assert_busy(path: &str, reason: &str) {
     assert_refused(path, open(path), reason);
 }
@@ -39,7 +39,7 @@ fn assert_refused(path: &str, opened: Result<Volume, ironmap::Error>, reason: &s
     assert!(error.to_string().contains(path) && error.to_string().contains(reason), "{error}");
 }
 
-/// Asserts that an open for writing fails with kind `Busy`, for each engine.
+/// Asserts that an open for writing fails with kind `Busy`. Tries each engine.
 fn assert_not_written(path: &str, reason: &str) {
     for engine in [Engine::Auto, Engine::Psync, Engine::IoUring, Engine::Dax] {
         assert_refused(path, open_for_writing(path, engine), reason);
@@ -53,14 +53,14 @@ fn readers_share_an_image_and_a_writer_keeps_them_out() {
     let (first, second) = (open(&path).unwrap(), open(&path).unwrap());
     drop((first, second));
     let writer = File::open(&path).unwrap();
-    // A child process of another test may have the closed descriptor open until it executes its program.
+    // A child process of another test may have a copy of the closed descriptor, until it executes its program.
     rustix::fs::flock(&writer, FlockOperation::LockExclusive).unwrap();
     assert_busy(&path, "locked by another program");
     drop(writer);
     open(&path).unwrap();
 }
 
-/// Copies of this process's descriptors for a file. A child process has such copies before it executes a program.
+/// Copies of this process's descriptors for a file. A child process has such copies until it executes its program.
 fn as_a_child_has_them(path: &str) -> Vec<OwnedFd> {
     use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
     let this = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
@@ -72,8 +72,8 @@ fn as_a_child_has_them(path: &str) -> Vec<OwnedFd> {
     numbers.map(|number| pidfd_getfd(&this, number, PidfdGetfdFlags::empty()).unwrap()).collect()
 }
 
-/// After a volume is closed, other programs can lock it immediately, even while a child process that another thread starts has copies of
-/// its descriptors.
+/// When a volume is closed, other programs can lock it immediately. This holds even while another thread starts a child process, which has
+/// copies of the descriptors.
 #[test]
 fn a_closed_volume_is_unlocked_while_a_child_has_its_files() {
     require!([Need::Tool("qemu-img"), Need::Tool("flock")]);
@@ -115,7 +115,7 @@ fn an_image_that_the_kernel_has_is_refused() {
     assert_busy(&device, "mounted");
     drop(mount);
 
-    // The second device is a loop device over the first. No other program has the first device open exclusively.
+    // The second device is a loop device over the first device. No other program has opened the first device exclusively.
     let first = read_only(&path);
     let second = read_only(first.node());
     assert_busy(first.node(), &format!("attached to {}", second.node()));
@@ -125,7 +125,8 @@ fn an_image_that_the_kernel_has_is_refused() {
     open(other).unwrap();
 }
 
-/// The kernel opens a read-only device for writing, and refuses writes later. ironmap refuses the open, and the message names the device.
+/// The kernel lets a program open a read-only device for writing and refuses the writes later. ironmap refuses the open, and the message
+/// names the device.
 #[test]
 fn a_read_only_device_is_not_opened_for_writing() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -138,8 +139,8 @@ fn a_read_only_device_is_not_opened_for_writing() {
     open(device.node()).unwrap();
 }
 
-/// A shell in another mount namespace. The paths of its files do not exist in this namespace. Dropping the value makes the shell undo its
-/// work and end.
+/// A shell in another mount namespace. The paths of its files do not exist in this namespace. When the value is dropped, the shell undoes
+/// its work and ends.
 struct Elsewhere {
     child: Child,
     /// The loop device that the shell has made.
@@ -148,8 +149,8 @@ struct Elsewhere {
 }
 
 impl Elsewhere {
-    /// Runs a script in another mount namespace, with these arguments, and with a tmpfs mounted on `$1`. The script prints the loop device
-    /// that it has made.
+    /// Runs a script in another mount namespace, with these arguments. A tmpfs is mounted on `$1`. The script prints the loop device that
+    /// it makes.
     fn new(script: &str, args: &[&str]) -> Self {
         let script = format!(
             "mount -t tmpfs none \"$1\"\n{script}\necho $loop\nread end || true\n\
@@ -169,7 +170,7 @@ impl Elsewhere {
         Self { child, attachment: Attachment::of(&device), device }
     }
 
-    /// Mounts an image in another mount namespace, by a loop device with these options.
+    /// Mounts an image in another mount namespace, through a loop device with these options.
     fn mounts(image: &Path, losetup: &str, mount: &str) -> (tempfile::TempDir, Self) {
         let hidden = scratch();
         let script = format!(
@@ -192,8 +193,8 @@ impl Drop for Elsewhere {
     }
 }
 
-/// An image that a loop device of another mount namespace has open is refused. The kernel reports the path of the loop device's file, but
-/// this path does not exist in this namespace.
+/// A loop device of another mount namespace has an image open. ironmap refuses the image. The kernel reports the path of the loop device's
+/// file, but in this namespace this path does not exist.
 #[test]
 fn an_image_of_another_mount_namespace_is_refused() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("unshare")]);
@@ -214,7 +215,7 @@ fn an_image_of_another_mount_namespace_is_refused() {
         }
     }
     {
-        // A reader does not exclude writers. But the loop device shows that this reader is the kernel.
+        // A reader does not exclude writers. But this reader is the kernel, as the loop device shows.
         let (_hidden, there) = Elsewhere::mounts(&image.path(), "--read-only", "-o ro,noload");
         assert_not_written(&path, &format!("attached to {}", there.device));
         assert_busy(&path, &format!("attached to {}", there.device));
@@ -223,8 +224,8 @@ fn an_image_of_another_mount_namespace_is_refused() {
     image.check();
 }
 
-/// An ordinary user may not query loop devices. An open is permitted if no program has the file open, and refused if a loop device that the
-/// user cannot query could have it open.
+/// An ordinary user may not query loop devices. If no program has the file open, the open is permitted. If a loop device that the user
+/// cannot query could have the file open, the open is refused.
 #[test]
 fn a_user_is_refused_what_a_hidden_loop_device_may_serve() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("unshare")]);
@@ -265,7 +266,8 @@ fn a_user_is_refused_what_a_hidden_loop_device_may_serve() {
     as_nobody(path(&own)).unwrap();
 }
 
-/// An image is not opened for writing if another program has it open for writing or mapped, even without a lock.
+/// If another program has an image open for writing or mapped, ironmap does not open the image for writing. The other program need not lock
+/// it.
 #[test]
 fn an_image_that_is_open_for_writing_is_not_written() {
     let image = Image::mke2fs("4M", &["-t", "ext4"]);
@@ -274,12 +276,13 @@ fn an_image_that_is_open_for_writing_is_not_written() {
     assert_not_written(&path, "open for writing by another program");
     open(&path).unwrap();
     drop(writer);
-    // A program that only reads does not prevent the open.
+    // If a program only reads the image, the open is permitted.
     let _reader = File::open(&path).unwrap();
     open_for_writing(&path, Engine::Psync).unwrap();
 }
 
-/// A loop device is found for any name of its image: the kernel reports the complete name, even if it is not UTF-8 or contains a newline.
+/// ironmap finds the loop device of an image, whatever the image's name is. The kernel reports the complete name, even if it is not UTF-8
+/// or contains a newline.
 #[test]
 fn a_loop_device_is_found_whatever_its_image_is_called() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -293,7 +296,8 @@ fn a_loop_device_is_found_whatever_its_image_is_called() {
     }
 }
 
-/// A block device in use is detected if it is used through another device node, as a partition of a disk, or as the disk of a partition.
+/// ironmap detects that a block device is in use. The user of the device may use another device node, a partition of the disk, or the disk
+/// of the partition.
 #[test]
 fn a_device_that_a_loop_device_serves_in_part_or_elsewhere_is_refused() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("unshare"), Need::Tool("addpart")]);

@@ -1,5 +1,5 @@
-//! The zram driver copies whole pages, even for a request for a part of a page, and then overwrites memory outside the request (Linux
-//! 6.18). So the library sends only requests of whole pages to it.
+//! The zram driver copies whole pages, even if a request is for a part of a page. So it overwrites memory outside the request (Linux 6.18).
+//! ironmap therefore sends only requests of whole pages to zram.
 
 mod common;
 
@@ -16,7 +16,7 @@ const SIZE: usize = 1 << 20;
 const PAGE: usize = 4096;
 const CANARY: u8 = 0xA5;
 
-/// The directory with a file for each device. The file contains the process number of the test, so that `./x clean-up` can remove the
+/// The directory with one file for each zram device. A file contains the process number of its test. With it, `./x clean-up` can remove the
 /// devices of killed tests.
 const MARKS: &str = "/run/ironmap-bench-zram";
 
@@ -58,7 +58,7 @@ impl Drop for Zram {
     }
 }
 
-/// A read changes only its own memory. Addresses at each multiple of 512 bytes are tested, because sysfs reports this alignment.
+/// A read changes only its own memory. The test uses addresses at each multiple of 512 bytes, because sysfs reports this alignment.
 #[test]
 fn a_read_stays_within_its_memory() {
     require!([Need::Root, Need::Tool("blockdev")]);
@@ -81,8 +81,8 @@ fn a_read_stays_within_its_memory() {
     }
 }
 
-/// Devices above zram also send requests of whole pages, because they pass the original memory of a request to zram. The test uses an image
-/// in a file system on zram, and loop devices over the image and over zram.
+/// A device above zram passes the memory of a request to zram. So ironmap also sends only requests of whole pages to such a device. The
+/// test uses an image in a file system on zram, and loop devices over this image and over zram.
 #[test]
 fn a_device_over_it_takes_whole_pages_too() {
     require!([Need::Root, Need::Tool("blockdev"), Need::Tool("mkfs.ext4"), Need::Tool("losetup")]);

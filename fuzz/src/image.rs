@@ -1,4 +1,4 @@
-//! Damaged images of virtual machines: qcow2, VMDK and VHDX, made by qemu-img.
+//! Damaged images of virtual machines. qemu-img makes the images, in the formats qcow2, VMDK and VHDX.
 
 use std::cell::RefCell;
 use std::fs;
@@ -74,7 +74,7 @@ impl Images {
             let mut convert = Command::new("qemu-img");
             convert.args(["convert", "-f", "raw", "-O", format.name()]);
             convert.args(options.split_whitespace()).args([&raw, &path]);
-            // Without qemu-img there is no image to damage.
+            // If qemu-img is not installed, there is no image to damage.
             let is_made = convert.status().is_ok_and(|status| status.success());
             is_made.then(|| Base { format, bytes: fs::read(&path).expect("an image"), areas })
         };
@@ -82,7 +82,7 @@ impl Images {
     }
 }
 
-/// The library catches panics of imago, and returns an error. A panic that it does not catch ends the target.
+/// If imago panics, the library catches the panic and returns an error. A panic that the library does not catch ends the fuzz target.
 fn only_uncaught_panics_end_it() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| set_hook(Box::new(|_| {})));
@@ -124,7 +124,7 @@ impl ImageDamage {
             bytes.truncate((usize::from(sectors) << 9).max(512));
         }
         if base.format == ImageFormat::Vhdx {
-            // An attacker would write correct checksums, so they are repaired.
+            // The target repairs the checksums, because an attacker would write correct ones.
             for (start, len) in [(64, 4096), (128, 4096), (192, 65536), (256, 65536)] {
                 let Some(part) = bytes.get_mut(start << 10..(start << 10) + len) else { break };
                 part[4..8].fill(0);

@@ -1,4 +1,4 @@
-//! Shared code of all fuzz targets. The code that damages and visits a volume is in `tests/hostile`. The fuzzer's coverage guides the
+//! Code that all fuzz targets share. `tests/hostile` contains the code that damages and visits a volume. The fuzzer's coverage guides the
 //! choice of changes.
 
 #[path = "../../tests/integrity/damage.rs"]
@@ -63,7 +63,7 @@ pub struct Damage {
 }
 
 impl Damage {
-    /// Reads the damaged volume. Without a target, the changes may be in any structure.
+    /// Reads the damaged volume. If no kind of structure is given as the target, the changes may be in any structure.
     pub fn survive(&self, target: Option<Target>) {
         VOLUMES.with_borrow_mut(|volumes| {
             let index = usize::from(self.base) % volumes.len();

@@ -1,9 +1,9 @@
-//! Replies of NBD servers: correct replies to some reads, and arbitrary replies.
+//! Replies of NBD servers. Some are correct replies to the client's reads, and some are arbitrary.
 
 use arbitrary::Arbitrary;
 use ironmap::device::nbd::fuzzing::take_replies;
 
-/// Some reads, and the server's replies to them.
+/// Some reads of the client, and the server's replies to them.
 #[derive(Arbitrary, Debug)]
 pub struct Replies {
     form: u8,
@@ -15,9 +15,9 @@ pub struct Replies {
 
 #[derive(Arbitrary, Debug)]
 enum Part {
-    /// A part of the reply to one of the reads.
+    /// A part of the reply to one of these reads.
     Chunk { read: u8, flags: u8, kind: Kind, at: i16, len: u16 },
-    /// A complete reply.
+    /// The complete reply to one of these reads.
     Simple { read: u8, error: u8, len: u16 },
     Bytes(Vec<u8>),
 }
@@ -44,7 +44,7 @@ impl Replies {
     }
 }
 
-/// A cookie in the format of the client: a counter, and an index.
+/// A cookie in the client's format. It consists of a counter and an index.
 fn cookie(read: u8) -> [u8; 8] {
     ((u64::from(read) + 1) << 32 | u64::from(read)).to_be_bytes()
 }

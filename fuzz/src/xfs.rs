@@ -1,4 +1,4 @@
-//! Damaged XFS volumes: made by mkfs.xfs, and filled by the kernel or from a prototype. Their checksums are repaired.
+//! Damaged XFS volumes. mkfs.xfs makes the volumes, and the kernel or a prototype fills them. The checksums are repaired.
 
 use std::cell::RefCell;
 use std::fs::{self, File};
@@ -20,7 +20,7 @@ thread_local! {
     static VOLUMES: RefCell<Vec<Base>> = RefCell::new(Base::all());
 }
 
-/// The options of mkfs.xfs for the base volumes, and whether the volume has a log to recover.
+/// The options of mkfs.xfs for the base volumes. The flag says whether the volume has a log to recover.
 const MOUNTED: [(&str, bool); 4] = [
     ("-b size=1024 -n size=4096", false),
     ("-i size=1024 -m rmapbt=1", false),
@@ -51,11 +51,11 @@ struct Change {
     structure: u16,
     offset: u16,
     value: Value,
-    /// Whether the checksum is not repaired. This is rare, because a wrong checksum hides the change from all later code.
+    /// Whether the old checksum stays. This is rare: if the checksum is wrong, the code after its verification does not run.
     keeps_checksum: u8,
 }
 
-/// The bytes that a change writes. Integers are big-endian, except in items of the log.
+/// The bytes that a change writes. Integers are big-endian. Only items of the log are little-endian.
 #[derive(Arbitrary, Debug)]
 enum Value {
     Byte(u8),
@@ -68,13 +68,13 @@ enum Value {
         word: u32,
         count: u8,
     },
-    /// The block number at which another structure is stored, or the number of the inode at this position.
+    /// The block number of another structure. With `inode`, the number of the inode at its position.
     Place {
         structure: u16,
         inode: bool,
         wide: bool,
     },
-    /// Bytes of another structure of the same kind.
+    /// Bytes that are copied from another structure of the same kind.
     Copy {
         structure: u16,
         len: u8,
@@ -131,7 +131,7 @@ impl Change {
             Value::Fill { word, count } => word.to_be_bytes().repeat(usize::from(count) + 1),
             Value::Place { structure, inode, wide } => {
                 let other = base.structures[usize::from(structure) % base.structures.len()];
-                // The inode numbers are those of the first group, where these small volumes have most of their inodes.
+                // Inode numbers of the first group. These small volumes have most of their inodes there.
                 let unit = if inode { 512 } else { 1024 };
                 let number = other.at / unit;
                 if wide {
@@ -164,7 +164,7 @@ impl Change {
 }
 
 impl Base {
-    /// All volumes that can be made on this machine.
+    /// All base volumes that can be made on this machine.
     fn all() -> Vec<Self> {
         let mut bases: Vec<_> =
             BY_PROTOTYPE.iter().filter_map(|options| Self::by_prototype(options)).collect();
@@ -183,7 +183,7 @@ impl Base {
         assert!(mkfs(&image, options), "mkfs.xfs {options}");
         fs::create_dir(&mount).unwrap();
         run(Command::new("mount").args(["-o", "loop,noatime"]).arg(&image).arg(&mount));
-        // The volume is unmounted even if it cannot be filled.
+        // The volume is unmounted even if an error occurred while it was filled.
         let unmount = Unmount(&mount);
         plant(&mount);
         if dirty {
@@ -245,7 +245,7 @@ impl Base {
     }
 }
 
-/// A directory whose name contains the process ID, so that `./x clean-up` can remove it.
+/// A directory whose name contains the process number. With it, `./x clean-up` can remove the directory.
 fn scratch() -> tempfile::TempDir {
     let prefix = format!("ironmap-test-{}-", std::process::id());
     tempfile::Builder::new().prefix(&prefix).tempdir_in("/dev/shm").unwrap()
@@ -260,11 +260,11 @@ impl Drop for Unmount<'_> {
     }
 }
 
-/// Makes a volume with mkfs.xfs. Returns whether mkfs.xfs is installed and succeeded.
+/// Makes a volume with mkfs.xfs. Returns false if mkfs.xfs is not installed or fails.
 fn mkfs(image: &Path, options: &str) -> bool {
     File::create(image).and_then(|file| file.set_len(32 << 20)).unwrap();
     let mut mkfs = command("mkfs.xfs");
-    // With these variables mkfs.xfs makes small volumes.
+    // With these variables set, mkfs.xfs makes small volumes.
     mkfs.envs([("QA_CHECK_FS", "1"), ("TEST_DIR", "1"), ("TEST_DEV", "1")]);
     mkfs.args(["-q", "-f"]).args(options.split(' ')).arg(image);
     mkfs.output().is_ok_and(|output| output.status.success())
@@ -311,7 +311,7 @@ fn plant(root: &Path) {
     }
 }
 
-/// Makes changes that are still only in the log.
+/// Makes changes that only the log contains.
 fn change(root: &Path) {
     let name = |name: &str| root.join(name);
     fs::create_dir(name("created")).unwrap();

@@ -1,4 +1,5 @@
-//! A test that runs itself again in a new process: as another user, or under a watching program.
+//! Lets a test run itself a second time in a new process. The second process belongs to another user, or a program such as strace watches
+//! it.
 
 use std::process::{Command, Output};
 
@@ -10,7 +11,7 @@ pub(crate) fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
-/// The name of a test in this program with its module, as the test runner prints it.
+/// The name of a test in this program, including its module. The test runner prints the same name.
 pub(crate) fn name_of(module: &str, test: &str) -> String {
     match module.split_once("::") {
         Some((_, module)) => format!("{module}::{test}"),
@@ -18,7 +19,7 @@ pub(crate) fn name_of(module: &str, test: &str) -> String {
     }
 }
 
-/// Runs one test of this program again under a program such as `setpriv` or `strace`, with this role. The test must succeed.
+/// Runs one test of this program again in this role, under a program such as `setpriv` or `strace`. The test must succeed.
 pub(crate) fn again(beneath: &[&str], program: &std::path::Path, test: &str, role: &str) -> String {
     let mut words = beneath.to_vec();
     let program = program.to_str().unwrap();

@@ -1,10 +1,10 @@
 //! The layer below the volumes of the tests: a plain device, an integrity device over each plain device, or an NBD server and client over
 //! each plain device.
 //!
-//! `IRONMAP_BENEATH` chooses the layer, for example `integrity-bitmap`: `./x beneath` runs the suites over each layer. The tags are created
-//! in memory when an image is opened, so programs that read the image do not see the tags. In tests with power cuts the tags are in the
-//! [tail] of the recorded device, so that one cut applies to data and tags. A server stores nothing itself, so its writes are recorded on
-//! the device below.
+//! `IRONMAP_BENEATH` chooses the layer, for example `integrity-bitmap`: `./x beneath` runs the suites over each layer. The layer's tags are
+//! in memory and are computed when an image is opened. The image itself contains no tags, so other programs can read it. In tests with
+//! power cuts the tags are in the [tail] of the recorded device, so that one cut applies to data and tags. An NBD server stores nothing
+//! itself, so its writes are recorded on the device below.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -45,7 +45,7 @@ pub(crate) fn integrity() -> Option<Mode> {
     }
 }
 
-/// Each mode uses one of the two kinds of tuples, so that each kind is tested.
+/// The format options for a mode. Between them, the modes use both kinds of protection tuples, so both kinds are tested.
 fn options(mode: Mode, sector: u32) -> FormatOptions {
     FormatOptions::new()
         .interval(if sector > 512 { 4096 } else { 512 })
@@ -55,7 +55,8 @@ fn options(mode: Mode, sector: u32) -> FormatOptions {
         .journal((mode == Mode::Journal).then_some(512 << 10))
 }
 
-/// Opens a volume like [`Volume::open`]. The null engine gets no layer, because requests that complete without a read cannot be verified.
+/// Opens a volume like [`Volume::open`]. With the null engine there is no layer: this engine completes requests without reading, so their
+/// data cannot be verified.
 pub(crate) fn open(place: &Location, options: &VolumeOptions) -> Result<Volume> {
     let how = options.location_options();
     if chosen().is_none() || how.engine == Engine::Null {
@@ -70,7 +71,7 @@ pub(crate) fn over(device: Arc<dyn Device>) -> Arc<dyn Device> {
     over_faulty(device, &held)
 }
 
-/// Adds the layer over a device that fails or is watched; `held` is the device below the failing or watched device.
+/// Adds the layer over a device that fails or is watched. `held` is the device below it, which stores the content.
 pub(crate) fn over_faulty(device: Arc<dyn Device>, held: &Arc<dyn Device>) -> Arc<dyn Device> {
     let mode = match chosen() {
         Some(Beneath::Integrity(mode)) => mode,
@@ -79,7 +80,7 @@ pub(crate) fn over_faulty(device: Arc<dyn Device>, held: &Arc<dyn Device>) -> Ar
     };
     let sector = held.limits().logical_block;
     if !matches!(sector, 512 | 4096) {
-        // No tuple protects as many bytes as such a sector has, so tests of devices with these sectors use no layer.
+        // A protection tuple covers 512 or 4096 bytes. A device with sectors of another size gets no layer.
         return device;
     }
     let tags: Arc<dyn Device> = Arc::new(Ram::new(held.size() / 16 + (16 << 20)));
@@ -95,35 +96,36 @@ pub(crate) mod tail {
         Relaxed, chosen, format, integrity, options,
     };
 
-    /// The content of the device before a workload. If there is an integrity layer, the device is extended by space for tags.
+    /// The content of the device before a workload. If there is an integrity layer, the device is longer by the space for tags.
     pub(crate) fn tagged(base: &Ram) -> Ram {
         integrity().map_or_else(|| base.snapshot(), |mode| tagged_as(mode, base))
     }
 
     fn tagged_as(mode: Mode, base: &Ram) -> Ram {
         let sector = base.limits().logical_block;
-        // The tags take 1/32 of the device, and the journal is stored with them. The extended part must have space for the tags and the
-        // journal, so that the size of the volume does not change.
+        // The tags need 1/32 of the device, plus space for the journal. The device is extended by more than this, so that the volume keeps
+        // its size.
         let device = Arc::new(base.resized(base.size() + base.size() / 16 + (8 << 20)));
         let whole = Arc::clone(&device) as Arc<dyn Device>;
         format(&whole, None, &options(mode, sector), &mut |_, _| {}).expect("a tail of tags");
         device.snapshot()
     }
 
-    /// The device for a workload: the layer over a recorded device.
+    /// Adds the layer over a recorded device, on which a workload runs.
     pub(crate) fn open(device: Arc<dyn Device>) -> Arc<dyn Device> {
         match chosen() {
             Some(Beneath::Integrity(_)) => {}
             Some(Beneath::Nbd(form)) => return Arc::new(OverNbd::new(device, form)),
             None => return device,
         }
-        // Every flush clears the bitmap, and no tag is cached. So there are more requests at which power can be cut.
+        // Each flush clears the dirty bitmap, and tags are not cached. Both cause more requests, so there are more positions for a power
+        // cut.
         let options = IntegrityOptions::new().cache(0).clean_after(Duration::ZERO);
         let opened = Integrity::open_with(device, None, &options);
         Arc::new(opened.expect("open the integrity device").device)
     }
 
-    /// The numbers of recovered states, regions, tags and records, for the report of a campaign.
+    /// The counts of a campaign: recovered states, regions, tags and journal records.
     #[derive(Debug, Default)]
     pub(crate) struct Recoveries {
         pub(crate) states: AtomicU64,
@@ -132,7 +134,8 @@ pub(crate) mod tail {
         pub(crate) records: AtomicU64,
     }
 
-    /// The first `size` bytes of a device after a power cut. The integrity device is recovered first, and each of its sectors must verify.
+    /// The first `size` bytes of a device after a power cut. An integrity device is recovered first. Afterwards each of its sectors must
+    /// match its tag.
     ///
     /// # Errors
     /// The first failure of the recovery or of the verification.

@@ -1,4 +1,4 @@
-//! All ways to read a file. For a host file, each must return the bytes that a read by the kernel returns.
+//! All ways to read a file. For a host file, each way must return the same bytes as a read through the kernel.
 
 use std::io::IoSliceMut;
 use std::path::Path;
@@ -11,7 +11,7 @@ use ironmap::{ErrorKind, File, FileOptions, Host, Queue, Result};
 use super::ranges::{Room, UNTOUCHED, bytes, fault, part, pieces, shape, split};
 use super::rng::Rng;
 
-/// The way to request a read.
+/// A way to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     Flat,
@@ -27,7 +27,7 @@ const LONGEST: u64 = 300_000;
 /// An alignment that every device accepts.
 const ALIGNED: u64 = 4096;
 
-/// A host file opened twice: for requests with any alignment, and for aligned requests only.
+/// A host file that is opened twice: once for requests with any alignment, and once for aligned requests only.
 pub(crate) struct Both {
     pub(crate) any: File,
     pub(crate) strict: File,
@@ -43,7 +43,7 @@ impl Both {
         Self { any: open(false), strict: open(true) }
     }
 
-    /// The name of the reason why the kernel serves the file, or `raw` if the kernel does not serve the file.
+    /// The reason why reads of this file go through the kernel, or `raw` if they go to the device directly.
     pub(crate) fn served(&self) -> &'static str {
         let name = |file: &File| file.host().unwrap().refusal.map_or("raw", |why| why.name());
         let names = (name(&self.any), name(&self.strict));
@@ -51,8 +51,8 @@ impl Both {
         names.0
     }
 
-    /// Reads in every way at the edges of the file and at random positions, and compares the bytes with `content`, which the kernel has
-    /// read.
+    /// Reads in every way, at the edges of the file and at random positions. Compares the bytes with `content`, which was read through the
+    /// kernel.
     pub(crate) fn check(&self, queue: &mut Queue, content: &[u8], seed: u64, rounds: usize) {
         let rng = &mut Rng::new(seed ^ content.len() as u64);
         let size = content.len() as u64;
@@ -82,7 +82,7 @@ impl Both {
                 || format!("seed {seed:#x}, round {round}: {way:?}, {flags:?}, {len} at {pos}");
             match result {
                 Ok(count) => {
-                    // Past the end of the file, the kernel's direct reads leave undefined bytes.
+                    // A direct read by the kernel leaves undefined bytes in the memory past the end of the file.
                     let raw = queue.stats().kernel_served == served;
                     let seen = if raw { &memory[..] } else { &memory[..count] };
                     let fault = fault(seen, count, part(content, pos, len), unit);
@@ -101,8 +101,8 @@ impl Both {
     }
 }
 
-/// Reads once, and returns the result and the memory after the read. Exactly one completion must return a buffer that the request owns,
-/// with its full length.
+/// Reads once. Returns the result, and the content of the memory after the read. If the request owns its buffer, exactly one completion
+/// must return this buffer in its full length.
 pub(crate) fn read(
     way: Call,
     queue: &mut Queue,

@@ -54,7 +54,7 @@ pub(crate) fn assert_contents(expected: &View, subject: &mut Subject, numbers: &
 fn compare(path: &str, expected: &Record, actual: &Record, differences: &mut Vec<String>) {
     macro_rules! fields {
         ($($field:ident),+) => {
-            // Names every field, so that the compiler reports a new field that is missing here.
+            // The pattern names every field. If a new field is missing here, the compiler reports it.
             let Record { reads: _, $($field),+ } = expected;
             $(field(path, stringify!($field), $field.as_ref(), actual.$field.as_ref(), differences);)+
         };
@@ -74,7 +74,7 @@ fn field<T: Debug + PartialEq>(
 ) {
     if expected.is_some() && expected != actual {
         let text = format!("{path}: {name} is {actual:?}, not {expected:?}");
-        // The map of a file can have thousands of pieces, which would hide the other differences.
+        // A map can have thousands of pieces. If all were printed, they would hide the other differences.
         differences.push(text.chars().take(LENGTH).collect());
     }
 }

@@ -1,9 +1,9 @@
-//! An oracle that needs no root and reads volumes that the kernel cannot mount: debugfs, which is queried for inodes by number.
+//! debugfs as an oracle. debugfs needs no root, reads volumes that the kernel cannot mount, and finds inodes by their numbers.
 
 use super::image::Image;
 use super::view::{Piece, Record, Time, View, joined};
 
-/// The records that debugfs prints for the inodes of the view `paths`. The result has the same paths.
+/// Asks debugfs for the inodes in `paths`. Returns debugfs's records under the same paths.
 pub(crate) fn view(image: &Image, block_size: u64, paths: &View) -> View {
     let numbers: Vec<_> = paths.values().map(|record| record.inode.expect("a number")).collect();
     let commands: String = numbers.iter().map(|number| format!("stat <{number}>\n")).collect();
@@ -20,7 +20,7 @@ fn record(answer: &str, block_size: u64) -> Record {
         answer[at + name.len()..].split_whitespace().next().unwrap_or_default()
     };
     let number = |name: &str| field(name).parse::<u64>().expect(name);
-    // debugfs prints the number with a sign.
+    // debugfs prints this number as a signed number.
     let id = |name: &str| field(name).parse::<i32>().expect(name) as u32;
     let octal = u32::from_str_radix(field("Mode:"), 8).expect("mode");
     let hex = |text: &str| {
@@ -51,7 +51,7 @@ fn record(answer: &str, block_size: u64) -> Record {
         created: answer.contains("crtime: ").then(|| time(answer, "crtime: ")),
         flags: Some(flags),
         generation: Some(number("Generation:") as u32),
-        // debugfs also prints 0 if the volume has no projects.
+        // debugfs prints project 0 even if the volume has no projects.
         project: answer
             .contains("Project:")
             .then(|| id("Project:"))

@@ -1,4 +1,4 @@
-//! A volume with every kind of file that matters to reads, the content of each file, and the engines that read it.
+//! A volume with files of every kind that reads must handle. Also the content of each file, and the engines that read it.
 
 use std::fmt;
 use std::path::Path;
@@ -15,7 +15,7 @@ use super::rng::Rng;
 
 /// Data without a hole. The size of the file is not a multiple of any sector size or block size.
 pub(crate) const SOLID: &str = "solid";
-/// Data without a hole, in more extents than one request can have in flight at a time.
+/// Data without a hole. The file has more extents than the requests that a queue can have in flight.
 pub(crate) const FRAGMENTED: &str = "fragmented";
 /// Alternating blocks of data and holes.
 pub(crate) const HOLES: &str = "holes";
@@ -34,9 +34,9 @@ pub(crate) const EMPTY: &str = "empty";
 pub(crate) const FILES: [&str; 8] =
     [SOLID, FRAGMENTED, HOLES, UNWRITTEN, SPARSE, TAIL, INLINE, EMPTY];
 
-/// Files of one block that are removed before later writes, so that the later files are fragmented.
+/// Files of one block. They are removed before other files are written, so these other files are fragmented.
 const PADS: u64 = 200;
-/// Files of one block that are removed. Their blocks become unwritten extents.
+/// Files of one block. They are removed, and later their blocks belong to unwritten extents.
 const STALE: u64 = 200;
 
 /// The volume in an image file.
@@ -91,7 +91,7 @@ impl Fixture {
         let location: Location = path.to_str().expect("a plain path").parse().expect("a location");
         let volume = beneath::open(&location, &VolumeOptions::new().engine(engine))
             .expect("open the volume");
-        // If there is a layer, the volume reports the engine `Auto`.
+        // If an integrity or NBD layer lies below the volume, the volume reports the engine `Auto`.
         let expected =
             if chosen().is_some() && engine != Engine::Null { Engine::Auto } else { engine };
         assert_eq!(volume.engine(), expected, "{:?}", volume.notices());
@@ -165,7 +165,7 @@ fn contents(block: u64, rng: &mut Rng) -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// The debugfs commands that write the files. The contents of the files are in a directory.
+/// The debugfs commands that write the files. `source` is the directory with the contents of the files.
 fn commands(source: &Path, block: u64, contents: &[(&'static str, Vec<u8>)]) -> String {
     let mut commands = String::new();
     let mut add = |command: String| commands.push_str(&(command + "\n"));
@@ -178,14 +178,14 @@ fn commands(source: &Path, block: u64, contents: &[(&'static str, Vec<u8>)]) -> 
             write_sparse(&path, content, block);
             return write;
         }
-        // The last block is written in full, with other bytes after the content. Then the size is set, so that these bytes remain on the
-        // device past the end. A file that ends with a hole also needs its size set.
+        // The file is written with a full last block, whose bytes after the content are not zero. Then the size is set to the length of the
+        // content, so the device has nonzero bytes past the end. Setting the size also restores a hole at the end of a file.
         let mut on_disk = content.clone();
         on_disk.resize(size.next_multiple_of(block) as usize, 0xEE);
         write_sparse(&path, &on_disk, block);
         format!("{write}\nset_inode_field {name} size {size}")
     };
-    // Each file is written by a separate command, because mke2fs would place the files in the arbitrary order of the source directory.
+    // Each file is written by a separate command. If mke2fs copied the directory, the order of the files would be arbitrary.
     for pad in 0..PADS + STALE {
         add(format!("write {}/pads/{pad:03} {pad:03}", source.display()));
     }

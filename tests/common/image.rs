@@ -1,5 +1,5 @@
-//! Images of ext4 and XFS volumes, made by mke2fs and mkfs.xfs, and their kernel mounts. Images and mounts are removed when their guards
-//! are dropped.
+//! Images of ext4 and XFS volumes, and kernel mounts of these images. mke2fs and mkfs.xfs make the volumes. A guard removes its image or
+//! its mount when it is dropped.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -16,8 +16,8 @@ use super::beneath;
 use super::command::{failure, output, run};
 use super::loop_device::LoopDevice;
 
-/// The number of times that an operation is retried if the kernel refuses it while another program (udev, blkid) uses the device. Each try
-/// starts a process, which needs a millisecond or more.
+/// The maximum number of attempts for an operation. The kernel may refuse the operation while another program (udev, blkid) uses the
+/// device. Each attempt starts a process, which takes at least a millisecond.
 const TRIES: usize = 500;
 
 /// A directory for this test, removed when it is dropped.
@@ -32,12 +32,13 @@ pub(crate) fn scratch_in(dir: &Path) -> TempDir {
     tempfile::Builder::new().prefix(&prefix).tempdir_in(dir).expect("a scratch directory")
 }
 
-/// Splits the options of a program at white space.
+/// Splits a string of options at white space.
 pub(crate) fn words(options: &str) -> Vec<&str> {
     options.split_whitespace().collect()
 }
 
-/// The arguments for an xfs_repair that changes nothing. Without `force_geometry`, xfs_repair refuses to check a volume with one group.
+/// The arguments for a run of xfs_repair that changes nothing. Without `force_geometry`, xfs_repair refuses to check a volume with one
+/// group.
 fn check_of(image: &Path) -> [&OsStr; 4] {
     let [no_changes, option, value] = ["-n", "-o", "force_geometry"].map(OsStr::new);
     [no_changes, option, value, image.as_os_str()]
@@ -77,7 +78,7 @@ impl Image {
         Self::make(size, options, None)
     }
 
-    /// A volume of this size that mke2fs fills with a copy of a directory, without root.
+    /// A volume of this size. mke2fs fills it with a copy of a directory. This needs no root.
     pub(crate) fn populated(size: &str, options: &[&str], from: &Path) -> Self {
         Self::make(size, options, Some(from))
     }
@@ -98,7 +99,7 @@ impl Image {
         Self::mkfs_xfs_by("mkfs.xfs", size, options)
     }
 
-    /// An XFS volume made by another mkfs.xfs than the installed one.
+    /// An XFS volume that is made by the given `mkfs.xfs` program instead of the installed one.
     pub(crate) fn mkfs_xfs_by(program: &str, size: &str, options: &[&str]) -> Result<Self, String> {
         let image = Self::no_xfs();
         let path = image.path();
@@ -117,7 +118,7 @@ impl Image {
 
     fn fill(self, size: &str, options: &[&str], from: Option<&Path>) -> Self {
         let image = self;
-        // These options make the same volume each time: without random values, and without a kernel thread that writes later.
+        // With these options, the volume has the same bytes each time: there are no random values, and no kernel thread writes to it later.
         let fixed = ["-q", "-F", "-U", "1f0e3dad-9990-4a3a-8f8e-3a6d0b7c5e21"];
         let mut args: Vec<_> = fixed.iter().chain(options).map(Into::into).collect();
         if let Some(from) = from {
@@ -170,13 +171,13 @@ impl Image {
         Arc::clone(volume.ext4().expect("an ext4 volume"))
     }
 
-    /// Fails the test if e2fsck or xfs_repair finds a fault. A test with a broken fixture would prove nothing.
+    /// Fails the test if e2fsck or xfs_repair finds a fault in the volume.
     pub(crate) fn check(&self) {
         if self.format == Format::Xfs {
             return self.check_by("xfs_repair");
         }
         let said = run("e2fsck", &["-fn".as_ref(), self.path().as_os_str()]);
-        // xfs_repair's exit code does not report wrong counts in the superblock.
+        // e2fsck's exit code does not show wrong counts in the superblock. So its output is searched for them.
         let said = String::from_utf8_lossy(&said);
         assert!(!said.contains("count wrong"), "{said}");
     }
@@ -193,7 +194,7 @@ impl Image {
         output(xfs_repair, &check_of(&path)).status.success()
     }
 
-    /// Lets e2fsck complete changes that mke2fs or debugfs made only in part.
+    /// Lets e2fsck complete the changes that mke2fs or debugfs left incomplete.
     pub(crate) fn repair(&self) {
         self.e2fsck("-fy");
     }
@@ -232,7 +233,8 @@ impl Image {
         run("tune2fs", &args);
     }
 
-    /// Runs debugfs commands that change the volume, one per line. Returns the output, in which `debugfs: COMMAND` precedes each answer.
+    /// Runs debugfs commands that change the volume, one per line. Returns the output. In the output, each answer comes after a line
+    /// `debugfs: COMMAND`.
     pub(crate) fn debugfs(&self, commands: &str) -> String {
         self.run_debugfs(&["-w"], commands)
     }
@@ -255,7 +257,7 @@ impl Image {
     pub(crate) fn bmap(&self, path: &str, blocks: impl Iterator<Item = u64>) -> Vec<u64> {
         let commands: String = blocks.map(|block| format!("bmap {path} {block}\n")).collect();
         let answers = self.ask_debugfs(&commands);
-        // debugfs echoes the commands on separate lines, which are not numbers.
+        // debugfs prints each command on a separate line. Such a line is not a number, so the parser skips it.
         let blocks =
             answers.lines().filter_map(|line| line.trim().parse().ok()).collect::<Vec<_>>();
         assert_eq!(blocks.len(), commands.lines().count(), "{answers}");

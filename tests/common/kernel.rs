@@ -1,4 +1,4 @@
-//! The main oracle: a mounted file system, read by system calls. The oracle also reads source directories.
+//! The main oracle: a file system that the kernel has mounted, read with system calls. It also reads the source directories of copies.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -15,21 +15,21 @@ use super::view::{Piece, Record, Time, View, join, joined};
 /// The maximum number of files in one call of filefrag.
 const FILES_A_CALL: usize = 500;
 
-/// The kernel's view of a tree, without the maps. The seed determines which ranges are read.
+/// The kernel's view of a tree, without maps. The seed determines which ranges of the files are read.
 pub(crate) fn view(root: &Path, depth: Depth, seed: u64) -> View {
     let mut view = View::new();
     visit(root, b"", &mut view, Some(depth), seed);
     view
 }
 
-/// The results of `stat` for a tree whose file contents and links cannot be read.
+/// The view of a tree whose file contents and links cannot be read: only the results of `stat`.
 pub(crate) fn view_of_stats(root: &Path) -> View {
     let mut view = View::new();
     visit(root, b"", &mut view, None, 0);
     view
 }
 
-/// The kernel's view with the maps. The mount must be read-only, so that the maps do not change.
+/// The kernel's view of a tree, with maps. The mount must be read-only, because otherwise the maps could change.
 pub(crate) fn view_with_maps(root: &Path, depth: Depth, seed: u64) -> View {
     let mut view = view(root, depth, seed);
     let mut regular: Vec<_> =
@@ -46,7 +46,7 @@ pub(crate) fn view_with_maps(root: &Path, depth: Depth, seed: u64) -> View {
 
 /// Adds the output of `lsattr` for directories and regular files: flags, generation and project.
 pub(crate) fn add_flags(root: &Path, view: &mut View) {
-    // lsattr prints names unescaped, so a newline in a name could not be distinguished from the newline after the name.
+    // lsattr does not escape newlines in names, so a name with a newline cannot be parsed.
     let shown = |(path, record): &(&Vec<u8>, &mut Record)| {
         let has_flags = record.is(FileType::RegularFile) || record.is(FileType::Directory);
         has_flags && !path.contains(&b'\n')
@@ -147,7 +147,7 @@ pub(crate) fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
         let length =
             rustix::fs::lgetxattr(path, name, &mut value[..]).expect("an attribute's value");
         value.truncate(length);
-        // The view has thousands of values, so unused capacity would waste memory.
+        // The view contains thousands of these lists, so unused capacity would waste much memory.
         value.shrink_to_fit();
         value
     };

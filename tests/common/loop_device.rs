@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use super::command::{output, run};
 use super::process::until;
 
-/// A loop device over a file. Dropping the value detaches the device and waits until the kernel has released the file, which happens after
-/// the last close of the device. Without the wait, another test that searches for the loop device of its file could find this device.
+/// A loop device over a file. Dropping the value detaches the device, and waits until the kernel has released the file. The kernel releases
+/// the file after the last close of the device. Without the wait, another test could find this device when it searches for the loop device
+/// of its own file.
 pub(crate) struct LoopDevice {
     node: String,
     attachment: Attachment,
@@ -33,8 +34,9 @@ impl LoopDevice {
         &self.node
     }
 
-    /// Tells the kernel about a partition, with start and length in MiB, and returns the partition's path. No partition table is needed.
-    /// The kernel removes the partition together with the device only if the device was attached with `--partscan`.
+    /// Adds a partition to the device by a system call, so no partition table is needed. The start and the length are in MiB. Returns the
+    /// path of the partition. When the device is detached, the kernel removes the partition only if the device was attached with
+    /// `--partscan`.
     pub(crate) fn partition(&self, number: u64, start: u64, len: u64) -> String {
         let sectors = |mib: u64| (mib * 2048).to_string();
         run("addpart", &[&self.node, &number.to_string(), &sectors(start), &sectors(len)]);
@@ -68,7 +70,7 @@ impl Attachment {
         let has_ended = || {
             !self.dir.join("loop").exists() || sequence(&self.dir).as_ref() != Some(&self.sequence)
         };
-        // If the test has failed, it may still have the device open, so there is no wait.
+        // After a failure the test may still have the device open. A wait could then last forever, so there is none.
         if !std::thread::panicking() {
             until(&format!("{} is let go", self.dir.display()), has_ended);
         }

@@ -57,16 +57,16 @@ impl Mounted {
         Self::make(Disk::new(scratch(), sector, mib << 20), mkfs, options)
     }
 
-    /// A mounted file system on a partition in the middle of a disk. The kernel is given the position and size of the partition, so no
-    /// partition table is needed.
+    /// A mounted file system on a partition in the middle of a disk. A system call gives the kernel the position and size of the partition,
+    /// so no partition table is needed.
     pub(crate) fn on_partition(mkfs: &str, mib: u64, options: &str) -> Self {
         let mut disk = Disk::new(scratch(), 512, START + (mib << 20));
         disk.device = disk.disk.partition(1, START >> 20, mib);
         Self::make(disk, mkfs, options).unwrap_or_else(|refusal| panic!("{refusal}"))
     }
 
-    /// A mounted file system on a file below this directory. A directory in memory avoids waits for the disk; a directory on another mount
-    /// makes nested file systems.
+    /// A mounted file system on a file below this directory. If the directory is in memory, no operation waits for the disk. If it is on
+    /// another mount, the file systems are nested.
     pub(crate) fn within(dir: &Path, mkfs: &str, mib: u64, options: &str) -> Self {
         let disk = Disk::new(scratch_in(dir), 512, mib << 20);
         Self::make(disk, mkfs, options).unwrap_or_else(|refusal| panic!("{refusal}"))
@@ -105,7 +105,7 @@ impl Mounted {
         if result.status.success() { Ok(()) } else { Err(failure("mount", &args, &result)) }
     }
 
-    /// Unmounts the file system, runs `between` on the device, and mounts it again.
+    /// Unmounts the file system, calls `between` with the device, and mounts the file system again.
     pub(crate) fn remount(&self, between: impl FnOnce(&str), options: &str) {
         assert!(unmount(&self.mount), "{} stays mounted", self.mount.display());
         between(self.device());
@@ -151,9 +151,9 @@ impl Drop for Mounted {
     }
 }
 
-/// Unmounts a directory, and repeats the attempt while the mount is busy. The mount can be busy for three reasons. The kernel closes the
-/// files of a process with io_uring only after the process has ended. A process that another thread starts has copies of our descriptors
-/// for a moment. A loop device has its file open until the device is removed.
+/// Unmounts a directory, and repeats the attempt while the mount is busy. The mount can be busy for three reasons. First, the kernel closes
+/// the files of a process with io_uring only after the process has ended. Second, while another thread starts a process, the new process
+/// briefly has copies of our descriptors. Third, a loop device keeps its file open until the device is removed.
 pub(crate) fn unmount(dir: &Path) -> bool {
     // Each try starts a process, which needs a millisecond.
     (0..500).any(|_| output("umount", &[dir]).status.success())

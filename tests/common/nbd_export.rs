@@ -1,7 +1,7 @@
 //! Serves a device of this process as an export of an NBD server, and opens the export as a device.
 //!
-//! Each connection has two threads that carry out requests, so the order of requests changes as far as the protocol permits. A flush covers
-//! all writes that were answered before the flush.
+//! Two threads per connection carry out requests, so requests can complete in any order that the protocol permits. A flush covers all
+//! writes that were answered before the flush was sent.
 
 use std::io::{IoSlice, Read, Result, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -39,7 +39,7 @@ const FAST_ZERO: u16 = 1 << 11;
 const WITH_FUA: u16 = 1 << 0;
 const WITH_FAST_ZERO: u16 = 1 << 4;
 
-/// The client of an export. The server stops when the client is dropped, and then drops the device.
+/// The client of an export. When the client is dropped, the server stops and then drops its device.
 #[derive(Debug)]
 pub(crate) struct OverNbd {
     client: Option<Nbd>,
@@ -265,7 +265,7 @@ fn answer(
     asked: &Asked,
     result: ironmap::Result<Vec<u8>>,
 ) -> Result<()> {
-    // Errors that have no number in the protocol are sent as EIO.
+    // The protocol has numbers for some errors only. All other errors are sent as EIO.
     let number = |error: Error| match error.errno() {
         Errno(number @ (1 | 12 | 22 | 28 | 75 | 95)) => number as u32,
         _ => 5,
@@ -282,7 +282,7 @@ fn answer(
         }
         (Form::Extended, Ok(data)) if data.is_empty() => chunk(asked, true, 0, &[]),
         (Form::Extended, Ok(data)) => {
-            // The second half is sent first, because the protocol permits chunks in any order.
+            // The second half is sent before the first half, because the protocol permits chunks in any order.
             let (first, second) = data.split_at(data.len() / 2);
             let middle = asked.at + first.len() as u64;
             [part(asked, false, middle, second), part(asked, true, asked.at, first)].concat()
@@ -295,7 +295,7 @@ fn answer(
     replies.lock().unwrap().write_all(&bytes)
 }
 
-/// A chunk of the data, or a chunk that describes a hole if all its bytes are zero.
+/// A chunk with the data. If all bytes are zero, a chunk that describes a hole instead.
 fn part(asked: &Asked, last: bool, at: u64, data: &[u8]) -> Vec<u8> {
     let place = at.to_be_bytes();
     if data.iter().any(|byte| *byte != 0) {

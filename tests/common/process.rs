@@ -1,4 +1,4 @@
-//! Child processes of a test. A child runs this test program again, with a single test that does nothing in a normal run.
+//! Child processes of a test. A child runs this test program again, with one test. In a normal run, this test does nothing.
 
 use std::ffi::OsStr;
 use std::process::{Child, Command, Stdio};
@@ -16,7 +16,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts this program with the test of this name and with these environment variables. Standard error is not captured.
+    /// Starts this program so that it runs the test of this name, with these environment variables. Standard error is not captured.
     pub(crate) fn start(test: &str, variables: &[(&str, &OsStr)]) -> Self {
         let program = std::env::current_exe().expect("this program");
         let mut command = Command::new(program);
@@ -31,7 +31,7 @@ impl Process {
         rustix::process::kill_process(pid, signal).expect("a signal");
     }
 
-    /// Waits until all threads of a process that was sent a stop signal have stopped.
+    /// Waits until all threads of a process have stopped. The process was sent a stop signal before.
     pub(crate) fn wait_stopped(&self) {
         let tasks = format!("/proc/{}/task", self.child.id());
         let stopped = |stat: String| stat.rsplit(") ").next().is_some_and(|s| s.starts_with('T'));
@@ -75,7 +75,8 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Lets other threads run for about this time. The pause sets the pace of a load or of a poll. No test may depend on its length.
+/// Pauses this thread for about this time, so that other threads can run. The pause only sets the rate of a load or of a poll. No test may
+/// depend on its length.
 pub(crate) fn pause(time: Duration) {
     std::thread::park_timeout(time);
 }

@@ -13,7 +13,7 @@ pub(crate) fn part(content: &[u8], pos: u64, len: usize) -> &[u8] {
     &content[from..from.saturating_add(len).min(content.len())]
 }
 
-/// Memory at any distance from an aligned address. The allocation is one page longer than the part that is used.
+/// Memory that begins at any chosen distance from an aligned address. The allocation is one page longer than the part that is used.
 pub(crate) struct Room(Buffer);
 
 impl Room {
@@ -67,9 +67,9 @@ pub(crate) fn bytes(memory: &Memory) -> Vec<u8> {
     memory.buffers().iter().flat_map(|buffer| buffer.iter().copied()).collect()
 }
 
-/// Describes the fault of the memory after a read that returned `count` bytes and should have returned `expected`; `unit` is the
-/// device's logical block. Past the end of the file, the rest of the last sector must be zero or untouched, and all bytes after that sector
-/// must be untouched.
+/// Checks the memory after a read that returned `count` bytes and should have returned `expected`. Returns a description of the fault, if
+/// there is one. After the end of the file, the rest of the last sector must be zero or unchanged, and all later bytes must be unchanged.
+/// `unit` is the device's logical block.
 pub(crate) fn fault(memory: &[u8], count: usize, expected: &[u8], unit: usize) -> Option<String> {
     if count != expected.len() {
         return Some(format!("{count} bytes, not {}", expected.len()));

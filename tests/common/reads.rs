@@ -13,7 +13,7 @@ use super::rng::Rng;
 pub(crate) struct Read {
     pub(crate) pos: u64,
     pub(crate) len: usize,
-    /// The number of bytes that were read. It is less than requested at the end of the file.
+    /// The number of bytes that were read. At the end of the file, it is smaller than the requested number.
     pub(crate) count: usize,
     pub(crate) hash: u64,
 }
@@ -23,13 +23,13 @@ pub(crate) struct Read {
 pub(crate) struct Depth {
     /// The number of ranges at random positions, with random lengths and alignments.
     pub(crate) random: usize,
-    /// The maximum number of data ranges to read, because a file can have thousands of holes.
+    /// The maximum number of data ranges to read. A file can have thousands of them.
     pub(crate) stretches: usize,
 }
 
 /// The maximum size of the memory for one read.
 const PIECE: u64 = 1 << 20;
-/// The maximum distance of a read from an edge between data and a hole.
+/// The maximum distance between a read and a border of data and hole, in bytes.
 const EDGE: u64 = 5000;
 
 /// Reads a file of the oracle: all its data, the edges between data and holes, the end of the file, and random ranges.
@@ -57,7 +57,7 @@ pub(crate) fn plan(file: &File, size: u64, depth: Depth, seed: u64) -> Vec<Read>
     }
     for _ in 0..depth.random {
         let pos = rng.below(size);
-        // Small ranges within a block are as frequent as ranges across many blocks.
+        // The lengths are chosen so that reads within one block are as frequent as reads across many blocks.
         let bits = 1 + rng.below(16);
         ranges.push((pos, 1 + rng.below(1 << bits)));
         let aligned = pos & !4095;

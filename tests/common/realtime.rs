@@ -1,5 +1,5 @@
-//! XFS volumes with realtime files, for kernels without realtime support: mkfs.xfs makes the volume, and xfs_db assigns realtime blocks to
-//! two files. xfs_repair accepts the result.
+//! XFS volumes with realtime files. The kernel need not support realtime files: mkfs.xfs makes the volume, and xfs_db assigns realtime
+//! blocks to two files. xfs_repair accepts the result.
 
 use std::path::PathBuf;
 
@@ -19,7 +19,7 @@ pub(crate) struct Way {
     /// Whether the realtime section is on a separate device.
     pub(crate) apart: bool,
     pub(crate) files: &'static [(&'static str, u64, u64)],
-    /// Commands of xfs_db that record the files as owners of the blocks. ONE and TWO stand for the inode numbers.
+    /// Commands of xfs_db. They record in the metadata that the two files own the blocks. ONE and TWO stand for the inode numbers.
     pub(crate) space: &'static [&'static str],
 }
 
@@ -45,7 +45,8 @@ pub(crate) const NO_GROUPS: Way = Way {
     files: APART,
     space: &[
         "inode 129;dblock 0;type data;write fill 0xf0 1 1",
-        // Little-endian counts of free runs: one run of 8 extents and one of 16372, instead of one of 16384.
+        // The summary of free runs, in little-endian numbers. Of the free run of 16384 extents, blocks 8 to 11 are in use. One run of 8
+        // extents and one run of 16372 remain.
         "inode 130;dblock 0;type data;write fill 1 12 1;write fill 1 52 1;write fill 0 56 1",
         "sb 0;write -d frextents 16380",
     ],

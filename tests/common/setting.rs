@@ -9,7 +9,7 @@ use super::image::scratch;
 pub(crate) struct Setting {
     path: &'static str,
     before: String,
-    /// The record from which `./x clean-up` restores the setting if this value is never dropped.
+    /// The file with the previous value. If this value is never dropped, `./x clean-up` restores the setting from the file.
     _record: TempDir,
 }
 

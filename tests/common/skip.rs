@@ -1,8 +1,8 @@
 //! A test that cannot run here is skipped: it prints its name and the reason.
 //!
 //! `require!([Need::Root])` at the beginning of a test returns from the test if the need is not met. The line `SKIP name: reason` is
-//! written to standard error without the capture of the test program, and to the file that `IRONMAP_SKIP_LOG` names. `./x test` summarises
-//! this file.
+//! written to the file that `IRONMAP_SKIP_LOG` names, and directly to standard error, where the test runner does not capture it. `./x test`
+//! summarises this file.
 
 use std::io::Write;
 use std::path::Path;
@@ -18,7 +18,7 @@ pub(crate) enum Need {
     Tool(&'static str),
     /// An environment variable.
     Variable(&'static str),
-    /// A feature of the kernel's ext4, with its name in `/sys/fs/ext4/features`.
+    /// A feature of the kernel's ext4, by its file name in `/sys/fs/ext4/features`.
     KernelExt4(&'static str),
     /// No layer is configured below the volume: see [`super::beneath`].
     Bare(&'static str),
@@ -61,7 +61,8 @@ impl Need {
 /// Records that a test does not run.
 pub(crate) fn note(test: &str, reason: &str) {
     let line = format!("SKIP {test}: {reason}\n");
-    // `eprintln!` would write into the capture of the test program, which is discarded when the test passes. A failed write is ignored.
+    // The test runner captures the output of `eprintln!`, and discards it when the test passes. So the line is written to standard error
+    // directly. A failed write is ignored.
     let _ = std::io::stderr().write_all(line.as_bytes());
     if let Some(log) = std::env::var_os("IRONMAP_SKIP_LOG") {
         let log = std::fs::OpenOptions::new().append(true).create(true).open(log);

@@ -74,7 +74,8 @@ impl Drop for Shared {
     }
 }
 
-/// A fanotify mark: the kernel requests permission for certain accesses, which is always granted. Dropping this value removes the mark.
+/// A fanotify mark. Before certain accesses the kernel asks this program for permission, and the program always grants it. Dropping this
+/// value removes the mark.
 pub(crate) struct Watch {
     group: OwnedFd,
     ended: Arc<AtomicBool>,
@@ -143,7 +144,8 @@ fn allow(group: &OwnedFd) -> u64 {
     let len =
         unsafe { libc::read(group.as_raw_fd(), events.as_mut_ptr().cast(), size_of_val(&events)) };
     let (mut at, mut count) = (0, 0);
-    // struct fanotify_event_metadata: length (32 bits), version and lengths, mask (64 bits), descriptor and process.
+    // The fields of `struct fanotify_event_metadata`: length (32 bits); version, reserved byte and metadata length; mask (64 bits);
+    // descriptor; process ID.
     while len > 0 && at + 24 <= len as usize {
         let (head, last) = (events[at / 8], events[at / 8 + 2]);
         let fd = last as u32 as i32;
@@ -170,10 +172,10 @@ pub(crate) fn truncate(path: &Path, size: u64) -> io::Result<()> {
     }
 }
 
-/// Runs `work` in a forked process, and returns whether it succeeds within twenty seconds.
+/// Runs `work` in a forked process. Returns whether `work` succeeds within twenty seconds.
 pub(crate) fn ends_well_forked(work: impl FnOnce()) -> bool {
-    // SAFETY: the child has only this thread. It may allocate, since the C library keeps its locks consistent over a fork. The test is
-    // about other locks that threads of the parent had locked. A panic or the alarm ends the child.
+    // SAFETY: the child has only this thread. It may allocate, because the C library keeps its own locks consistent across a fork. The test
+    // checks the effect of other locks, which threads of the parent held at the fork. A panic or the alarm ends the child.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: the argument is an integer, and the signal has its default action.
@@ -215,9 +217,9 @@ pub(crate) fn forbid_io_uring() {
     assert_eq!(set, 0, "{}", io::Error::last_os_error());
 }
 
-/// Makes a descriptor number refer to a file, even if another file was open under this number.
+/// Makes a descriptor number refer to this file, even if the number already referred to another open file.
 pub(crate) fn put_in_place(file: &File, number: i32) {
-    // SAFETY: the arguments are integers. The test is about the previous owner of that number.
+    // SAFETY: the arguments are integers. The caller tests what happens when this number refers to another file than before.
     let put = unsafe { libc::dup2(file.as_raw_fd(), number) };
     assert_eq!(put, number, "{}", io::Error::last_os_error());
 }

@@ -1,4 +1,4 @@
-//! A tree of files that is generated from a seed. The tree covers the possible content of a volume: sizes around every limit, holes,
+//! A tree of files that is generated from a seed. The tree covers the cases of a volume's content: sizes around every limit, holes,
 //! unwritten extents, fragmented files, unusual names, links, device nodes, attributes, owners and times.
 
 use std::ffi::{OsStr, OsString};
@@ -24,7 +24,7 @@ pub(crate) struct Scope {
     pub(crate) nodes: bool,
     /// Whether the tree has attributes that are larger than a block.
     pub(crate) large_xattrs: bool,
-    /// The number of blocks for the files with thousands of extents.
+    /// The number of blocks in the files that have thousands of extents.
     pub(crate) fragments: u64,
     pub(crate) limits: Limits,
 }
@@ -40,11 +40,12 @@ pub(crate) struct Limits {
 
 impl Limits {
     pub(crate) const EXT4: Self = Self { link: 4095, device: (4095, 0xF_FFFF) };
-    /// The limits of Linux. XFS counts the terminating NUL in a target's 1024 bytes, and accepts no larger major number.
+    /// The limits of Linux. XFS has smaller limits: it counts the terminating NUL of a link's target in the 1024 bytes, and accepts only
+    /// smaller major numbers.
     pub(crate) const XFS: Self = Self { link: 1023, device: (511, 0x3_FFFF) };
 }
 
-/// Times at which the encoding of the format changes: before 1970, and at the end of 32 bits in each epoch.
+/// Times around the limits of the time formats: before 1970, and at the end of the 32-bit range in each epoch.
 const SECONDS: [i64; 10] = [
     -(1 << 31),
     -1,
@@ -111,7 +112,8 @@ impl Tree {
         }
     }
 
-    /// Makes files with single blocks that are far apart, at positions after each kind of indirect block, and files with holes at the end.
+    /// Makes files with single blocks that are far apart. The blocks are at positions after each kind of indirect block. Also makes files
+    /// that end with a hole.
     fn sparse(&mut self) {
         let dir = self.room("sparse");
         let block = self.scope.block;
@@ -128,7 +130,7 @@ impl Tree {
         let pointers = block / 4;
         let far = create(&dir.join("far"));
         for blocks in [12, 12 + pointers, 12 + pointers + pointers * pointers] {
-            // With small blocks, the map of a file ends below 16 GiB. With large blocks, files are limited here to the same size.
+            // With small blocks, a file's map ends below 16 GiB. The same limit is used here for large blocks.
             let border = (blocks * block).min(15 << 30);
             self.write(&far, border - 1, 2);
         }
@@ -179,7 +181,7 @@ impl Tree {
         }
     }
 
-    /// A deep path and a directory of many entries, some of which are removed again.
+    /// A deep path, and a directory with many entries. Some of the entries are removed again.
     fn directories(&mut self) {
         let mut deep = self.room("deep");
         for level in 0..60 {
@@ -224,7 +226,7 @@ impl Tree {
             "Straße".into(),
             "日本語".into(),
         ];
-        // Names with newlines are included: mke2fs -d and the tools accept them, and our parsing of the tools' output does not depend on
+        // Names with newlines are included. mke2fs -d and the tools accept such names, and the tests do not split the tools' output at
         // newlines.
         names
             .extend((1..=255).filter(|byte| *byte != b'/' && *byte != b'.').map(|byte| vec![byte]));
@@ -275,7 +277,7 @@ impl Tree {
 
     fn xattrs(&mut self) {
         let dir = self.room("xattrs");
-        // Some attribute values fit into the inode or one block, and others need separate inodes.
+        // Some attribute values fit into the inode or into one block. Larger values need a separate inode.
         let mut sizes = vec![0, 1, 3, 4, 20, 60, 100, 300, 700];
         if self.scope.large_xattrs {
             sizes.extend([self.scope.block, 5000, 20_000, 60_000]);
@@ -295,7 +297,7 @@ impl Tree {
         let path = dir.join("directory");
         std::fs::create_dir(&path).expect("a directory");
         set_xattr(&path, "user.of-a-directory", b"yes");
-        // The two files have equal attributes, so they may share an attribute block.
+        // The two files have equal attributes. So the file system may store them in one shared attribute block.
         for name in ["shared-1", "shared-2"] {
             create(&dir.join(name));
             set_xattr(&dir.join(name), "user.shared", &[7; 400]);
@@ -313,7 +315,7 @@ impl Tree {
         }
     }
 
-    /// Access control lists as setfacl writes them: version 2, then tag, permissions and id of each entry.
+    /// Access control lists in the form in which setfacl writes them: version 2, and for each entry the tag, the permissions and the id.
     fn acls(&mut self) {
         let dir = self.room("acls");
         let acl = |entries: &[(u16, u16, u32)]| {
@@ -346,7 +348,7 @@ impl Tree {
 
     fn modes(&mut self) {
         let dir = self.room("modes");
-        // A run without root could not copy a file that the owner cannot read.
+        // The mode lets the owner read the file. Otherwise a test without root could not copy it.
         let readable = if self.scope.nodes { 0 } else { 0o400 };
         for mode in [0, 0o111, 0o222, 0o444, 0o644, 0o755, 0o777, 0o1777, 0o2755, 0o4755, 0o7777] {
             let path = dir.join(format!("{mode:o}"));

@@ -1,6 +1,6 @@
 //! A volume as a user sees it: every path with the results of `stat`, `readlink`, `getxattr` and FIEMAP.
 //!
-//! Only this file reads the volume by ironmap. Oracles fill the same records.
+//! Only this file reads the volume with ironmap. The oracles fill the same records.
 
 use std::collections::BTreeMap;
 use std::io::IoSliceMut;
@@ -24,7 +24,7 @@ pub(crate) type Time = (i64, u32);
 /// Records by path. Paths begin at the volume's root, without a leading `/`; the root itself is the empty path.
 pub(crate) type View = BTreeMap<Vec<u8>, Record>;
 
-/// The values of a path. `None` means that the oracle does not report the value, so the value is not compared.
+/// The properties of a path. `None` means that the oracle does not report the property, so it is not compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) inode: Option<u64>,
@@ -63,7 +63,7 @@ pub(crate) struct Piece {
     pub(crate) unwritten: bool,
 }
 
-/// Joins adjacent pieces, because oracles split extents at different positions.
+/// Joins adjacent pieces. Oracles split a map at different positions, so only joined maps can be compared.
 pub(crate) fn joined(pieces: impl IntoIterator<Item = Piece>) -> Vec<Piece> {
     let mut joined: Vec<Piece> = Vec::new();
     for piece in pieces {
@@ -81,12 +81,12 @@ pub(crate) fn joined(pieces: impl IntoIterator<Item = Piece>) -> Vec<Piece> {
     joined
 }
 
-/// The path of a directory entry.
+/// Joins the path of a directory and the name of an entry.
 pub(crate) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     if dir.is_empty() { name.to_vec() } else { [dir, b"/", name].concat() }
 }
 
-/// The way to read. Each way must return the same bytes.
+/// A way to read. All ways must return the same bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ReadCall {
     /// A read into one buffer at any address.
@@ -105,7 +105,8 @@ impl ReadCall {
 /// An alignment that every device accepts.
 const STRICT: u64 = 4096;
 
-/// A file that is opened twice: `any` accepts every alignment of a request, and `strict` only that of `O_DIRECT`.
+/// A file that is opened twice. The handle `any` accepts requests with any alignment. The handle `strict` accepts only the alignment of
+/// `O_DIRECT`.
 pub(crate) struct Handles {
     any: File,
     strict: File,
@@ -206,7 +207,7 @@ impl Subject {
                 bytes.extend_from_slice(&super::ranges::bytes(&done.memory)[..done.result?]);
             }
             ReadCall::Strict => {
-                // The whole blocks that contain the range. Every device accepts this block size.
+                // Reads the whole blocks that contain the range. The block size is one that every device accepts.
                 let start = read.pos & !(STRICT - 1);
                 let skipped = (read.pos - start) as usize;
                 let len = (skipped + read.len).next_multiple_of(STRICT as usize);
@@ -278,7 +279,7 @@ fn map(inode: &Inode) -> ironmap::Result<Vec<Piece>> {
             pieces.push(Piece { pos, len, addr: iomap.addr_of(FilePos(pos)).0, unwritten });
         }
         pos = iomap.end().0;
-        // The hole after the last block extends to the largest position.
+        // The last mapping is the hole up to the largest file position.
         if iomap.kind == IomapType::Inline || pos >= i64::MAX as u64 {
             return Ok(joined(pieces));
         }

@@ -1,8 +1,9 @@
-//! Makes a device of a test appear as a file, so that the kernel's own file system can run on it. The kernel sends each read, write and
-//! fsync through `/dev/fuse`. The mount is a single file, so only the requests for a file are implemented.
+//! Makes a device of a test appear as a file. The kernel's own file system can then run on this file. The kernel sends each read, write and
+//! fsync through `/dev/fuse`. The mount consists of a single file, so only the requests for a file are implemented.
 //!
-//! Writes are submitted to a queue of the device, and are answered when the queue completes them. If the device delays completions, several
-//! writes are in flight, also during a flush. The kernel sends several requests at a time if the loop device over the file uses direct I/O.
+//! Each write is submitted to a queue of the device. The kernel gets the answer when the queue completes the write. If the device delays
+//! completions, several writes are in flight at the same time, even during a flush. The kernel sends several requests at a time only if the
+//! loop device over the file uses direct I/O.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -43,7 +44,7 @@ mod opcode {
     pub(super) const DESTROY: u32 = 38;
 }
 
-/// A device that appears as a file until this value is dropped. All users must close the file before the drop.
+/// A device that appears as a file until this value is dropped. All programs must close the file before the drop.
 pub(crate) struct Watched {
     path: PathBuf,
     server: Option<JoinHandle<()>>,
@@ -82,14 +83,14 @@ fn serve(fuse: File, device: &dyn Device) {
     let mut server = Server { fuse, device, queue };
     let mut request = vec![0; HEADER + 4096 + MAX_WRITE as usize];
     loop {
-        // A new request is read first, because writes can stay in flight while the kernel sends more requests. Completions are awaited only
+        // Writes stay in flight while the kernel sends more requests, so a new request is read first. The loop waits for completions only
         // if no request is waiting.
         if server.queue.in_flight() > 0 && !(server.queue.room() > 0 && server.is_asked()) {
             server.queue.wait(1).expect("the device completes writes");
         } else {
             match server.fuse.read(&mut request) {
                 Ok(len) => server.take(&request[..len]),
-                // The kernel withdrew a request before it was read.
+                // The kernel withdrew the request before this program read it.
                 Err(error) if error.raw_os_error() == Some(Errno::ENOENT.0) => continue,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
                 // ENODEV means that the file is unmounted.
@@ -178,7 +179,8 @@ fn write(unique: u64, at: u64, data: &[u8]) -> Bio {
     Bio { op, flags, dev: Dev::OWN, at: DevOffset(at), memory, end }
 }
 
-/// Version 7.31 of the protocol, which all current kernels support, with writes of up to [`MAX_WRITE`] bytes.
+/// The reply to the first request: version 7.31 of the protocol, which all current kernels support, and writes of up to [`MAX_WRITE`]
+/// bytes.
 fn init(body: &[u8]) -> Vec<u8> {
     const BIG_WRITES: u32 = 1 << 5;
     const ASYNC_DIO: u32 = 1 << 15;

@@ -1,4 +1,4 @@
-//! The positions of inodes on an XFS volume, and forged inodes. Source: "XFS Algorithms & Data Structures", "Inode Numbers".
+//! Computes the positions of inodes on an XFS volume, and forges inodes. Source: "XFS Algorithms & Data Structures", "Inode Numbers".
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -53,7 +53,7 @@ impl Layout {
         self.group_blocks * self.block
     }
 
-    /// The numbers that inodes in a block of the image would have.
+    /// The inode numbers that belong to the positions in one block of the image. The block need not contain inodes.
     pub(crate) fn numbers_in(&self, at: u64) -> impl Iterator<Item = u64> + use<> {
         let block = at / self.block;
         let (group, within) = (block / self.group_blocks, block % self.group_blocks);
@@ -67,8 +67,8 @@ impl Layout {
         bytes
     }
 
-    /// Writes the content of an inode to the position of inode `number`, with that number and a valid checksum. Only the inode B+trees show
-    /// that this inode is not in use, because they do not contain the number.
+    /// Writes the content of an inode to the position that belongs to inode `number`. The copy has that number and a valid checksum. It
+    /// still is not an inode in use, because the inode B+trees do not contain the number.
     pub(crate) fn forge(&self, image: &File, like: &[u8], number: u64) {
         let mut bytes = like.to_vec();
         bytes[NUMBER..NUMBER + 8].copy_from_slice(&number.to_be_bytes());

@@ -1,5 +1,5 @@
-//! Directories that ignore case. Few kernels support them, so e2fsck is the oracle: e2fsck sorts and hashes such a directory with its own
-//! tables. If ironmap folds or hashes a name differently, it does not find the name.
+//! Directories that ignore case. Few kernels support them, so the oracle is e2fsck. e2fsck sorts and hashes such a directory with its own
+//! tables. If ironmap folded or hashed a name differently, ironmap would not find the name.
 
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -36,7 +36,7 @@ fn names_are_found_in_any_case() {
     for index in 0..1000 {
         File::create_new(dir.join(format!("Entry-É-{index}"))).expect("a file");
     }
-    // e2fsck 1.47.0 cannot hash a name that is not UTF-8, so the name is in a separate directory.
+    // This name is in a separate directory, because e2fsck 1.47.0 cannot hash a name that is not UTF-8.
     let odd = source.path().join("odd");
     std::fs::create_dir(&odd).expect("a directory");
     let no_utf8 = std::ffi::OsStr::from_bytes(b"NO-\xff-UTF8");

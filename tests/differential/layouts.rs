@@ -1,8 +1,7 @@
-//! Volumes of every layout that mke2fs can make.
+//! Volumes with the layouts that mke2fs can make.
 //!
-//! Each layout is tested twice. First `mke2fs -d` fills the volume, which needs no root, and ironmap is compared with the source directory
-//! and debugfs. Then the kernel fills a mounted volume, and ironmap is compared with the kernel and debugfs. A failure names the layout and
-//! the seed.
+//! Each layout is tested twice. First `mke2fs -d` fills the volume, which needs no root. The oracles are the source directory and debugfs.
+//! Then the kernel fills a mounted volume. The oracles are the kernel and debugfs. A failure names the layout and the seed.
 
 use rustix::fs::FileType;
 
@@ -16,13 +15,14 @@ use crate::require;
 
 use crate::{DEPTH, SEED, SIZE, compare_with_kernel};
 
-/// A way to lay out a volume.
+/// A layout of a volume.
 struct Layout {
     name: &'static str,
     options: &'static [&'static str],
     /// The requirements for a kernel mount.
     kernel: &'static [Need],
-    /// Whether every kernel can mount the layout for writing. Some layouts are read-only on kernels that lack a build option.
+    /// Whether every kernel can mount the layout for writing. A kernel that was built without some options mounts some layouts only for
+    /// reading.
     kernel_writes: bool,
 }
 
@@ -99,7 +99,7 @@ impl Layout {
         assert_contents(&expected, &mut subject, &actual, &what);
     }
 
-    /// Fills a volume through a kernel mount, and compares ironmap's view with the kernel's and with debugfs's.
+    /// Fills a volume through a kernel mount. Then compares ironmap's view with the views of the kernel and of debugfs.
     fn by_kernel(&self, block: u64) {
         let what = format!("{}, blocks of {block}, kernel, seed {SEED:#x}", self.name);
         let scope = self.scope(block, true);
@@ -122,7 +122,7 @@ impl Layout {
         }
     }
 
-    /// Checks that the tree contains its special cases. A tree without them would prove little.
+    /// Checks that the tree contains the special cases. Without them the comparison would show little.
     fn check_coverage(&self, seen: &View, block: u64) {
         let count =
             |what: &dyn Fn(&Record) -> bool| seen.values().filter(|record| what(record)).count();
@@ -214,7 +214,7 @@ macro_rules! layouts {
     };
 }
 
-// Features whose structures depend on the block size are tested with several block sizes.
+// Some features have structures that depend on the block size. They are tested with several block sizes.
 layouts! {
     ext2: [1024, 2048, 4096], layout("ext2", &["-t", "ext2"]);
     ext3: [1024, 2048, 4096], layout("ext3", &["-t", "ext3"]);

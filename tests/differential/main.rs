@@ -1,4 +1,4 @@
-//! ironmap sees the same as the kernel and debugfs. A failure names the layout of the volume and the seed.
+//! Compares ironmap with the kernel and with debugfs: all must see the same volume. A failure names the layout of the volume and the seed.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -19,7 +19,7 @@ const SEED: u64 = 0x1d0_c0de;
 const SIZE: &str = "256M";
 const DEPTH: Depth = Depth { random: 12, stretches: 300 };
 
-/// Compares ironmap's view with the kernel's view of the mounted volume and with debugfs. Returns the kernel's view.
+/// Compares ironmap's view with two oracles: the kernel, which has mounted the volume, and debugfs. Returns the kernel's view.
 fn compare_with_kernel(image: &Image, block: u64, what: &str) -> View {
     let expected = kernel::view_with_maps(image.mount("ro,noload").dir(), DEPTH, SEED);
     image.check();

@@ -1,4 +1,4 @@
-//! The programs and documents that are installed on the machine: ten thousand files that were not generated for a test.
+//! Copies trees of programs and documents that are installed on this machine: ten thousand real files, which no test generated.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -45,8 +45,8 @@ fn usr_is_the_same_through_the_kernel() {
     assert_contents(&expected, &mut subject, &actual, "/usr");
 }
 
-/// Chooses trees below a directory that together have enough files and do not exceed the maximum number of bytes. Returns the trees and
-/// their number of files.
+/// Chooses trees below a directory. Together they have enough files, and at most the maximum number of bytes. Returns the trees and their
+/// number of files.
 fn choose(root: &Path) -> (Vec<PathBuf>, u64) {
     let mut trees: Vec<_> = ["lib", "include", "share", "lib/x86_64-linux-gnu", "bin", "sbin"]
         .iter()

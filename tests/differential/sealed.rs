@@ -1,4 +1,4 @@
-//! Data that ironmap must not return: encrypted names and contents, and the hash blocks of fs-verity past the end of a file.
+//! Data that ironmap must not return: the names and contents of encrypted files, and the hash blocks of fs-verity past the end of a file.
 
 use ironmap::ErrorKind;
 use ironmap::fs::{Follow, InodeFlags};
@@ -34,8 +34,8 @@ fn read(volume: &Volume, number: InodeNo) -> Result<usize, Error> {
     file.read_at(&mut queue, &mut [0; 4096], FilePos(0))
 }
 
-/// The kernel encrypts a tree with a test key. Without the key, the kernel returns the fields of stat and refuses all other accesses with
-/// ENOKEY. ironmap must do the same.
+/// The kernel encrypts a tree with a test key. Without the key, the kernel answers `stat` and refuses all other accesses with ENOKEY.
+/// ironmap must do the same.
 #[test]
 fn encrypted_files_are_recognized_and_not_read() {
     require!([Need::Root], [Need::KernelExt4("test_dummy_encryption_v2")]);
@@ -81,7 +81,7 @@ fn encrypted_files_are_recognized_and_not_read() {
     assert_encrypted(volume.fs().resolve(b"dir/inner/1", Follow::All), "a path");
 }
 
-/// A file with the encryption flag is not read. debugfs sets the flag, so the test does not need a kernel that encrypts.
+/// A file with the encryption flag cannot be read. debugfs sets the flag, so the kernel need not support encryption.
 #[test]
 fn a_file_with_the_flag_is_not_read() {
     let source = scratch();
@@ -94,7 +94,7 @@ fn a_file_with_the_flag_is_not_read() {
     assert_encrypted(read(&volume, file.number()), "file");
 }
 
-/// fs-verity stores a tree of hashes in blocks past the end of the file. The data can be read, and the hashes cannot.
+/// fs-verity stores a tree of hashes in blocks past the end of the file. A read returns the data of the file, and never the hashes.
 #[test]
 fn blocks_past_the_end_of_a_verity_file_are_not_read() {
     let source = scratch();

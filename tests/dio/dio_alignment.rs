@@ -1,4 +1,4 @@
-//! The positions, lengths and addresses that a read accepts, and the result of a read at the end of the file.
+//! Tests which positions, lengths and addresses a read accepts, and what a read returns at the end of the file.
 
 use std::io::IoSliceMut;
 
@@ -18,7 +18,7 @@ fn limits(volume: &Volume) -> (usize, usize) {
     (limits.logical_block as usize, limits.dma_align as usize)
 }
 
-/// A request, to be sent in every possible way.
+/// A request. The tests send it in every possible way.
 struct Request {
     pos: u64,
     /// The distance of the first byte from an aligned address.
@@ -31,7 +31,7 @@ impl Request {
         self.pieces.iter().sum()
     }
 
-    /// Sends the request in each way. Returns for each way its name, the outcome, and the memory after the request.
+    /// Sends the request in each way. Returns a list with the name of the way, the outcome, and the memory after the request.
     fn send(&self, file: &File, queue: &mut Queue) -> Vec<(&'static str, Outcome, Vec<u8>)> {
         let (pos, len, none) = (FilePos(self.pos), self.len(), DioFlags::empty());
         let mut outcomes = Vec::new();
@@ -63,7 +63,7 @@ impl Request {
 
 type Outcome = Result<usize, ErrorKind>;
 
-/// Submits the request. The completion or the refusal must return the same memory.
+/// Submits the request. The completion must return the memory of the request. If the request is refused, the error must return it.
 fn submit(
     way: &'static str,
     file: &File,
@@ -86,8 +86,8 @@ fn submit(
     (way, result.map_err(|error| error.kind()), bytes(&memory))
 }
 
-/// A strict handle refuses every request that `O_DIRECT` refuses, even if only a part of the request is misaligned. A refused request reads
-/// nothing.
+/// A strict handle refuses every request that `O_DIRECT` refuses, even if only one part of the request is misaligned. A refused request
+/// changes no memory.
 #[test]
 fn a_strict_handle_refuses_what_the_device_cannot_take() {
     let fixture = Fixture::new(4096, SEED);
@@ -149,7 +149,7 @@ fn a_strict_handle_looks_at_every_segment() {
     }
 }
 
-/// A handle that bounces returns the right bytes for any position, length, address and segmentation. It does not change other bytes.
+/// A handle with bounce buffers returns the right bytes for any position, length, address and segmentation. It changes no other bytes.
 #[test]
 fn any_range_can_be_read_without_strict() {
     for block in [4096, 1024] {
@@ -185,8 +185,8 @@ fn any_range_can_be_read_without_strict() {
     }
 }
 
-/// A random request. The position, the length and the address are each aligned in about half of the requests. Some lie past the end of the
-/// file, and a few are longer than a bounce buffer.
+/// Makes a random request. The position is aligned in about half of the requests; so are the length and the address. Some requests lie past
+/// the end of the file, and a few are longer than a bounce buffer.
 fn any_request(rng: &mut Rng, size: u64, unit: u64) -> Request {
     let align = |rng: &mut Rng, value: u64| {
         if rng.below(2) == 0 { value } else { value / unit.max(512) * unit.max(512) }
@@ -201,7 +201,8 @@ fn any_request(rng: &mut Rng, size: u64, unit: u64) -> Request {
     Request { pos, offset, pieces: pieces(rng, len, unit) }
 }
 
-/// A read at or past the end of the file returns no bytes and sends no request to the device, for every form of request.
+/// A read that begins at or past the end of the file returns no bytes and sends no request to the device. This rule applies to every form
+/// of request.
 #[test]
 fn no_data_are_past_the_end() {
     let fixture = Fixture::new(4096, SEED);
@@ -262,8 +263,8 @@ fn a_segment_of_no_bytes_may_lie_anywhere() {
     assert_eq!(room.at(0, 4096), part(fixture.content(SOLID), 0, 4096));
 }
 
-/// A read ends at the end of the file. The rest of the last sector, which has other bytes on the device, is returned as zeros. Memory after
-/// this sector is not changed.
+/// A read stops at the end of the file. On the device, the rest of the last sector contains other bytes; the read returns zeros for them.
+/// The read does not change the memory after this sector.
 #[test]
 fn the_last_sector_shows_nothing_of_the_device() {
     let fixtures = [4096, 1024].map(|block| Fixture::new(block, SEED));
@@ -299,7 +300,7 @@ fn the_last_sector_shows_nothing_of_the_device() {
     }
 }
 
-/// Linux accepts 1024 segments (`IOV_MAX`) and refuses more. A strict handle does the same; a normal handle accepts more segments.
+/// Linux accepts at most 1024 segments (`IOV_MAX`). A strict handle has the same limit. A normal handle accepts more segments.
 #[test]
 fn more_segments_than_the_kernel_takes() {
     let fixture = Fixture::new(4096, SEED);

@@ -1,4 +1,4 @@
-//! Requests in flight: tokens, order, queue depth, registered memory, and queues that are dropped while requests are in flight.
+//! Requests in flight: their tokens, their order, the queue depth, registered memory, and the drop of a queue with requests in flight.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc;
@@ -63,7 +63,7 @@ fn room(offset: usize, len: usize) -> Memory {
     Memory::Flat(Room::new(offset + len).into_buffer(offset, len))
 }
 
-/// Runs work with a time limit. The test fails if the work hangs.
+/// Runs `work` with a time limit. If the limit expires, the test fails.
 fn within_a_minute(work: impl FnOnce() + Send + 'static) {
     let (done, wait) = mpsc::channel();
     let worker = std::thread::spawn(move || {
@@ -76,8 +76,8 @@ fn within_a_minute(work: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// The test submits many more requests of all kinds than the queue has slots. Each token is returned once, with the right bytes in the
-/// memory of its request.
+/// A queue accepts many more requests of all kinds than it has slots. The queue returns each token once, with the right bytes in the memory
+/// of the request.
 #[test]
 fn every_token_comes_back_with_its_own_bytes() {
     within_a_minute(|| {
@@ -111,7 +111,8 @@ fn every_token_comes_back_with_its_own_bytes() {
     });
 }
 
-/// Completions are returned in the order in which the device finishes, not in the order of submission. Tokens identify the requests.
+/// Completions are returned in the order in which the device finishes the requests. This order can differ from the order of submission.
+/// Tokens identify the requests.
 #[test]
 fn completions_may_come_in_any_order() {
     let fixture = Fixture::new(4096, SEED);
@@ -138,8 +139,8 @@ fn completions_may_come_in_any_order() {
     assert!(shuffled > 10, "latency changes the order: {shuffled} of 20");
 }
 
-/// After wait(min), at least min completions can be popped, or all if fewer requests are outstanding. Without outstanding requests, wait
-/// returns immediately.
+/// After `wait(min)`, at least `min` completions can be popped. If fewer than `min` requests are outstanding, the completions of all of
+/// them can be popped. Without outstanding requests, `wait` returns immediately.
 #[test]
 fn wait_brings_as_many_as_it_is_asked_for() {
     within_a_minute(|| {
@@ -170,7 +171,7 @@ fn wait_brings_as_many_as_it_is_asked_for() {
     });
 }
 
-/// A synchronous read on a queue with requests in flight loses none of their completions.
+/// A synchronous read on a queue with requests in flight does not lose the completions of these requests.
 #[test]
 fn a_synchronous_read_between_loses_no_completion() {
     within_a_minute(|| {
@@ -197,8 +198,8 @@ fn a_synchronous_read_between_loses_no_completion() {
     });
 }
 
-/// A queue that is dropped with requests in flight waits for them. Nothing hangs, and the kernel does not write to memory that the
-/// allocator has reused.
+/// A queue with requests in flight waits for them when it is dropped. The drop ends, and afterwards the kernel does not write to the memory
+/// of these requests, which the allocator may have reused.
 #[test]
 fn a_queue_can_be_dropped_with_requests_in_flight() {
     within_a_minute(|| {
@@ -222,7 +223,7 @@ fn a_queue_can_be_dropped_with_requests_in_flight() {
                     queue.poll().unwrap();
                 }
                 drop(queue);
-                // The allocator probably returns the freed memory again, so a transfer that is still in progress would change these bytes.
+                // The allocator probably returns the same memory again. If a transfer were still in progress, it would change these bytes.
                 let after: Vec<_> = (0..40).map(|_| vec![round as u8; 65536]).collect();
                 std::thread::yield_now();
                 assert!(after.iter().flatten().all(|byte| *byte == round as u8), "{stack}");
@@ -266,7 +267,7 @@ fn registered_and_plain_buffers_mix() {
     });
 }
 
-/// A buffer stays valid after its queue is dropped, and then counts as unregistered memory.
+/// A registered buffer stays valid after its queue is dropped. From then on it counts as unregistered memory.
 #[test]
 fn a_registered_buffer_outlives_its_queue() {
     let fixture = Fixture::new(4096, SEED);
@@ -284,7 +285,7 @@ fn a_registered_buffer_outlives_its_queue() {
     flight.finish(&mut second);
 }
 
-/// A queue of another volume is refused before any request is sent, and the memory is returned.
+/// If a request uses a queue of another volume, it is refused before anything is sent to a device. The memory is returned.
 #[test]
 fn a_queue_of_another_volume_is_refused() {
     let fixture = Fixture::new(4096, SEED);

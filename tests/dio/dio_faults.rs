@@ -1,4 +1,4 @@
-//! Devices that fail: the caller gets every error, and no failure causes wrong data.
+//! Devices that fail. The caller gets every error, and no failure leads to wrong data.
 
 use std::sync::Arc;
 
@@ -30,8 +30,8 @@ fn bad_sectors(sectors: impl IntoIterator<Item = u64>, errno: Errno) -> Faults {
     Faults { bad_sectors, errno: Some(errno), ..Faults::default() }
 }
 
-/// If sectors under one or more parts of a request are bad, the request returns an error and not a short count. The error is returned once,
-/// with one event that names the request.
+/// If one or more parts of a request touch bad sectors, the whole request returns an error instead of a short count. The error is returned
+/// once. One event reports it, and the event names the request.
 #[test]
 fn an_error_in_any_part_is_the_requests_error() {
     let fixture = Fixture::new(4096, SEED);
@@ -75,8 +75,8 @@ fn an_error_in_any_part_is_the_requests_error() {
     }
 }
 
-/// A bad sector is reported once for a read on the simple path, at the end of the file, or through a bounce buffer. The event names the
-/// range of the request to the device, which contains the range of the read.
+/// A read of a bad sector is reported once. The test reads on the simple path, at the end of the file, and through a bounce buffer. The
+/// event names the range of the request to the device. This range contains the range of the read.
 #[test]
 fn a_small_read_reports_its_error_once() {
     let fixture = Fixture::new(4096, SEED);
@@ -84,7 +84,7 @@ fn a_small_read_reports_its_error_once() {
     for strict in [true, false] {
         let file = open(&volume, TAIL, strict);
         let at = file.map(FilePos(0), 1).unwrap().addr_of(FilePos(4608));
-        // Position and length of the read, and the range that the event names.
+        // The position and length of the read, and the range in the event.
         let mut requests = vec![((4096, 0, 1024), (4096, 904_u64)), ((4608, 0, 512), (4608, 392))];
         requests.push(((0, 0, 16384), (0, 5000)));
         if !strict {
@@ -111,7 +111,7 @@ fn a_small_read_reports_its_error_once() {
     }
 }
 
-/// If the device transfers fewer bytes than requested, the library requests the remaining bytes until the read is complete. This applies to
+/// If a device transfers fewer bytes than requested, ironmap requests the remaining bytes until the read is complete. This rule applies to
 /// every way to read.
 #[test]
 fn short_transfers_are_continued() {
@@ -143,14 +143,14 @@ fn short_transfers_are_continued() {
             assert_eq!(fault, None, "{name}, seed {seed}, {way:?}: {len} bytes at {pos}");
         }
     }
-    // An integrity device continues short transfers itself, because it verifies whole sectors.
+    // An integrity device verifies whole sectors, so it completes short transfers itself.
     let tagged = crate::common::beneath::chosen().is_some();
     assert!(queue.stats().short > 100 || tagged, "{:?}", queue.stats());
     assert!(volume.events().take().0.is_empty(), "a short transfer is no error");
 }
 
-/// If a device dies after any number of requests, a read returns an error or the right bytes. Opening the volume succeeds or returns an
-/// error with the reason. Nothing panics.
+/// A device dies after some number of requests. Then a read returns the right bytes or an error. An open of the volume succeeds or returns
+/// an error with the reason. Nothing panics.
 #[test]
 fn a_device_may_die_at_any_request() {
     let fixture = Fixture::new(4096, SEED);
@@ -187,7 +187,8 @@ fn a_device_may_die_at_any_request() {
     assert!(opened > 100 && complete > 300, "{opened} opened, {complete} read");
 }
 
-/// A read whose map cannot be read returns an I/O error with the device's errno, and the memory is returned. A later attempt succeeds.
+/// If the map of a file cannot be read, a read of the file returns an I/O error with the device's errno, and returns the memory. A later
+/// attempt succeeds.
 #[test]
 fn metadata_that_cannot_be_read_is_an_io_error() {
     let fixture = Fixture::new(4096, SEED);
@@ -238,8 +239,8 @@ fn a_failing_request_does_not_touch_its_neighbours() {
     }
 }
 
-/// If a device stays busy, the library gives up after some time, even for a request that may wait. The request fails with an error and one
-/// event, and the memory is returned.
+/// If a device stays busy, ironmap gives up after some time, even for a request that may wait. The request fails with an error, one event
+/// reports the error, and the memory is returned.
 #[test]
 fn a_device_that_stays_busy_is_given_up() {
     let fixture = Fixture::new(4096, SEED);
@@ -263,8 +264,8 @@ fn a_device_that_stays_busy_is_given_up() {
     }
 }
 
-/// If a metadata block cannot be read, the read that needs the block gets the error, and an event names the position on the device. After
-/// the block can be read again, reads succeed.
+/// If a metadata block cannot be read, the read that needs this block returns the error, and an event names the block's position on the
+/// device. When the block can be read again, reads succeed.
 #[test]
 fn metadata_errors_are_events_too() {
     let fixture = Fixture::new(4096, SEED);

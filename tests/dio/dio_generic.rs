@@ -1,4 +1,4 @@
-//! Reads across holes, unwritten extents and many extents: the requests to the device, and the result.
+//! Reads that cross holes, unwritten extents and many extents. The tests check the result, and the requests to the device.
 
 use std::io::IoSliceMut;
 use std::os::unix::fs::FileExt;
@@ -37,7 +37,7 @@ fn read(queue: &mut Queue, file: &File, pos: u64, len: usize, owned: bool) -> Ve
     room.at(0, len).to_vec()
 }
 
-/// Holes and unwritten extents are returned as zeros without a request to the device. The old content of unwritten blocks is never
+/// A read of holes and unwritten extents returns zeros and sends no request to the device. The old content of unwritten blocks is never
 /// returned.
 #[test]
 fn holes_and_unwritten_extents_are_zeros_without_the_device() {
@@ -72,7 +72,7 @@ fn holes_and_unwritten_extents_are_zeros_without_the_device() {
     }
 }
 
-/// A read of a whole file sends one request per extent with data, completes once, and returns the bytes of the file.
+/// A read of a whole file sends one request for each extent with data. The read completes once and returns the bytes of the file.
 #[test]
 fn many_extents_are_one_completion() {
     for block in [4096, 1024] {
@@ -98,8 +98,8 @@ fn many_extents_are_one_completion() {
     }
 }
 
-/// The bytes fill the segments in order. Owned segments are returned unchanged: adjacent segments of one allocation are not joined, and no
-/// segment is lost or exchanged.
+/// The bytes fill the segments in order. Owned segments are returned as they were given: no segment is lost, and the order is the same. Two
+/// adjacent segments of one allocation are not joined.
 #[test]
 fn segments_come_back_as_they_went_down() {
     let fixture = Fixture::new(4096, SEED);

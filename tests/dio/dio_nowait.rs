@@ -1,4 +1,4 @@
-//! NOWAIT never waits, and a refused request has no effect. On devices without poll queues, HIPRI has no effect.
+//! NOWAIT requests never wait, and a refused request has no effect. On devices without poll queues, HIPRI has no effect either.
 
 use crate::common::fixture::{FILES, FRAGMENTED, Fixture, INLINE, SOLID, Stack, open};
 use crate::common::ranges::{Room, UNTOUCHED, bytes, part, shape};
@@ -11,8 +11,8 @@ use ironmap::{Errno, ErrorKind, QueueOptions};
 const SEED: u64 = 0x0e_a6a1;
 const START: FilePos = FilePos(0);
 
-/// A NOWAIT request whose map is not in memory is refused. It sends no request to the device and changes no memory. After another read has
-/// loaded the map, NOWAIT returns the data.
+/// A NOWAIT request is refused if the map of the file is not in memory. The request sends nothing to the device and changes no memory.
+/// After another read has loaded the map, the NOWAIT request returns the data.
 #[test]
 fn a_map_that_is_not_in_memory_is_not_waited_for() {
     let fixture = Fixture::new(4096, SEED);
@@ -46,7 +46,7 @@ fn a_map_that_is_not_in_memory_is_not_waited_for() {
         }
         let mut room = Room::new(len);
         if has_map {
-            // The whole file is read, so that a device with tags also loads the tags.
+            // If the device has tags, this read of the whole file also loads the tags.
             file.read_at(&mut queue, room.at(0, len), START).expect("a read that may wait");
         }
         let count = file.read_at_with(&mut queue, room.at(0, len), START, DioFlags::NOWAIT);
@@ -56,8 +56,8 @@ fn a_map_that_is_not_in_memory_is_not_waited_for() {
     assert!(volume.events().take().0.is_empty(), "EAGAIN is no error");
 }
 
-/// Without a free slot, a NOWAIT request is refused and its memory is returned, on the simple path and off it. With a free slot, the same
-/// request succeeds.
+/// If the queue has no free slot, a NOWAIT request is refused and its memory is returned. With a free slot, the same request succeeds. The
+/// test does this on the simple path and on the general path.
 #[test]
 fn a_full_queue_is_not_waited_for() {
     let fixture = Fixture::new(4096, SEED);
@@ -94,12 +94,12 @@ fn a_full_queue_is_not_waited_for() {
                 seen += 1;
             }
         }
-        // A request with more bios than the queue has slots is refused, because it would wait for its own bios.
+        // A NOWAIT request with more bios than the queue has slots is refused. Otherwise it would have to wait for its own bios.
         let len = 64 * 4096;
         let buffer = Buffer::aligned(len).unwrap();
         let refused = fragmented.submit_read(&mut queue, buffer, START, DioFlags::NOWAIT, 9);
         assert_eq!(refused.unwrap_err().error.kind(), ErrorKind::WouldBlock, "{stack}");
-        // Without NOWAIT the request waits.
+        // The same request without NOWAIT waits.
         let buffer = Buffer::aligned(len).unwrap();
         fragmented.submit_read(&mut queue, buffer, START, DioFlags::empty(), 9).expect("it waits");
         queue.wait(1).unwrap();
@@ -111,7 +111,7 @@ fn a_full_queue_is_not_waited_for() {
     }
 }
 
-/// A device that would have to wait returns EAGAIN. The caller gets the error, and no event is reported.
+/// If the device would have to wait, it returns EAGAIN. The caller gets this error, and no event reports it.
 #[test]
 fn a_busy_device_is_no_error() {
     let fixture = Fixture::new(4096, SEED);

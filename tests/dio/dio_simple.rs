@@ -1,4 +1,4 @@
-//! The simple path: which requests use it, and the reasons why other requests do not. The bytes are the same on each path.
+//! The simple path: which requests use it, and why other requests do not. Both paths return the same bytes.
 
 use std::io::IoSliceMut;
 
@@ -17,7 +17,7 @@ use ironmap::{File, Queue, QueueOptions};
 const SEED: u64 = 0x51_3b1e;
 const BLOCK: usize = 4096;
 
-/// How a read changes the counters: `None` for a hit, or the reason of the miss.
+/// The effect of a read on the counters: `None` if it used the simple path, or the reason why it did not.
 fn gate(queue: &mut Queue, read: impl FnOnce(&mut Queue)) -> Option<NotSimple> {
     let before = *queue.stats();
     read(queue);
@@ -29,7 +29,7 @@ fn gate(queue: &mut Queue, read: impl FnOnce(&mut Queue)) -> Option<NotSimple> {
     NotSimple::ALL.into_iter().find(|reason| missed(reason) == 1)
 }
 
-/// The result of [`gate`] for one read, which must be the same for borrowed and owned memory.
+/// Returns the result of [`gate`] for one read. Borrowed and owned memory must give the same result.
 fn flat(
     queue: &mut Queue,
     file: &File,
@@ -66,8 +66,8 @@ fn first(file: &File, kind: IomapType) -> u64 {
     found.unwrap_or_else(|| panic!("no {kind:?}")).pos.0
 }
 
-/// For each condition of the simple path, the test sends a request that fails only this condition. The miss is counted under the name of
-/// the condition.
+/// For each condition of the simple path, the test sends a request that violates only this condition. The queue counts a miss under the
+/// name of the condition.
 #[test]
 fn every_gate_is_counted_by_its_name() {
     let fixture = Fixture::new(BLOCK as u64, SEED);
@@ -127,8 +127,8 @@ fn every_gate_is_counted_by_its_name() {
     }
 }
 
-/// A vectored read misses the simple path, even with few buffers. With the simple path switched off, every read misses, and no other
-/// counter changes.
+/// A vectored read misses the simple path, even if it has few buffers. If the simple path is switched off, every read misses it, and no
+/// other counter changes.
 #[test]
 fn vectored_reads_and_the_switch_miss() {
     let fixture = Fixture::new(BLOCK as u64, SEED);
@@ -181,7 +181,7 @@ fn a_hit_is_one_request() {
     assert_eq!(sim.requests(), 2, "one lent, one owned");
 }
 
-/// The same random requests return the same bytes and counts with the simple path on and off, and the bytes are those of the file.
+/// The same random requests run with the simple path on and off. Both return the same counts, and the bytes of the file.
 #[test]
 fn the_switch_changes_no_byte() {
     for block in [4096, 1024] {
@@ -197,7 +197,7 @@ fn the_switch_changes_no_byte() {
                 let file = open(&volume, name, false);
                 let content = fixture.content(name);
                 for _ in 0..120 {
-                    // Most requests meet the conditions of the simple path, and some miss them by one sector or byte.
+                    // Most of these requests meet the conditions of the simple path. Some violate a condition by one sector or one byte.
                     let pos = rng.below(content.len() as u64 / 512 + 2) * 512 + rng.below(8) / 7;
                     let len = (1 + rng.below(block / 512 + 1)) as usize * 512;
                     let read = |queue: &mut Queue| {

@@ -11,7 +11,8 @@ use ironmap::{File, QueueOptions, Volume};
 const SEED: u64 = 0x7_42ead5;
 const NONE: DioFlags = DioFlags::empty();
 
-/// Threads share handles from the first read on, when the map is not yet in memory. Every way to read returns the bytes of the file.
+/// Several threads share handles. They begin with the first read, when the map is not yet in memory. Every way to read returns the bytes of
+/// the file.
 #[test]
 fn threads_share_a_file() {
     let fixture = Fixture::new(4096, SEED);
@@ -67,7 +68,7 @@ fn reads(volume: &Volume, files: &[(File, &[u8])], thread: u64) {
     }
 }
 
-/// Volumes and files can be shared between threads, and buffers can be sent to other threads.
+/// A volume and a file can be shared between threads. A buffer can be sent to another thread.
 #[test]
 fn shared_types_are_sync() {
     fn shareable<T: Send + Sync>() {}

@@ -1,5 +1,5 @@
-//! Sends the same requests to the kernel's O_DIRECT on a mounted volume and to a strict handle on the unmounted volume. Counts, errors and
-//! bytes must be the same.
+//! Sends the same requests to both sides: to the kernel's O_DIRECT on a mounted volume, and to a strict handle on the unmounted volume.
+//! Counts, errors and bytes must be equal.
 
 use crate::require;
 use std::fs::{File as KernelFile, OpenOptions as KernelOptions};
@@ -143,7 +143,8 @@ fn volume_on(device: &str, engine: Engine) -> Volume {
 /// One difference is permitted: Linux serves some misaligned requests that its documentation forbids, and ironmap refuses them. Linux
 /// checks each part of a request separately, so it serves a misaligned part in a hole or after the last extent. Since 6.18 Linux leaves the
 /// check of memory segments to the driver. It then serves a part at any address if the part fits into one page, and segments of any length
-/// that the driver accepts. The same request fails on an older kernel or in another extent. A strict handle of ironmap always refuses it.
+/// that the driver accepts. The same request fails on an older kernel or in another extent. A strict handle of ironmap always refuses a
+/// misaligned request.
 fn compare(block: u64, logical_block: u64, requests: impl Fn(&Fixture, &mut Rng) -> Vec<Request>) {
     let fixture = Fixture::new(block, SEED);
     let device = Loop::new(&fixture.image().path(), logical_block);
@@ -200,7 +201,7 @@ fn aligned(fixture: &Fixture, rng: &mut Rng, unit: u64) -> Vec<Request> {
         .collect()
 }
 
-/// Requests on files without holes. Most of them break an alignment rule.
+/// Requests on files without holes. Most of these requests violate an alignment rule.
 fn misaligned(fixture: &Fixture, rng: &mut Rng, unit: u64) -> Vec<Request> {
     let names = [SOLID, FRAGMENTED, TAIL];
     let odd = |rng: &mut Rng| match rng.below(4) {
@@ -239,8 +240,8 @@ fn misaligned_reads_are_refused_where_the_kernel_refuses() {
     }
 }
 
-/// If the blocks of a volume are smaller than the device's logical block, Linux does not mount the volume, and ironmap reads it through the
-/// page cache.
+/// The volume's blocks are smaller than the device's logical block. Linux does not mount such a volume. ironmap reads it through the page
+/// cache.
 #[test]
 fn blocks_below_the_logical_block_are_served() {
     require!([Need::Root]);

@@ -1,5 +1,5 @@
-//! Tests devices whose logical block becomes longer while a volume on the device is open. The kernel refuses such a change for an
-//! exclusively opened device. If the kernel permits the change, no data are lost without an error.
+//! The logical block of a device becomes longer while a volume on the device is open. The kernel refuses this change if a program has the
+//! device open exclusively. If the kernel permits the change, a loss of data is always reported as an error.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ fn set_sectors(device: &LoopDevice, len: &str) -> bool {
     output("losetup", &["--sector-size", len, device.node()]).status.success()
 }
 
-/// After the change writes fail, and their errors name the reason. All synced data exist, and the volume can be recovered.
+/// After the change, writes fail with errors that name the reason. All synced data exist, and the volume can be recovered.
 #[test]
 fn a_write_that_the_device_no_longer_takes_is_an_error() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("e2fsck")]);

@@ -18,15 +18,15 @@ use crate::require;
 
 const SEED: u64 = 0x9ead_3a11;
 
-/// One batch of random reads: their files, positions and lengths, and whether adjacent reads are merged.
+/// One batch of random reads: the file, position and length of each read, and whether adjacent reads are merged.
 struct Chosen {
     reads: Vec<(usize, u64, usize)>,
     merge: bool,
 }
 
 impl Chosen {
-    /// Half of the batches consist of aligned blocks, some of which are adjacent. The reads of the other batches have any position and
-    /// length.
+    /// In half of the batches, all reads are of aligned blocks, and some of these blocks are adjacent. In the other half, the reads have
+    /// any position and length.
     fn new(rng: &mut Rng, sizes: &[u64]) -> Self {
         let (aligned, merge) = (rng.below(2) == 0, rng.below(2) == 0);
         let mut reads: Vec<(usize, u64, usize)> = Vec::new();
@@ -68,8 +68,8 @@ impl Chosen {
     }
 }
 
-/// Each read of a batch returns the same as a single read. The reads cover holes, unwritten extents, inline data, several extents, every
-/// alignment, and positions past the end of the file.
+/// Each read of a batch returns the same as a single read of the same range. The reads cover holes, unwritten extents, inline data, several
+/// extents, every alignment, and positions past the end of the file.
 #[test]
 fn each_read_of_a_batch_is_as_a_read_alone() {
     let fixture = Fixture::new(BLOCK, SEED);
@@ -87,7 +87,7 @@ fn each_read_of_a_batch_is_as_a_read_alone() {
     }
 }
 
-/// A batch of reads can run while other requests are queued, and does not take their completions.
+/// A batch of reads can run on a queue with requests in flight. The batch does not consume their completions.
 #[test]
 fn a_batch_leaves_queued_requests_in_their_places() {
     let fixture = Fixture::new(BLOCK, SEED);
@@ -140,7 +140,8 @@ fn a_read_that_is_refused_does_not_touch_its_neighbours() {
     }
 }
 
-/// While another thread moves the content of a file, each read of a batch returns one block of the file, and never a block that was freed.
+/// While another thread moves the content of a file, each read of a batch returns one block of the file. It never returns a block that was
+/// freed.
 #[test]
 fn a_batch_holds_the_content_of_its_files() {
     let bench = Bench::new("-t ext4 -b 4096");
@@ -172,7 +173,7 @@ fn a_batch_holds_the_content_of_its_files() {
             let writer = bench.fs().writable().unwrap();
             let at = FilePos(round % 32 * BLOCK);
             writer.fallocate(file.inode(), Fallocate::Collapse, at, BLOCK)?;
-            // The freed block immediately gets other content.
+            // The freed block gets other content at once.
             let other = bench.create(&format!("other{round}"));
             let other = bench.open(other, false);
             other.write_all_at(&mut queue, &[9; BLOCK as usize], 0)?;
@@ -186,7 +187,7 @@ fn a_batch_holds_the_content_of_its_files() {
     bench.close();
 }
 
-/// A batch of reads of a host file is correct while another program writes to the file, so that its lease is broken.
+/// A batch of reads of a host file is correct even if another program writes to the file and so breaks its lease.
 #[test]
 fn a_batch_of_a_host_file_survives_the_end_of_its_lease() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -202,7 +203,7 @@ fn a_batch_of_a_host_file_survives_the_end_of_its_lease() {
         (0..100).flat_map(|block| [(0, block * BLOCK, 4096), (1, block * BLOCK, 4096)]).collect();
     for round in 0..20 {
         if round % 4 == 1 {
-            // The writer writes the same bytes, so the content does not change, but the lease is broken.
+            // The writing program writes the same bytes again. The content does not change, but the lease is broken.
             let writer = std::fs::File::options().write(true).open(&path).unwrap();
             std::os::unix::fs::FileExt::write_all_at(&writer, &content, 0).unwrap();
         }

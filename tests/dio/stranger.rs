@@ -1,5 +1,5 @@
-//! A device and its queue as another program would implement them, with public items only: the sectors are a vector, and the requests a
-//! list.
+//! A device and its queue, written as another program would write them: only with public items of the crate. The sectors are a vector, and
+//! the requests are a list.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -90,7 +90,7 @@ impl Device for Vector {
     }
 }
 
-/// A queue in which each bio waits from its submission to the next call of `wait`.
+/// A queue in which each bio stays in flight until the next call of `wait`.
 struct Waiting {
     sectors: Sectors,
     waiting: VecDeque<Bio>,
@@ -196,8 +196,8 @@ impl DeviceQueue for Waiting {
     }
 }
 
-/// A volume works on a device that another program implements. The device's calls and queue serve metadata, synchronous requests and queued
-/// requests, and e2fsck finds nothing afterwards.
+/// A volume works on a device that another program implements. Metadata, synchronous requests and queued requests all use this device and
+/// its queue. Afterwards e2fsck finds no fault.
 #[test]
 fn a_device_and_its_queue_can_be_implemented_outside() {
     let device = Arc::new(Vector::new(16 << 20));

@@ -1,4 +1,5 @@
-//! A disk with a volatile cache. Chosen flushes fail, with or without the loss of the cached data, and report the failure at once or late.
+//! A disk with a volatile cache. A test chooses flushes that fail. Each failed flush either loses the cached data or not, and reports its
+//! failure at once or late.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -9,14 +10,16 @@ use ironmap::device::{Device, Layer, Layered, Limits, Ram, Request, ThroughFlush
 use ironmap::units::DevOffset;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-/// A flush that is to fail.
+/// A flush that must fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
     /// The number of the flush, counted from 0.
     pub(crate) number: u64,
-    /// Whether all writes since the previous flush are lost. Otherwise these writes are durable although the flush fails.
+    /// Whether the failed flush loses all writes since the previous flush. Otherwise these writes are durable, although the flush reports a
+    /// failure.
     pub(crate) lost: bool,
-    /// The flush waits up to this time for a later write to arrive, and then up to this time for another flush to end.
+    /// The maximum delay of the failed flush: it waits up to this time for a later write to arrive, and then up to this time for another
+    /// flush to end.
     pub(crate) late: Duration,
 }
 
@@ -30,7 +33,7 @@ pub(crate) struct Disk {
 
 #[derive(Debug, Default)]
 struct State {
-    /// For each write since the last flush, the content before the write.
+    /// For each write since the last flush: the content that it replaced.
     undo: Vec<(usize, u64, Vec<u8>)>,
     written: u64,
     faults: Vec<Fault>,
@@ -45,7 +48,7 @@ impl Disk {
         Arc::new(Self { parts, state: Mutex::default(), changed: Condvar::new() })
     }
 
-    /// Counts flushes from this call on, and makes the given flushes fail.
+    /// Counts flushes, beginning with this call, and lets the given flushes fail.
     pub(crate) fn arm(&self, faults: &[Fault]) {
         *self.state.lock() = State { faults: faults.to_vec(), ..State::default() };
     }
@@ -106,7 +109,7 @@ impl Disk {
         Self::new(parts)
     }
 
-    /// A part of the disk, as a device that implements write-through requests by a flush.
+    /// A part of the disk, as a device. The device implements a write-through request by a flush.
     pub(crate) fn device(self: &Arc<Self>, part: usize) -> Arc<dyn Device> {
         let below = Arc::clone(&self.parts[part]) as Arc<dyn Device>;
         Arc::new(Layered::with_layer(below, Part(Arc::clone(self), part)))
@@ -117,7 +120,7 @@ fn put(ram: &Ram, at: u64, bytes: &[u8]) {
     ram.write_all_at(&[IoSlice::new(bytes)], DevOffset(at), false).unwrap();
 }
 
-/// A layer that records each write in the disk. The write continues to the device below with the same bytes.
+/// A layer that records each write in the disk. Then it sends the same write to the device below.
 struct Part(Arc<Disk>, usize);
 
 impl Layer for Part {

@@ -1,8 +1,8 @@
-//! Lost data are never reported as durable. On every kind of device below a volume, each flush fails in turn, while threads write, sync,
-//! close and drop their files. After a power cut, all data exist that were reported as durable.
+//! Lost data are never reported as durable. The tests cover every kind of device below a volume. On each, every flush fails once, while
+//! threads write, sync, close and drop their files. After a power cut, all data that were reported as durable must exist.
 //!
-//! All single failures are enumerated. The order of the threads is not fixed. Seeds determine the operations and the pairs of failures.
-//! `IRONMAP_DURABILITY=N` tests N more pairs.
+//! The tests try every single failure, and pairs of failures that a seed chooses. The seed also determines the operations. The order of the
+//! threads is not fixed. `IRONMAP_DURABILITY=N` tests N more pairs.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -34,7 +34,7 @@ struct Place {
     file: &'static str,
     at: u64,
     len: usize,
-    /// The byte of the last durable write and of each later write, and whether the write succeeded.
+    /// Bytes of writes in order: first the last durable write, then each later write. The flag says whether the write succeeded.
     may_hold: Vec<(u8, bool)>,
 }
 
@@ -54,7 +54,7 @@ impl Place {
 #[derive(Default)]
 struct Told {
     places: Vec<Place>,
-    /// The names of files that the thread created, and how many of the names are durable.
+    /// The names of the files that the thread created. The first `durable` of these names are durable.
     names: Vec<Vec<u8>>,
     durable: usize,
 }
@@ -68,7 +68,7 @@ impl Told {
     }
 }
 
-/// Runs random operations of one thread, in the cells of this thread.
+/// Runs random operations in one thread, on the cells of this thread.
 fn cells(volume: &Volume, thread: u64, steps: u8, seed: u64) -> Told {
     let mut rng = Rng::new(seed << 8 | thread);
     let mut told = Told::default();
@@ -77,7 +77,7 @@ fn cells(volume: &Volume, thread: u64, steps: u8, seed: u64) -> Told {
     let file = volume.open_with("/cells", FileOptions::new().write(true)).unwrap();
     let mut queue = volume.queue(&QueueOptions::new()).unwrap();
     for step in 1..=steps {
-        // Most cells are overwritten several times, so that their region of the dirty map is often already dirty.
+        // Most cells are overwritten several times. So their region of the dirty map is often dirty before a write.
         let cells = if thread == 0 { 1 } else { CELLS_OF_EACH.min(1 + u64::from(step) / 3) };
         let cell = rng.below(cells);
         let place = &mut told.places[cell as usize];
@@ -112,8 +112,8 @@ fn cells(volume: &Volume, thread: u64, steps: u8, seed: u64) -> Told {
     told
 }
 
-/// Writes more data than the NBD client keeps, so that the client flushes by itself. If `drops` is set, the queue is dropped before the
-/// sync.
+/// Writes more data than the NBD client keeps, so that the client sends a flush without a request of the caller. If `drops` is set, the
+/// queue is dropped before the sync.
 fn bulk(volume: &Volume, drops: bool, begin: &Barrier) -> Told {
     let mut told = Told::default();
     let file = volume.open_with("/bulk", FileOptions::new().write(true)).unwrap();
@@ -149,7 +149,7 @@ fn bulk(volume: &Volume, drops: bool, begin: &Barrier) -> Told {
     told
 }
 
-/// Runs the test once with these faults. Returns whether all of the faults happened.
+/// Runs the test once with these faults. Returns whether all faults occurred.
 fn run(kind: Kind, threads: u64, disk: usize, faults: &[Fault], seed: u64) -> bool {
     let stand = Stand::new(kind);
     let open = stand.open().unwrap();
@@ -157,8 +157,8 @@ fn run(kind: Kind, threads: u64, disk: usize, faults: &[Fault], seed: u64) -> bo
     let volume = &open.volume;
     let mut told: Vec<Told> = std::thread::scope(|scope| {
         let has_bulk = matches!(kind, Kind::Nbd { .. });
-        // The other threads begin only after the bulk writer has written so much that the NBD client flushes by itself. If another thread
-        // synced earlier, this flush would not happen.
+        // The other threads begin only after the NBD client has sent its own flush because of the bulk writes. If another thread synced
+        // earlier, the client would not need this flush.
         let begin = Arc::new(Barrier::new(threads as usize + usize::from(has_bulk)));
         let of_cells = |thread| {
             let begin = Arc::clone(&begin);
@@ -197,7 +197,8 @@ fn run(kind: Kind, threads: u64, disk: usize, faults: &[Fault], seed: u64) -> bo
     failed == faults.len()
 }
 
-/// Lets each flush fail, in each way, until a run has fewer flushes than the number of the fault. Then lets pairs of flushes fail.
+/// Lets each flush fail in each way: first flush 0, then flush 1, and so on, until a run has no flush with that number. Then lets pairs of
+/// flushes fail.
 fn each_flush_fails(kind: Kind, threads: &[u64]) {
     let more = std::env::var("IRONMAP_DURABILITY").map_or(0, |more| more.parse().unwrap());
     let (runs, began) = (AtomicU64::new(0), Instant::now());

@@ -34,7 +34,7 @@ pub(crate) enum Kind {
     Integrity {
         mode: Mode,
         layout: Layout,
-        /// Whether each flush clears the dirty map. Otherwise only the close clears it.
+        /// Whether each flush clears the dirty map. Otherwise only a close clears it.
         cleans: bool,
     },
 }
@@ -63,7 +63,7 @@ pub(crate) struct Stand {
     kind: Kind,
 }
 
-/// An open volume. Fields are dropped in order, so the volume is dropped before the servers and directories that it needs.
+/// An open volume. Rust drops the fields in order, so the volume is dropped before the servers and directories that it needs.
 pub(crate) struct Open {
     pub(crate) volume: Volume,
     _below: Vec<Box<dyn Any>>,
@@ -104,7 +104,7 @@ impl Stand {
         Self { disks: made[known].1.iter().map(copies).collect(), kind }
     }
 
-    /// The same disks after a power cut. Exports are replaced by direct access to the disks.
+    /// The same disks after a power cut. The volume is opened on the disks directly, without exports.
     pub(crate) fn cut(&self) -> Self {
         let kind = match self.kind {
             Kind::Nbd { .. } => Kind::Block,
@@ -148,7 +148,7 @@ impl Stand {
                 Arc::new(Integrity::open_with(data, tags, &lazy)?.device)
             }
         };
-        // For an NBD server the timer is off. A commit by the timer would leave no data for the client to flush by itself.
+        // With an NBD server the timer is off. Otherwise a commit by the timer could flush the data before the client sends its own flush.
         let often =
             Duration::from_millis(if matches!(self.kind, Kind::Nbd { .. }) { 0 } else { 20 });
         let options = VolumeOptions::new().write(true).commit(often);
@@ -171,7 +171,7 @@ fn make(kind: Kind) -> Vec<Vec<Ram>> {
     }
 }
 
-/// The content of each part of each disk, for an integrity device with a volume.
+/// The content of each part of each disk. The disks contain an integrity device with a volume.
 fn integrity(mode: Mode, layout: Layout) -> Vec<Vec<Ram>> {
     let data = Arc::new(Ram::new(24 << 20));
     let tags = (layout != Layout::Tail).then(|| Arc::new(Ram::new(4 << 20)));
@@ -187,7 +187,7 @@ fn integrity(mode: Mode, layout: Layout) -> Vec<Vec<Ram>> {
     }
 }
 
-/// The content of a qcow2 file with a volume, and free space after it.
+/// The content of a qcow2 file with a volume, followed by free space.
 fn qcow2() -> Ram {
     let dir = scratch_in(std::path::Path::new("/dev/shm"));
     let path = dir.path().join("disk");

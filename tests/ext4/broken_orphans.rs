@@ -1,5 +1,5 @@
-//! Inodes without a name that cannot be freed, because their map, their attributes, or the list of orphans is broken. The name of such a
-//! file can be removed. Such an orphan does not prevent the volume from being opened for writing or mounted by the kernel. The superblock
+//! Inodes without a name (orphans) that cannot be freed, because the map, the attributes, or the list of orphans is broken. ironmap can
+//! remove the name of such a file, and can open a volume with such an orphan for writing. The kernel can mount the volume. The superblock
 //! records the error, and e2fsck frees the orphan.
 
 use std::os::unix::fs::FileExt;
@@ -80,8 +80,8 @@ fn inode_of(image: &Image, path: &str) -> u64 {
     number(&image.ask_debugfs(&format!("stat {path}\n")), "Inode: ")
 }
 
-/// Removes the names of these files, and makes them the list of orphans. The first file is the head of the list, and the last file refers
-/// to `end` as its successor.
+/// Removes the names of these files and puts their inodes into the list of orphans. The first file is the head of the list. The successor
+/// of the last file is `end`.
 fn orphan(image: &Image, paths: &[&str], end: u64) {
     let numbers: Vec<_> = paths.iter().map(|path| inode_of(image, path)).collect();
     let nexts = numbers.iter().skip(1).copied().chain([end]);
@@ -180,11 +180,11 @@ fn a_broken_orphan_prevents_no_opening() {
     }
 }
 
-/// If the system crashed while a file with a name was truncated, and the map of the file is broken, the volume can still be opened. The
-/// file remains, with its blocks past the end.
+/// A file with a name has a broken map, and the system crashed while the file was truncated. The volume can still be opened. The file
+/// remains, with its blocks past the end.
 #[test]
 fn a_broken_truncation_prevents_no_opening() {
-    // These faults are in parts of the file that the truncation keeps, so they are not tested here.
+    // The truncation keeps the parts of the file that have these faults, so this test omits them.
     let kept = ["blocks of the file system", "attributes"];
     for (what, mkfs, break_it) in BREAKS.iter().filter(|(what, ..)| !kept.contains(what)) {
         let image = image(mkfs);
@@ -200,14 +200,14 @@ fn a_broken_truncation_prevents_no_opening() {
         assert_eq!(volume.ext4().unwrap().take_left(), [""; 0], "{what}: told once");
         volume.close().unwrap();
         drop(volume);
-        // For a file with a name, e2fsck repairs the map in one run, and frees the mapped blocks in the next.
+        // The file has a name. One run of e2fsck repairs its map, and the next run frees the blocks that were mapped.
         image.repair();
         image.repair();
         image.check();
     }
 }
 
-/// An entry that cannot be an orphan ends the list. The entries before it are freed.
+/// An invalid entry ends the list of orphans. The entries before it are freed.
 #[test]
 fn a_list_that_cannot_be_followed_ends_there() {
     let free = |_: &Image| 4000;
@@ -260,7 +260,7 @@ fn a_list_that_cannot_be_followed_ends_there() {
     }
 }
 
-/// An entry of the orphan file that is not an orphan is cleared, and the other entries are freed.
+/// If an entry of the orphan file is not an orphan, ironmap clears this entry and frees the others.
 #[test]
 fn entries_of_the_orphan_file_that_are_no_orphans_are_cleared() {
     let image = image("-t ext4 -b 1024 -O ^metadata_csum,orphan_file");
@@ -286,7 +286,7 @@ fn entries_of_the_orphan_file_that_are_no_orphans_are_cleared() {
     goes_on(&image, "an orphan file");
 }
 
-/// With `remount-ro`, the open that finds the error is read-only, and later opens are not.
+/// With the error policy `remount-ro`, only the open that finds the error is read-only. Later opens can write.
 #[test]
 fn a_policy_of_errors_is_obeyed_once() {
     let image = image(&format!("{EXTENTS} -e remount-ro"));
@@ -304,8 +304,8 @@ fn a_policy_of_errors_is_obeyed_once() {
     goes_on(&image, "remount-ro");
 }
 
-/// A volume that is refused because of a group descriptor is unchanged. If the journal was replayed before another fault is found, the
-/// volume needs no further recovery.
+/// ironmap refuses a volume because of a group descriptor, and changes nothing. If ironmap replayed the journal before it found another
+/// fault, the volume needs no further recovery.
 #[test]
 fn a_volume_that_is_refused_does_not_need_recovery() {
     for dirty in [false, true] {
@@ -336,7 +336,7 @@ fn a_volume_that_is_refused_does_not_need_recovery() {
     }
 }
 
-/// A truncation that fails half way ends the session. Otherwise the file could grow again and show its old blocks.
+/// If a truncation fails half way, the session ends. Otherwise the file could grow again and show its old blocks.
 #[test]
 fn a_truncation_that_failed_shows_nothing_old() {
     let image = Image::in_memory("16M", &words(EXTENTS));
@@ -350,7 +350,7 @@ fn a_truncation_that_failed_shows_nothing_old() {
     let said = stat(&image);
     let leaves: Vec<u64> =
         said.match_indices("(ETB0):").map(|(at, name)| number(&said[at..], name)).collect();
-    // Blocks after this leaf are freed first, and blocks before it remain.
+    // The truncation first frees the blocks after this leaf. The blocks before the leaf remain.
     image.poke_block(leaves[leaves.len() - 2], 0, &[0, 0]);
     let bad = InodeNo(inode_of(&image, "/bad"));
     let volume = open(&image).unwrap();
@@ -362,7 +362,7 @@ fn a_truncation_that_failed_shows_nothing_old() {
     assert_eq!(grown.unwrap_err().kind(), ErrorKind::ReadOnly);
 }
 
-/// If a read fails once, the open returns the error. The orphan does not count as broken.
+/// If a read fails once during the open, the open returns the error. The orphan does not count as broken.
 #[test]
 fn one_read_that_fails_gives_no_orphan_up() {
     let image = image(EXTENTS);

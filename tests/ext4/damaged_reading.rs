@@ -1,5 +1,5 @@
-//! Reading damaged volumes: ironmap lists and reads everything that the kernel lists and reads after `mount -o ro` and `-o ro,noload`. Each
-//! skipped fault is reported in one line. A damaged volume is not opened for writing.
+//! Reading damaged volumes. ironmap must list and read everything that the kernel lists and reads after `mount -o ro` and after `-o
+//! ro,noload`. ironmap reports each fault that it skips in one line, and does not open a damaged volume for writing.
 
 use std::path::Path;
 
@@ -31,7 +31,7 @@ fn open(image: &Image, no_load: bool) -> Result<Volume> {
     VolumeOptions::new().no_load(no_load).open(image.location())
 }
 
-/// Every path with its content, or with the name of the errno if the path cannot be read.
+/// Every path with its content. If a path cannot be read, it has the name of the errno instead.
 type Seen = std::collections::BTreeMap<String, Result<Vec<u8>, String>>;
 
 fn seen_by_kernel(dir: &Path, name: &str, seen: &mut Seen) {
@@ -83,7 +83,7 @@ fn seen_by_us(volume: &Volume, inode: Result<Inode>, name: &str, seen: &mut Seen
     }
 }
 
-/// Asserts that ironmap lists and reads everything that the kernel does. Returns the reports of skipped faults.
+/// Asserts that ironmap lists and reads everything that the kernel lists and reads. Returns the reports of skipped faults.
 fn compare(image: &Image, what: &str, no_load: bool) -> Vec<String> {
     let volume = open(image, no_load).unwrap_or_else(|error| panic!("{what}: {error}"));
     let mut ours = Seen::new();
@@ -159,7 +159,7 @@ fn damaged_multiple_mount_protection_is_passed_over() {
     is_not_written(&image, "MMP");
 }
 
-/// A journal that needs recovery is skipped on request if its superblock or its inode is damaged.
+/// A journal needs recovery, and its superblock or its inode is damaged. ironmap skips the journal if the caller requests this.
 #[test]
 fn a_damaged_journal_is_skipped_on_request() {
     for what in ["superblock", "inode", "feature"] {
@@ -180,7 +180,7 @@ fn a_damaged_journal_is_skipped_on_request() {
             "{what}: {error}"
         );
         let left = if what != "superblock" {
-            // The kernel refuses to mount these volumes with either option.
+            // The kernel refuses these volumes with both options.
             open(&image, true).unwrap().ext4().unwrap().take_left()
         } else {
             compare(&image, what, true)

@@ -1,5 +1,5 @@
-//! Extent trees that are deeper than those that Linux makes and reads. Linux can free such a tree, and so can ironmap. So the removal of a
-//! file leaks no blocks, even if its tree is too deep to be read.
+//! Extent trees that are deeper than Linux makes or reads. Linux and ironmap can free such a tree, even if they cannot read it. So the
+//! removal of the file leaks no block.
 
 use std::fs;
 
@@ -13,7 +13,7 @@ use crate::require;
 
 const BLOCK: usize = 1024;
 
-/// A node with one entry. An inner node refers to the block `to`. A leaf contains an extent of two blocks.
+/// A tree node with one entry. The entry of an inner node refers to the block `to`. The entry of a leaf is an extent of two blocks at `to`.
 fn node(depth: u16, max: u16, to: u64) -> Vec<u8> {
     let [low, high] = [to as u16, (to >> 16) as u16];
     let entry = if depth == 0 { [2, 0, low, high] } else { [low, high, 0, 0] };
@@ -21,7 +21,8 @@ fn node(depth: u16, max: u16, to: u64) -> Vec<u8> {
     header.into_iter().chain(entry).flat_map(u16::to_le_bytes).collect()
 }
 
-/// A volume with the file `/f`, and the number of free blocks without this file. The file has two blocks, below this number of tree levels.
+/// Makes a volume with the file `/f`. The file has two data blocks and this number of tree levels above them. Returns the volume, and the
+/// number of free blocks before the file was made.
 fn deep(options: &str, levels: u16) -> (Image, u64) {
     let image = Image::mke2fs("8M", &words(options));
     let free = image.ext4().superblock().free_blocks;
@@ -94,7 +95,7 @@ fn a_tree_of_any_depth_is_freed() {
     }
 }
 
-/// A file whose tree is too deep for the kernel is not read or written, and a check reports it.
+/// A file whose tree is too deep for the kernel can be neither read nor written. A check reports it.
 #[test]
 fn a_tree_that_is_too_deep_is_not_read() {
     let (image, _) = deep("-t ext4 -b 1024 -O ^metadata_csum", 6);

@@ -1,5 +1,5 @@
-//! Pointer blocks that contain only zeros. Linux leaves such blocks in the map after a hole is punched, and for e2fsck the volume is clean.
-//! If the file is removed, truncated or punched, ironmap frees these blocks, as Linux does, and e2fsck finds no leaked block.
+//! Pointer blocks that contain only zeros. Linux leaves such blocks in the map after it punches a hole, and e2fsck accepts them. When the
+//! file is removed, truncated or punched, ironmap frees these blocks, as Linux does. e2fsck finds no leaked block.
 
 use crate::require;
 use std::os::unix::fs::FileExt;
@@ -18,7 +18,7 @@ const FAN_OUT: u64 = BLOCK / 4;
 
 const POINTERS: &str = "-t ext4 -b 1024 -I 256 -O ^extents,^64bit,^flex_bg,^metadata_csum";
 
-/// The first file blocks that are mapped by one, two and three levels of pointer blocks.
+/// The first file block of each region: the regions are mapped by one, two and three levels of pointer blocks.
 const REGIONS: [u64; 3] = [12, 12 + FAN_OUT, 12 + FAN_OUT + FAN_OUT * FAN_OUT];
 
 fn writable(image: &Image) -> Volume {
@@ -69,7 +69,7 @@ const WORK: [Work; 5] =
     [Work::Remove, Work::Empty, Work::Shorten, Work::PunchAll, Work::PunchThere];
 
 impl Work {
-    /// Runs the operation; `first` is the first block of the file that the empty pointer block would map.
+    /// Runs the operation. `first` is the first file block in the range of the empty pointer block.
     fn on(self, fs: &Arc<dyn FileSystem>, first: u64) {
         let file = fs.resolve(b"/f", Follow::All).unwrap();
         let (number, size) = (file.number(), file.size());
@@ -84,7 +84,7 @@ impl Work {
             Self::PunchThere => punch(first * BLOCK, BLOCK).unwrap(),
         }
         drop(file);
-        // The blocks that remain are freed with the file.
+        // The removal of the file frees the blocks that remain.
         if let Ok(file) = fs.resolve(b"/f", Follow::All) {
             if matches!(self, Self::PunchAll | Self::Empty) {
                 assert_eq!(file.stat().blocks, 0, "{self:?}");
@@ -97,7 +97,8 @@ impl Work {
     }
 }
 
-/// For each number of levels, each pointer block on the path to a data block is filled with zeros in turn. The operations free this block.
+/// The path to a data block has one, two or three levels of pointer blocks. The test fills one of these pointer blocks with zeros. Each
+/// operation frees this block.
 #[test]
 fn pointer_blocks_of_zeros_are_freed() {
     for (levels, first) in (1..).zip(REGIONS) {
@@ -107,7 +108,7 @@ fn pointer_blocks_of_zeros_are_freed() {
             let nodes = nodes(&image, "f");
             assert_eq!(nodes.len(), levels, "{nodes:?}");
             image.poke_block(nodes[empty].1, 0, &[0; BLOCK as usize]);
-            // e2fsck frees the blocks below the zeroed pointer block, and corrects the counts.
+            // e2fsck frees the blocks below the zeroed pointer block and corrects the counts.
             image.repair();
             image.check();
             let left = self::nodes(&image, "f").len();
@@ -117,7 +118,7 @@ fn pointer_blocks_of_zeros_are_freed() {
     }
 }
 
-/// Ranges that the kernel has punched leave pointer blocks of zeros in the map. Later operations on the file leak no block.
+/// After the kernel has punched a range, pointer blocks of zeros remain in the map. Later operations on the file leak no block.
 #[test]
 fn ranges_that_the_kernel_punched_are_freed() {
     require!([Need::Root]);
@@ -145,7 +146,7 @@ fn ranges_that_the_kernel_punched_are_freed() {
     }
 }
 
-/// A hashed directory can also have a pointer block of zeros. Removing the directory frees this block.
+/// A hashed directory can also have a pointer block of zeros. The removal of the directory frees this block.
 #[test]
 fn a_directory_with_a_pointer_block_of_zeros_is_freed() {
     let image = Image::mke2fs("16M", &words(POINTERS));

@@ -1,4 +1,4 @@
-//! Devices that contain old data: inode tables that were never initialised.
+//! Devices with old data in the inode tables. mke2fs did not initialise these tables.
 
 use crate::common::command::run;
 use crate::common::image::{Image, words};
@@ -32,7 +32,7 @@ fn open(image: &Image) -> Volume {
         .unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Makes directories, which are placed in several groups, with a few files each.
+/// Makes directories with a few files each. The file system places the directories in several groups.
 fn fill(volume: &Volume, who: &str) {
     let (fs, root) = (volume.fs(), Credentials::default());
     for number in 0..12 {
@@ -52,8 +52,8 @@ fn fill(volume: &Volume, who: &str) {
     }
 }
 
-/// The first inode in a block of an inode table may be made by ironmap or by the kernel. In both cases e2fsck and the kernel never see the
-/// old content of this block, after a crash or a close.
+/// ironmap or the kernel makes the first inode in a block of an inode table. In both cases the old content of this block stays invisible to
+/// e2fsck and to the kernel, after a crash and after a close.
 #[test]
 fn the_neighbours_of_new_inodes_are_empty() {
     for (kind, journal) in KINDS {
@@ -73,7 +73,7 @@ fn the_neighbours_of_new_inodes_are_empty() {
         if let Some(reason) = Need::Root.missing() {
             note_part("the_neighbours_of_new_inodes_are_empty", "the kernel", &reason);
         } else {
-            // The kernel's background thread would zero the tables, so the option turns the thread off.
+            // Without this option, the kernel's background thread would fill the tables with zeros.
             let mount = image.mount("rw,noinit_itable");
             for number in 0..12 {
                 let dir = mount.dir().join(format!("kernel {number}"));

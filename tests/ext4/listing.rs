@@ -1,4 +1,4 @@
-//! Directories that change while they are listed: an entry that exists during the entire listing is listed exactly once.
+//! Directories that change during a listing. An entry that exists during the entire listing is listed exactly once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use ironmap::{ErrorKind, Volume, VolumeOptions};
 
 const SEED: u64 = 0x5EED_0D18;
 
-/// Options of mke2fs, the number of names that remain, and the number of names that each thread adds and removes. The directories grow from
-/// inline to one block, to a tree, and to two levels of nodes.
+/// The options of mke2fs, the number of names that remain, and the number of names that each thread adds and removes. Each directory grows
+/// from inline data to one block, to a tree, and to two levels of nodes.
 const KINDS: [(&str, usize, usize); 5] = [
     ("-t ext4 -b 1024 -N 1024", 60, 12_000),
     ("-t ext4 -b 1024 -O inline_data", 3, 600),
@@ -48,8 +48,8 @@ fn remove(fs: &Arc<dyn FileSystem>, dir: InodeNo, name: &str) {
     }
 }
 
-/// Checks that each expected name was listed exactly once, and no name more than once. In a linear directory, a name that is removed and
-/// added again may be listed twice, so these tests add each name only once.
+/// Checks that each expected name was listed exactly once, and that no name was listed twice. In a linear directory, a name may be listed
+/// twice if it is removed and added again. So these tests add each name only once.
 #[track_caller]
 fn assert_once(seen: &Seen, expected: &BTreeSet<Vec<u8>>, kind: &str) {
     for name in expected {
@@ -64,7 +64,7 @@ fn assert_once(seen: &Seen, expected: &BTreeSet<Vec<u8>>, kind: &str) {
 /// The number of times that each name was listed.
 type Seen = BTreeMap<Vec<u8>, usize>;
 
-/// Lists a directory. If `pieces` is set, the listing is stopped after random entries and continued from the number of its cursor.
+/// Lists a directory. If `pieces` is set, the listing stops after random entries and continues at the number that its cursor returned.
 fn list(fs: &Arc<dyn FileSystem>, dir: InodeNo, rng: &mut Rng, pieces: bool) -> Seen {
     let inode = fs.inode(dir).unwrap();
     let mut seen = Seen::new();
@@ -96,7 +96,7 @@ fn names_that_stay_come_once_while_others_come_and_go() {
             .chain([b".".to_vec(), b"..".to_vec()])
             .collect();
         let (at_work, listed) = (AtomicUsize::new(2), AtomicUsize::new(0));
-        // The changes wait for this flag, so that the first listing begins before the directory grows.
+        // The changing threads wait for this flag, so that the first listing begins before the directory grows.
         let begun = AtomicBool::new(false);
         std::thread::scope(|scope| {
             for thread in 0..2 {
@@ -138,7 +138,7 @@ fn names_that_stay_come_once_while_others_come_and_go() {
         let listed = list(fs, dir, &mut Rng::new(SEED), true);
         drop(volume);
         image.check();
-        // A listing in the order on disk has the same entries.
+        // A listing in the order on disk has the same entries as a listing in the order of the hash tree.
         let fs = image.fs();
         let inode = fs.inode(dir).unwrap();
         let entries = inode.read_dir().unwrap().map(|entry| (entry.unwrap().name, 1)).collect();
@@ -147,7 +147,8 @@ fn names_that_stay_come_once_while_others_come_and_go() {
     }
 }
 
-/// A listing continues correctly if the directory changes between two entries: from inline data to one block, or from one block to a tree.
+/// A directory changes its form between two entries of a listing: from inline data to one block, or from one block to a tree. The listing
+/// continues correctly.
 #[test]
 fn a_listing_goes_on_in_another_form() {
     for kind in ["-t ext4 -b 1024 -O inline_data", "-t ext4 -b 1024"] {
@@ -161,7 +162,7 @@ fn a_listing_goes_on_in_another_form() {
         }
         let mut cursor = DirCursor::START;
         let mut added = 0;
-        // Each iteration lists a part and adds thirty names. The listing must end nevertheless.
+        // Each iteration lists a part of the directory and adds thirty names. The listing must still end.
         loop {
             let mut listing = fs.inode(dir).unwrap().list(cursor).unwrap();
             let Some(entry) = listing.next() else { break };
@@ -182,7 +183,7 @@ fn a_listing_goes_on_in_another_form() {
     }
 }
 
-/// If a directory is removed while it is listed, the listing ends, and its former blocks are not read.
+/// If a directory is removed during a listing, the listing ends. It does not read the former blocks of the directory.
 #[test]
 fn the_listing_of_a_removed_directory_ends() {
     let image = Image::mke2fs("64M", &words("-t ext4 -b 1024"));

@@ -1,4 +1,4 @@
-//! ext4 volumes: reading, writing, recovery and checks. e2fsck, debugfs and the kernel are the oracles.
+//! Tests of ext4 volumes: reading, writing, recovery and checks. The oracles are e2fsck, debugfs and the kernel.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,6 +1,6 @@
-//! If ironmap finds corruption on a volume that is open for writing, it records the error in the superblock as the kernel does, and
-//! dumpe2fs shows it. The setting of `tune2fs -e` determines how the volume can be used after an error. ironmap records no error on an
-//! undamaged or read-only volume, or for an invalid request.
+//! If ironmap finds corruption on a volume that is open for writing, it records the error in the superblock, as the kernel does. dumpe2fs
+//! shows the record. The setting of `tune2fs -e` determines how the volume can be used after an error. On an undamaged volume, on a
+//! read-only volume, and after an invalid request, ironmap records no error.
 
 use crate::require;
 use std::collections::BTreeMap;
@@ -46,7 +46,7 @@ fn image(mkfs: &str) -> Image {
     image
 }
 
-/// The first number after a certain word in the output of debugfs.
+/// The first number after the given word in the output of debugfs.
 fn number(said: &str, before: &str) -> u64 {
     let (_, rest) = said.split_once(before).unwrap_or_else(|| panic!("no {before}: {said}"));
     let end = rest.find(|c: char| !c.is_ascii_hexdigit() && c != 'x').unwrap_or(rest.len());
@@ -146,19 +146,19 @@ impl Bench {
         self.fs().writable().unwrap().create(ROOT, name, NewFile::Regular, 0o644, &who)
     }
 
-    /// Looks a name up in the root directory, as a mount does.
+    /// Looks up a name in the root directory, as `ironmap mount` does.
     fn look_up(&self, name: &str) -> Result<InodeNo> {
         self.fs().lookup(ROOT, name.as_bytes()).map(|inode| inode.number())
     }
 
-    /// Stores the present content of the device as the image.
+    /// Stores the device's present content as the image.
     fn stored(&self) -> &Image {
         let path = self.image.path();
         self.ram.store(&std::fs::File::options().write(true).open(path).unwrap()).unwrap();
         &self.image
     }
 
-    /// Closes the volume, and stores the content of the device as the image.
+    /// Closes the volume, and then stores the device's content as the image.
     fn closed(self) -> Image {
         self.volume.close().unwrap();
         self.stored();
@@ -175,8 +175,8 @@ fn corrupt<T>(result: Result<T>) {
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
 }
 
-/// With `continue`, the operation that finds the error fails and all others succeed, with and without a journal. The record names the
-/// position of the first and of the last error.
+/// With the policy `continue`, the operation that finds the error fails, and all other operations succeed. This holds with and without a
+/// journal. The record names the position of the first error and of the last error.
 #[test]
 fn continue_records_the_error_and_goes_on() {
     for journal in ["-e continue", "-e continue -O ^has_journal"] {
@@ -214,8 +214,8 @@ fn continue_records_the_error_and_goes_on() {
     }
 }
 
-/// With `remount-ro`, all changes are refused after an error, and reads succeed. Data that were synced before the error are durable. The
-/// record also survives a recovery, although the journal's copy of the superblock does not contain it.
+/// With the policy `remount-ro`, all changes are refused after an error, and reads succeed. Data that were synced before the error are
+/// durable. The record survives a recovery, although the copy of the superblock in the journal does not contain it.
 #[test]
 fn remount_ro_refuses_changes_and_reads_on() {
     let image = image("-O ^orphan_file");
@@ -225,7 +225,7 @@ fn remount_ro_refuses_changes_and_reads_on() {
     let (file, mut queue) = bench.open("/good");
     let number = bench.number("/good");
     bench.create("synced").unwrap();
-    // The orphan changes the superblock, so the superblock is written to the journal.
+    // The orphan changes the superblock. So the journal gets a copy of the superblock.
     let held = bench.fs().hold(bench.create("orphan").unwrap()).unwrap();
     bench.fs().writable().unwrap().unlink(ROOT, b"orphan").unwrap();
     bench.fs().sync().unwrap();
@@ -264,7 +264,7 @@ fn remount_ro_refuses_changes_and_reads_on() {
     }
 }
 
-/// With `panic`, reads are refused too, and the error messages name the reason.
+/// With the policy `panic`, reads are refused too. The error messages name the reason.
 #[test]
 fn panic_refuses_everything() {
     let image = image("");
@@ -302,7 +302,7 @@ fn panic_refuses_everything() {
 
 type Operation = fn(&Bench, InodeNo) -> Result<()>;
 
-/// An error is counted once for each operation that finds it, even if the operation consists of other operations.
+/// Each operation that finds an error counts it once, even if the operation consists of other operations.
 #[test]
 fn every_operation_on_a_broken_inode_counts_once() {
     let on_inode: [(&str, Operation); 14] = [
@@ -339,7 +339,7 @@ fn every_operation_on_a_broken_inode_counts_once() {
     }
 }
 
-/// The same holds for a broken directory block.
+/// Each operation that finds a broken directory block counts one error.
 #[test]
 fn every_operation_on_a_broken_directory_counts_once() {
     let on_directory: [(&str, Operation); 5] = [
@@ -368,7 +368,7 @@ fn every_operation_on_a_broken_directory_counts_once() {
     }
 }
 
-/// The same holds for a broken block of an extent tree.
+/// Each operation that finds a broken block of an extent tree counts one error.
 #[test]
 fn every_operation_on_broken_extents_counts_once() {
     let on_extents: [(&str, Operation); 3] = [
@@ -402,7 +402,7 @@ fn counts(
     assert_eq!(field(&image, "Last error block #"), broken.block.to_string(), "{name}: {failed}");
 }
 
-/// A thousand errors are counted as a thousand, but together cause no more writes than one change.
+/// A thousand errors are counted as a thousand. Together they cause no more writes than one change.
 #[test]
 fn a_flood_of_errors_is_written_once() {
     let image = image("");
@@ -423,8 +423,8 @@ fn a_flood_of_errors_is_written_once() {
     mended(&image);
 }
 
-/// If the transaction that records errors never commits, the errors are recorded nevertheless, together with the error that aborted the
-/// journal.
+/// A transaction contains records of errors and never commits, because the journal is aborted. The records are still written, together with
+/// the error that aborted the journal.
 #[test]
 fn an_error_that_ends_the_volume_loses_none_before_it() {
     let image = image("");
@@ -449,7 +449,7 @@ fn an_error_that_ends_the_volume_loses_none_before_it() {
     assert_eq!(field(&image, "FS Error count"), "4");
 }
 
-/// The timer writes the record of an error to the device, even if the volume stays open.
+/// The commit timer writes the record of an error to the device while the volume stays open.
 #[test]
 fn an_error_reaches_the_device_in_time() {
     let image = image("");
@@ -466,7 +466,7 @@ fn an_error_reaches_the_device_in_time() {
     }
 }
 
-/// On an undamaged volume no error is recorded, for any operation, even an invalid one.
+/// On an undamaged volume, no operation records an error. This includes invalid operations.
 #[test]
 fn a_sound_volume_and_wrong_questions_record_nothing() {
     let image = image("-e panic");
@@ -485,7 +485,7 @@ fn a_sound_volume_and_wrong_questions_record_nothing() {
     image.check();
 }
 
-/// A read-only volume is never written, for any error and any value of `s_errors`.
+/// A read-only volume is never written, whatever the error and the value of `s_errors`.
 #[test]
 fn errors_met_on_a_read_only_volume_are_written_nowhere() {
     let image = image("-e panic");
@@ -501,8 +501,8 @@ fn errors_met_on_a_read_only_volume_are_written_nowhere() {
     assert!(std::fs::read(image.path()).unwrap() == before, "it was written to");
 }
 
-/// Each value of s_errors, even an unknown one, has the same effect as in the kernel. For the same errors the kernel records the same count
-/// and the same positions.
+/// Each value of `s_errors`, even an unknown one, has the same effect as in the kernel. After the same errors, the kernel has recorded the
+/// same count and the same positions.
 #[test]
 fn the_kernel_takes_and_records_the_same() {
     require!([Need::Root]);
@@ -540,7 +540,7 @@ fn the_kernel_takes_and_records_the_same() {
     assert_eq!(field(&copy, "Last error inode #"), broken.inode.to_string());
 }
 
-/// A search for data or holes does not read the attributes, so a broken attribute block causes no error and no record.
+/// A search for data or holes does not read the attributes. So a broken attribute block causes no error and no record.
 #[test]
 fn a_search_for_holes_meets_no_broken_attribute() {
     let image = image("");
@@ -554,6 +554,6 @@ fn a_search_for_holes_meets_no_broken_attribute() {
     assert!(file.mappings().all(|iomap| iomap.is_ok()));
     drop((file, queue));
     corrupt(bench.fs().inspect(bench.number("/good"), |inode| inode.xattrs()));
-    // The damaged attribute block is the only recorded error.
+    // The damaged attribute block is the only error in the record.
     assert_eq!(fields(&bench.closed())["FS Error count"], "1");
 }

@@ -1,5 +1,5 @@
-//! Inodes that other programs and old kernels made: short links whose target is in a block, and devices with nonzero bytes after the device
-//! number. ironmap reads the same as the kernel, its check agrees with e2fsck, and the removal of such an inode leaks no block.
+//! Inodes of other programs and of old kernels: short links whose target is in a block, and devices with nonzero bytes after the device
+//! number. ironmap reads them as the kernel does, and its check agrees with e2fsck. The removal of such an inode leaks no block.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -16,7 +16,7 @@ use crate::require;
 
 const TARGET: &str = "etc/alternatives/editor";
 
-/// A volume with the link `/l`, whose target is in a block, and the link `/s`, whose target is in its inode.
+/// A volume with two links. The target of `/l` is in a block, and the target of `/s` is in its inode.
 fn links(options: &str) -> Image {
     let image = Image::mke2fs("8M", &words(options));
     let target = image.beside("target");
@@ -24,7 +24,7 @@ fn links(options: &str) -> Image {
     let target = target.display();
     image.debugfs(&format!("write {target} l\nsif l mode 0120777\nsymlink s {TARGET}\n"));
     let number = image.ext4().resolve(b"/l", Follow::NotLast).unwrap().number();
-    // The new name gets the file type of the inode.
+    // The name is created with the file type of the inode.
     image.debugfs(&format!("unlink l\nlink <{number}> l\nsif <{number}> links_count 1\n"));
     image
 }
@@ -43,7 +43,7 @@ fn shrink(image: &Image) {
     ironmap::tools::resize(&opened.device, &smallest, Clock::System).unwrap();
 }
 
-/// The number of blocks of a link, and not its size, determines where its target is stored.
+/// A link's number of blocks determines where its target is stored. The link's size does not matter.
 #[test]
 fn links_are_read_as_the_kernel_reads_them() {
     require!([Need::Root]);
@@ -75,7 +75,7 @@ fn links_are_read_as_the_kernel_reads_them() {
     }
 }
 
-/// The block of a short target is freed with its link.
+/// The removal of a link with a short target also frees the block of the target.
 #[test]
 fn the_block_of_a_short_target_goes_with_its_link() {
     for options in ["-t ext2 -b 1024", "-t ext4 -b 1024"] {
@@ -89,7 +89,7 @@ fn the_block_of_a_short_target_goes_with_its_link() {
     }
 }
 
-/// Nonzero bytes after the device number are a fault only if the inode also has a flag that a device cannot have.
+/// Nonzero bytes after the device number are a fault only if the inode also has a flag that is not permitted for devices.
 #[test]
 fn devices_with_bytes_after_their_number_are_devices() {
     require!([Need::Root]);

@@ -1,4 +1,4 @@
-//! Access to a volume by paths, in the style of `std::fs`. The kernel sees the same tree, and e2fsck finds no fault.
+//! Access to a volume through paths, in the style of `std::fs`. The kernel sees the same tree. e2fsck finds no fault.
 
 use std::ffi::OsString;
 use std::fs;
@@ -26,7 +26,7 @@ fn kind(error: ironmap::Result<impl Sized>) -> ErrorKind {
     error.map(drop).unwrap_err().kind()
 }
 
-/// A tree that was made by paths is the same tree when the kernel mounts the volume.
+/// A tree is made through paths. When the kernel mounts the volume, it sees the same tree.
 #[test]
 fn a_tree_made_by_paths_is_the_kernels() {
     require!([Need::Root, Need::Tool("mke2fs")]);
@@ -68,7 +68,7 @@ fn a_tree_made_by_paths_is_the_kernels() {
     assert_eq!(owned, 0o10_2640);
 }
 
-/// Contradictory options and invalid names are refused with the error kinds of `std`, and nothing is changed.
+/// Contradictory options and invalid names are refused, with the error kinds of `std`. Nothing is changed.
 #[test]
 fn refusals_are_those_of_std() {
     let image = made();
@@ -92,7 +92,7 @@ fn refusals_are_those_of_std() {
     assert_eq!(kind(volume.remove_file("/dir")), ErrorKind::IsADirectory);
     assert_eq!(kind(volume.rename("/none", "/new")), ErrorKind::NotFound);
     assert_eq!(volume.read("/file").unwrap(), b"content");
-    // The message contains the path once.
+    // The message contains the path only once.
     let error = volume.open("/none").map(drop).unwrap_err().to_string();
     assert_eq!(error.matches("none").count(), 1, "{error}");
     volume.close().unwrap();
@@ -105,8 +105,8 @@ fn refusals_are_those_of_std() {
     assert_eq!(kind(read_only.write("/file", b"")), ErrorKind::ReadOnly);
 }
 
-/// A read-only handle refuses single, queued and appending writes. An append handle always writes at the end of the file, and ignores the
-/// given position.
+/// A read-only handle refuses single writes, queued writes and appends. An append handle always writes at the end of the file, and ignores
+/// the given position.
 #[test]
 fn a_handle_writes_as_it_was_opened() {
     let image = made();
@@ -115,7 +115,7 @@ fn a_handle_writes_as_it_was_opened() {
     let mut queue = volume.queue(&QueueOptions::new()).unwrap();
     let reader = volume.open("/file").unwrap();
     let writer = volume.open_with("/file", FileOptions::new().write(true)).unwrap();
-    // After a writable handle has overwritten data, a read-only handle is still refused.
+    // A read-only handle is still refused after a writable handle has overwritten data.
     writer.write_all_at(&mut queue, &[2; 4096], 0).unwrap();
     for _ in 0..2 {
         assert_eq!(kind(reader.write_at(&mut queue, &[3; 4096], 0)), ErrorKind::ReadOnly);
@@ -147,8 +147,7 @@ fn a_handle_writes_as_it_was_opened() {
     image.check();
 }
 
-/// An inode can be opened by its number. If the number was reused for another file, an inode that was read before the reuse cannot be
-/// opened.
+/// An inode can be opened by its number. An inode that was read earlier cannot be opened if its number has been reused for another file.
 #[test]
 fn an_inode_is_opened_by_its_number() {
     let image = made();
@@ -166,7 +165,7 @@ fn an_inode_is_opened_by_its_number() {
     assert_eq!(kind(volume.open_inode(read, FileOptions::new())), ErrorKind::NotFound);
 }
 
-/// A tree is removed with its content. Links in the tree are removed and not followed.
+/// `remove_dir_all` removes a tree with its content. It removes the links in the tree and does not follow them.
 #[test]
 fn a_tree_is_removed() {
     let image = made();
@@ -188,7 +187,8 @@ fn a_tree_is_removed() {
     image.check();
 }
 
-/// A cursor implements the traits of `std::io`: lines can be read and parts rewritten, and errors have their kind and message.
+/// A cursor implements the traits of `std::io`. It can read lines and rewrite parts of a file. Its errors have the kind and message of the
+/// original error.
 #[test]
 fn a_cursor_is_a_file_for_std() {
     let image = made();
@@ -239,7 +239,7 @@ fn an_exact_read_is_whole_or_an_error() {
 type Kernels = fn(&Path, &Path) -> std::io::Result<()>;
 type Ours = fn(&Volume, &Path, &Path) -> ironmap::Result<()>;
 
-/// Operations, with the kernel and with ironmap. The arguments are the directory of the case, and the path in it.
+/// The operations. Each has a form for the kernel and a form for ironmap. The arguments are the directory of the case, and the path in it.
 const OPERATIONS: [(&str, Kernels, Ours); 11] = [
     (
         "create",
@@ -320,7 +320,8 @@ fn entries(dir: &Path) -> Vec<(OsString, fs::FileType)> {
     entries
 }
 
-/// A slash after a name requires a directory. Every operation has the same result and the same effect as in the kernel.
+/// If a path ends with a slash, its last name must be a directory. Every operation on such a path has the same result and the same effect
+/// as in the kernel.
 #[test]
 fn a_slash_after_a_name_means_what_it_means_to_the_kernel() {
     require!([Need::Root, Need::Tool("mke2fs")]);
@@ -358,8 +359,8 @@ fn a_slash_after_a_name_means_what_it_means_to_the_kernel() {
     }
 }
 
-/// Capabilities are valid only for the present content. As in the kernel, every change of the content removes them. The caller must remove
-/// set-id bits.
+/// Capabilities are valid only for the present content of a file, so every change of the content removes them, as in the kernel. Set-id
+/// bits remain, and the caller must remove them.
 #[test]
 fn a_change_of_the_content_ends_capabilities() {
     use ironmap::fs::{Fallocate, SetXattr};
@@ -394,8 +395,8 @@ fn a_change_of_the_content_ends_capabilities() {
     image.check();
 }
 
-/// A file that the kernel could not read is refused: a symbolic link whose target contains a NUL, and a device with a number that cannot be
-/// stored.
+/// ironmap refuses to make a file that the kernel could not read: a symbolic link whose target contains a NUL, or a device with a number
+/// that cannot be stored.
 #[test]
 fn impossible_files_are_not_made() {
     use ironmap::fs::{Credentials, NewFile};
@@ -420,8 +421,8 @@ fn impossible_files_are_not_made() {
     image.check();
 }
 
-/// If the space runs out, `Write::write` returns a short count, and an error only if nothing was written. So a caller that continues after
-/// a short count writes no data twice.
+/// If space runs out during a write, `Write::write` returns a short count. It returns an error only if it wrote nothing. So a caller that
+/// continues after a short count does not write any data twice.
 #[test]
 fn a_cursor_that_appends_writes_nothing_twice() {
     let image = Image::mke2fs("8M", &["-t", "ext4", "-b", "1024"]);
@@ -451,8 +452,8 @@ fn a_cursor_that_appends_writes_nothing_twice() {
     image.check();
 }
 
-/// If the path is a link, the link is removed and not its target, as with std. A damaged directory whose names cannot be looked up gives an
-/// error, and no endless loop.
+/// If the path is a link, `remove_dir_all` removes the link and keeps its target, as in std. If names in a damaged directory cannot be
+/// looked up, it returns an error and does not loop endlessly.
 #[test]
 fn a_tree_that_cannot_be_removed_is_an_error() {
     let image = Image::mke2fs("16M", &["-t", "ext4", "-O", "^metadata_csum", "-b", "1024"]);
@@ -474,7 +475,8 @@ fn a_tree_that_cannot_be_removed_is_an_error() {
     assert_eq!(kind(volume.remove_dir_all("/dir")), ErrorKind::NotFound);
 }
 
-/// Linux refuses a volume with fewer than ten reserved inodes, and mounts a volume of an unknown revision only for reading.
+/// Linux refuses a volume with fewer than ten reserved inodes. It mounts a volume of an unknown revision only for reading. ironmap does the
+/// same.
 #[test]
 fn superblocks_that_linux_refuses_are_refused() {
     let image = Image::mke2fs("8M", &["-t", "ext4", "-O", "^metadata_csum"]);

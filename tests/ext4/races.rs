@@ -1,5 +1,5 @@
-//! Operations by path, while another thread replaces the files of the paths. A name that always exists is always found, and the number of a
-//! removed directory does not lead into another one.
+//! Operations by path, while another thread replaces the files of these paths. A name that always exists is always found. The inode number
+//! of a removed directory never leads into another directory.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -19,7 +19,7 @@ fn volume() -> Volume {
     VolumeOptions::new().write(true).open_on(ram).unwrap()
 }
 
-/// Runs `other` again and again while `run` runs.
+/// Calls `other` repeatedly in another thread while `run` runs.
 fn beside(other: impl Fn(usize) + Send, run: impl FnOnce()) {
     struct Stop<'a>(&'a AtomicBool);
     impl Drop for Stop<'_> {
@@ -46,7 +46,7 @@ fn replace(volume: &Volume, round: usize) {
 
 type Operation = fn(&Volume) -> ironmap::Result<()>;
 
-/// Each operation by path finds a file, and the file that it finds is whole.
+/// Each operation by path finds a file, and this file is complete.
 #[test]
 fn a_replaced_name_is_always_found() {
     let volume = volume();
@@ -69,7 +69,7 @@ fn a_replaced_name_is_always_found() {
             assert_eq!(target.as_os_str().len(), 105);
             Ok(())
         }),
-        // As in Linux, the entries of a removed directory cannot be read. So only the start of a listing must succeed.
+        // As in Linux, the entries of a removed directory cannot be read. So a listing must start without an error, but may end with one.
         ("read_dir", |volume| volume.read_dir("dir").map(drop)),
         ("in a directory", |volume| volume.exists("dir/none").map(drop)),
         ("xattrs", |volume| {
@@ -104,7 +104,7 @@ fn directories_are_made_by_several_threads() {
     }
 }
 
-/// A file that is created in a directory, which another thread removes, does not appear in the directory that gets the number.
+/// A directory is removed while a file is created in it. The file does not appear in the directory that gets the inode number next.
 #[test]
 fn a_new_file_does_not_move_to_another_directory() {
     let volume = volume();
@@ -118,7 +118,7 @@ fn a_new_file_does_not_move_to_another_directory() {
             assert!(found.is_empty(), "the second directory has {found:?}");
         },
         || {
-            // Most attempts find no directory. If the other thread has failed, no attempt finds one.
+            // Most attempts find no directory. If the other thread fails, all attempts find none.
             let (mut made, begin) = (0, Instant::now());
             while made < ROUNDS && begin.elapsed() < Duration::from_secs(60) {
                 match volume.create_dir("first/new") {
@@ -134,7 +134,7 @@ fn a_new_file_does_not_move_to_another_directory() {
     );
 }
 
-/// Fails if `run` does not end, because threads wait for each other.
+/// Fails the test if `run` does not end because threads wait for each other.
 fn in_time(run: impl FnOnce() + Send + 'static) {
     let (ended, end) = mpsc::channel();
     let thread = thread::spawn(move || {
@@ -153,8 +153,8 @@ fn has_kind(result: ironmap::Result<()>, kinds: &[ErrorKind]) {
     }
 }
 
-/// A file is locked after a directory that has a name of the file, also if the file and the directory are the two files of a rename. A
-/// directory above another one is not locked after it.
+/// The lock order: a directory is locked before a file with a name in it, even if both belong to one rename. A directory is locked before
+/// the directories below it.
 #[test]
 fn threads_do_not_wait_for_each_other() {
     in_time(|| {
@@ -179,7 +179,8 @@ fn threads_do_not_wait_for_each_other() {
     });
 }
 
-/// Three threads lock directories in a circle: one from a directory to its entry, the others in the order of the numbers.
+/// Three threads lock directories in a circle. One thread locks a directory and then its entry. The other threads lock in the order of the
+/// inode numbers.
 #[test]
 fn threads_do_not_wait_in_a_circle() {
     in_time(|| {
@@ -211,7 +212,7 @@ fn threads_do_not_wait_in_a_circle() {
     });
 }
 
-/// `create_new` opens the file that it has created, while another thread replaces and removes files of this name.
+/// Another thread replaces and removes files with a name. `create_new` with this name still opens the file that it has created.
 #[test]
 fn a_new_file_is_the_callers() {
     let volume = volume();
@@ -240,7 +241,7 @@ fn a_new_file_is_the_callers() {
     );
 }
 
-/// `remove_dir_all` removes a tree from which another thread removes files too.
+/// `remove_dir_all` removes a tree while another thread removes files in this tree.
 #[test]
 fn a_tree_is_removed_by_two_threads() {
     let volume = volume();
@@ -263,7 +264,7 @@ fn a_tree_is_removed_by_two_threads() {
     );
 }
 
-/// The last free inode is available while another thread looks at it by the number of the removed file.
+/// The last free inode can be allocated while another thread accesses it by the number of the removed file.
 #[test]
 fn the_last_inode_is_allocated_again() {
     let ram = Arc::new(Ram::new(8 << 20));
@@ -285,7 +286,7 @@ fn the_last_inode_is_allocated_again() {
     );
 }
 
-/// A rename to a directory that is removed together with its parent finds no damage.
+/// A directory and its parent are removed during a rename into this directory. The rename reports no damage.
 #[test]
 fn a_rename_beside_removed_parents_finds_nothing() {
     let volume = volume();
@@ -310,7 +311,7 @@ fn a_rename_beside_removed_parents_finds_nothing() {
     volume.sync().unwrap();
 }
 
-/// The number of a removed file can belong to an inode of the file system itself, for example the value of an attribute. No operation by
+/// The number of a removed file can be reused for an internal inode of the file system, for example for an attribute value. No operation by
 /// number changes such an inode.
 #[test]
 fn the_inodes_of_the_file_system_itself_are_not_changed() {
@@ -328,7 +329,8 @@ fn the_inodes_of_the_file_system_itself_are_not_changed() {
     }
 }
 
-/// A program that panics closes its files, which changes the volume. The volume stays writable, because each of these changes is complete.
+/// A panic in a program closes the program's files. These closes change the volume. The volume stays writable, because each of these
+/// changes is complete.
 #[test]
 fn a_panic_of_the_program_is_no_error_of_the_volume() {
     let volume = volume();

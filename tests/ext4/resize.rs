@@ -1,4 +1,4 @@
-//! Power cuts during a resize: the volume then has its old size or its new size, and no file is lost after e2fsck.
+//! Power cuts during a resize. Afterwards the volume has its old size or its new size, and after e2fsck no file is missing.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::crash::fsck::Fsck;
 const SEED: u64 = 0x5245_5349_5A45;
 const CLOCK: Clock = Clock::Fixed(Timestamp { seconds: 1_700_000_000, nanoseconds: 0 });
 
-/// mke2fs options, the size, and the new size in KiB. Groups have 1024 or 2048 blocks, so that small volumes have many groups.
+/// The mke2fs options, the old size, and the new size in KiB. A group has 1024 or 2048 blocks, so even a small volume has many groups.
 const CASES: &[(&str, &str, u64)] = &[
     ("-t ext4 -b 1024 -g 2048 -N 512", "6M", 20 << 10),
     ("-t ext2 -b 1024 -g 2048 -N 512", "6M", 20 << 10),
@@ -44,7 +44,7 @@ fn filled(options: &str, size: &str) -> Image {
     let mut args = words(options);
     args.push("-q");
     let image = Image::populated(size, &args, source.path());
-    // Directories are placed in different groups, and each file in the group of its directory.
+    // mke2fs places directories in different groups, and each file in the group of its directory.
     {
         let volume = VolumeOptions::new().write(true).open(image.location()).unwrap();
         for dir in 0..10 {
@@ -166,8 +166,8 @@ fn a_power_cut_leaves_the_old_size_or_the_new_one_and_every_file() {
     }
 }
 
-/// Crash states from all parts of the resize. Most are after the first flush, when blocks for the old and for the new size are being
-/// written. `IRONMAP_CRASH_STATES` sets a larger number.
+/// Crash states from all parts of the resize. Most of them are after the first flush, when the resize writes blocks for the old size and
+/// for the new size. `IRONMAP_CRASH_STATES` sets a larger number.
 fn chosen(crashes: &Crashes) -> Vec<CrashState> {
     let states = std::env::var("IRONMAP_CRASH_STATES").ok();
     let most = states.map_or(40, |states| states.parse().expect("a number of states"));

@@ -1,4 +1,4 @@
-//! The minimum size of a volume: a resize reaches the size that was printed, and no data are lost.
+//! The minimum size of a volume. A resize to the printed minimum succeeds, and no data are lost.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -31,8 +31,8 @@ const LAYOUTS: &[(&str, u64)] = &[
     ("-t ext4 -b 1024 -O sparse_super2,^resize_inode -N 4000", 32),
 ];
 
-/// A volume with fragmented files and small files. In a fragmented file, only one of every few blocks contains data, so each block has a
-/// separate extent. Removed files leave free space before these files.
+/// A volume with fragmented files and small files. In a fragmented file, only every few blocks one block contains data, so each data block
+/// is a separate extent. Removed files leave free space before these files.
 fn filled(options: &str, mib: u64, rng: &mut Rng) -> Image {
     let source = scratch();
     let root = source.path();
@@ -81,7 +81,7 @@ fn tree(device: &Ram, with_blocks: bool) -> BTreeMap<String, (FileType, u64, u64
                 }
             }
         }
-        // The number of map nodes changes when extents are split or joined, so blocks are compared only on request.
+        // When extents are split or joined, the number of map nodes changes. So the numbers of blocks are compared only on request.
         let blocks = if with_blocks { inode.stat().blocks } else { 0 };
         found.insert(path, (inode.file_type(), blocks, hasher.finish()));
     }
@@ -136,8 +136,8 @@ fn the_size_that_is_printed_is_reached() {
     }
 }
 
-/// Blocks past the size of a file are moved too: the extra block of a journal that an old mke2fs made, a block that another driver left,
-/// and space that was allocated past the size.
+/// A resize also moves blocks past the size of a file. Examples are the extra block of a journal that an old mke2fs made, a block that
+/// another driver left, and space that was preallocated.
 #[test]
 fn blocks_past_the_size_move() {
     let fsck = Fsck::new();
@@ -183,7 +183,8 @@ fn blocks_past_the_size_move() {
     }
 }
 
-/// If one resize step cannot reach the size, a trial run finds several steps. If several steps cannot reach it either, nothing is written.
+/// If one resize step cannot reach the size, a trial run looks for a sequence of steps. If no sequence reaches the size, nothing is
+/// written.
 #[test]
 fn nothing_is_written_for_a_size_that_cannot_be() {
     let image = filled("-t ext4 -b 1024", 48, &mut Rng::new(SEED));

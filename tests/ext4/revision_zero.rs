@@ -1,5 +1,5 @@
-//! Volumes of revision 0, as mke2fs made them in 1995 and mkfs of small systems still does. The first feature that is switched on raises
-//! the volume to revision 1, as in the kernel.
+//! Volumes of revision 0. mke2fs made them in 1995, and mkfs of small systems still makes them. When the first feature is switched on, the
+//! volume gets revision 1, as in the kernel.
 
 use ironmap::VolumeOptions;
 use ironmap::fs::ext4::{ROOT, TuneOptions};
@@ -12,7 +12,7 @@ use crate::common::image::{Image, words};
 use crate::common::skip::Need;
 use crate::require;
 
-/// A value in the copy of the superblock in a group.
+/// Reads a value from the copy of the superblock in a group.
 fn field(image: &Image, group: u64, at: usize, len: usize) -> u64 {
     let first = 1 + group * 8192;
     let bytes = &image.block(first)[at..at + len];
@@ -27,7 +27,7 @@ fn revision(image: &Image, group: u64) -> [u64; 3] {
 /// A volume of two groups. The second group contains a copy of the superblock.
 fn made() -> Image {
     let image = Image::mke2fs("12M", &words("-t ext2 -b 1024 -r 0"));
-    // Fields that have no meaning in revision 0 may have any value.
+    // Revision 0 gives these fields no meaning, so they may have any value.
     image.debugfs("ssv first_ino 0\nssv inode_size 0\n");
     assert_eq!(revision(&image, 0)[0], 0);
     image.check();
@@ -52,7 +52,7 @@ fn attribute(fs: &dyn FileSystem) {
     fs.writable().unwrap().setxattr(file, b"user.name", b"value", SetXattr::Any).unwrap();
 }
 
-/// The first file that needs a feature switches the feature on and raises the revision.
+/// The first file that needs a feature switches this feature on and sets the revision to 1.
 #[test]
 fn the_first_feature_of_a_file_raises_the_revision() {
     for (what, work) in [("large_file", large_file as fn(&dyn FileSystem)), ("ext_attr", attribute)]
@@ -76,7 +76,7 @@ fn the_first_feature_of_a_file_raises_the_revision() {
     }
 }
 
-/// The way to switch a feature on.
+/// How a feature is switched on.
 enum By {
     Operation(fn(&dyn FileSystem)),
     Tune,
@@ -105,8 +105,8 @@ fn features(image: &Image, group: u64) -> [u64; 3] {
     [92, 96, 100].map(|at| field(image, group, at, 4))
 }
 
-/// On volumes of each revision, all copies of the superblock get a new feature and the fields that it needs. With any copy as the
-/// superblock, e2fsck finds only wrong counts, which are normal for copies, and the repaired volume has the same files and attributes.
+/// All copies of the superblock get a new feature and the fields that it needs. The test covers volumes of each revision. With each copy as
+/// the superblock, e2fsck finds only wrong counts, which are normal for copies. The repaired volume has the same files and attributes.
 #[test]
 fn a_feature_is_in_all_copies() {
     for revision_options in ["-r 0", "-O ^large_file,^ext_attr,^dir_index,^resize_inode"] {
@@ -160,14 +160,14 @@ fn check_by_the_copy(what: &str, image: &Image) {
     agree(what, &path, true);
 }
 
-/// If another program has set features without raising the revision, the features are respected, as in the kernel. A check reports such
-/// features.
+/// Another program may have set features without setting revision 1. ironmap respects these features, as the kernel does, and a check
+/// reports them.
 #[test]
 fn features_on_revision_zero_are_obeyed() {
     let with = |commands: &str| {
         let image = made();
         image.debugfs(commands);
-        // The field is written directly, because debugfs would raise the revision.
+        // The field is written directly, because debugfs would also change the revision.
         image.poke_block(1, 76, &0_u32.to_le_bytes());
         image
     };

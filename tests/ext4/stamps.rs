@@ -1,5 +1,5 @@
-//! Lazy time stamps: they are visible immediately and are written to the journal with the next commit that has another cause. A crash
-//! before this commit loses them.
+//! Lazy time stamps. A new time stamp is visible immediately. It is written to the journal with the next commit, but does not cause a
+//! commit itself. A crash before this commit loses it.
 
 use crate::require;
 use std::os::unix::fs::MetadataExt;
@@ -15,7 +15,7 @@ use ironmap::fs::{
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{FileOptions, QueueOptions, Volume, VolumeOptions};
 
-/// Three times: of creation, of use, and a time that a program sets explicitly.
+/// Three times: the time of creation, the time of use, and a time that a program sets.
 const MADE: Timestamp = Timestamp { seconds: 1_700_000_000, nanoseconds: 1 };
 const USED: Timestamp = Timestamp { seconds: 1_700_086_400, nanoseconds: 987_654_321 };
 const SET: Timestamp = Timestamp { seconds: 1_000_000_000, nanoseconds: 5 };
@@ -32,7 +32,7 @@ type Times = [Timestamp; 3];
 
 fn open(image: &Image, now: Timestamp) -> Volume {
     let clock = Clock::Fixed(now);
-    // The commit timer is off, so only a request commits.
+    // The commit timer is off, so the volume commits only on request.
     let options = VolumeOptions::new().write(true).clock(clock).commit(std::time::Duration::ZERO);
     crate::common::beneath::open(&image.location(), &options)
         .unwrap_or_else(|error| panic!("{error}"))
@@ -69,7 +69,7 @@ fn times(fs: &Arc<dyn FileSystem>, file: InodeNo) -> Times {
     times_of(fs.inode(file).unwrap().stat())
 }
 
-/// The times of the file after a power cut. If there is a journal, e2fsck recovers the volume first.
+/// The times of the file after a power cut. If the volume has a journal, e2fsck recovers it first.
 fn after_crash(image: &Image, kind: &[&str], file: InodeNo) -> Times {
     let crashed = image.copy();
     if !kind.contains(&"ext2") {
@@ -78,7 +78,7 @@ fn after_crash(image: &Image, kind: &[&str], file: InodeNo) -> Times {
     times(&crashed.fs(), file)
 }
 
-/// A time stamp causes no write, is visible to every reader, and is durable after a sync.
+/// A time stamp causes no write. Every reader sees it immediately. After a sync it is durable.
 #[test]
 fn stamps_wait_for_a_sync() {
     for kind in KINDS {
@@ -105,8 +105,8 @@ fn stamps_wait_for_a_sync() {
     }
 }
 
-/// Another change of the inode also makes its pending time stamps durable, except stamps that are older than an explicitly set time. Stamps
-/// of a file that was closed become durable with the next commit.
+/// Another change of the inode also makes its pending time stamps durable, except stamps that are older than a time that a program has set.
+/// Stamps of a file that was closed become durable with the next commit.
 #[test]
 fn stamps_go_with_the_next_change() {
     for kind in KINDS {
@@ -133,8 +133,8 @@ fn stamps_go_with_the_next_change() {
     }
 }
 
-/// If several writes follow in quick succession, only the first write needs to set a time stamp. But the first write after an explicitly
-/// set time always sets a time stamp.
+/// If several writes follow in quick succession, only the first write sets a time stamp. After a program has set a time, the next write
+/// always sets a time stamp.
 #[test]
 fn a_write_sets_a_stamp_however_soon_after_a_time_that_is_set() {
     for kind in KINDS {
@@ -160,7 +160,7 @@ fn a_write_sets_a_stamp_however_soon_after_a_time_that_is_set() {
     }
 }
 
-/// The time stamps of a removed file do not affect its removal at the last close. They do not affect the next file with the same inode
+/// The pending time stamps of a removed file do not affect the last close of the file. They do not affect the next file with the same inode
 /// number either.
 #[test]
 fn stamps_go_with_their_file() {
@@ -190,7 +190,7 @@ fn stamps_go_with_their_file() {
     }
 }
 
-/// Some threads use files while others change, sync and close them. Each time stamp is visible immediately, and none is lost.
+/// Some threads use files while other threads change, sync and close these files. Each time stamp is visible immediately, and none is lost.
 #[test]
 fn stamps_of_many_threads_are_kept() {
     const FILES: u64 = 8;
@@ -227,7 +227,7 @@ fn stamps_of_many_threads_are_kept() {
     files.iter().for_each(|file| assert_eq!(times(&fs, *file)[1], USED));
 }
 
-/// After a close, the kernel sees the same times that were visible before.
+/// After a close, the kernel sees the times that were visible before the close.
 #[test]
 fn the_kernel_sees_them_after_a_close() {
     require!([Need::Root]);

@@ -1,4 +1,4 @@
-//! Two nodes and one volume with multiple mount protection. Only one node writes at a time, and the next node finds everything that the
+//! Two nodes and one volume with multiple mount protection. Only one node writes at a time. The next node finds everything that the
 //! previous node wrote.
 
 use std::fmt;
@@ -17,7 +17,7 @@ use ironmap::fs::ext4::TuneOptions;
 use ironmap::units::DevOffset;
 use ironmap::{ErrorKind, NewSize, ResizeOptions, Volume};
 
-/// The byte of the image at which the superblock contains the number of the protection block, for blocks of 1 KiB.
+/// The byte of the image with the number of the protection block, which is a field of the superblock. The volume has blocks of 1 KiB.
 const MMP_BLOCK: usize = 1024 + 0x168;
 
 /// A volume, and the position of its protection counter. A node that uses the volume increments the counter once a second.
@@ -47,7 +47,7 @@ fn writable(device: Arc<dyn Device>) -> ironmap::Result<Volume> {
     Volume::writable_on(device, Clock::default())
 }
 
-/// A node increments the counter from the beginning of its open. So another node detects the first node even before its claim is complete.
+/// A node increments the counter from the beginning of its open. So another node detects it even before its claim is complete.
 #[test]
 fn a_node_that_has_just_begun_is_seen() {
     let dir = scratch();
@@ -74,7 +74,7 @@ fn a_node_that_has_just_begun_is_seen() {
     assert!(second.read("/file").unwrap() == vec![1; 100_000]);
 }
 
-/// A device with an action that runs immediately before the first write to the protection block. At this time the opening node has found no
+/// A device that calls an action immediately before the first write to the protection block. At this time the opening node has found no
 /// other node, and has not yet claimed the volume.
 struct Meddled {
     at: DevOffset,
@@ -131,8 +131,8 @@ fn assert_files(volume: &Volume, numbers: Range<u8>) {
     }
 }
 
-/// The journal and the superblock that a node read before its claim may be outdated, so the node reads them again. The other node commits
-/// until the claim.
+/// A node reads the journal and the superblock before its claim. Another node can commit until the claim, so this content may be outdated.
+/// After the claim the node reads both again.
 #[test]
 fn all_commits_up_to_the_claim_stay() {
     let dir = scratch();
@@ -140,7 +140,7 @@ fn all_commits_up_to_the_claim_stay() {
     let other = writable(ram.clone()).unwrap();
     write_files(&other, 0..10);
     other.fs().sync().unwrap();
-    // The other node works on another device, so its counter does not change on this device.
+    // The other node works on another device, so the counter on this device does not change.
     let shared = Arc::new(Ram::from_image(&bytes_of(&ram)));
     let (seen, disk) = (ram.clone(), shared.clone());
     let device = meddled(&shared, at, move || {
@@ -157,7 +157,7 @@ fn all_commits_up_to_the_claim_stay() {
     assert_files(&Volume::on(shared).unwrap(), 0..20);
 }
 
-/// If another node opens and closes the volume immediately before the claim, its changes are kept too.
+/// Another node opens and closes the volume immediately before the claim. Its changes are kept too.
 #[test]
 fn all_that_another_node_did_up_to_the_claim_stays() {
     let dir = scratch();

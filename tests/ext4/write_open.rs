@@ -1,4 +1,4 @@
-//! A volume that is opened for writing and closed is as clean as before. A dirty journal is recovered as the kernel recovers it.
+//! A volume that was opened for writing and closed is as clean as before the open. ironmap recovers a dirty journal as the kernel does.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -46,8 +46,7 @@ fn opened_and_closed_it_is_clean() {
     }
 }
 
-/// If several handles close the same volume, each close returns success after the volume is clean, even though only one of them does the
-/// work.
+/// Several handles close the same volume. Only one close does the work, but each close returns success only after the volume is clean.
 #[test]
 fn whoever_closes_it_finds_it_closed() {
     const CLOSERS: usize = 4;
@@ -96,7 +95,7 @@ fn needs_recovery(image: &Path) -> bool {
     u32::from_le_bytes(features) & 4 != 0
 }
 
-/// Multiple mount protection excludes other nodes while the volume is open for writing, and no longer than that.
+/// While the volume is open for writing, multiple mount protection excludes other nodes. After the close, it excludes them no longer.
 #[test]
 fn a_protected_volume_is_held_while_it_is_open() {
     let dir = scratch();
@@ -112,7 +111,7 @@ fn a_protected_volume_is_held_while_it_is_open() {
     let clean = seq(&image);
     let volume = open(&image);
     assert_ne!(seq(&image), clean, "it is not held");
-    // The copy simulates access by another node, which does not see our lock.
+    // The copy stands for access by another node. Another node does not see the lock of this process.
     let other = dir.path().join("other");
     std::fs::copy(&image, &other).unwrap();
     let out = Command::new("e2fsck").arg("-p").arg(&image).output().unwrap();
@@ -123,7 +122,7 @@ fn a_protected_volume_is_held_while_it_is_open() {
     fsck(&image);
 }
 
-/// If another node has claimed the volume, this node no longer writes to it, not even at the close. The close returns an error.
+/// If another node has claimed the volume, this node stops writing to it, even during the close. The close returns an error.
 #[test]
 fn a_protected_volume_that_another_node_took_is_not_written() {
     let dir = scratch();
@@ -147,7 +146,7 @@ fn a_protected_volume_that_another_node_took_is_not_written() {
     sector[4..8].copy_from_slice(&4711_u32.to_le_bytes());
     let taken = [std::io::IoSlice::new(&sector)];
     ram.write_all_at(&taken, DevOffset(block * 1024), true).unwrap();
-    // The volume checks the protection block once a second.
+    // Once a second, the volume reads the protection block and checks it.
     let late = Instant::now() + Duration::from_secs(60);
     let refused =
         (1..).take_while(|_| Instant::now() < late).find_map(|number| change(number).err());
@@ -160,8 +159,8 @@ fn a_protected_volume_that_another_node_took_is_not_written() {
     assert!(bytes_of(&ram)[..] == before[..], "something was written");
 }
 
-/// A volume whose blocks are shorter than the device's sectors can be used: each request to the device consists of whole sectors, for each
-/// way to open the volume.
+/// The blocks of a volume are shorter than the device's sectors. The volume can still be used: each request to the device consists of whole
+/// sectors, for each way to open the volume.
 #[test]
 fn blocks_shorter_than_sectors_are_written_in_whole_sectors() {
     let dir = scratch();
@@ -203,7 +202,7 @@ fn blocks_shorter_than_sectors_are_written_in_whole_sectors() {
     }
 }
 
-/// Writes to an open file are committed by the timer, even after the last handle of the volume was dropped.
+/// The timer commits writes to an open file, even after the last handle of the volume was dropped.
 #[test]
 fn a_file_that_outlives_its_volume_is_committed() {
     let dir = scratch();
@@ -233,7 +232,7 @@ fn a_file_that_outlives_its_volume_is_committed() {
     let mut queue = volume.queue(&QueueOptions::default()).unwrap();
     drop(volume);
     file.write_at(&mut queue, &[7; 10_000], FilePos(0)).unwrap();
-    // The copy has the content that remains after a crash.
+    // The copy has the content that would remain after a crash.
     let copy = dir.path().join("copy");
     let size = || {
         std::fs::copy(&image, &copy).unwrap();
@@ -250,7 +249,7 @@ fn a_file_that_outlives_its_volume_is_committed() {
     fsck(&image);
 }
 
-/// As in Linux, an invalid name is refused for its own fault, even if the volume is read-only.
+/// As in Linux, an invalid name gives the error for an invalid name, even on a read-only volume.
 #[test]
 fn names_are_refused_by_their_fault_on_a_volume_that_is_read() {
     let ram = Arc::new(Ram::new(8 << 20));

@@ -1,4 +1,4 @@
-//! Operations on a volume that is open for writing have their effect, and e2fsck finds no fault.
+//! Operations on a volume that is open for writing. Each has its effect, and e2fsck finds no fault.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -41,7 +41,7 @@ impl Image {
         crate::common::beneath::open(&location, &options).unwrap()
     }
 
-    /// Runs `work` on the volume, closes the volume, and runs e2fsck. Then opens the volume read-only, and runs `check` on it.
+    /// Runs `work` on the volume and closes it. Then runs e2fsck, opens the volume read-only, and runs `check` on it.
     fn run(&self, work: impl FnOnce(&Volume), check: impl FnOnce(&Volume)) {
         let volume = self.open();
         work(&volume);
@@ -312,8 +312,8 @@ fn names_move_replace_and_change_places() {
     }
 }
 
-/// An exchange of two names in one directory changes two entries. If the entries are in the inode of the directory, the change of the
-/// second entry does not undo the change of the first.
+/// An exchange of two names in one directory changes two entries. If the directory stores its entries in its inode, the second change does
+/// not undo the first.
 #[test]
 fn names_in_one_directory_change_places() {
     for options in ["-O inline_data", "-O ^inline_data"] {
@@ -402,8 +402,8 @@ fn attributes_are_set() {
     }
 }
 
-/// On a full volume, preallocated blocks can be written piece by piece. The pieces split extents until the map needs nodes outside the
-/// inode. A hole can also be punched into the blocks.
+/// On a full volume, preallocated blocks can be written piece by piece. Each piece splits an extent, until the map needs nodes outside the
+/// inode. Then a hole can still be punched into the blocks.
 #[test]
 fn preallocated_blocks_can_be_written_on_a_full_volume() {
     for kind in ["-t ext4 -b 1024", "-t ext4", "-t ext4 -O bigalloc -C 16384"] {
@@ -451,8 +451,9 @@ fn preallocated_blocks_can_be_written_on_a_full_volume() {
     }
 }
 
-/// An inode that was read cannot open a later file with the same number, so content of the new file is not readable by the old inode. The
-/// clock is constant, as for reproducible images, and generation numbers begin with the same value at each open.
+/// A program has read an inode. Then the file is removed, and another file gets the inode number. The old inode cannot open this other
+/// file. Generation numbers do not help here: the clock is constant, as for reproducible images, so they begin with the same value at each
+/// open.
 #[test]
 fn an_inode_in_hand_opens_no_file_that_has_got_its_number() {
     let image = Image::new("-t ext4 -I 256 -N 64");
@@ -486,7 +487,7 @@ fn an_inode_in_hand_opens_no_file_that_has_got_its_number() {
             let read_before = decoded();
             remove(&volume, "name", old);
             fs.sync().unwrap();
-            // A new directory does not always get the lowest free inode number, so several are made.
+            // A new directory does not always get the lowest free inode number. So several directories are made.
             let names: Vec<_> = (0..40).map(|name| format!("new{name}")).collect();
             let taken: Vec<_> = names.iter().map(|name| make(&volume, name, new)).collect();
             let number = opened.number();
@@ -523,8 +524,8 @@ fn an_inode_in_hand_opens_no_file_that_has_got_its_number() {
     }
 }
 
-/// Large attribute values are stored in separate inodes, which are reused when a value is replaced. A concurrent reader gets either the old
-/// value or the new value.
+/// Large attribute values are stored in separate inodes. If a value is replaced, its inode is reused. A concurrent reader gets either the
+/// old value or the new value.
 #[test]
 fn a_large_value_is_read_while_it_is_replaced() {
     const ROUNDS: u8 = 200;

@@ -1,4 +1,5 @@
-//! After an operation on an undamaged volume, e2fsck finds no fault. After an operation on a damaged volume, e2fsck can still repair it.
+//! Each operation runs on damaged and undamaged volumes. Afterwards e2fsck finds no fault in an undamaged volume, and can still repair a
+//! damaged one.
 
 use std::sync::Arc;
 
@@ -20,13 +21,13 @@ use crate::{fsck, require};
 
 /// The maximum number of files and directories of each kind that an operation changes.
 const TARGETS: usize = 6;
-/// The number of directories that are searched for targets.
+/// The number of directories in which the test looks for files to change.
 const DIRECTORIES: usize = 40;
-/// The maximum number of names that are removed from one directory. The total is limited to ten times this number.
+/// The maximum number of names that are removed from one directory. The limit for all directories together is ten times this number.
 const REMOVED: usize = 300;
-/// The maximum number of faults of an image that are printed.
+/// The maximum number of faults to print for an image.
 const TOLD: usize = 4;
-/// An image with 60,000 directories that have lost their names. e2fsck takes minutes to reconnect them.
+/// An image with 60,000 directories without names. e2fsck takes minutes to reconnect them.
 const SLOW: &str = "f_many_subdirs";
 /// The names of images with multiple mount protection contain this text.
 const HELD: &str = "mmp";
@@ -36,7 +37,7 @@ const OWN: &[u8] = b"made-by-a-test";
 /// The names in a directory, with their inodes.
 type Names = Vec<(Vec<u8>, InodeNo)>;
 
-/// An operation. If a step fails, the operation records the error and continues.
+/// An operation. If one of its steps fails, the operation records the error and continues.
 type Verb = fn(&At<'_>);
 
 const VERBS: [(&str, Verb); 15] = [
@@ -57,7 +58,7 @@ const VERBS: [(&str, Verb); 15] = [
     ("rm -r", remove_all),
 ];
 
-/// An open volume, and the errors of the operation.
+/// An open volume, and the errors of the operation that uses it.
 struct At<'a> {
     fs: &'a Arc<dyn FileSystem>,
     errors: std::cell::RefCell<Vec<Error>>,
@@ -105,8 +106,7 @@ impl At<'_> {
         all
     }
 
-    /// Some inodes of each kind in the volume. Inodes are of the same kind if their file type and the storage of their content are the
-    /// same.
+    /// Some inodes of each kind in the volume. A kind consists of a file type and of the way in which the content is stored.
     fn targets(&self) -> Vec<(InodeNo, FileType)> {
         let mut kinds = std::collections::HashMap::<_, usize>::new();
         let mut targets = Vec::new();
@@ -175,7 +175,7 @@ fn copy_into(at: &At<'_>) {
             at.fs.writable().and_then(|writer| writer.write(file, FilePos(0), &vec![b'c'; size])),
         );
     }
-    // The file has holes, so that the map grows.
+    // The file has holes, so its map grows.
     let Some(file) = at.create(own, b"sparse", NewFile::Regular) else { return };
     for number in 0..12 {
         at.tried(
@@ -203,7 +203,7 @@ fn set_xattrs(at: &At<'_>) {
     for (number, file_type) in at.targets() {
         let inline = |inode: Inode| inode.flags().contains(InodeFlags::INLINE_DATA);
         if file_type == FileType::Symlink && at.fs.inode(number).is_ok_and(inline) {
-            // e2fsck 1.47 does not count the attribute block of a link with inline data, so such a link is not changed.
+            // This test does not change a link with inline data that has an attribute block, because e2fsck 1.47 does not count that block.
             continue;
         }
         let set =
@@ -346,7 +346,7 @@ fn remove_files(at: &At<'_>) {
     }
 }
 
-/// Removes directories after their content, so that each directory is empty when it is removed.
+/// Removes directories after their content. So each directory is empty when it is removed.
 fn remove_all(at: &At<'_>) {
     let mut left = REMOVED * 10;
     for (dir, names) in at.directories().into_iter().rev() {
@@ -370,17 +370,17 @@ fn open(image: &Image) -> Result<Volume> {
     crate::common::beneath::open(&image.location(), &options)
 }
 
-/// Whether an operation may return this error on an undamaged volume.
+/// Whether this error is acceptable on an undamaged volume.
 fn is_refusal(error: &Error) -> bool {
     !matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Io(_))
 }
 
-/// Runs each operation, and e2fsck after it. On an undamaged volume, no operation and no run of e2fsck finds a fault. On a damaged volume,
-/// faults may remain, but e2fsck must be able to repair all of them.
+/// Runs each operation, and e2fsck after it. On an undamaged volume, the operation and e2fsck must find no fault. On a damaged volume,
+/// faults may remain, but e2fsck must be able to repair them.
 fn change(image: &Image, name: &str, repairable: bool, steps: &mut Steps<'_>) {
     let sound = fsck::look(image).clean;
     let mut wrong = Vec::new();
-    // Each open of a protected volume waits for other nodes, so only a few operations are run.
+    // Each open of a volume with mount protection waits for other nodes. So only a few operations are run on it.
     let most = if name.contains(HELD) { 2 } else { VERBS.len() };
     for (what, verb) in VERBS.into_iter().take(most) {
         steps.begin(what);

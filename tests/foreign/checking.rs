@@ -1,4 +1,4 @@
-//! `check` finds a fault if e2fsck does, in the images and in copies that e2fsck has repaired.
+//! `check` finds a fault if e2fsck finds one. The test uses the images, and copies that e2fsck has repaired.
 
 use ironmap::VolumeOptions;
 
@@ -8,7 +8,7 @@ use crate::differences::{CHECKS, none_left, reason};
 use crate::images::{Foreign, Steps, VARIABLE, each};
 use crate::{fsck, require};
 
-/// Whether ironmap finds the volume clean by the criteria of e2fsck, and the findings.
+/// Whether ironmap finds the volume clean, judged as e2fsck does, and the findings.
 fn check(image: &Image) -> (bool, String) {
     let checked = || {
         let volume = crate::common::beneath::open(&image.location(), &VolumeOptions::default())?;

@@ -1,4 +1,4 @@
-//! Intended differences of ironmap, for each image.
+//! Intended differences between ironmap and the other programs, for each image.
 
 use crate::fsck;
 use crate::images::Steps;
@@ -42,7 +42,7 @@ pub(crate) const CHECKS: &[Difference] = &[
     },
 ];
 
-/// Images with files that the kernel reads and that ironmap does not read or reads differently.
+/// Images with files that the kernel can read. ironmap does not read these files, or reads them differently.
 pub(crate) const READS: &[Difference] = &[
     Difference {
         names: &["f_bad_encryption", "f_dup_de_crypt", "f_encrypted_lpf"],
@@ -87,7 +87,7 @@ pub(crate) const READS: &[Difference] = &[
     },
 ];
 
-/// Images with faults that an operation finds, or that remain after it.
+/// Images in which an operation finds faults, or in which faults remain after it.
 pub(crate) const CHANGES: &[Difference] = &[
     Difference {
         names: &["f_bad_gdt_csum", "f_uninit_enable"],
@@ -127,14 +127,14 @@ pub(crate) const CHANGES: &[Difference] = &[
 /// The version of e2fsprogs for which the lists are valid.
 const LISTED: &str = "e2fsck 1.47.0 ";
 
-/// Reports images that are in a list but show no difference. The lists are valid only for one version of e2fsprogs.
+/// Reports images that are in a list but show no difference any more. The lists are valid only for one version of e2fsprogs.
 pub(crate) fn none_left(steps: &mut Steps<'_>) {
     if fsck::version().starts_with(LISTED) {
         steps.wrong("they agree: the list of differences is out of date");
     }
 }
 
-/// The reason for a difference, if it is intended.
+/// Returns the reason for a difference if it is intended.
 pub(crate) fn reason(list: &'static [Difference], name: &str) -> Option<&'static str> {
     list.iter().find(|known| known.names.contains(&name)).map(|known| known.reason)
 }

@@ -1,4 +1,4 @@
-//! Runs of e2fsck on images. e2fsck may not end on some of them.
+//! Runs e2fsck on images. On some images e2fsck runs endlessly.
 
 use std::io::Read as _;
 use std::os::unix::fs::FileExt as _;
@@ -8,10 +8,10 @@ use std::process::{Command, Stdio};
 use crate::common::command::find;
 use crate::common::image::Image;
 
-/// The maximum number of bytes of output. e2fsck needs less for every volume here, except for some volumes on which `e2fsck -n` restarts
-/// endlessly.
+/// The maximum number of bytes of output. Every valid run prints less. On some volumes `e2fsck -n` restarts endlessly, and its output
+/// exceeds this limit.
 const MOST: u64 = 4 << 20;
-/// The position of the superblock, the offset of a feature word in it, and the feature that marks a journal in need of recovery.
+/// The position of the superblock, the offset of a feature word in it, and the feature bit that means that the journal needs recovery.
 const SUPERBLOCK: u64 = 1024;
 const FEATURE_INCOMPAT: u64 = 0x60;
 const LAST_ORPHAN: u64 = 0xE8;
@@ -48,7 +48,7 @@ fn run(args: &[&str], path: &Path) -> (i32, String) {
     (code, String::from_utf8_lossy(&said).into_owned())
 }
 
-/// Whether the journal needs recovery, or the volume has orphans to process.
+/// Whether the journal needs recovery or the volume has orphans.
 fn is_unsettled(image: &Image) -> bool {
     let file = std::fs::File::open(image.path()).expect("the image");
     let word = |at: u64| {
@@ -67,7 +67,8 @@ const RECOVERED: [&str; 5] = [
     "Moving journal",
 ];
 
-/// Checks the volume with `e2fsck -fn`. If the journal needs recovery, e2fsck recovers a copy of the volume, and then checks the copy.
+/// Checks the volume with `e2fsck -fn`. If the journal needs recovery, e2fsck first recovers a copy of the volume, and then checks this
+/// copy.
 pub(crate) fn look(image: &Image) -> Verdict {
     if !is_unsettled(image) {
         return verdict(run(&["-fn"], &image.path()));

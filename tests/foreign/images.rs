@@ -12,9 +12,9 @@ use crate::common::image::{Image, scratch_in};
 use crate::watch::Watch;
 
 pub(crate) const VARIABLE: &str = "IRONMAP_FOREIGN_IMAGES";
-/// The time limit for one step with one image, sufficient for a slow and busy machine. Most steps take some milliseconds.
+/// The time limit for one step with one image. Most steps take some milliseconds; the limit also suffices on a slow and busy machine.
 const TIME: Duration = Duration::from_secs(180);
-/// The minimum number of images. If there are fewer, the package is incomplete.
+/// The minimum number of images. If there are fewer images, the package is incomplete.
 const LEAST: usize = 150;
 
 /// An image from the package.
@@ -34,7 +34,7 @@ impl Foreign {
     }
 }
 
-/// All images, or those whose names contain the value of `IRONMAP_FOREIGN`.
+/// All images. If `IRONMAP_FOREIGN` is set, only the images whose names contain its value.
 fn all() -> Vec<Foreign> {
     let dir = std::env::var_os(VARIABLE).expect("the directory of the images");
     let entries = fs::read_dir(dir).expect("the images").map(|entry| entry.unwrap().path());
@@ -50,7 +50,7 @@ fn all() -> Vec<Foreign> {
     images
 }
 
-/// The progress and the failures of the steps with one image. A watch reads the current step.
+/// The progress and the failures of one image. The watch thread reads the current step.
 pub(crate) struct Steps<'a> {
     watch: &'a Watch,
     image: &'a str,
@@ -70,7 +70,8 @@ impl Steps<'_> {
     }
 }
 
-/// Runs `work` on every image, on all processors. Fails the test at the end with the failures of all images.
+/// Runs `work` on every image, with one thread for each processor. At the end, fails the test if an image has failed, and prints all
+/// failures.
 pub(crate) fn each(test: &str, work: impl Fn(&Foreign, &mut Steps<'_>) + Sync) {
     let (images, next, failures) = (all(), AtomicUsize::new(0), Mutex::new(Vec::new()));
     let workers = std::thread::available_parallelism().map_or(1, usize::from);

@@ -1,4 +1,5 @@
-//! Every file is read. The result is the kernel's content if the kernel can read the file, and otherwise content or an error.
+//! Every file is read. If the kernel can read the file, ironmap must return the same content. Otherwise ironmap may return content or an
+//! error.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
@@ -21,9 +22,9 @@ use crate::differences::{READS, none_left, reason};
 use crate::images::{Foreign, Steps, VARIABLE, each};
 use crate::require;
 
-/// The maximum number of paths that are read in a volume, because a damaged directory may contain itself.
+/// The maximum number of paths that are read in a volume. The limit is needed because a damaged directory may contain itself.
 const PATHS: usize = 3000;
-/// The number of bytes that are read at the start of a file, and the number at its end.
+/// The numbers of bytes that are read at the start and at the end of each file.
 const HEAD: u64 = 512 << 10;
 const TAIL: u64 = 64 << 10;
 /// The maximum number of differences to print for one image.
@@ -38,7 +39,7 @@ struct Seen {
     target: Option<Vec<u8>>,
     content: Option<Content>,
     xattrs: Option<BTreeMap<Vec<u8>, Vec<u8>>>,
-    /// Whether the listing of the directory was complete.
+    /// Whether the listing reached the end of the directory.
     listed: bool,
     /// The message of the first error.
     error: String,
@@ -57,8 +58,8 @@ struct Stat {
 
 type Tree = BTreeMap<Vec<u8>, Seen>;
 
-/// Walks a tree in the order of names. If a directory is found twice, only the first path is followed. `look` reads the attributes of a
-/// path and returns the names in it.
+/// Walks a tree in the order of names. If the walk reaches a directory by two paths, it follows only the first. `look` reads the attributes
+/// of a path, and returns the names in it.
 fn walk(mut look: impl FnMut(&[u8], &mut Seen) -> Vec<Vec<u8>>) -> Tree {
     let (mut tree, mut entered) = (Tree::new(), HashSet::new());
     let mut left = vec![Vec::new()];
@@ -77,7 +78,7 @@ fn walk(mut look: impl FnMut(&[u8], &mut Seen) -> Vec<Vec<u8>>) -> Tree {
     tree
 }
 
-/// The view of ironmap, from all read operations of a volume. An error of kind `Corrupt` must name a position.
+/// The view of ironmap. It uses all read operations of a volume. An error of kind `Corrupt` must name a position.
 struct Ours {
     volume: Volume,
     queue: Queue,
@@ -247,7 +248,7 @@ fn xattrs(path: &Path) -> io::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     Ok(all)
 }
 
-/// The paths that the kernel reads, and that ironmap does not read or reads differently.
+/// Returns the paths that the kernel can read and ironmap cannot, or that ironmap reads differently.
 fn differences(kernel: &Tree, ours: &Tree) -> Vec<String> {
     let whole = kernel.len() < PATHS && ours.len() < PATHS;
     let mut all = Vec::new();
@@ -292,13 +293,13 @@ fn image(foreign: &Foreign, root: bool, steps: &mut Steps<'_>) {
     steps.begin("read");
     let image = foreign.copy();
     let ours = Ours::open(&image).map(|mut ours| ours.tree());
-    // `cmp` fails if a read operation has changed the volume.
+    // The read operations must not change the volume; `cmp` would find a change.
     run("cmp", &[&foreign.path, &image.path()]);
     if !root {
         return;
     }
     steps.begin("read by the kernel");
-    // The mount option overrides the error policy in the superblock, which may be `panic`.
+    // The superblock's error policy may be `panic`. The mount option overrides it.
     let Ok(mount) = image.try_mount("ro,errors=continue") else { return };
     let theirs = kernel(mount.dir());
     drop(mount);

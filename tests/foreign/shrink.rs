@@ -1,4 +1,4 @@
-//! If a volume is shrunk to its minimum size, e2fsck finds no fault in it.
+//! Shrinks each volume to its minimum size. Afterwards e2fsck finds no fault in it.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Host files on devices that fail. The kernel repeats a failed raw read before an error is returned, and the failure is reported as an
-//! event.
+//! Host files on devices that fail. If a raw read fails, the kernel repeats the read before the caller gets an error, and an event reports
+//! the failure.
 
 use crate::require;
 use std::fs::OpenOptions as OsOptions;
@@ -39,7 +39,7 @@ fn sim(mounted: &Mounted, ring: bool) -> (Arc<Sim>, Host, Queue) {
     (sim, host, queue)
 }
 
-/// If some or all raw reads fail, immediately or late, the caller gets no error and no wrong data.
+/// If some or all raw reads fail, immediately or late, the caller gets no error, and the data are correct.
 #[test]
 fn a_read_that_fails_raw_goes_through_the_kernel() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -80,7 +80,7 @@ fn a_read_that_fails_raw_goes_through_the_kernel() {
     }
 }
 
-/// After a short transfer or a late completion, a raw read continues on the device, without a read by the kernel.
+/// After a short transfer or a late completion, ironmap continues the raw read on the device and does not read through the kernel.
 #[test]
 fn short_and_late_reads_need_no_kernel() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -100,7 +100,7 @@ fn short_and_late_reads_need_no_kernel() {
     }
 }
 
-/// The kernel's direct read can fail with the error of an earlier write to the file. A read by ironmap does not fail with such an error.
+/// A direct read by the kernel can fail with the error of an earlier write to the file. A read by ironmap does not return such an error.
 #[test]
 fn a_read_does_not_fail_with_the_error_of_an_earlier_write() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -118,7 +118,7 @@ fn a_read_does_not_fail_with_the_error_of_an_earlier_write() {
         fill(tmpfs.path());
         let new = Rng::new(SEED + 1).bytes(16 << 20);
         for way in CALLS {
-            // The file system has not yet allocated blocks for these data, and will find no space for them.
+            // The file system has not yet allocated blocks for these data. When it tries, it will find no free space.
             writer.write_all_at(&new, 1 << 20).unwrap();
             let (at, len) = (2 << 20, 16384);
             let range = (at, 0, len);
@@ -131,8 +131,8 @@ fn a_read_does_not_fail_with_the_error_of_an_earlier_write() {
     }
 }
 
-/// If the raw read and the read by the kernel both fail, each request gets exactly one error, with the kernel's errno. The disk here is too
-/// short.
+/// The raw read fails, and then the read by the kernel fails too, because the disk is too short. Each request gets exactly one error, with
+/// the kernel's errno.
 #[test]
 fn a_read_that_fails_both_ways_is_one_error() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -150,7 +150,7 @@ fn a_read_that_fails_both_ways_is_one_error() {
         let (result, _) =
             read(way, &mut queue, &both.strict, (8192, 0, len), &cuts, DioFlags::empty());
         assert_eq!(result.unwrap_err().kind(), ErrorKind::Io(Errno::EIO), "{way:?}");
-        // One event is for the device's failure, and one for the kernel's.
+        // One event reports the failure of the device, and another event reports the failure of the kernel's read.
         let (events, dropped) = host.events().take();
         assert_eq!((events.len(), dropped), (2, 0), "{way:?}");
         for event in events {

@@ -1,5 +1,5 @@
-//! Files of mounted file systems are read from the device while a lease is valid, and by the kernel otherwise. The content is correct in
-//! each case.
+//! Files of mounted file systems. ironmap reads them from the device while it holds a valid lease, and through the kernel otherwise. The
+//! content is correct in each case.
 
 use crate::require;
 use std::fs::{File as OsFile, OpenOptions as OsOptions};
@@ -16,7 +16,7 @@ use ironmap::fs::host::Refusal;
 use ironmap::units::FilePos;
 use ironmap::{Errno, ErrorKind, File, FileOptions, Host, HostOptions, Queue, QueueOptions};
 
-/// Data in which every eight bytes contain their position and a version.
+/// Data in which each word of eight bytes contains its position and a version.
 fn content(len: usize, version: u64) -> Vec<u8> {
     (0..len as u64 / 8).flat_map(|word| (word ^ version << 48).to_le_bytes()).collect()
 }
@@ -47,7 +47,7 @@ fn files_of_ext4_and_xfs_are_read_raw_without_writers() {
         assert!(read_all(&file, &mut queue) == first);
         assert_eq!(queue.stats().kernel_served, 0);
 
-        // A reader does not prevent raw reads, but a writer does.
+        // Another reader of the file does not prevent raw reads. A writer does.
         assert!(std::fs::read(&path).unwrap() == first);
         let writer = OsOptions::new().write(true).open(&path).unwrap();
         let report = file.host().unwrap();
@@ -58,7 +58,7 @@ fn files_of_ext4_and_xfs_are_read_raw_without_writers() {
         assert!(queue.stats().kernel_served > 0);
 
         drop(writer);
-        // A later read lets ironmap acquire the lease again.
+        // At a later read, ironmap acquires the lease again.
         while !file.host().unwrap().is_raw() {
             assert!(read_all(&file, &mut queue) == second);
         }
@@ -69,7 +69,7 @@ fn files_of_ext4_and_xfs_are_read_raw_without_writers() {
     }
 }
 
-/// If a raw read is discarded, the read is repeated into the same slices of the caller.
+/// If the result of a raw read is discarded, the read is repeated into the same slices of the caller.
 #[test]
 fn a_vectored_read_leaves_its_slices_as_they_were() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -93,8 +93,8 @@ fn a_vectored_read_leaves_its_slices_as_they_were() {
     }
 }
 
-/// The attributes of a host file are those that `stat` prints, and the generation is the one that `lsattr -v` prints: 0 where the file system
-/// has none.
+/// The attributes of a host file are those that `stat` prints. The generation is the number that `lsattr -v` prints, or 0 if the file
+/// system has none.
 #[test]
 fn attributes_are_those_of_other_programs() {
     require!([Need::Tool("stat"), Need::Tool("lsattr")]);

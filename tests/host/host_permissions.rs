@@ -1,5 +1,5 @@
-//! A user may lack permission to read the device of a file, or to acquire a lease. Then the kernel serves the file, and the reason is
-//! reported.
+//! A user may lack permission to read the device of a file, or to acquire a lease. Then ironmap reads the file through the kernel, and
+//! reports the reason.
 
 use crate::require;
 use std::fs::Permissions;
@@ -35,7 +35,7 @@ impl Drop for Node<'_> {
     }
 }
 
-/// The checks as an ordinary user. `role` contains the expected way in which the file is served, and its path.
+/// The checks that run as an ordinary user. `role` contains the path of the file and how the file should be served.
 fn as_nobody(role: &str) {
     let (served, path) = role.split_once(' ').unwrap();
     let host = Host::new(&HostOptions::default()).unwrap();
@@ -47,7 +47,7 @@ fn as_nobody(role: &str) {
     assert!(host.events().take().0.is_empty(), "a refusal is no error");
 }
 
-/// The missing permission is reported. With both permissions, an ordinary user has the same result as root.
+/// ironmap reports which permission is missing. With both permissions, an ordinary user gets the same result as root.
 #[test]
 fn an_ordinary_user_is_served_by_the_kernel_unless_device_and_file_are_his() {
     if let Some(role) = role() {
@@ -57,7 +57,7 @@ fn an_ordinary_user_is_served_by_the_kernel_unless_device_and_file_are_his() {
     let mounted = Mounted::ext4();
     mounted.allow_all_users();
     let path = mounted.write("file", &Rng::new(SEED).bytes(300_001));
-    // The program is copied, because other users may have no access to the build directory.
+    // The program is copied, because an ordinary user may have no access to the build directory.
     let program = mounted.path("program");
     std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     let node = Node::of(mounted.device());

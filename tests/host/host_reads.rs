@@ -1,5 +1,5 @@
-//! Raw reads of host files return the same bytes as the kernel's reads, for many kinds of file systems and files with many kinds of
-//! extents.
+//! Raw reads of host files return the same bytes as reads by the kernel. The tests cover many kinds of file systems, and files with many
+//! kinds of extents.
 
 use crate::require;
 use std::fs::{File as OsFile, OpenOptions as OsOptions};
@@ -18,7 +18,7 @@ use rustix::fs::FallocateFlags;
 
 const SEED: u64 = 0x4ea_d500;
 const ROUNDS: usize = 120;
-/// A number of extents that is larger than the result of one FIEMAP call.
+/// A number of extents that does not fit into the result of one FIEMAP call.
 const EXTENTS: u64 = 600;
 const NONE: DioFlags = DioFlags::empty();
 
@@ -102,7 +102,7 @@ fn xfs_of_all_block_sizes() {
     }
 }
 
-/// A file system on a partition is read through the disk, at the offset of the partition.
+/// A file system is on a partition. Its files are read from the whole disk, at the offset of the partition.
 #[test]
 fn a_partition() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs"), Need::Tool("addpart")]);
@@ -119,8 +119,8 @@ fn devices_with_blocks_of_4096_bytes() {
     }
 }
 
-/// The files of a file system that is stored in a host file are read raw. The host file itself is not, because the loop device has it open
-/// for writing.
+/// A host file contains a file system, which is mounted through a loop device. The files of this file system are read raw. The host file
+/// itself is not, because the loop device has it open for writing.
 #[test]
 fn a_file_system_in_a_host_file() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -134,7 +134,7 @@ fn a_file_system_in_a_host_file() {
     file.check(&mut queue, &std::fs::read(inner.image()).unwrap(), SEED, ROUNDS);
 }
 
-/// Data that were just written have no blocks yet. The open makes the kernel write them back, so the file is read raw.
+/// Data that a program has just written have no blocks yet. The open makes the kernel write them back, so the file can be read raw.
 #[test]
 fn a_file_is_read_raw_right_after_it_was_written() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("filefrag")]);
@@ -151,7 +151,7 @@ fn a_file_is_read_raw_right_after_it_was_written() {
 }
 
 /// While a writer extends and truncates the file, each read returns the present content without an error. This includes reads that were
-/// submitted before the change.
+/// submitted before the writer changed the file.
 #[test]
 fn the_size_follows_a_writer() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs")]);
@@ -179,7 +179,7 @@ fn the_size_follows_a_writer() {
             }
             assert!(["broken", "writers"].contains(&both.served()));
             drop(writer);
-            // The reads let ironmap acquire the lease again.
+            // With these reads, ironmap acquires the lease again.
             while both.any.host().unwrap().refusal.is_some() {
                 read(Call::Flat, &mut queue, &both.any, (0, 0, 4096), &[], NONE).0.unwrap();
             }
@@ -190,7 +190,7 @@ fn the_size_follows_a_writer() {
     }
 }
 
-/// If the file is truncated after a read was submitted and before the kernel carries it out, the read is short.
+/// A read is submitted, and the file is truncated before the kernel carries the read out. The read is then short.
 #[test]
 fn a_truncate_in_flight_makes_a_short_read() {
     require!([Need::Root, Need::Tool("losetup")]);

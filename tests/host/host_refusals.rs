@@ -1,5 +1,5 @@
-//! Files that must not be read from the device. Each reason is detected and named, and the kernel serves the file: every way to read
-//! returns the right bytes without an error.
+//! Files that ironmap must not read from the device. ironmap detects each reason, names it, and reads the file through the kernel. Every
+//! way to read returns the right bytes without an error.
 
 use crate::require;
 use std::fs::OpenOptions as OsOptions;
@@ -34,7 +34,7 @@ fn content(len: usize) -> Vec<u8> {
     Rng::new(SEED).bytes(len)
 }
 
-/// Opens a file, checks how it is served, and reads it in every way.
+/// Opens a file, checks whether it is read raw or through the kernel, and reads it in every way.
 fn check(path: &Path, options: FileOptions, served: &str) {
     let (host, mut queue) = host();
     let both = Both::open_with(&host, path, options);
@@ -50,7 +50,7 @@ fn assert_served(path: &Path, served: &str) {
     check(path, FileOptions::default(), served);
 }
 
-/// Another process that has a file open for writing or mapped.
+/// Another process that has a file open for writing, or has it mapped.
 struct Writer(Child);
 
 impl Writer {
@@ -90,7 +90,8 @@ impl Drop for Writer {
     }
 }
 
-/// A file is not read raw if any process can write to it, through another descriptor or through a mapping whose descriptor was closed.
+/// If any process can write to a file, the file is not read raw. The process can write through another descriptor, or through a mapping
+/// whose descriptor was closed.
 #[test]
 fn writers() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);
@@ -109,13 +110,14 @@ fn writers() {
     }
 }
 
-/// A file whose data may be only in the journal is not read raw, for each way to set data=journal.
+/// With data=journal, the newest data of a file may be only in the journal, so the file is not read raw. The test covers each way to set
+/// data=journal.
 #[test]
 fn ext4_with_journalled_data() {
     require!([Need::Root, Need::Tool("losetup")]);
     let by_option = Mounted::new("mke2fs -t ext4", 64, "data=journal");
     assert_served(&by_option.write("file", &content(SIZE)), "data_journal");
-    // `chattr +j` sets the same flag, but root may lack the permission.
+    // `chattr +j` sets the same flag, but may be refused even for root.
     let by_flag = Mounted::new("mke2fs -t ext4", 64, "noatime");
     let path = by_flag.write("file", &content(SIZE));
     for (flags, served) in [("0x84000", "data_journal"), ("0x80000", "raw")] {
@@ -125,7 +127,7 @@ fn ext4_with_journalled_data() {
     }
 }
 
-/// The default mode in the superblock is respected, although mountinfo does not show it. A mount option overrides the default.
+/// ironmap respects the default data mode in the superblock, although mountinfo does not show it. A mount option overrides the default.
 #[test]
 fn ext4_with_journalled_data_by_default() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -152,7 +154,7 @@ fn ext4_inline_data() {
     assert_served(&mounted.write("large", &content(SIZE)), "raw");
 }
 
-/// Encrypted files are not read raw, because the device contains encrypted data. Only this test has the key.
+/// Encrypted files are not read raw, because the device contains the encrypted data. Only this test has the key.
 #[test]
 fn encrypted_files() {
     let needs =
@@ -178,8 +180,8 @@ fn encrypted_files() {
     assert_served(&mounted.write("plain", &content(SIZE)), "raw");
 }
 
-/// On XFS with reflink, deduplication can move data without a writer. So a file is read raw only if the immutable flag or the caller
-/// guarantees that this does not happen.
+/// On XFS with reflink, deduplication can move data without a writer. So a file is read raw only if the data cannot move: either the file
+/// has the immutable flag, or the caller guarantees it.
 #[test]
 fn xfs_with_reflink() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs")]);
@@ -188,7 +190,7 @@ fn xfs_with_reflink() {
     assert_served(&path, "dedupe");
     let promise = FileOptions::new().assume_no_dedupe(true);
     check(&path, promise, "raw");
-    // If the caller guarantees this, shared extents do not prevent raw reads.
+    // If the caller guarantees that data do not move, shared extents do not prevent raw reads.
     let shared = mounted.path("shared");
     run("cp", &["--reflink=always".as_ref(), path.as_os_str(), shared.as_os_str()]);
     check(&shared, promise, "raw");
@@ -211,7 +213,7 @@ fn xfs_with_reflink() {
     assert_served(&path, "dedupe");
 }
 
-/// A file on the realtime device is not read raw, because the positions that FIEMAP reports are not on the data device.
+/// A file on the realtime device is not read raw. FIEMAP reports positions on the realtime device, not on the data device.
 #[test]
 fn xfs_realtime() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);
@@ -243,7 +245,7 @@ fn verity() {
     assert_served(&path, "verity");
 }
 
-/// Files are not read raw on file systems for which FIEMAP is not known to report the position of the data.
+/// On some file systems, FIEMAP may not report the position of the data. Their files are not read raw.
 #[test]
 fn other_file_systems() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -295,7 +297,7 @@ fn f2fs() {
     assert_served(&mounted.write("file", &content(SIZE)), "file_system");
 }
 
-/// A mount by fuse2fs is not mistaken for ext4. The type of such a mount looks like ext4, but fuse2fs itself has the volume open.
+/// ironmap does not mistake a fuse2fs mount for ext4. The type of such a mount looks like ext4, but fuse2fs itself has the volume open.
 #[test]
 fn fuse() {
     require!([Need::Root, Need::Tool("fuse2fs"), Need::Tool("mke2fs")]);

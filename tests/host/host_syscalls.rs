@@ -1,4 +1,4 @@
-//! A raw read of a host file needs one system call, and no further call to verify the lease. strace counts the calls.
+//! A raw read of a host file needs one system call. The check of the lease needs no further call. strace counts the calls.
 
 use crate::common::again::{again, name_of, role};
 use crate::common::image::scratch;
@@ -16,7 +16,7 @@ const READS: usize = 1000;
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 64;
 
-/// Reads a file between two calls of `getppid`, which mark the reads in the log of strace.
+/// Reads a file between two calls of `getppid`. In the log of strace, these calls mark the beginning and the end of the reads.
 fn reads(path: &str) {
     for engine in [Engine::Psync, Engine::IoUring] {
         let host = Host::new(&HostOptions::new().engine(engine)).unwrap();
@@ -52,7 +52,7 @@ fn a_raw_read_is_one_system_call() {
     let test = name_of(module_path!(), "a_raw_read_is_one_system_call");
     again(&beneath, &program, &test, path.to_str().unwrap());
     let log = std::fs::read_to_string(log).unwrap();
-    // Lines have the form `TID CALL(ARGUMENTS...`. Only the reading thread is counted.
+    // The log consists of lines `TID CALL(ARGUMENTS...`. Only lines of the reading thread are counted.
     let tid =
         log.lines().find(|line| line.contains(" getppid(")).unwrap().split(' ').next().unwrap();
     let own = log.lines().filter_map(|line| line.strip_prefix(tid)?.trim_start().split_once('('));

@@ -1,4 +1,4 @@
-//! For requests at the limits, a raw read and a read by the kernel have the same results. So a caller cannot distinguish them.
+//! Requests at the limits: a raw read and a read by the kernel have the same result, so a caller sees no difference.
 
 use crate::require;
 use std::fs::OpenOptions as OsOptions;
@@ -12,7 +12,7 @@ use ironmap::dio::DioFlags;
 use ironmap::{ErrorKind, Host, HostOptions, QueueOptions};
 
 const SEED: u64 = 0x0dd;
-/// One more than Linux's `IOV_MAX`.
+/// `IOV_MAX` of Linux, plus one.
 const SEGMENTS: usize = 1025;
 
 type Answers = Vec<(String, Result<usize, ErrorKind>)>;

@@ -1,4 +1,5 @@
-//! If a program controls reads of a file by fanotify permission events, the kernel serves the file. A raw read would bypass the permission.
+//! A program can control reads of a file by fanotify permission events. Then ironmap reads the file through the kernel, because a raw read
+//! would bypass the permission.
 
 use crate::require;
 use std::fs::OpenOptions as OsOptions;
@@ -24,16 +25,16 @@ use libc::{
 const SEED: u64 = 0xfa_0711;
 const ROUNDS: usize = 20;
 const SIZE: usize = 300_001;
-/// Linux has this event since version 6.14.
+/// Linux supports this event since version 6.14.
 const FAN_PRE_ACCESS: u64 = 0x0010_0000;
 
-/// How a file is served if it is opened now.
+/// How a new open of the file is served.
 fn served(path: &Path) -> &'static str {
     let host = Host::new(&HostOptions::default()).unwrap();
     Both::open(&host, path).served()
 }
 
-/// A mark of `FAN_CLASS_CONTENT`. If the kernel lacks such events, returns `None` and records the skipped part.
+/// A mark of `FAN_CLASS_CONTENT`. If the kernel does not support such events, records a skipped part and returns `None`.
 fn watch(test: &str, what: u32, events: u64, path: &Path) -> Option<Watch> {
     let class =
         if events & FAN_PRE_ACCESS != 0 { FAN_CLASS_PRE_CONTENT } else { FAN_CLASS_CONTENT };
@@ -48,8 +49,8 @@ fn watch(test: &str, what: u32, events: u64, path: &Path) -> Option<Watch> {
     }
 }
 
-/// A file with permission events for reads is served by the kernel. The mark may be on the file, its directory, its mount, or its file
-/// system.
+/// If a program has requested permission events for reads of a file, the kernel serves the file. The mark may be on the file, its
+/// directory, its mount, or its file system.
 #[test]
 fn a_file_whose_reads_are_asked_for_is_served_by_the_kernel() {
     const TEST: &str = "a_file_whose_reads_are_asked_for_is_served_by_the_kernel";
@@ -84,7 +85,7 @@ fn a_file_whose_reads_are_asked_for_is_served_by_the_kernel() {
 
 /// Other marks do not prevent raw reads:
 ///
-/// - permission events for opens, which also apply to ironmap's open;
+/// - permission events for opens, because they also apply to ironmap's open;
 /// - notifications, which need no reply;
 /// - marks on another mount.
 #[test]
@@ -112,7 +113,7 @@ fn other_marks_are_in_no_way() {
     assert_eq!(found, ("raw", expected));
 }
 
-/// A mark that is set while a file is open takes effect when the next lease is acquired.
+/// If a mark is set while a file is open, it takes effect when ironmap acquires the next lease.
 #[test]
 fn a_lease_is_not_taken_again_under_a_mark() {
     const TEST: &str = "a_lease_is_not_taken_again_under_a_mark";

@@ -1,4 +1,4 @@
-//! Files of mounted file systems that are read from the device, and files that the kernel serves.
+//! Files of mounted file systems. Some are read from the device, others through the kernel.
 
 #[path = "../common/mod.rs"]
 mod common;

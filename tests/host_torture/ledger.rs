@@ -1,11 +1,12 @@
-//! The oracle: a file in memory that all processes share. It contains the allowed content of every part of every file at any time.
+//! The oracle: a file in memory that all processes share. For every part of every file, it contains the content that is allowed at this
+//! time.
 //!
-//! A word of data contains the number of its file, its position and the version in which it was written. A hole contains zeros. A process
-//! that changes a file records the new version before the change begins, and again after the change has ended. A reader notes the last
-//! version that had ended before its read, and the last version that has begun by the end of its read. Each word that is read must be of
-//! one of these versions or of a version between them.
+//! A word of data contains the number of its file, its position, and the version in which it was written. A hole contains zeros. A process
+//! that changes a file records the new version before the change begins, and again after the change has ended. A reader notes two versions:
+//! the last version that had ended before its read, and the last version that has begun by the end of its read. Each word must be of one of
+//! these two versions, or of a version between them.
 //!
-//! During a write, a read by the kernel may return some old and some new words, so each word is checked separately.
+//! During a write, a read by the kernel may return both old and new words. So each word is checked separately.
 
 use std::fs::File;
 use std::ops::Range;
@@ -22,16 +23,16 @@ pub(crate) const LARGEST: u64 = CELL * CELLS;
 
 /// The maximum number of files in a run.
 const FILES: u64 = 1 << 14;
-/// The file number in the data of files that are never read. Such data must not appear in another file.
+/// The file number for files that are never read. Data with this number must not appear in another file.
 pub(crate) const FOREIGN: u64 = (1 << 20) - 1;
 
 /// The extended attribute that contains the number of a file.
 const ATTRIBUTE: &str = "user.torture";
 
-/// The number of counters for waits. Each counter is for waits of similar length, with four counters for each doubling of the length.
+/// The number of counters for waiting times. Each counter covers a range of times. Four ranges cover each doubling of the time.
 const STEPS: usize = 120;
 
-// The layout of the shared words. The record of a file consists of some words for the file, and three words for each cell.
+// The layout of the shared words. Each file has a record: some words for the file, and three words for each cell.
 const STOP: usize = 0;
 const NEXT: usize = 1;
 const OPERATIONS: usize = 2;
@@ -44,7 +45,7 @@ pub(crate) fn word(id: u64, index: u64, version: u64) -> u64 {
     id << 44 | index << 24 | version
 }
 
-/// The bytes of a range of a file in a version. The range consists of whole words.
+/// The content of a range of a file in a version. The range consists of whole words.
 pub(crate) fn content(id: u64, range: Range<u64>, version: u64) -> Vec<u8> {
     (range.start / 8..range.end / 8)
         .flat_map(|index| word(id, index, version).to_le_bytes())
@@ -59,7 +60,7 @@ enum OfFile {
     Changes,
     Version,
     Size,
-    /// A counter that is odd while ranges of the file may be at other positions.
+    /// A counter that is odd while a process moves ranges of the file to other positions.
     Shifts,
 }
 
@@ -116,14 +117,14 @@ impl Ledger {
         self.0[OPERATIONS + operation].load(SeqCst)
     }
 
-    /// Counts the time that a writer waited for the release of a lease, in microseconds.
+    /// Counts how long a writer waited for the release of a lease, in microseconds.
     pub(crate) fn waited(&self, micros: u64) {
         let octave = (micros + 1).ilog2() as u64;
         let step = octave * 4 + ((micros + 1 - (1 << octave)) << 2 >> octave);
         self.0[WAITS + (step as usize).min(STEPS - 1)].fetch_add(1, SeqCst);
     }
 
-    /// The number of waits and, for each given share, a time in microseconds that this share of the waits did not exceed.
+    /// Returns the number of waits. For each given share, returns the time in microseconds within which this share of the waits ended.
     pub(crate) fn waits(&self, shares: &[f64]) -> (u64, Vec<u64>) {
         let counts: Vec<_> = (0..STEPS).map(|step| self.0[WAITS + step].load(SeqCst)).collect();
         let all: u64 = counts.iter().sum();
@@ -134,7 +135,7 @@ impl Ledger {
                 left = left.saturating_sub(*count);
                 found
             });
-            // The upper limit of the counter's range.
+            // The upper limit of the range that the counter covers.
             let step = step.unwrap_or(0) as u64 + 1;
             (((step % 4) << (step / 4)) >> 2) + (1 << (step / 4))
         };
@@ -168,7 +169,7 @@ fn cells(range: Range<u64>) -> Range<u64> {
     (range.start / CELL).min(CELLS)..range.end.div_ceil(CELL).min(CELLS)
 }
 
-/// A change that has begun and not ended.
+/// A change that is in progress.
 pub(crate) struct Change<'a> {
     ledger: &'a Ledger,
     pub(crate) id: u64,
@@ -176,14 +177,14 @@ pub(crate) struct Change<'a> {
 }
 
 impl Change<'_> {
-    /// Permits words of the new version in a range from now on.
+    /// From now on, permits words of the new version in a range.
     pub(crate) fn data(&self, range: Range<u64>) {
         for cell in cells(range) {
             self.ledger.cell(self.id, cell, OfCell::Begun).store(self.version, SeqCst);
         }
     }
 
-    /// Permits zeros in a range from now on.
+    /// From now on, permits zeros in a range.
     pub(crate) fn zeros(&self, range: Range<u64>) {
         for cell in cells(range.clone()) {
             self.ledger.cell(self.id, cell, OfCell::Zeroed).store(self.version, SeqCst);
@@ -191,14 +192,14 @@ impl Change<'_> {
         self.data(range);
     }
 
-    /// Forbids older content in a range from now on. Cells that are only partly in the range keep their limits.
+    /// From now on, forbids older content in a range. Cells that are only partly in the range keep their limits.
     pub(crate) fn ended(&self, range: Range<u64>) {
         for cell in range.start.div_ceil(CELL)..range.end / CELL {
             self.ledger.cell(self.id, cell, OfCell::Ended).store(self.version, SeqCst);
         }
     }
 
-    /// Permits content at positions that are shifted by whole cells. The next call withdraws the permission.
+    /// Permits content that is shifted by whole cells. The next call withdraws this permission.
     pub(crate) fn shift(&self) {
         self.ledger.file(self.id, OfFile::Shifts).fetch_add(1, SeqCst);
     }
@@ -210,7 +211,7 @@ impl Change<'_> {
     }
 }
 
-/// A read in progress, with the counters of the file when the read began.
+/// A read in progress, with the values of the file's counters at its beginning.
 pub(crate) struct Look {
     id: u64,
     pos: u64,
@@ -238,7 +239,7 @@ impl Look {
         self.judge_count(ledger, read.len())
     }
 
-    /// The reason why a word may not have this value, or `None` if the value is permitted.
+    /// Returns the reason why a word may not have this value. Returns `None` if the value is permitted.
     fn fault(&self, ledger: &Ledger, index: u64, value: u64) -> Option<String> {
         let cell = index * 8 / CELL;
         if cell >= CELLS {
@@ -263,7 +264,7 @@ impl Look {
         })
     }
 
-    /// Checks the number of bytes that were read, unless the size may have changed during the read.
+    /// Checks the number of bytes that were read. If the size may have changed during the read, checks nothing.
     fn judge_count(&self, ledger: &Ledger, count: usize) -> Result<(), String> {
         let size = ledger.size(self.id);
         let changes = ledger.file(self.id, OfFile::Changes).load(SeqCst);
@@ -276,7 +277,7 @@ impl Look {
     }
 }
 
-/// Stores the number of a new file in its attribute.
+/// Stores the number of a new file in the file's extended attribute.
 pub(crate) fn name(file: &File, id: u64) -> std::io::Result<()> {
     let flags = rustix::fs::XattrFlags::empty();
     Ok(rustix::fs::fsetxattr(file, ATTRIBUTE, &id.to_le_bytes(), flags)?)

@@ -1,13 +1,13 @@
-//! Raw reads of host files never return wrong data. Threads read files while other processes change the files in every way, move their
-//! blocks, fill the disk, and reuse freed blocks in other files.
+//! Raw reads of host files never return wrong data. Threads read files while other processes work against them: they change the files in
+//! every way, move the blocks of files, fill the disk, and reuse freed blocks in other files.
 //!
 //! - `ledger`: the oracle: the values that every word of every file may have at any time.
 //! - `reader`: the threads that read and check.
 //! - `mutator`: processes that change files.
-//! - `others`: processes that reuse blocks, move data, freeze and grow the file system.
+//! - `others`: processes that reuse blocks, move data, and freeze or grow the file system.
 //!
-//! `IRONMAP_TORTURE_SEED` sets the seed to repeat a run; the order of concurrent events still varies. `IRONMAP_TORTURE_SECONDS` is the time
-//! for each file system.
+//! `IRONMAP_TORTURE_SEED` sets the seed, to repeat a run. The order of concurrent events still varies. `IRONMAP_TORTURE_SECONDS` sets how
+//! long each file system is tested.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -100,7 +100,7 @@ impl Setting {
     ];
     const ROLE: &str = "IRONMAP_TORTURE_ROLE";
 
-    /// Starts a process with this role, and passes the settings to it.
+    /// Starts a process with this role and these settings.
     fn start(&self, role: &str) -> Process {
         let (kind, seed) = ((self.kind as usize).to_string(), self.seed.to_string());
         let values: [&OsStr; 6] = [
@@ -125,7 +125,7 @@ impl Setting {
         Self { kind, seed: seed.parse().expect("a number"), ledger, dir, image, device }
     }
 
-    /// The path of the file in a slot of a mutator.
+    /// The path of the file in one of a mutator's slots.
     fn slot(&self, mutator: usize, slot: usize) -> PathBuf {
         self.dir.join(format!("slot.{mutator}.{slot}"))
     }
@@ -149,7 +149,7 @@ impl Setting {
     }
 }
 
-/// Makes all processes stop if a reader fails.
+/// Stops all processes if a reader fails.
 struct StopOnFailure<'a>(&'a Ledger);
 
 impl Drop for StopOnFailure<'_> {
@@ -160,7 +160,7 @@ impl Drop for StopOnFailure<'_> {
     }
 }
 
-/// Clears the immutable flag on drop, because the directory could not be removed otherwise.
+/// Clears the immutable flag when it is dropped. Otherwise the directory could not be removed.
 struct Immutable(PathBuf);
 
 impl Immutable {
@@ -185,7 +185,7 @@ fn variable(name: &str) -> Option<u64> {
     Some(number.unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
-/// The entry point of the other processes of the test. If it runs as a normal test, it does nothing.
+/// The entry point of the other processes of the test. In a normal run, this test does nothing.
 #[test]
 fn process() {
     let Ok(role) = std::env::var(Setting::ROLE) else { return };
@@ -257,7 +257,7 @@ fn torture(kind: Kind) {
     report(&setting, &ledger, seen);
 }
 
-/// Allocates most of the free space of a large file system, so that freed blocks are soon reused.
+/// Allocates most of the free space of a large file system. So blocks that are freed are reused soon.
 fn leave_little(setting: &Setting) {
     let free = rustix::fs::statvfs(&setting.dir).unwrap();
     let taken = (free.f_bavail * free.f_frsize).saturating_sub(48 << 20);
@@ -268,7 +268,7 @@ fn leave_little(setting: &Setting) {
     }
 }
 
-/// Prints the counts of a run. Fails the test if events that it needs did not happen.
+/// Prints the counts of a run. If a kind of event that the test needs did not occur, fails the test.
 fn report(setting: &Setting, ledger: &Ledger, seen: Seen) {
     let name = setting.kind.name();
     let (waits, shares) = ledger.waits(&[0.5, 0.99, 1.0]);
@@ -285,7 +285,7 @@ fn report(setting: &Setting, ledger: &Ledger, seen: Seen) {
     eprintln!("{name}: {}\n", counts.collect::<Vec<_>>().join(", "));
     assert!(raw > 0.2, "most reads were not raw: this proves nothing");
     assert!(seen.breaks > 0 && waits > 0, "nobody broke a lease: this proves nothing");
-    // The length of the waits depends on the machine, but no writer may wait until the kernel removes a lease.
+    // The length of the waits depends on the machine. But no wait may last until the kernel removes the lease.
     let force = std::fs::read_to_string("/proc/sys/fs/lease-break-time").unwrap();
     let force = force.trim().parse::<u64>().unwrap() * 1_000_000;
     assert!(shares[2] < force, "writers wait for {} us", shares[2]);

@@ -67,7 +67,7 @@ pub(crate) fn run(setting: &Setting, ledger: &Ledger, number: usize) {
         let (name, carry_out) = OPERATIONS[operation];
         match carry_out(&mut mutator, slot) {
             Ok(()) => ledger.count(operation),
-            // Other processes fill the disk, so a lack of space is no failure.
+            // Other processes fill the disk, so an error that reports a full disk is not a failure.
             Err(error) if error.kind() == io::ErrorKind::StorageFull => {}
             Err(error) => panic!("seed {:#x}: {name}: {error}", setting.seed),
         }
@@ -101,7 +101,7 @@ impl Mutator<'_> {
         self.wait(&path, || options.open(&path))
     }
 
-    /// Runs an open, and counts its duration if there is a lease.
+    /// Runs an open. If a process holds a lease on the file, counts how long the open took.
     fn wait<T>(&self, path: &Path, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         let leased = is_leased(path);
         let begin = Instant::now();
@@ -160,12 +160,12 @@ impl Mutator<'_> {
             let file = own.open(slot, OpenOptions::new().append(true))?;
             let size = file.metadata()?.len();
             let len = own.rng.below(16 * CELL / 8) * 8 + 8;
-            // With O_APPEND the data are written at the end of the file, and the position in the call is ignored.
+            // With O_APPEND, the kernel writes at the end of the file and ignores the position in the call.
             write(&file, change, size..(size + len).min(LARGEST))
         })
     }
 
-    /// A new size, and the range that reads as zeros after a truncation or after a later extension.
+    /// Chooses a new size. Returns it with the range that reads as zeros after the truncation, or after a later extension.
     fn new_size(&mut self, change: &Change<'_>) -> (u64, Range<u64>) {
         let size = self.range(LARGEST).start;
         change.zeros(size..LARGEST);
@@ -235,7 +235,7 @@ impl Mutator<'_> {
         })
     }
 
-    /// Removes a range of cells from the file, and later inserts a hole at its position.
+    /// Removes a range of cells from the file. Later inserts a hole at the position of this range.
     fn shift(&mut self, slot: usize) -> io::Result<()> {
         let size = self.path(slot).metadata()?.len();
         // The range must end before the end of the file.
@@ -279,7 +279,7 @@ impl Mutator<'_> {
         Ok(())
     }
 
-    /// Replaces the file by a new one, by a rename or by a removal and a rename.
+    /// Replaces the file by a new file. It either renames the new file over the old one, or removes the old file and then renames.
     fn recreate(&mut self, slot: usize) -> io::Result<()> {
         let Some(id) = self.ledger.new_file() else { return Ok(()) };
         let (path, new) = (self.path(slot), self.path(slot).with_extension("new"));
@@ -299,8 +299,8 @@ impl Mutator<'_> {
             }
             self.pause(10);
         }
-        // On the full disk there may be no block for the directory entry. The slot needs a file, so the rename is repeated until other
-        // processes have freed blocks.
+        // On a full disk, the directory entry may need a block that is not free. The slot must have a file, so the rename is repeated until
+        // other processes have freed blocks.
         while let Err(error) = std::fs::rename(&new, &path) {
             assert_eq!(error.kind(), io::ErrorKind::StorageFull, "{error}");
             self.pause(10);
@@ -309,9 +309,9 @@ impl Mutator<'_> {
         written
     }
 
-    /// Writes through a mapping after the descriptor was closed.
+    /// Writes through a mapping whose descriptor was closed.
     fn map(&mut self, slot: usize) -> io::Result<()> {
-        // A store to a mapping can end this process while the disk is full, so a lock excludes the process that fills the disk.
+        // While the disk is full, a store to a mapping can end this process. So a lock excludes the process that fills the disk.
         let lock = File::open(&self.setting.ledger)?;
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared) {
             Err(Errno::WOULDBLOCK) => return Ok(()),
@@ -348,7 +348,7 @@ impl Mutator<'_> {
         Ok(())
     }
 
-    /// Clones the file, so that later writes to shared blocks allocate new blocks.
+    /// Clones the file. Later writes to the shared blocks must allocate new blocks.
     fn reflink(&mut self, slot: usize) -> io::Result<()> {
         if !self.setting.kind.has_reflink() {
             return Ok(());

@@ -1,5 +1,5 @@
-//! Processes that do not change the content of files. One process fills the disk and frees space, so that other files soon reuse blocks.
-//! Another process runs administration programs.
+//! Processes that do not change the content of the tested files. One process fills the disk and frees space, so that other files reuse
+//! blocks soon. Another process runs administration programs.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -16,7 +16,7 @@ use super::common::skip::note_part;
 use super::ledger::{FOREIGN, Ledger, content};
 use super::{Kind, Setting, mutator};
 
-/// The actions of the administrator, and the filling of the disk. Each success is counted.
+/// The names of the counted actions: those of the administrator, and the filling of the disk. Each success is counted.
 pub(crate) const ACTS: [&str; 9] = [
     "defragment",
     "freeze and thaw",
@@ -30,7 +30,7 @@ pub(crate) const ACTS: [&str; 9] = [
 ];
 const FIRST: usize = mutator::OPERATIONS.len();
 
-/// The minimum and the maximum free space in bytes. The space is small, so that another file soon gets a freed block.
+/// The minimum and the maximum free space in bytes. There is little free space, so that another file soon gets a freed block.
 const SPARED: (u64, u64) = (4 << 20, 8 << 20);
 
 /// Writes files that are never read, and removes them.
@@ -58,7 +58,7 @@ pub(crate) fn churn(setting: &Setting, ledger: &Ledger) {
         }
         while !files.is_empty() && free(setting) < SPARED.1 {
             let file = files.swap_remove(rng.below(files.len() as u64) as usize);
-            // If the disk was full, the file may not have been created.
+            // If the disk is full, the file may not exist.
             let _ = std::fs::remove_file(setting.dir.join(format!("foreign.{file}")));
         }
     }
@@ -125,7 +125,7 @@ fn succeeds(program: &str, args: &[&str]) -> bool {
     output(program, args).status.success()
 }
 
-/// Freezes the file system for a moment. The shell thaws it even if this process is killed.
+/// Freezes the file system for a short time. A shell thaws it, even if this process is killed.
 fn freeze(kind: Kind, dir: &str) -> bool {
     let script = if kind.is_xfs() {
         "xfs_freeze -f $0 && sleep 0.03; xfs_freeze -u $0"
@@ -152,8 +152,8 @@ fn grow(setting: &Setting, dir: &str) -> bool {
         }
 }
 
-/// Lets a copy of a file share the blocks of the file. With `reverse`, lets the file share the blocks of the copy, which must fail for an
-/// immutable file.
+/// Lets a copy of a file share the blocks of the file. With `reverse`, lets the file share the blocks of the copy; for an immutable file,
+/// this must fail.
 fn dedupe(setting: &Setting, name: &str, reverse: bool) -> bool {
     let path = |name: &str| setting.dir.join(name).to_str().expect("a plain path").to_owned();
     let (original, copy) = (path(name), path("copy"));

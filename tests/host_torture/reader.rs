@@ -1,4 +1,4 @@
-//! Threads that read files in every way, raw if no process writes, and check every word.
+//! Threads that read files in every way and check every word. The reads are raw while no process writes to the file.
 
 use std::collections::HashMap;
 use std::fs::File as OsFile;
@@ -34,7 +34,7 @@ pub(crate) struct Seen {
     pub(crate) kernel_served: u64,
     pub(crate) cut: u64,
     pub(crate) breaks: u64,
-    /// The number of files whose lease was broken and acquired again before the file was closed.
+    /// The number of files whose lease was broken, and acquired again before the close of the file.
     pub(crate) retaken: u64,
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn run(setting: &Setting, ledger: &Ledger, host: &Host, number: u64) 
         }
         if reader.rng.below(4) == 0 {
             let new = reader.open();
-            // Some requests to the old file may still be in flight.
+            // Some requests to the previous file may still be in flight.
             reader.close(&std::mem::replace(&mut handles[at], new));
         }
     }
@@ -98,7 +98,7 @@ pub(crate) fn run(setting: &Setting, ledger: &Ledger, host: &Host, number: u64) 
 }
 
 impl Reader<'_> {
-    /// Opens a random file. The number is read from the descriptor, because another file may get the same name at any time.
+    /// Opens a random file. Another file may get the same name at any time, so the number of the file is read from the descriptor.
     fn open(&mut self) -> Handle {
         loop {
             let path = match self.rng.below(12) {
@@ -132,7 +132,7 @@ impl Reader<'_> {
     }
 
     fn fail(&self, what: &str, how: &str) -> ! {
-        // The kernel's log shows whether the kernel itself had an error.
+        // The kernel's log shows whether the error came from the kernel.
         let log = output::<&str>("dmesg", &[]).stdout;
         let log = String::from_utf8_lossy(&log);
         log.lines()
@@ -169,7 +169,7 @@ impl Reader<'_> {
         self.judge(&look, &memory[..count], &how);
     }
 
-    /// Reads one aligned block, by the simple path if possible.
+    /// Reads one aligned block. The read uses the simple path if possible.
     fn read_simply(&mut self, handle: &Handle) {
         let pos = self.rng.below(LARGEST / 1024) * 1024;
         let mut memory = Buffer::aligned(1024).expect("memory");
@@ -201,8 +201,8 @@ impl Reader<'_> {
     fn submit(&mut self, handle: &Handle) {
         if self.in_flight.len() == DEPTH {
             if self.rng.below(6) == 0 {
-                // The thread sometimes pauses while it has requests that are not yet submitted to the device, or completions that are not
-                // yet popped.
+                // The thread sometimes pauses here. At this time, some of its requests are not yet submitted to the device, and some of its
+                // completions are not yet popped.
                 pause(Duration::from_millis(self.rng.below(100)));
             }
             let wanted = self.rng.below(DEPTH as u64) as usize;

@@ -1,4 +1,4 @@
-//! Limits that random damage does not reach. For each limit, a volume is made that exceeds it.
+//! Random damage does not reach some limits. For each of these limits, a test makes a volume that exceeds it.
 
 use ironmap::ErrorKind;
 use ironmap::iomap::MapFile;
@@ -13,7 +13,7 @@ fn all_of_ext4() -> Scratch {
     Scratch::new(Base::all().swap_remove(0))
 }
 
-/// The last descriptor block of the log, and the copy after it.
+/// The last descriptor block of the log, and the copied block after it.
 fn last_copy(scratch: &Scratch) -> (Spot, Spot) {
     let raw = Raw(scratch.bytes());
     let spots = &scratch.base().spots;
@@ -27,8 +27,8 @@ fn last_copy(scratch: &Scratch) -> (Spot, Spot) {
     (descriptor, *spots.iter().find(|spot| spot.sum == copy).unwrap())
 }
 
-/// If a file has many extents with the same block, and the journal contains a copy of this block, the map would be split into too many
-/// parts. Such a file is refused.
+/// A file has many extents that refer to the same block, and the journal contains a copy of this block. The map would be split into too
+/// many parts, so the file is refused.
 #[test]
 fn extents_that_share_relocated_blocks_are_refused() {
     let mut scratch = all_of_ext4();
@@ -47,8 +47,8 @@ fn extents_that_share_relocated_blocks_are_refused() {
     assert_eq!(error.place().map(|place| place.field), Some("ee_start"), "{error}");
 }
 
-/// An orphan file that is too long is refused. All its blocks can be the same block, so the volume's size does not limit the time to read
-/// it.
+/// An orphan file that is too long is refused. All its blocks can refer to the same block, so the size of the volume does not limit the
+/// time to read the orphan file.
 #[test]
 fn an_endless_orphan_file_is_refused() {
     let mut scratch = all_of_ext4();
@@ -58,7 +58,7 @@ fn an_endless_orphan_file_is_refused() {
     assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
 }
 
-/// A superblock in the journal cannot change the block size, because the recovery has already used the old block size.
+/// A copy of the superblock in the journal cannot change the block size, because the recovery has already used the old block size.
 #[test]
 fn a_recovered_superblock_keeps_the_block_size() {
     let mut scratch = all_of_ext4();

@@ -1,8 +1,9 @@
-//! Hostile images: volumes with damaged structures and repaired checksums. No operation may panic, hang or allocate unbounded memory.
+//! Hostile images: volumes whose structures are damaged and have valid checksums. No operation may panic, hang or allocate unbounded
+//! memory.
 //!
-//! The changes are those of `fuzz/`, chosen by a seed. A failure names the seed and the number of the case. `IRONMAP_HOSTILE=SEED:NUMBER`
-//! repeats one case, and `IRONMAP_HOSTILE=SEED` runs other cases than those of the fixed seed. `IRONMAP_HOSTILE_CASES` sets the number of
-//! cases.
+//! The changes are those of `fuzz/`; a seed chooses them. A failure names the seed and the number of the case.
+//! `IRONMAP_HOSTILE=SEED:NUMBER` repeats one case. `IRONMAP_HOSTILE=SEED` runs the cases of another seed than the default.
+//! `IRONMAP_HOSTILE_CASES` sets the number of cases.
 
 #![allow(unreachable_pub, reason = "fuzz/ gives two of these types out")]
 
@@ -28,7 +29,7 @@ const SEED: u64 = 0x1202_2024;
 /// The default number of damaged volumes for each kind of damage and each base volume.
 const CASES: u64 = 500;
 
-/// Random bytes (splitmix64) that determine the changes of one volume.
+/// Random bytes (splitmix64). They determine how one volume is changed.
 fn random(seed: u64, number: u64) -> Vec<u8> {
     let mut state = seed ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let mut next = || {
@@ -74,7 +75,7 @@ fn survive(target: Option<Target>) {
     }
 }
 
-/// The undamaged volumes are read without an error. Otherwise the tests below would prove nothing.
+/// The undamaged volumes can be read without an error. Without this check, the tests below could pass for a wrong reason.
 #[test]
 fn the_bases_are_sound() {
     for base in Base::all() {

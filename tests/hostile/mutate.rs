@@ -1,4 +1,4 @@
-//! Changes that damage a volume. The fuzzer chooses them by code coverage, and the seeded tests at random.
+//! Changes that damage a volume. The fuzzer chooses them by code coverage. The seeded tests choose them at random.
 
 use arbitrary::Arbitrary;
 
@@ -9,8 +9,8 @@ use super::spots::{Spot, Target};
 #[derive(Arbitrary, Clone, Debug)]
 pub struct Change {
     spot: u16,
-    /// The position within the structure. A value below 128 selects one of the first bytes, which contain the fields. Larger values cover
-    /// the structure evenly.
+    /// The position of the change in the structure. A value below 128 is a byte position, because fields are usually in the first bytes.
+    /// Larger values are spread evenly over the whole structure.
     offset: u16,
     value: Value,
 }
@@ -27,7 +27,7 @@ enum Value {
         word: u32,
         count: u8,
     },
-    /// The block number of another structure. Such a value makes cycles, and blocks with two owners.
+    /// The block number of another structure. It can make a cycle, or a block with two owners.
     BlockOf {
         spot: u16,
         big_endian: bool,
@@ -37,7 +37,7 @@ enum Value {
         spot: u16,
         big_endian: bool,
     },
-    /// Bytes of another structure of the same kind.
+    /// Bytes that are copied from another structure of the same kind.
     Copy {
         spot: u16,
         len: u8,
@@ -45,7 +45,7 @@ enum Value {
     Extreme(u8),
 }
 
-/// Boundary values of fields.
+/// Boundary values for fields.
 const EXTREMES: [u32; 12] =
     [0, 1, 2, 0x7F, 0xFF, 0x7FFF, 0x8000, 0x8001, 0xFFFF, 0x7FFF_FFFF, 0x8000_0000, u32::MAX];
 
@@ -91,7 +91,7 @@ impl Change {
         scratch.write(at, &bytes[..len]);
     }
 
-    /// The position of the first changed byte, aligned for the value.
+    /// The position of the first changed byte. It is aligned to the size of the value.
     fn place(&self, spot: &Spot) -> usize {
         let offset = usize::from(self.offset);
         let offset = if offset & 0x8000 == 0 { offset % 128 } else { offset & 0x7FFF } % spot.len;

@@ -1,9 +1,9 @@
-//! Repairs the checksums of a damaged volume, so that tests reach the code that runs after a checksum is verified.
+//! Repairs the checksums of a damaged volume. So tests also reach the code that runs after the verification of a checksum.
 
 use super::scratch::Scratch;
 use super::spots::{INODE, JOURNAL_MAGIC, Raw, SUPERBLOCK, Spot, Sum};
 
-/// CRC32C without the final inversion, as ext4 chains it.
+/// CRC32C without the final inversion. ext4 uses this form to continue a checksum over several parts.
 pub(crate) fn crc(seed: u32, bytes: &[u8]) -> u32 {
     !crc32c::crc32c_append(!seed, bytes)
 }
@@ -35,17 +35,17 @@ pub(crate) fn repair(scratch: &mut Scratch, spots: &[Spot]) {
             );
         }
     }
-    // Checksums of inodes are repaired last, because inodes contain roots of maps and attributes.
+    // Inodes contain the roots of maps and attributes, which have checksums of their own. So the checksums of inodes are repaired last.
     for spot in spots.iter().filter(|spot| spot.sum == Sum::Inode) {
         inode(scratch, spot, seed);
     }
 }
 
-/// The sequence numbers of mount protection with which an open does not wait.
+/// Values of the sequence number in the protection block. With these values an open does not wait.
 const MMP_CLEAN: u32 = 0xFF4D_4D50;
 const MMP_FSCK: u32 = 0xE24D_4D50;
 
-/// Resets states that make a test slow or end it early: a mount protection that causes a wait, and hashes of attributes.
+/// Resets two states that disturb the tests: a mount protection that makes an open wait, and hashes of attributes that end a test early.
 fn calm(scratch: &mut Scratch, spots: &[Spot]) {
     for spot in spots {
         match spot.sum {
@@ -62,7 +62,7 @@ fn calm(scratch: &mut Scratch, spots: &[Spot]) {
     }
 }
 
-/// Sets each `e_hash` in a list of attributes to 0, which means that there is no hash.
+/// Sets each `e_hash` in a list of attributes to 0. The value 0 means that the attribute has no hash.
 fn unhash(scratch: &mut Scratch, from: usize, end: usize) {
     let mut at = from;
     while at + 16 <= end && Raw(scratch.bytes()).u32(at) != 0 {
@@ -130,7 +130,7 @@ fn inode(scratch: &mut Scratch, spot: &Spot, seed: u32) {
 /// The journal blocks that the recovery reads.
 struct Log {
     superblock: usize,
-    /// The index in the journal and the position in the volume of each block.
+    /// For each block: its index in the journal, and its position in the volume.
     blocks: Vec<(u32, usize)>,
     block_size: usize,
 }
@@ -142,7 +142,7 @@ impl Log {
             Sum::Journal { index } => Some((index, spot.at)),
             _ => None,
         });
-        // The block size of the undamaged volume is used, because a change may have altered the field of the block size.
+        // The code uses the block size of the undamaged volume, because a change may have altered the field with the block size.
         let block_size = scratch.block_size();
         Some(Self { superblock, blocks: blocks.collect(), block_size })
     }
@@ -180,14 +180,14 @@ impl Log {
         }
     }
 
-    /// Repairs the checksum in a block. The checksum is computed with zeros in its own field.
+    /// Repairs the checksum in a block. For the computation, the field of the checksum contains zeros.
     fn sum(&self, scratch: &mut Scratch, seed: u32, at: usize, field: usize) {
         scratch.write(at + field, &[0; 4]);
         let sum = crc(seed, &scratch.bytes()[at..][..self.block_size]);
         scratch.write(at + field, &sum.to_be_bytes());
     }
 
-    /// Repairs the checksums in the tags of a descriptor block. Each is the checksum of a copy that follows.
+    /// Repairs the checksums in the tags of a descriptor block. Each tag contains the checksum of a copied block after the descriptor.
     fn tags(&self, scratch: &mut Scratch, seed: u32, features: u32, index: u32, at: usize) {
         let third = features & 0x10 != 0;
         let len = if third { 16 } else { 8 + if features & 2 != 0 { 4 } else { 0 } + 2 };

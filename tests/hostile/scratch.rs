@@ -1,4 +1,4 @@
-//! A volume that is damaged, read and restored repeatedly: a file in memory, of which only a few parts are changed.
+//! A volume that a test damages, reads and restores repeatedly. It is a file in memory. Each round changes only a few parts of it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ impl Scratch {
         &self.dirty
     }
 
-    /// Writes bytes, and records the range if the bytes differ.
+    /// Writes bytes. If they differ from the base, records the range.
     pub(crate) fn write(&mut self, at: usize, bytes: &[u8]) {
         let place = &mut self.bytes[at..at + bytes.len()];
         if place != bytes {
@@ -83,7 +83,7 @@ impl Scratch {
         self.repaired()
     }
 
-    /// Repairs the checksums of the written parts, and opens the volume.
+    /// Repairs the checksums of the parts that were written, and opens the volume.
     pub(crate) fn repaired(&mut self) -> Result<Volume> {
         let spots = std::mem::take(&mut self.base.spots);
         repair(self, &spots);

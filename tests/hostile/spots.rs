@@ -1,5 +1,5 @@
-//! The positions of the structures of an undamaged volume. The code is written for the volumes of these tests from the documentation of the
-//! format, and shares no code with the crate.
+//! Finds the structures of an undamaged volume. This code shares no code with the crate. It is written from the documentation of the
+//! format, and only for the volumes of these tests.
 
 use super::repair::crc;
 
@@ -9,24 +9,24 @@ pub enum Target {
     /// The superblock and the group descriptors.
     Superblock,
     Inode,
-    /// Extent trees and indirect blocks, with their roots in the inodes.
+    /// Extent trees and indirect blocks, including the roots in the inodes.
     Map,
     /// Directory blocks, linear and hashed.
     Directory,
-    /// Attributes in inodes and in separate blocks.
+    /// Attributes, in inodes and in separate blocks.
     Xattr,
     /// Inodes with inline data.
     Inline,
     /// The superblock of the journal, the log, and fast commits.
     Journal,
-    /// Multiple mount protection, and the list and file of orphans.
+    /// Multiple mount protection, the list of orphans, and the orphan file.
     Orphan,
 }
 
 /// The kind of checksum that a structure has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sum {
-    /// The structure has no checksum, or is part of a structure with a checksum.
+    /// The structure has no checksum, or the checksum of a larger structure covers it.
     None,
     Superblock,
     Group(u32),
@@ -37,7 +37,7 @@ pub(crate) enum Sum {
         root: bool,
     },
     XattrBlock,
-    /// Attributes in an inode, which have only hashes.
+    /// Attributes in an inode. They have hashes and no checksum.
     XattrList,
     JournalSuperblock,
     Journal {
@@ -47,7 +47,7 @@ pub(crate) enum Sum {
     Orphan,
 }
 
-/// A structure, with its position and its owner.
+/// A structure, with its position and the inode that owns it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spot {
     pub(crate) target: Target,
@@ -55,11 +55,11 @@ pub(crate) struct Spot {
     pub(crate) at: usize,
     pub(crate) len: usize,
     pub(crate) inode: u32,
-    /// The position of the inode that owns the structure. For an inode, this is its own position.
+    /// The position of the inode that owns the structure. An inode is its own owner.
     pub(crate) owner: usize,
 }
 
-/// The bytes of a volume, with functions for the fields that the tests need.
+/// The bytes of a volume. Its functions read the fields that the tests need.
 #[derive(Clone, Copy)]
 pub(crate) struct Raw<'a>(pub(crate) &'a [u8]);
 
@@ -92,7 +92,7 @@ impl Raw<'_> {
         if self.has(0x60, 0x80) { self.u16(SUPERBLOCK + 0xFE) } else { 32 }
     }
 
-    /// The position of a group descriptor. In these volumes, all descriptors are in the block after the superblock.
+    /// The position of a group descriptor. In these volumes, the block after the superblock contains all descriptors.
     fn group(&self, group: u32) -> usize {
         (1024 / self.block_size() + 1) * self.block_size() + group as usize * self.descriptor_size()
     }
@@ -103,7 +103,7 @@ impl Raw<'_> {
         table * self.block_size() + ((number - 1) % per_group) as usize * INODE
     }
 
-    /// The data blocks of a file with their positions in the file, and the blocks of its map.
+    /// The data blocks of a file, each with its position in the file, and the blocks of the file's map.
     fn map(&self, inode: usize) -> (Vec<(u32, u32)>, Vec<u32>) {
         let (mut data, mut nodes) = (Vec::new(), Vec::new());
         if self.u32(inode + 0x20) & EXTENTS != 0 {
@@ -168,7 +168,7 @@ const EXTENTS: u32 = 0x80000;
 const INDEX: u32 = 0x1000;
 const INLINE: u32 = 0x1000_0000;
 const FAST_COMMIT: u32 = 0x20;
-/// The number of blocks of the log that are examined. The transactions of these volumes use fewer.
+/// How many blocks of the log are examined. The transactions of these volumes use fewer.
 const LOG: u32 = 24;
 
 impl Spot {
@@ -202,7 +202,7 @@ impl Spot {
         if raw.has(0x60, 0x100) {
             let mmp = raw.u32(SUPERBLOCK + 0x168) as usize * raw.block_size();
             spots.push(spot(Target::Orphan, Sum::Mmp, mmp, 1024));
-            // The field s_last_orphan.
+            // The field `s_last_orphan`.
             spots.push(spot(Target::Orphan, Sum::None, SUPERBLOCK + 0xE8, 4));
         }
         spots
@@ -230,7 +230,7 @@ impl Spot {
         spots
     }
 
-    /// The map of a file or directory, and the blocks that are structures too.
+    /// The map of a file or directory, and those of its blocks that are structures themselves.
     fn of_content(raw: Raw<'_>, number: u32) -> Vec<Self> {
         let (owner, block) = (raw.inode(number), raw.block_size());
         let spot = |target, sum, at, len| Self { target, sum, at, len, inode: number, owner };
@@ -272,7 +272,7 @@ fn fast_commit_index(bytes: &[u8]) -> Option<u32> {
         .then(|| raw.be32(journal + 0x10) - raw.be32(journal + 0x54) + 1)
 }
 
-/// Adds fast commits with every kind of record after the log, if the volume has the feature.
+/// If the volume has fast commits, adds fast commits with every kind of record after the log.
 pub(crate) fn fast_commits(bytes: &mut [u8]) {
     let raw = Raw(bytes);
     if !raw.has(0x5C, 0x400) {
@@ -289,7 +289,7 @@ pub(crate) fn fast_commits(bytes: &mut [u8]) {
         raw.be32(at) == JOURNAL_MAGIC && raw.be32(at + 4) == 2
     });
     let tid = first + commits.count() as u32;
-    // A file in a linear directory, this directory, and another file.
+    // The inodes of a linear directory, of a file in it, and of another file.
     let (file, dir, new) = (file_with_extents(&raw), 2_u32, file_with_extents(&raw));
     let free = (bytes.len() / block) as u32 - 8;
     let mut area = Vec::new();
@@ -321,7 +321,7 @@ pub(crate) fn fast_commits(bytes: &mut [u8]) {
     bytes[journal + 0x28..][..4].copy_from_slice(&features.to_be_bytes());
     let at = blocks[index as usize].1 as usize * block;
     bytes[at..][..area.len()].copy_from_slice(&area);
-    // The checksum covers all bytes before it. It is repaired in the same way after later changes.
+    // The checksum covers all bytes before it. Later changes repair it in the same way.
     super::repair::fast_commit(&mut bytes[at..at + block]);
     let mut superblock = bytes[journal..journal + 1024].to_vec();
     superblock[0xFC..0x100].fill(0);

@@ -1,4 +1,4 @@
-//! Calls all operations of a volume, with limits, and checks invariants of every result.
+//! Calls all operations of a volume, within limits, and checks invariants of each result.
 
 use std::collections::HashSet;
 
@@ -7,13 +7,13 @@ use ironmap::iomap::{IomapType, MapFile};
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{Error, ErrorKind, FileOptions, Queue, QueueOptions, Result, Volume};
 
-/// Limits of a visit, because the directories and maps of a damaged volume may be endless.
+/// Limits of a visit. They are needed because directories and maps of a damaged volume may be endless.
 const INODES: usize = 60;
 const ENTRIES: usize = 600;
 const LOOKUPS: usize = 8;
 const MAPPINGS: usize = 2000;
 
-/// Walks the tree, and reads some inodes by their numbers, used or not.
+/// Walks the tree. Then reads some inodes by their numbers, whether they are in use or not.
 pub(crate) fn visit(volume: &Volume) {
     let fs = volume.fs();
     let mut queue = volume.queue(&QueueOptions::new().depth(8)).unwrap();
@@ -43,7 +43,8 @@ pub(crate) fn visit(volume: &Volume) {
         if visited > INODES {
             break;
         }
-        // The inode is read with a check of the inode bitmap, and without it, as for an inode number from a directory entry.
+        // The inode is read in two ways: with a check of the inode bitmap, and without it. The second way is for inode numbers from
+        // directory entries.
         seen(fs.inode(number).map(|_| ()));
         let Some(inode) = seen(fs.known_inode(number)) else { continue };
         seen(inode.xattrs().map(|_| ()));
@@ -74,7 +75,7 @@ fn directory(inode: &Inode) -> Vec<InodeNo> {
         assert!(!entry.name.contains(&b'/') && !entry.name.contains(&0), "{:?}", entry.name);
         names.push(entry);
     }
-    // This listing is in the order of the hash tree.
+    // This listing returns the entries in the order of the hash tree.
     if let Some(listing) = seen(inode.list(DirCursor::START)) {
         let mut listing = listing.take(ENTRIES);
         while listing.next().and_then(seen).is_some() {}
@@ -89,7 +90,7 @@ fn directory(inode: &Inode) -> Vec<InodeNo> {
 
 fn file(volume: &Volume, queue: &mut Queue, inode: Inode) {
     let size = inode.size();
-    // A caller may request any position, even past the size.
+    // A caller may request any position, even one past the size.
     for pos in [0, size / 2, size, 1 << 44, i64::MAX as u64, u64::MAX] {
         seen(inode.map(FilePos(pos), 4096).map(|_| ()));
     }
@@ -118,14 +119,14 @@ fn file(volume: &Volume, queue: &mut Queue, inode: Inode) {
         }
     }
     if end < size {
-        // The map is longer than the limit of the visit, so a search would take too long.
+        // The map is longer than the limit of the visit, so the search is skipped.
         return;
     }
     seen(file.seek_data(FilePos(0)).map(|_| ()));
     seen(file.seek_hole(FilePos(size / 3)).map(|_| ()));
 }
 
-/// Returns the value, or `None` after a check of the error: an error of kind `Corrupt` must name a position.
+/// Returns the value, or `None` if there is an error. An error of kind `Corrupt` must name a position.
 pub(crate) fn seen<T>(result: Result<T>) -> Option<T> {
     match result {
         Ok(value) => Some(value),

@@ -50,7 +50,7 @@ impl Base {
         let size = format!("{megabytes}M");
         let block_size = block.to_string();
         let mut mke2fs = Command::new("mke2fs");
-        // The seeds are fixed, so each run makes the same volume, except for its time stamps.
+        // The seeds are fixed. So each run makes the same volume, except for the time stamps.
         mke2fs.args(["-q", "-F", "-b", &block_size, "-I", "256", "-N", "320"]);
         mke2fs.args(["-U", SEED, "-E", &format!("hash_seed={SEED}")]).args(options.split(' '));
         run(mke2fs.arg("-d").arg(&tree).arg(&image).arg(&size), &[0]);
@@ -59,7 +59,7 @@ impl Base {
         if *journal == "jo -c -v 3" {
             run(Command::new("tune2fs").args(["-O", "mmp"]).arg(&image), &[0]);
         }
-        // Mount protection is switched off for debugfs, which would otherwise wait for ten seconds.
+        // Mount protection is switched off while debugfs runs. Otherwise debugfs would wait for ten seconds.
         let protected = hide_mount_protection(&image);
         log(dir.path(), &image, *block, journal);
         let mut bytes = std::fs::read(&image).unwrap();
@@ -74,7 +74,7 @@ impl Base {
     }
 }
 
-/// The position of `s_feature_incompat`. The feature of mount protection is the lowest bit in its second byte.
+/// The position of `s_feature_incompat`. The lowest bit of its second byte is the feature of mount protection.
 const INCOMPAT: usize = SUPERBLOCK + 0x60;
 
 fn hide_mount_protection(image: &Path) -> u8 {
@@ -111,7 +111,7 @@ fn plant(tree: &Path, block: usize) {
     symlink("linear/file-01", tree.join("short")).unwrap();
     symlink(format!("a{}/b", "/b/..".repeat(15)), tree.join("middle")).unwrap();
     symlink(format!("/a{}", "/../a".repeat(60)), tree.join("long")).unwrap();
-    // There are holes between the pieces, so that the map needs separate blocks; an indirect map also needs the second level.
+    // The pieces have holes between them. So the map needs separate blocks, and an indirect map also needs the second level.
     let sparse = std::fs::File::create(tree.join("sparse")).unwrap();
     let piece = vec![0x5A; block.max(4096)];
     for number in (0..24).chain([100, 200]) {

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// The time after which a test counts as hung. Most volumes are read in less than a millisecond, and in less than a second on a busy
-/// machine.
+/// After this time a test counts as hung. Most volumes are read in less than a millisecond, and in less than a second on a busy machine.
 const TIME: Duration = Duration::from_secs(120);
-/// The maximum memory that this test program may have allocated at any time. An allocation beyond it aborts the program.
-/// docs/safety/bounds.md gives the limits of the crate itself, which these small volumes cannot reach.
+/// The maximum memory that this test program may have allocated at any time. A larger allocation aborts the program. docs/safety/bounds.md
+/// gives the limits of the crate itself. These small volumes cannot reach them.
 const MEMORY: u64 = 768 << 20;
 
-/// A thread that ends the program and names the volume, if a volume takes too long. The test reports each volume to this thread.
+/// A thread that watches the tests. Each test reports its next volume to this thread. If a volume takes too long, the thread names it and
+/// ends the program.
 pub(crate) struct Watch {
     begun: Sender<String>,
 }
@@ -41,7 +41,7 @@ impl Watch {
                     Ok(next) => image = next,
                     Err(RecvTimeoutError::Disconnected) => return,
                     Err(RecvTimeoutError::Timeout) => {
-                        // The message bypasses the capture of output, because captured output is lost when the program ends.
+                        // The message is not captured by the test runner. Captured output would be lost when the program ends.
                         let _ =
                             writeln!(std::io::stderr(), "{test}: more than {time:?} for {image}");
                         std::process::abort();
@@ -52,14 +52,14 @@ impl Watch {
         Self { begun }
     }
 
-    /// Reports the next volume to the watch. Its name is also printed if the test fails.
+    /// Reports the next volume to the watch. If the test fails, the name of the volume is also printed.
     #[allow(dead_code, reason = "not every suite shows it")]
     pub(crate) fn begin(&self, image: String) {
         println!("{image}");
         self.next(image);
     }
 
-    /// Reports the next volume to the watch. Its name is printed only if the volume takes too long.
+    /// Reports the next volume to the watch. The name is printed only if the volume takes too long.
     pub(crate) fn next(&self, image: String) {
         let _ = self.begun.send(image);
     }

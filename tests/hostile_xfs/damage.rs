@@ -1,13 +1,13 @@
-//! How structures are damaged.
+//! Damages structures.
 
 use crate::common::rng::Rng;
 
-/// Boundary values of fields.
+/// Boundary values for fields.
 const EXTREMES: [u32; 10] =
     [0, 1, 2, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 0x7FFF_FFFF, 0x8000_0000, u32::MAX];
 
-/// Changes some fields, or copies bytes from another structure of the same kind. Most changed fields are near the start of the structure,
-/// where counts and links are.
+/// Changes some fields of a structure, or copies bytes from another structure of the same kind. Most changes are near the start, because
+/// structures have their counts and links there.
 pub(crate) fn damage(bytes: &mut [u8], like: &[u8], rng: &mut Rng) {
     for _ in 0..1 + rng.below(4) {
         let most = if rng.below(3) == 0 { bytes.len() } else { bytes.len().min(200) };

@@ -1,7 +1,7 @@
-//! Hostile XFS volumes: damaged structures with repaired checksums. No operation may panic, hang or allocate unbounded memory.
+//! Hostile XFS volumes: structures are damaged and have valid checksums. No operation may panic, hang or allocate unbounded memory.
 //!
-//! A failure names the seed and the number of the case. `IRONMAP_HOSTILE=SEED:NUMBER` repeats one case, and `IRONMAP_HOSTILE=SEED` runs
-//! other cases than those of the fixed seed. `IRONMAP_HOSTILE_CASES` sets the number of cases.
+//! A failure names the seed and the number of the case. `IRONMAP_HOSTILE=SEED:NUMBER` repeats one case. `IRONMAP_HOSTILE=SEED` runs the
+//! cases of another seed than the default. `IRONMAP_HOSTILE_CASES` sets the number of cases.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -43,7 +43,7 @@ struct Base {
 }
 
 impl Base {
-    /// Makes a volume that was unmounted, or with `dirty` a volume whose log needs recovery.
+    /// Makes a volume that was unmounted. With `dirty`, makes a volume whose log needs recovery.
     fn new(name: &'static str, mkfs: &str, dirty: bool) -> Self {
         let mounted = Mounted::new(&format!("mkfs.xfs -q {mkfs}"), 320, "noatime");
         fill(mounted.dir());
@@ -59,7 +59,7 @@ impl Base {
         Self { name, dir, structures }
     }
 
-    /// Makes a volume with realtime files, without writes by the kernel.
+    /// Makes a volume with realtime files. The kernel does not write to it.
     fn realtime(name: &'static str, way: &Way) -> Self {
         let World { dir, image, .. } = World::new(way);
         let copy = dir.path().join("base");
@@ -77,7 +77,7 @@ fn copy_sparse(from: &Path, to: &Path) {
     command::run("cp", &["--sparse=always".as_ref(), from.as_os_str(), to.as_os_str()]);
 }
 
-/// Makes files that use every form of directories, attributes, maps and links.
+/// Makes files that together use every form of directories, attributes, maps and links.
 fn fill(root: &Path) {
     let dir = |name: &str, count: usize| {
         let dir = root.join(name);
@@ -110,7 +110,7 @@ fn fill(root: &Path) {
     }
 }
 
-/// Damages a copy of the base repeatedly, each time in a different way, and visits the volume.
+/// Damages a copy of the base in a different way in each round, and visits the volume.
 fn survive(base: &Base, kind: Option<Kind>) {
     let chosen = std::env::var("IRONMAP_HOSTILE").unwrap_or_default();
     let (seed, number) = match chosen.split_once(':') {
@@ -140,7 +140,7 @@ fn survive(base: &Base, kind: Option<Kind>) {
             saved.push((structure.at, bytes.clone()));
             let like = structures[rng.below(structures.len() as u64) as usize].read(&file);
             damage::damage(&mut bytes, &like, &mut rng);
-            // Most checksums are repaired, because a wrong checksum ends a test early.
+            // The test repairs most checksums, because a wrong checksum ends a visit early.
             if rng.below(8) != 0 {
                 structure.repair(&mut bytes);
             }
@@ -159,7 +159,7 @@ fn survive(base: &Base, kind: Option<Kind>) {
     }
 }
 
-/// Asserts that the undamaged volume is read without an error. Otherwise these tests would prove nothing.
+/// Asserts that the undamaged volume can be read without an error. Without this check, these tests could pass for a wrong reason.
 fn is_sound(base: &Base, recovers: bool) {
     let mode = OpenMode { direct: false, exclusive: false, ..OpenMode::default() };
     let device = Psync::new(Arc::new(BlockFile::open(&base.path(), &mode).unwrap()));

@@ -5,22 +5,22 @@ use std::os::unix::fs::FileExt;
 
 const SECTOR: usize = 512;
 
-/// The kind of a damaged structure.
+/// The kind of a structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Superblock,
     Group,
-    /// A block of a B+tree of an allocation group.
+    /// A B+tree block of an allocation group.
     Tree,
     Inode,
     Map,
     Directory,
     Index,
-    /// A block with the free space of directory blocks.
+    /// A block of a directory that records free space in the directory's data blocks.
     Room,
     Attribute,
     Remote,
-    /// A block of the bitmap, the summary or a B+tree of a realtime group.
+    /// A block of a realtime group: of its bitmap, its summary, or a B+tree.
     Realtime,
     /// A record of the log.
     Record,
@@ -50,7 +50,7 @@ pub(crate) struct Structure {
     pub(crate) kind: Kind,
     pub(crate) at: u64,
     pub(crate) len: usize,
-    /// The position of the checksum. `None` for volumes of version 4, and for log records without a checksum.
+    /// The position of the checksum. Volumes of version 4, and log records without a checksum, have `None`.
     crc: Option<usize>,
 }
 
@@ -61,7 +61,7 @@ impl Structure {
         bytes
     }
 
-    /// Stores the right checksum.
+    /// Computes the checksum and stores it.
     pub(crate) fn repair(&self, bytes: &mut [u8]) {
         let Some(crc) = self.crc else { return };
         bytes[crc..crc + 4].fill(0);
@@ -84,7 +84,7 @@ fn data_len(record: &[u8]) -> usize {
     word(record, 12) as usize
 }
 
-/// Finds all structures of a volume. Log records must have one header block each, as Linux writes them for small buffers.
+/// Finds all structures of a volume. Each log record must have one header block. Linux writes such records if its log buffers are small.
 pub(crate) fn find(file: &File) -> Vec<Structure> {
     let mut first = vec![0; SECTOR];
     file.read_exact_at(&mut first, 0).unwrap();
@@ -94,7 +94,7 @@ pub(crate) fn find(file: &File) -> Vec<Structure> {
     let mut structures = Vec::new();
     let mut at = 0;
     let mut bytes = vec![0; block.max(dir_block)];
-    // Only data of the file are searched and holes are skipped, because most of the volume was never written.
+    // The search reads the data of the image file and skips its holes. Most of the volume was never written.
     while let Ok(next) = rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) {
         let Ok(end) = rustix::fs::seek(file, rustix::fs::SeekFrom::Hole(next)) else { break };
         let start = next / SECTOR as u64 * SECTOR as u64;
@@ -142,7 +142,7 @@ fn known(
         b"XSLM" | b"XARM" => (Kind::Remote, block, Some(12)),
         [0xFE, 0xED, 0xBA, 0xBE] => {
             let len = SECTOR + data_len(bytes);
-            // Longer records have more header blocks, so they are skipped.
+            // This code skips longer records, because they have more header blocks.
             if len > bytes.len() || word(bytes, 320) > 32 << 10 {
                 return None;
             }
@@ -151,8 +151,8 @@ fn known(
         [b'I', b'N', ..] if matches!(bytes[4], 1..=3) => {
             (Kind::Inode, inode, (bytes[4] == 3).then_some(100))
         }
-        // Nodes of attributes have one block, and nodes of directories may have more. The checksum covers the same range here, so they need
-        // not be distinguished.
+        // A node of attributes has one block, and a node of a directory may have several. Here the checksum covers the same range in both
+        // cases, so the code need not distinguish them.
         _ => match &bytes[8..10] {
             [0x3D, 0xF1 | 0xFF] | [0x3E, 0xBE] => (Kind::Index, dir_block, Some(12)),
             [0xD2, 0xF1 | 0xFF] | [0xFE, 0xBE] => (Kind::Index, dir_block, None),

@@ -1,5 +1,5 @@
-//! Metadata blocks that xfs_db's `blocktrash` fills with random bytes, with invalid checksums. The damage is either detected, or has no
-//! effect on any result.
+//! `blocktrash` of xfs_db fills metadata blocks with random bytes, so their checksums are invalid. ironmap detects the damage, or the
+//! damage does not change any result.
 //!
 //! `IRONMAP_XFS_TRASH` sets the number of volumes for long runs.
 
@@ -20,13 +20,13 @@ use crate::{Base, SEED, copy_sparse, require};
 
 /// The default number of volumes.
 const VOLUMES: u64 = 60;
-/// The maximum number of mappings of a file that are compared.
+/// The maximum number of mappings that are compared for each file.
 const MAPPINGS: usize = 1000;
 
-/// The visible state of a file as text, or an error.
+/// The state of a file that a user can see, as text, or an error.
 type Seen = std::result::Result<String, ()>;
 
-/// The result for each path of a volume. If the listing of a directory ended with an error, the directory's result is an error, and the
+/// The result for each path of a volume. If the listing of a directory ends with an error, the result of the directory is this error. The
 /// names before the error are included.
 #[derive(Default)]
 struct Tree {
@@ -50,7 +50,7 @@ impl Tree {
                     continue;
                 }
                 let path = [&path[..], b"/", &entry.name].concat();
-                // Each entry is also looked up by its name, which uses the index of the directory.
+                // Each entry is also looked up by its name. The lookup uses the index of the directory.
                 let found = dir.lookup(&entry.name);
                 let seen = found.and_then(|inode| Ok((shown(&inode)?, inode)));
                 tree.errors += u64::from(seen.is_err());
@@ -69,7 +69,7 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Fails the test unless each result is an error or the same as on the undamaged volume.
+    /// Fails the test unless each result is an error or equals the result for the undamaged volume.
     fn assert_like(&self, sound: &Self, what: &str) {
         for (path, seen) in &self.files {
             let path_shown = path.escape_ascii();
@@ -136,7 +136,7 @@ fn trashed_blocks() {
             let said = String::from_utf8(said).unwrap();
             assert_eq!(said.matches(" block ").count() as u64, blocks, "{what}: {said}");
             match Volume::open(path.as_path()).and_then(|volume| Tree::of(&volume)) {
-                // The volume is refused if the damaged block is a part of the superblock, the log, or the root directory.
+                // ironmap refuses the volume if the damaged block belongs to the superblock, the log, or the root directory.
                 Err(_) => refused += 1,
                 Ok(tree) => {
                     tree.assert_like(&sound, &what);

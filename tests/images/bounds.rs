@@ -1,4 +1,4 @@
-//! Every operation on a range of a device, or of a part of a device, is limited to the device or the part.
+//! Every operation on a device, or on a part of a device, must stay within it. A range past the end is refused.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::path::Path;
@@ -26,7 +26,7 @@ const WHOLE: u64 = 8 * MIB;
 const PART: (u64, u64) = (2 * MIB, 3 * MIB);
 const FILL: u8 = 0x77;
 
-/// The names of the operations that a device does not refuse for a range past its end.
+/// Tries each operation with a range past the end of the device. Returns the names of the operations that the device does not refuse.
 fn unbounded(device: &dyn Device, at: u64, len: u64) -> Vec<&'static str> {
     let mut buffer = Buffer::aligned(len as usize).unwrap();
     let at = DevOffset(at);
@@ -42,14 +42,14 @@ fn unbounded(device: &dyn Device, at: u64, len: u64) -> Vec<&'static str> {
     ];
     let accepted = results.into_iter().filter_map(|(op, result)| (!refused(result)).then_some(op));
     let mut found: Vec<_> = accepted.collect();
-    // This call takes a position and no range. At the end of the device there are no more data, which is not an error.
+    // This call has a position but no length. At the end of the device it returns that there are no more data, which is not an error.
     if at.0 > device.size() && !refused(device.data_from(at).map(drop)) {
         found.push("data");
     }
     found
 }
 
-/// Tries ranges across the end, at the end, past the end, and ranges whose end exceeds 64 bits.
+/// Tries ranges that begin before, at, and past the end of the device, and ranges whose end exceeds 64 bits.
 fn sweep(name: &str, device: &dyn Device) {
     let size = device.size();
     let top = u64::MAX - 4095;
@@ -60,7 +60,7 @@ fn sweep(name: &str, device: &dyn Device) {
         (size, 4096),
         (size + 4096, 4096),
         (size + MIB, MIB),
-        // The sum of this position and the start of the part wraps to a position before the part.
+        // The sum of this position and the start of the part overflows. The result would be a position before the part.
         (u64::MAX - PART.0 + 1, 4096),
         (i64::MAX as u64 + 1 - PART.0, 4096),
         (top, 4096),
@@ -78,7 +78,7 @@ fn sweep(name: &str, device: &dyn Device) {
     device.read_exact_at(&mut [0; 4096], DevOffset(size - 4096)).unwrap();
 }
 
-/// The requests of a queue that are not refused although their range is past the end.
+/// Sends requests for a range past the end to a queue. Returns the requests that are not refused.
 fn unbounded_in_queue(queue: &mut BoundedQueue, dev: Dev, at: u64, len: u64) -> Vec<&'static str> {
     let mut buffer = Buffer::aligned(len as usize).unwrap();
     let (at, flags) = (DevOffset(at), BioFlags::empty());
@@ -122,7 +122,7 @@ fn no_range_reaches_past_a_part_of_an_image() {
     assert!(std::fs::read(&raw).unwrap() == vec![FILL; WHOLE as usize], "the image was changed");
 }
 
-/// Requests to an attached file of a queue are limited to this file, also after another file was detached.
+/// A queue limits requests to an attached file to the range of this file, even after another file was detached.
 #[test]
 fn no_range_reaches_past_an_attached_file() {
     let dir = Dir::new();
@@ -197,14 +197,14 @@ fn no_range_reaches_past_a_device_over_another_one() {
     let data = ram();
     integrity::format(&data, None, &integrity::FormatOptions::new(), &mut |_, _| {}).unwrap();
     sweep("integrity", &Integrity::open(data, None).unwrap().device);
-    // Past the end of the first device, addresses are unused up to the address of the other device.
+    // The addresses between the end of the first device and the start of the other device are unused.
     let joined = Joined::new(ram(), vec![(Joined::JOURNAL, ram())]);
     let end = Joined::JOURNAL + PART.1;
     for at in [PART.1, Joined::JOURNAL - 4096, end, end + MIB, u64::MAX - 4095] {
         assert!(joined.read_exact_at(&mut [0; 4096], DevOffset(at)).is_err(), "{at}");
     }
     joined.read_exact_at(&mut [0; 4096], DevOffset(end - 4096)).unwrap();
-    // The device reports a size that is larger than its real size.
+    // This device reports a larger size than it has.
     let cut = CutShort::new(ram());
     for at in [PART.1, PART.1 + MIB, u64::MAX - 4095] {
         assert!(cut.read_exact_at(&mut [0; 4096], DevOffset(at)).is_err(), "{at}");
@@ -212,7 +212,7 @@ fn no_range_reaches_past_a_device_over_another_one() {
     }
 }
 
-/// A device of another program that does not check ranges. It asserts that each range is within the device.
+/// A device that another program implements, without checks of ranges. It asserts that ironmap only sends ranges within the device.
 struct Stranger(Ram);
 
 impl Stranger {

@@ -1,4 +1,5 @@
-//! Copies of an image that is being written have the states that a crash of the program can leave. The locks of images are tested too.
+//! Copies an image while a program writes to it. A copy has the state that a crash of the program could leave. Other tests check the locks
+//! of images.
 
 use std::io::{BufRead as _, BufReader, IoSlice, Write as _};
 use std::path::Path;
@@ -17,8 +18,8 @@ use crate::require;
 
 const SIZE: usize = 4 << 20;
 
-/// Flushed data survive a crash unchanged. A crash between an allocation and a flush leaves a mark in the image: the image is read-only
-/// until QEMU has repaired the refcounts.
+/// Flushed data survive a crash unchanged. After a crash between an allocation and a flush, the image has a mark. Then ironmap opens it
+/// only for reading, until QEMU has repaired the refcounts.
 #[test]
 fn flushed_data_survive_a_crash() {
     require!([Need::Tool("qemu-img")]);
@@ -48,7 +49,7 @@ fn flushed_data_survive_a_crash() {
                     written.push((at, data));
                 }
             }
-            // The copy is in the state after a crash before the flush: each sector contains old or new data.
+            // The copy stands for the state after a crash before the flush. Each of its sectors contains old or new data.
             std::fs::copy(&path, &copy).unwrap();
             if is_marked(&copy) {
                 // The marked image can be read, but not written.
@@ -86,7 +87,7 @@ fn flushed_data_survive_a_crash() {
         drop(image);
         check(&path);
     }
-    // The mark is needed: the order of imago's writes leaves wrong refcounts in some copies.
+    // Some copies have wrong refcounts, because imago writes in an unsafe order. So the mark is needed.
     assert!(wrong > 0 && marked > 0);
 }
 
@@ -106,7 +107,7 @@ impl Theirs {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        // QEMU answers only after it has opened the image.
+        // QEMU answers only after it has opened the image, so its answer ends the wait.
         child.stdin.as_mut().unwrap().write_all(b"read 0 4k\n").unwrap();
         let mut answer = String::new();
         let mut lines = BufReader::new(child.stdout.take().unwrap());
@@ -153,7 +154,7 @@ fn an_image_has_one_writer() {
     qcow2(&path, true).unwrap();
 }
 
-/// A raw image or a block device also has only one writer. QEMU opens block devices without `O_EXCL`, so its locks are checked.
+/// A raw image or a block device also has only one writer. QEMU opens block devices without `O_EXCL`. So ironmap checks QEMU's locks.
 #[test]
 fn a_raw_image_has_one_writer() {
     require!([Need::Tool("qemu-io"), Need::Root]);
@@ -185,8 +186,8 @@ fn a_raw_image_has_one_writer() {
     }
 }
 
-/// A writer is detected even if it uses another path to the data. QEMU's locks apply to one file only, so ironmap also checks the locks of
-/// a disk, of its partitions, and of the file of a loop device.
+/// A writer is detected even if it uses another path to the same data. A lock of QEMU applies to one file only. So ironmap also checks the
+/// locks of a disk, of the disk's partitions, and of the file of a loop device.
 #[test]
 fn a_writer_by_another_node_is_seen() {
     require!([Need::Tool("qemu-io"), Need::Tool("addpart"), Need::Root]);
@@ -214,13 +215,13 @@ fn a_writer_by_another_node_is_seen() {
         drop(theirs);
         ours.iter().for_each(|ours| open(ours, true).unwrap());
     }
-    // The two programs use different ranges of the file.
+    // The two programs use separate ranges of the file.
     let theirs = Theirs::open("raw", &first);
     open(&second, true).unwrap();
     drop(theirs);
 }
 
-/// The backing file of an overlay is locked against writers.
+/// ironmap locks the backing file of an overlay against writers.
 #[test]
 fn a_backing_file_is_not_written_meanwhile() {
     require!([Need::Tool("qemu-img"), Need::Tool("qemu-io")]);

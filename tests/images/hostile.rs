@@ -1,4 +1,4 @@
-//! A damaged or hostile image leads to an error or to data. It never causes a panic, a hang, or unbounded memory.
+//! Reads of a damaged or hostile image return an error or data. They never panic, never hang, and never need unbounded memory.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -42,13 +42,13 @@ fn use_it(path: &Path, format: ImageFormat, rng: &mut Rng) -> bool {
     opened
 }
 
-/// The position of a table, from its entry in the header or in another table.
+/// The position of a table. An entry in the header or in another table contains this position.
 fn pointer(bytes: &[u8], at: usize) -> usize {
     let number = bytes[at..at + 8].iter().fold(0_u64, |value, byte| value << 8 | u64::from(*byte));
     (number & 0x00FF_FFFF_FFFF_FE00) as usize
 }
 
-/// qcow2 images with randomly changed fields and tables lead to errors or data.
+/// qcow2 images with randomly changed fields and tables. Each use returns an error or data.
 #[test]
 fn damaged_tables_are_errors_or_data() {
     require!([Need::Tool("qemu-img")]);
@@ -79,7 +79,7 @@ fn damaged_tables_are_errors_or_data() {
                     0 => bytes[at] ^= 1 << rng.below(8),
                     1 => bytes[at] = rng.next() as u8,
                     2 => bytes[at & !7..][..8].copy_from_slice(&rng.next().to_be_bytes()),
-                    // The pointer gets another position in the file, or a position just past the end of the file.
+                    // The pointer is set to another position in the file, or to a position just past the end of the file.
                     3 => {
                         let to =
                             (rng.below(bytes.len() as u64 + 65536) & !511) | (rng.below(3) << 62);
@@ -108,7 +108,7 @@ fn damaged_tables_are_errors_or_data() {
     assert!(opened > number / 4, "{opened} of {number} were opened");
 }
 
-/// Damaged VMDK and VHDX images also lead to errors or data.
+/// Damaged VMDK and VHDX images. Each use returns an error or data.
 #[test]
 fn damaged_vmdk_and_vhdx_images_are_errors_or_data() {
     require!([Need::Tool("qemu-img")]);
@@ -153,7 +153,7 @@ fn damaged_vmdk_and_vhdx_images_are_errors_or_data() {
                 bytes[4..8].copy_from_slice(&sum);
             };
             if format == ImageFormat::Vhdx && bytes.len() > 320 << 10 {
-                // A hostile image has valid checksums, so they are repaired.
+                // A hostile image has valid checksums, so the test repairs the checksums after each change.
                 for (at, len) in [(64, 4096), (128, 4096), (192, 65536), (256, 65536)] {
                     sum(&mut bytes[at << 10..][..len]);
                 }
@@ -173,7 +173,7 @@ fn damaged_vmdk_and_vhdx_images_are_errors_or_data() {
     assert!(opened > number / 4, "{opened} of {number} were opened");
 }
 
-/// Sizes that would need too much memory or time in relation to the size of the file are refused.
+/// ironmap refuses sizes that need too much memory or time compared with the size of the file.
 #[test]
 fn lying_sizes_are_refused() {
     require!([Need::Tool("qemu-img")]);
@@ -208,8 +208,8 @@ fn lying_sizes_are_refused() {
     }
 }
 
-/// An image is read-only if an allocation could overwrite its tables. This is possible if the refcounts of their clusters are wrong, if a
-/// table is used twice, or if the refcount table lacks its first block.
+/// If an allocation could overwrite the tables of an image, ironmap opens the image only for reading. There are three cases: the refcounts
+/// of the tables' clusters are wrong, a table is used twice, or the refcount table lacks its first block.
 #[test]
 fn tables_that_could_be_overwritten_are_only_read() {
     require!([Need::Tool("qemu-img")]);
@@ -254,7 +254,7 @@ fn tables_that_could_be_overwritten_are_only_read() {
     }
 }
 
-/// All tables of a writable image are kept in memory, so an image with too many tables is refused for writing.
+/// ironmap keeps all tables of a writable image in memory. So it refuses to write an image with too many tables.
 #[test]
 fn an_image_with_too_many_tables_is_only_read() {
     require!([Need::Tool("qemu-img")]);
@@ -271,7 +271,8 @@ fn an_image_with_too_many_tables_is_only_read() {
     }
 }
 
-/// Invalid chains of backing files are refused: a cycle, too many images, a device as backing file, and names that are not paths.
+/// ironmap refuses invalid chains of backing files: a cycle, a chain of too many images, a device as backing file, and a name that is not a
+/// path.
 #[test]
 fn backing_files_are_regular_files_in_a_short_chain() {
     require!([Need::Tool("qemu-img")]);
@@ -303,7 +304,7 @@ fn backing_files_are_regular_files_in_a_short_chain() {
     refused(&unsafe_to("proto", "nbd:localhost:10809", &["-F", "raw"]), "not named by a path");
     refused(&unsafe_to("json", "json:{}", &["-F", "raw"]), "not named by a path");
     refused(&unsafe_to("vdi", "0", &["-F", "vdi"]), "format vdi");
-    // qemu-img refuses to make an image without the format of the backing file, so the header is edited.
+    // qemu-img makes no image without the format of the backing file. So the test edits the header.
     let path = unsafe_to("format", "0", &["-F", "raw"]);
     let mut bytes = std::fs::read(&path).unwrap();
     let at = bytes.windows(4).position(|bytes| bytes == [0xE2, 0x79, 0x2A, 0xCA]).unwrap();

@@ -1,4 +1,4 @@
-//! Images of virtual machines as devices, compared with qemu-img: reading, writing, refusals, and hostile images.
+//! Images of virtual machines as devices: reading, writing, refusals, and hostile images. The oracle is qemu-img.
 
 mod bounds;
 #[path = "../common/mod.rs"]

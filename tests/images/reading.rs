@@ -1,4 +1,4 @@
-//! Images that qemu-img made are compared with the raw images from which they were made.
+//! Images that qemu-img made from raw images. ironmap must read the same bytes as from the raw images.
 
 use ironmap::device::Device as _;
 use ironmap::device::image::{Address, ImageFormat, describe};
@@ -11,7 +11,8 @@ use crate::require;
 
 const SIZE: usize = 8 << 20;
 
-/// qcow2 images are read as qemu-img reads them: with each version, several sizes of clusters and refcounts, and compression by zlib.
+/// ironmap reads qcow2 images as qemu-img does. The test covers each version, several cluster sizes, several refcount sizes, and zlib
+/// compression.
 #[test]
 fn a_qcow2_image_is_read_as_qemu_reads_it() {
     require!([Need::Tool("qemu-img")]);
@@ -40,8 +41,7 @@ fn a_qcow2_image_is_read_as_qemu_reads_it() {
     }
 }
 
-/// A chain of three images is read. The lowest image is raw and shorter than the others. Clusters of zeros hide the content of backing
-/// files.
+/// A chain of three images. The lowest image is raw and shorter than the others. Clusters of zeros hide the content of the backing files.
 #[test]
 fn a_chain_is_read_down_to_its_raw_image() {
     require!([Need::Tool("qemu-img"), Need::Tool("qemu-io")]);
@@ -65,13 +65,13 @@ fn a_chain_is_read_down_to_its_raw_image() {
     assert!(all(&image) == bytes);
     drop(image);
     check(&top);
-    // The content is also correct after a write, which copies data from the image below.
+    // A write copies data from the image below. After it the content is still correct.
     let raw = dir.path("flat");
     run("qemu-img", &["convert", "-O", "raw", top.to_str().unwrap(), raw.to_str().unwrap()]);
     assert!(std::fs::read(raw).unwrap() == bytes);
 }
 
-/// All kinds of VMDK images that qemu-img makes are read as qemu-img reads them, and so are VHDX images.
+/// ironmap reads all kinds of VMDK and VHDX images that qemu-img makes as qemu-img does.
 #[test]
 fn vmdk_and_vhdx_images_are_read_as_qemu_reads_them() {
     require!([Need::Tool("qemu-img")]);
@@ -131,7 +131,7 @@ fn vmdk_and_vhdx_images_are_read_as_qemu_reads_them() {
     }
 }
 
-/// An image is refused if it has a parent, extents in other files, or a wrong checksum. The message names the reason.
+/// ironmap refuses an image that has a parent, extents in other files, or a wrong checksum. The message names the reason.
 #[test]
 fn a_vmdk_or_vhdx_image_with_more_is_refused_by_name() {
     require!([Need::Tool("qemu-img")]);
@@ -173,7 +173,7 @@ fn a_vmdk_or_vhdx_image_with_more_is_refused_by_name() {
     refused(&vhdx, ImageFormat::Vhdx, "checksum");
 }
 
-/// An image with an unsupported feature is refused when it is opened. The message names the feature.
+/// ironmap refuses to open an image with an unsupported feature. The message names the feature.
 #[test]
 fn a_feature_is_refused_by_name() {
     require!([Need::Tool("qemu-img")]);
@@ -194,7 +194,7 @@ fn a_feature_is_refused_by_name() {
         let args =
             ["create", "-q", "-f", "qcow2", "--object", "secret,id=s,data=x", "-o", &encrypt];
         let args = [&args[..], &[path.to_str().unwrap(), "1M"]].concat();
-        // qemu-img measures its own CPU time for LUKS, and fails if the kernel's clock of CPU time is too coarse.
+        // qemu-img measures its CPU time when it makes a LUKS image. It fails if the kernel's clock of CPU time is too coarse.
         let made = (0..50).any(|_| output("qemu-img", &args).status.success());
         assert!(made, "qemu-img makes no image with {format}");
         let error = qcow2(&path, false).unwrap_err();

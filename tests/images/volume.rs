@@ -1,4 +1,4 @@
-//! Volumes in images, checked with the tools of Linux.
+//! Volumes in images. Linux tools check them.
 
 use ironmap::fs::ext4::MkfsOptions;
 use ironmap::location::LocationOptions;
@@ -10,8 +10,8 @@ use crate::common::skip::Need;
 use crate::make::{Dir, check};
 use crate::require;
 
-/// A volume is made, filled and read in a qcow2 image, with and without a backing file. After a conversion to a raw image, e2fsck finds no
-/// fault.
+/// A volume in a qcow2 image is made, filled and read, with and without a backing file. Then the image is converted to a raw image, and
+/// e2fsck finds no fault in it.
 #[test]
 fn a_volume_in_an_image_is_one_for_linux() {
     require!([Need::Tool("qemu-img"), Need::Tool("e2fsck"), Need::Tool("debugfs")]);
@@ -62,7 +62,7 @@ fn a_volume_in_an_image_is_one_for_linux() {
     }
 }
 
-/// A partition in an image can be opened, and an image can be used for one part of an integrity device.
+/// A partition in an image can be opened. An image can also store one part of an integrity device.
 #[test]
 fn an_image_has_partitions() {
     require!([Need::Tool("qemu-img"), Need::Tool("sfdisk")]);
@@ -93,7 +93,8 @@ fn an_image_has_partitions() {
     assert!(one.shares_device(at("@p2").data()));
 }
 
-/// The format of an image is never guessed. If a raw image begins like another format, the message names the prefix to use.
+/// ironmap never guesses the format of an image. If a raw image begins like another format, the message names the prefix that selects this
+/// format.
 #[test]
 fn a_format_is_never_guessed() {
     require!([Need::Tool("qemu-img")]);

@@ -1,4 +1,4 @@
-//! Writes to images, compared with a model of the disk: qemu-img finds no error in the image, and reads the bytes of the model.
+//! Writes to images. A model predicts the bytes of the disk. qemu-img must find no error in the image and read the bytes of the model.
 
 use std::fs::File;
 use std::io::IoSlice;
@@ -15,7 +15,7 @@ use crate::require;
 
 const SIZE: usize = 6 << 20;
 
-/// Random writes, zeros, discards and flushes. The content of a discarded range is undefined, so it is read back into the model.
+/// Random writes, zeros, discards and flushes. A discarded range has undefined content, so the model gets the content that is read back.
 fn steps(device: &dyn Device, model: &mut [u8], rng: &mut Rng, count: usize) {
     for _ in 0..count {
         let most = if rng.below(8) == 0 { 2000 } else { 40 };
@@ -80,7 +80,7 @@ fn random_writes_leave_a_sound_image() {
     }
 }
 
-/// An image that grows past the range of its refcount table gets a larger table, several times.
+/// If an image grows past the range of its refcount table, it gets a larger table. This happens several times in the test.
 #[test]
 fn the_refcount_table_grows() {
     require!([Need::Tool("qemu-img")]);
@@ -115,7 +115,7 @@ fn the_refcount_table_grows() {
     }
 }
 
-/// Written zeros allocate no space, and hide the content of the backing file.
+/// Written zeros allocate no space. They hide the content of the backing file.
 #[test]
 fn zeros_take_no_room() {
     require!([Need::Tool("qemu-img")]);
@@ -133,7 +133,7 @@ fn zeros_take_no_room() {
         check(&path);
         let model = dir.raw("model", &vec![0; SIZE]);
         compare(&path, "qcow2", &model);
-        // The image grows by at most one L2 table and its refcounts.
+        // The image may grow by one L2 table and its refcounts, and no more.
         assert!(len(&path) <= before + (192 << 10), "{} after {before}", len(&path));
     }
 }

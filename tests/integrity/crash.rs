@@ -1,4 +1,4 @@
-//! Power cuts: data and tags are on one recorded device, so that they are cut at the same time.
+//! Power cuts of an integrity device. Data and tags are on one recorded device, so a cut applies to both at the same time.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -19,21 +19,21 @@ use crate::rng::Rng;
 use crate::stand::{Stand, bio, read, write};
 
 const SIZE: u64 = 512 << 10;
-/// The unit that the device below writes atomically.
+/// The length that the device below writes atomically.
 const UNIT: u64 = 512;
 const REGION: u64 = 16 << 10;
 /// All writes are within a range of this length.
 const ARENA: u64 = 128 << 10;
 
-/// A write or a discard, and the events between which it was in flight.
+/// A write or a discard. It was in flight between two numbered events.
 struct Written {
     range: Range<u64>,
-    /// Whether this is a discard. On this device discarded sectors contain zeros.
+    /// Whether this is a discard. On this device, discarded sectors read as zeros.
     discard: bool,
     begun: u64,
-    /// The event of the completion, or `None` if the completion was not popped before the end.
+    /// The event of the completion. `None` if the completion was not collected before the end.
     acknowledged: Option<u64>,
-    /// Whether the write is durable at its acknowledgement.
+    /// Whether the write is durable when it is acknowledged.
     fua: bool,
 }
 
@@ -42,7 +42,7 @@ struct Written {
 struct History {
     events: u64,
     writes: Vec<Written>,
-    /// The start and the end of each flush.
+    /// For each flush: the events of its start and its end.
     flushes: Vec<(u64, u64)>,
 }
 
@@ -55,7 +55,7 @@ struct Case {
     history: History,
 }
 
-/// The bytes of a sector. They contain the number of the write and the position.
+/// The bytes of a sector. They contain the number of the write and the position of the sector.
 fn stamp(write: u64, at: u64) -> [u8; UNIT as usize] {
     let mut bytes = [0; UNIT as usize];
     for (number, chunk) in bytes.chunks_exact_mut(16).enumerate() {
@@ -131,7 +131,7 @@ impl Case {
             }
             let known = number < self.history.writes.len() as u64 && unit == stamp(number, at);
             match durable {
-                // The sector may contain its first content, or the data of any write to it.
+                // The sector may contain its first content, or the data of any write to this sector.
                 None if !known => {
                     let mut first = [0; UNIT as usize];
                     self.base.read_exact_at(&mut first, DevOffset(at)).unwrap();
@@ -166,7 +166,7 @@ impl Case {
         Ok(())
     }
 
-    /// The last write to a sector that must be durable.
+    /// The last write to a sector that must be durable. Older data must not appear.
     fn durable(&self, at: u64, now: u64) -> Option<u64> {
         let is_durable = |write: &Written| {
             write.range.contains(&at)
@@ -180,7 +180,7 @@ impl Case {
         self.history.writes.iter().rposition(is_durable).map(|number| number as u64)
     }
 
-    /// The last discard of a sector that the device may have carried out.
+    /// The last discard of a sector that the device may have carried out before the cut.
     fn discarded(&self, at: u64, now: u64) -> Option<u64> {
         let reaches = |it: &Written| it.discard && it.range.contains(&at) && it.begun <= now;
         self.history.writes.iter().rposition(reaches).map(|number| number as u64)
@@ -194,7 +194,7 @@ impl Case {
         self.log.marks(state.cut).max().unwrap_or(0)
     }
 
-    /// Checks at most `limit` states. For one of every `again` states, the recovery is cut too.
+    /// Checks at most `limit` states. For one of every `again` states, the recovery is also cut at each of its writes.
     fn assert_holds(&self, seed: u64, limit: usize, again: usize) -> usize {
         let mut crashes = self.crashes();
         let names = crashes.names(seed, 2);
@@ -223,7 +223,7 @@ impl Case {
         count
     }
 
-    /// Cuts the recovery itself at each of its writes.
+    /// Cuts the recovery at each of its writes.
     fn cut_recovery(&self, before: &Ram, now: u64, seed: u64) -> Result<usize, String> {
         let record = Arc::new(Record::new(Arc::new(before.snapshot())));
         drop(Integrity::open(record.clone(), None).unwrap());
@@ -280,7 +280,7 @@ impl Run<'_> {
         }
     }
 
-    /// Begins a new write that overlaps no write in flight. Returns its number, its range and its data.
+    /// Begins a new write. It overlaps no write in flight. Returns its number, its range and its data.
     fn new_write(&mut self, fua: bool) -> (u64, Range<u64>, Buffer) {
         let at = self.rng.below(ARENA / self.unit) * self.unit;
         let most = [4, 16][self.rng.below(2) as usize];
@@ -379,7 +379,7 @@ fn whatever_a_power_cut_leaves_is_recovered() {
     eprintln!("{count} states of {seed} workloads");
 }
 
-/// The rules detect a device that loses flushed data.
+/// The rules detect a device that loses flushed data. Otherwise the tests above would show nothing.
 #[test]
 fn broken_promises_are_found() {
     for (mode, seeds) in [(Mode::Bitmap, [0, 1, 4, 5]), (Mode::Journal, [2, 3, 6, 7])] {
@@ -406,7 +406,7 @@ fn broken_promises_are_found() {
     }
 }
 
-/// A layer that counts the bytes that are read from the data device.
+/// A layer that counts how many bytes are read from the data device.
 #[derive(Debug)]
 struct Counted {
     below: Arc<Ram>,
@@ -459,7 +459,7 @@ fn only_regions_in_use_are_read_after_a_crash() {
         write(&device, region * REGION, &[9; 4096], false).unwrap();
     }
     device.flush().unwrap();
-    // The tags were not written, so the recovery computes tags for the data again.
+    // The tags were not written before the cut. So the recovery computes the tags from the data.
     let crashed = stand.snapshot();
     let data = Arc::new(Counted { below: crashed.data.clone(), read: AtomicU64::new(0) });
     let tags = crashed.tags.clone().map(|tags| tags as Arc<dyn Device>);
@@ -471,8 +471,8 @@ fn only_regions_in_use_are_read_after_a_crash() {
     opened.device.scrub(&mut |found| panic!("{found:?}"), &mut |_, _| {}).unwrap();
 }
 
-/// Data can end with their own CRC32C, as in many file system formats. Two records with such data at the same position then have the same
-/// CRC32C. If a write is torn, its record can contain the data of an earlier record. Such a record must not be replayed.
+/// In many file system formats, data end with their own CRC32C. Two records with such data at the same position then have the same CRC32C.
+/// If a write is torn, its record can contain the data of an earlier record. ironmap must not replay such a record.
 #[test]
 fn a_record_with_other_data_that_check_themselves_is_not_whole() {
     let options = FormatOptions::new().mode(Mode::Journal).journal(96 << 10);
@@ -489,7 +489,7 @@ fn a_record_with_other_data_that_check_themselves_is_not_whole() {
     }
     let crashed = stand.snapshot();
     let journal = crashed.info.area_len() - 4096 - crashed.info.journal;
-    // The data of the second record follow two headers and the first record, which has two blocks.
+    // The data of the second record begin after two headers and the first record, which has two blocks.
     let place = journal + (2 + 2 + 1) * 4096;
     assert_eq!(read(crashed.tag_ram(), place, 4096).unwrap(), checked(2));
     write(crashed.tag_ram(), place, &checked(1), false).unwrap();

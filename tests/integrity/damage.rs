@@ -1,5 +1,5 @@
-//! Changes to a tag area, with or without repaired checksums. The fuzzer chooses the changes by code coverage, and the seeded tests at
-//! random.
+//! Changes to a tag area, with or without repaired checksums. The fuzzer chooses the changes by code coverage. The seeded tests choose them
+//! at random.
 
 use arbitrary::Arbitrary;
 use ironmap::ErrorKind;
@@ -18,7 +18,7 @@ const BLOCK: u64 = 4096;
 #[derive(Arbitrary, Clone, Copy, Debug)]
 enum Structure {
     Superblock,
-    /// The map of dirty regions, with the generations.
+    /// The map of dirty regions, and the generations of the regions.
     Map,
     Tags,
     JournalHead,
@@ -44,7 +44,7 @@ pub struct Damage {
     changes: Vec<Change>,
 }
 
-/// Devices of every kind after a power cut, with dirty regions and with records in the journal.
+/// Devices of every kind after a power cut. Some have dirty regions, and some have records in the journal.
 pub(crate) fn crashed() -> Vec<Stand> {
     let crash = |(number, options): (usize, FormatOptions)| {
         let stand = Stand::new(SIZE, number % 3 == 0, &options, number as u64);
@@ -69,7 +69,7 @@ impl Damage {
         let mut change = || Change {
             structure: structures[rng.below(5) as usize],
             block: rng.next() as u8,
-            // Most blocks have their fields at the beginning, so these bytes are changed more often.
+            // Most blocks have their fields at the beginning. So the first bytes are changed more often.
             at: (if rng.below(4) == 0 { rng.below(BLOCK) } else { rng.below(130) }) as u16,
             value: match rng.below(4) {
                 0 => u64::MAX,
@@ -85,7 +85,7 @@ impl Damage {
         Self { device: rng.next() as u8, changes }
     }
 
-    /// Damages a copy of one of the devices and uses it. An error must name the fault, and nothing may panic.
+    /// Damages a copy of one of the devices and uses the copy. An error must name the fault. Nothing may panic.
     pub(crate) fn survive(&self, devices: &[Stand]) {
         let stand = devices[usize::from(self.device) % devices.len()].snapshot();
         self.changes.iter().take(8).for_each(|change| change.apply(&stand));
@@ -129,7 +129,7 @@ impl Change {
         }
         write(stand.tag_ram(), block, &bytes, false).unwrap();
         if matches!(self.structure, Structure::Superblock) {
-            // The second copy of the superblock gets the same change.
+            // The second copy of the superblock is changed in the same way.
             let last = stand.tag_ram().size() / BLOCK * BLOCK - BLOCK;
             write(stand.tag_ram(), last, &bytes, false).unwrap();
         }
@@ -142,7 +142,7 @@ fn seal(bytes: &mut [u8], before: u32) {
     bytes[end..].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// If a journal record begins in a block, repairs the checksum of the record.
+/// If a journal record begins in this block, repairs the checksum of the record.
 fn seal_record(stand: &Stand, at: u64, first: &[u8]) {
     const LEN: usize = 32;
     const CHECKSUM: usize = 44;

@@ -1,4 +1,5 @@
-//! Discards: a read of discarded sectors succeeds for any content of the device. All other sectors are still verified.
+//! Discards on an integrity device. A read of discarded sectors succeeds, whatever the device below returns for them. All other sectors are
+//! still verified.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use crate::stand::{Stand, all_options, as_device, change, queue, read, read_each
 
 const SIZE: u64 = 1 << 20;
 
-/// Overwrites a range below the integrity device, because a device may return any bytes for discarded sectors.
+/// Overwrites a range below the integrity device. This is permitted for discarded sectors: a device may return any bytes for them.
 fn scramble(stand: &Stand, at: u64, len: u64, rng: &mut Rng) {
     write(&*stand.data, at, &rng.bytes(len as usize), false).unwrap();
 }
@@ -25,8 +26,8 @@ fn scrub(device: &Integrity) -> (u64, u64) {
     (scrubbed.sectors, scrubbed.discarded)
 }
 
-/// Every way to read returns the device's content of discarded sectors, also after a close and after a crash. After a write, the sectors
-/// are verified again.
+/// Every way to read returns the device's content of discarded sectors, even after a close or a crash. After a write, the sectors are
+/// verified again.
 #[test]
 fn discarded_sectors_have_any_content() {
     for (number, options) in all_options().enumerate() {
@@ -34,7 +35,7 @@ fn discarded_sectors_have_any_content() {
         let mut rng = Rng::new(number as u64);
         let stand = Stand::new(SIZE, number % 2 == 0, &options, number as u64);
         let interval = u64::from(options.interval);
-        // A range with several blocks of tags, in two regions.
+        // This range has several blocks of tags and lies in two regions.
         let (at, len) = (60 << 10, 100 << 10);
         let device = stand.open().device;
         device.discard(DevOffset(at), len).unwrap();
@@ -57,7 +58,7 @@ fn discarded_sectors_have_any_content() {
             assert_eq!(wrong, Err(Errno::EILSEQ), "{what}");
             change(&stand.data, neighbour, |byte| *byte ^= 1);
         }
-        // A sector that was written after the discard is verified again.
+        // A write after the discard makes the sector verified again.
         write(&device, at, &[5; 4096], false).unwrap();
         change(&stand.data, at + 1, |byte| *byte ^= 1);
         assert!(read(&device, at, 512).is_err(), "{what}");
@@ -72,8 +73,8 @@ fn discarded_sectors_have_any_content() {
         let device = stand.open().device;
         assert_eq!(scrub(&device).1, count - 4096 / interval, "{what}: closed");
 
-        // In bitmap mode the recovery does not know which sectors were written. So it computes tags for all sectors of a dirty region, and
-        // these sectors are verified from then on.
+        // In bitmap mode, the recovery does not know which sectors of a dirty region were written. So it computes tags for all sectors of
+        // the region, and reads verify all of them.
         let left = if options.mode == Mode::Journal { count - 4096 / interval } else { 0 };
         let device = crashed.open().device;
         assert_eq!(scrub(&device).1, left, "{what}: crashed");
@@ -81,7 +82,8 @@ fn discarded_sectors_have_any_content() {
     }
 }
 
-/// The tag of a sector with undefined content is protected like other tags: if any of its bits flips, a read of the sector fails.
+/// A tag also records whether the content of its sector is undefined. This record is protected too: if any bit of the tag flips, a read of
+/// the sector fails.
 #[test]
 fn a_flipped_bit_of_a_discarded_sectors_tag_is_seen() {
     for (number, options) in all_options().enumerate() {
@@ -102,8 +104,8 @@ fn a_flipped_bit_of_a_discarded_sectors_tag_is_seen() {
     }
 }
 
-/// On a device without support for discards, a discard changes no data and no tags, even after a crash. If a discard fails on the device,
-/// each sector can still be read.
+/// A device does not support discards, so a discard changes no data and no tags, even after a crash. If a discard fails on a device, each
+/// sector can still be read.
 #[test]
 fn a_discard_that_fails_is_reported_and_harms_nothing() {
     for (number, options) in all_options().enumerate() {
@@ -114,7 +116,7 @@ fn a_discard_that_fails_is_reported_and_harms_nothing() {
             let data = Arc::new(Sim::new(as_device(&stand.data), Faults::default()));
             let tags = stand.tags.as_ref().map(as_device);
             let device = Integrity::open(data.clone(), tags).unwrap().device;
-            // The scrub loads the tags into memory before the fault.
+            // The scrub loads the tags into memory before the test injects the fault.
             scrub(&device);
             data.set_faults(faults);
             let told = device.discard(DevOffset(0), 64 << 10).unwrap_err().errno();
@@ -130,8 +132,8 @@ fn a_discard_that_fails_is_reported_and_harms_nothing() {
     }
 }
 
-/// If a range does not begin and end at borders of sectors, only the whole sectors in it are discarded. In a long range all sectors are
-/// discarded, with few tags in memory.
+/// If a range does not begin and end at sector borders, only the whole sectors in it are discarded. In a long range, all sectors are
+/// discarded, and only a few tags are in memory at a time.
 #[test]
 fn ranges_of_any_place_and_length_are_discarded() {
     for mode in [Mode::Bitmap, Mode::Journal] {

@@ -1,5 +1,5 @@
-//! Failing devices below an integrity device. The result of a failed write is undefined, but data and tag match, and readers get the errors
-//! unchanged.
+//! Failing devices below an integrity device. After a failed write, the content is undefined, but each sector still matches its tag.
+//! Readers get the errors of the devices unchanged.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +25,7 @@ fn options(mode: Mode) -> FormatOptions {
     FormatOptions::new().mode(mode).interval(512).region(64 << 10).journal(256 << 10)
 }
 
-/// If a request to the data device fails and is torn, the resulting content can be read.
+/// A request to the data device fails and is torn. The content that results can be read without an error.
 #[test]
 fn sectors_of_a_write_that_failed_can_be_read() {
     for mode in [Mode::Bitmap, Mode::Journal] {
@@ -73,7 +73,8 @@ fn sectors_of_a_write_that_failed_can_be_read() {
     }
 }
 
-/// Errors of the data device and the tag device are returned unchanged, at each request. They cause no wrong data later.
+/// The data device and the tag device fail at each request in turn. The caller gets the device's error unchanged, and later reads return no
+/// wrong data.
 #[test]
 fn an_error_at_any_request_is_reported_and_harms_nothing_else() {
     for mode in [Mode::Bitmap, Mode::Journal] {
@@ -129,8 +130,8 @@ fn an_error_at_any_request_is_reported_and_harms_nothing_else() {
     }
 }
 
-/// A journal record may have been written although its write returned an error. The recovery does not replay such a record over later
-/// acknowledged writes.
+/// The write of a journal record returned an error, but the record may be on the device. Later writes to the same sectors are acknowledged.
+/// The recovery does not replay the record over them.
 #[test]
 fn a_record_that_failed_comes_not_back_over_later_writes() {
     for seed in 0..60 {
@@ -138,7 +139,7 @@ fn a_record_that_failed_comes_not_back_over_later_writes() {
         let tags = Arc::new(Sim::new(as_device(stand.tags.as_ref().unwrap()), Faults::default()));
         let device = Integrity::open(as_device(&stand.data), Some(tags.clone())).unwrap().device;
         let mut rng = Rng::new(seed);
-        // For each sector, the allowed content: the last acknowledged write, or a failed write after it.
+        // The allowed contents of each sector: the last acknowledged write, and each failed write after it.
         let mut may_hold = vec![vec![0]; 256];
         for number in 1..=60_u8 {
             if number == 1 {
@@ -167,8 +168,8 @@ fn a_record_that_failed_comes_not_back_over_later_writes() {
     }
 }
 
-/// A close clears dirty bits that a failed write left in the map on the device. Otherwise the next open would compute matching tags for any
-/// data in these regions.
+/// A failed write left dirty bits in the map on the device. A close clears them. Otherwise the next open would compute new tags for these
+/// regions, so any data there would count as valid.
 #[test]
 fn a_closed_device_has_no_dirty_regions() {
     const MAP: u64 = 4096;
@@ -203,7 +204,7 @@ fn a_closed_device_has_no_dirty_regions() {
     }
 }
 
-/// A layer that lets flushes fail while the flag is set.
+/// A layer whose flushes fail while the flag is set.
 #[derive(Debug)]
 struct FailingFlush(Arc<AtomicBool>);
 
@@ -214,8 +215,8 @@ impl Layer for FailingFlush {
     }
 }
 
-/// The kernel reports a failed flush once. The next flush succeeds even if data were lost, so a later flush cannot repair the loss. The
-/// device is recovered at its next open.
+/// The kernel reports a failed flush only once. The next flush succeeds even if data were lost, so a later flush cannot repair the loss.
+/// The next open recovers the device.
 #[test]
 fn a_flush_that_failed_leaves_the_device_to_be_recovered() {
     for (mode, of_tags, first) in [
@@ -245,7 +246,7 @@ fn a_flush_that_failed_leaves_the_device_to_be_recovered() {
         };
         assert_eq!(errno, Errno::EIO, "{what}");
         fails.store(false, Ordering::Relaxed);
-        // Each later flush fails, and a close does not mark the device as clean.
+        // After this failure, each later flush fails. A close does not mark the device as clean.
         write(&device, 128 << 10, &[2; 8192], false).unwrap();
         device.flush().unwrap_err();
         queue(&device).flush_now(Dev::OWN).unwrap_err();
@@ -264,8 +265,8 @@ fn a_flush_that_failed_leaves_the_device_to_be_recovered() {
     }
 }
 
-/// A block that cannot be read does not make the device unusable. A bad block of the map is accepted if nothing needs recovery. After a
-/// crash, a bad block is accepted with `force`. The content of sectors that depend on a bad block is never returned as valid.
+/// A block that cannot be read does not make the device unusable. If nothing needs recovery, a bad block of the map is accepted. After a
+/// crash, a bad block is accepted only with `force`. A sector whose verification needs a bad block is never returned as valid.
 #[test]
 fn one_refused_block_does_not_stop_the_others() {
     let open = |stand: &Stand, data: Faults, tags: Faults, force: bool| {
@@ -312,7 +313,7 @@ fn one_refused_block_does_not_stop_the_others() {
     assert_eq!(read(&device, 1024, 512).unwrap_err().errno(), Errno::EILSEQ);
 }
 
-/// Writes that share a journal record fail independently, and no read fails because of a write.
+/// Several writes share a journal record. If one of them fails, the others succeed. A failed write makes no read fail.
 #[test]
 fn a_refused_block_of_tags_fails_no_other_write() {
     let stand = Stand::new(SIZE, false, &options(Mode::Journal), 7);
@@ -330,7 +331,7 @@ fn a_refused_block_of_tags_fails_no_other_write() {
     assert_eq!(results, [(0, Err(Errno::EIO)), (512 << 10, Ok(4096))]);
     drop((queue, device));
 
-    // There are 256 blocks of tags. Blocks whose numbers differ by 64 use the same slot of the cache.
+    // There are 256 blocks of tags. If the numbers of two blocks differ by 64, the blocks share a slot of the cache.
     let stand = Stand::new(64 << 20, false, &options(Mode::Bitmap), 8);
     let tags = Arc::new(Sim::new(as_device(stand.tags.as_ref().unwrap()), Faults::default()));
     let small = IntegrityOptions::new().cache(0);
@@ -347,7 +348,7 @@ fn a_refused_block_of_tags_fails_no_other_write() {
     assert_eq!(read(&device, 0, 4096).unwrap(), [1; 4096]);
 }
 
-/// If a recovery fails, the error is reported, the regions still need recovery, and the next recovery succeeds.
+/// A recovery fails. The error is reported, the regions still need recovery, and the next recovery succeeds.
 #[test]
 fn a_recovery_that_fails_is_done_again() {
     for mode in [Mode::Bitmap, Mode::Journal] {
@@ -386,7 +387,7 @@ fn a_recovery_that_fails_is_done_again() {
     }
 }
 
-/// After its close, a device can be read and not written.
+/// After a device is closed, reads succeed and writes fail.
 #[test]
 fn a_closed_device_is_read_only() {
     for mode in [Mode::Bitmap, Mode::Journal] {
@@ -404,7 +405,7 @@ fn a_closed_device_is_read_only() {
     }
 }
 
-/// A short transfer of the device below is continued, because a part of a sector cannot be verified.
+/// If the device below transfers too few bytes, the transfer is continued. A part of a sector cannot be verified.
 #[test]
 fn short_transfers_are_finished() {
     for mode in [Mode::Bitmap, Mode::Journal] {
@@ -435,7 +436,7 @@ fn short_transfers_are_finished() {
     }
 }
 
-/// If a device is opened read-only after a crash, the regions in use are counted and not verified.
+/// A device is opened read-only after a crash. The regions that were in use are counted, and their sectors are not verified.
 #[test]
 fn read_only_after_a_crash() {
     for mode in [Mode::Bitmap, Mode::Journal] {
@@ -456,7 +457,8 @@ fn read_only_after_a_crash() {
         }
         let opened = opened.unwrap();
         assert_eq!((opened.recovered.regions, opened.recovered.retagged), (1, 0));
-        // A wrong sector of a clean region is found. Sectors of a dirty region are skipped, because their tags did not reach the device.
+        // A check finds a wrong sector in a clean region. It skips the sectors of a dirty region, because their tags did not reach the
+        // device.
         change(&crashed.data, 100 << 10, |byte| *byte ^= 1);
         let mut found = Vec::new();
         let scrubbed =
@@ -484,7 +486,7 @@ fn read_only_after_a_crash() {
     }
 }
 
-/// Layers above an integrity device pass on its properties and the wrong sectors that it found. The tested layers are fault injection, a
+/// Layers above an integrity device pass on its properties and its list of wrong sectors. The test covers four layers: fault injection, a
 /// recorder, a device without data, and another integrity device.
 #[test]
 fn wrong_tuples_are_reported_through_every_device_above() {

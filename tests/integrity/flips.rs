@@ -1,4 +1,4 @@
-//! If any single bit of data or tags changes on the device, every read of its sector fails, and reads of other sectors succeed.
+//! If a single bit of the data or of the tags changes on the device, every read of its sector fails, and reads of other sectors succeed.
 
 use ironmap::device::{BoundedQueue, DeviceQueue};
 use ironmap::integrity::{Event, Field, FormatOptions, Integrity, TupleKind};
@@ -34,10 +34,10 @@ fn assert_only_fails(device: &Integrity, stand: &Stand, sector: u64, what: &str)
     assert_eq!(queue.in_flight(), 0);
 }
 
-/// A small size, so that the device can be read once for each bit.
+/// The size is small, because the test reads the device once for each bit.
 const SMALL: u64 = 32 << 10;
 
-/// Flips each bit of one sector and of its tuple, one at a time. Every way to read the sector must fail, and all other sectors must be
+/// Flips each bit of one sector and of its tag, one bit at a time. Every way to read the sector must fail. All other sectors must be
 /// readable.
 fn assert_each_bit_is_guarded(options: &FormatOptions) {
     let stand = Stand::new(SMALL, false, options, 1);
@@ -62,7 +62,7 @@ fn assert_each_bit_is_guarded(options: &FormatOptions) {
         fails_alone(&device, &mut queue, bit);
         flip();
     }
-    // The bits are restored. Each read succeeds, so no wrong data were cached.
+    // The bits are restored, and each read succeeds. This shows that wrong data were not cached.
     read(&device, 0, SMALL as usize).unwrap();
     assert_eq!(device.counts().mismatches, interval * 8 * 4);
     drop((queue, device));
@@ -70,7 +70,7 @@ fn assert_each_bit_is_guarded(options: &FormatOptions) {
     for bit in 0..size * 8 {
         let flip = || change(stand.tag_ram(), tuple + bit / 8, |byte| *byte ^= 1 << (bit % 8));
         flip();
-        // An open device caches tags, so a changed tag takes effect only after an open.
+        // An open device caches tags. A changed tag takes effect only at the next open.
         let device = stand.open().device;
         fails_alone(&device, &mut crate::stand::queue(&device), interval * 8 + bit);
         drop(device);
@@ -149,13 +149,13 @@ fn any_bit_that_flips_fails_its_sector_and_no_other() {
                     .iter()
                     .all(|event| matches!(event, Event::Mismatch(found) if found.sector == sector))
             );
-            // The sector can be read after the bit is restored, because wrong data are never cached.
+            // After the bit is restored, the sector can be read, because ironmap never caches wrong data.
             drop(opened);
         }
     }
 }
 
-/// If data and tags of two sectors are swapped, each sector matches its tag except for the reference tag, which detects the swap.
+/// The data and the tags of two sectors are swapped. Each sector then matches its guard tag. Only the reference tag detects the swap.
 #[test]
 fn sectors_that_change_places_are_caught_by_the_reference_tag() {
     for options in all_options() {
@@ -163,7 +163,7 @@ fn sectors_that_change_places_are_caught_by_the_reference_tag() {
         let (one, two) = (3, 90);
         let (interval, size) = (u64::from(options.interval), options.kind.bytes() as u64);
         swap(&stand.data, one * interval, two * interval, interval);
-        // Here only the data are swapped, and not the tags.
+        // Here only the data are swapped; the tags are not.
         let here = stand.snapshot();
         assert_only_fails(&here.open().device, &here, one, "data alone");
         let tags_at = stand.tags_at();
@@ -187,7 +187,7 @@ fn swap(ram: &ironmap::device::Ram, one: u64, two: u64, len: u64) {
     }
 }
 
-/// If the data of a write did not reach the device, a read of its sectors fails, because they contain the old data.
+/// The data of a write did not reach the device, but its tags did. A read of these sectors fails, because they contain the old data.
 #[test]
 fn a_write_whose_data_were_lost_is_caught_when_it_is_read() {
     for options in all_options() {
@@ -203,13 +203,13 @@ fn a_write_whose_data_were_lost_is_caught_when_it_is_read() {
     }
 }
 
-/// If data and tags of all writes to a region were lost, the old data match the old tags. The generation in the map shows the loss.
+/// All writes to a region were lost, both data and tags. The old data match the old tags, so only the generation in the map shows the loss.
 #[test]
 fn writes_that_left_no_trace_are_found_by_their_generation() {
     for generations in [false, true] {
         let options = FormatOptions::new().generations(generations).region(64 << 10);
         let stand = Stand::new(SIZE, false, &options, 7);
-        // The region is written in two generations, so that tags of the first generation exist.
+        // The test writes the region in two generations, so that tags of the first generation exist.
         let mut before = stand.snapshot();
         for fill in [1, 2] {
             before = stand.snapshot();

@@ -1,4 +1,4 @@
-//! Every kind of device returns its old data and new writes, after a close and an open too.
+//! A device of every kind returns its old data and new writes. After a close and an open it returns them too.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::stand::{Stand, all_options, as_device, bio, queue, read, read_each_wa
 
 const SIZE: u64 = 4 << 20;
 
-/// Writes in every way are compared with a vector of bytes. The cache has no space, so that tags are always read from the device.
+/// Writes in every way, and compares the device with a vector of bytes. The cache has no space, so tags are always read from the device.
 #[test]
 fn every_kind_of_device_holds_what_was_written() {
     for (number, options) in all_options().enumerate() {
@@ -64,7 +64,7 @@ fn every_kind_of_device_holds_what_was_written() {
                     }
                     model[range].copy_from_slice(&bytes);
                 }
-                // This read has any alignment.
+                // This read can begin and end at any byte.
                 let (at, len) = (rng.below(size - 5000), 1 + rng.below(5000) as usize);
                 assert!(read(&device, at, len).unwrap() == model[at as usize..at as usize + len]);
                 assert!(
@@ -112,7 +112,8 @@ fn requested_options_must_fit() {
     assert_eq!(nothing.kind(), ErrorKind::UnknownFormat);
 }
 
-/// With tags on a separate device, each whole sector is protected, so that a file system of shorter blocks can use the last one.
+/// With tags on a separate device, every whole sector is protected, even the last one. So a file system with shorter blocks can use the
+/// last sector.
 #[test]
 fn the_last_whole_sector_is_protected() {
     for (interval, expected) in [(512, 20001 << 10), (4096, 20000 << 10)] {
@@ -129,8 +130,8 @@ fn the_last_whole_sector_is_protected() {
     }
 }
 
-/// If a second format of a device fails at any request, the result is the new device or an invalid device, for any later content of the
-/// last block. The result is never the old device with partly overwritten tags.
+/// A device is formatted a second time, and any request of this format fails. The result is the new device or an invalid device, whatever
+/// the last block contains later. It is never the old device with partly overwritten tags.
 #[test]
 fn a_device_that_was_formatted_anew_is_gone() {
     let larger = FormatOptions::new().mode(Mode::Journal).journal(1 << 20).force(true);

@@ -1,4 +1,4 @@
-//! Tag areas of random bytes lead to errors that name the fault, and never to a panic.
+//! Tag areas with random bytes. An open returns an error that names the fault, and never panics.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::damage::{Damage, SIZE, crashed, use_it};
 use crate::rng::Rng;
 use crate::stand::{Stand, all_options, as_device, change, read, write};
 
-/// Random bytes in each part of the area, and single flipped bits, are errors or are detected by the tags.
+/// Random bytes are written to each part of the area, and single bits are flipped. Each change is an error, or the tags detect it.
 #[test]
 fn garbage_in_the_area_is_an_error_or_caught() {
     for (number, options) in all_options().enumerate() {
@@ -44,7 +44,7 @@ fn garbage_in_the_area_is_an_error_or_caught() {
     }
 }
 
-/// A superblock with any value in a field and a valid checksum is refused, or the device works.
+/// A superblock has any value in one field, and a valid checksum. ironmap refuses it, or the device works.
 #[test]
 fn superblocks_of_any_values_are_refused_or_work() {
     let options = FormatOptions::new().region(64 << 10);
@@ -88,7 +88,8 @@ fn superblocks_of_any_values_are_refused_or_work() {
     }
 }
 
-/// A superblock with a valid checksum is refused if its numbers would overflow when added, or if its maps would exceed the memory.
+/// A superblock has a valid checksum, but the sum of its numbers would overflow, or its maps would need more memory than exists. ironmap
+/// refuses it.
 #[test]
 fn numbers_without_bounds_are_refused() {
     let stand = Stand::new(SIZE, false, &FormatOptions::default(), 3);
@@ -116,7 +117,8 @@ fn numbers_without_bounds_are_refused() {
     }
 }
 
-/// The changes of the fuzzer, chosen by a seed: any structure may change, with a valid checksum. The device is refused, or it works.
+/// Applies the changes of the fuzzer, chosen by a seed. Each can affect any structure, and the checksum stays valid. ironmap refuses the
+/// device, or the device works.
 #[test]
 fn structures_of_any_values_are_refused_or_work() {
     let devices = crashed();
@@ -126,7 +128,7 @@ fn structures_of_any_values_are_refused_or_work() {
     }
 }
 
-/// CRC32C, computed bit by bit, without code of the library.
+/// Computes CRC32C bit by bit. It shares no code with the library.
 fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
@@ -135,10 +137,10 @@ fn crc32c(bytes: &[u8]) -> u32 {
     })
 }
 
-/// Either copy of the superblock is sufficient. The other copy may belong to another device, be torn, or be unreadable.
+/// One valid copy of the superblock is sufficient. The other copy may belong to another device, be torn, or be unreadable.
 #[test]
 fn one_copy_of_the_superblock_is_enough() {
-    // The journal is longer than the other areas of tags at the end of the device.
+    // At the end of the device, the journal is the longest of the areas.
     let journal = FormatOptions::new().mode(Mode::Journal).journal(12 << 20);
     let kinds = [(false, SIZE, FormatOptions::default()), (true, SIZE, FormatOptions::default())];
     for (tail, size, options) in kinds.into_iter().chain([(true, 16 << 20, journal)]) {
@@ -151,7 +153,7 @@ fn one_copy_of_the_superblock_is_enough() {
                 let device = here.open().device;
                 read(&device, 0, 4096).unwrap();
                 drop(device);
-                // The open has repaired the damaged copy, so the other copy can be damaged.
+                // The open has repaired the damaged copy. So the test can damage the other copy.
                 let other = last - at + stand.info.area_start;
                 write(here.tag_ram(), other, &[0xEE; 4096], false).unwrap();
                 here.open();

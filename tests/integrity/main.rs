@@ -1,4 +1,4 @@
-//! The integrity device: changed data on the devices below it are never returned, and valid data are never refused.
+//! The integrity device. If data change on the devices below it, it never returns them. It never refuses valid data.
 
 #![allow(unreachable_pub, reason = "fuzz/ gives one of these types out")]
 

@@ -1,4 +1,4 @@
-//! Independent writers: every sector contains the data of one of the writes, and always verifies.
+//! Independent writers write the same sectors. Afterwards every sector contains the data of one of the writes, and always verifies.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -33,7 +33,7 @@ fn assert_one_write(sector: &[u8], writers: u64) {
     assert!(writer < writers, "nobody wrote that");
 }
 
-/// Delays some writes, so that data and tags reach their devices in different orders.
+/// Delays some writes. So the data of two writes can reach their device in one order, and their tags in the other order.
 #[derive(Debug)]
 struct Jitter(AtomicU64);
 
@@ -126,8 +126,8 @@ fn write_much(device: &Integrity, writer: u64) {
     }
 }
 
-/// A thread has two queues and does not collect the completions of the first queue. Requests of the second queue, and synchronous requests,
-/// still make progress.
+/// A thread has two queues and does not collect the completions of the first queue. Requests of the second queue still make progress, and
+/// so do synchronous requests.
 #[test]
 fn no_thread_waits_for_a_queue_without_a_reader() {
     for mode in [Mode::Bitmap, Mode::Journal] {
@@ -170,7 +170,7 @@ fn no_thread_waits_for_a_queue_without_a_reader() {
     }
 }
 
-/// If a queue is dropped, its requests in flight complete, and other writers can write their sectors.
+/// A queue is dropped while its requests are in flight. These requests complete, and other writers can then write the same sectors.
 #[test]
 fn a_queue_that_is_dropped_takes_nothing_along() {
     let stand = Stand::new(SIZE, false, &options(Mode::Bitmap), 13);

@@ -1,4 +1,4 @@
-//! The findings of a scrub: lost writes are found even if the tags are in memory, and no loss is reported without a lost write.
+//! The findings of a scrub. It finds lost writes even if the tags are in memory, and reports no loss if no write was lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,8 @@ fn findings(device: &Integrity) -> Vec<ScrubFinding> {
     found
 }
 
-/// A lost write of tags is found while correct tags are in memory. Until the next open, readers use the tags in memory.
+/// A write of tags is lost, but the right tags are still in memory. The scrub finds the loss. Until the next open, readers use the tags in
+/// memory.
 #[test]
 fn a_lost_write_of_tags_is_found_while_they_are_in_memory() {
     let stand = Stand::new(SIZE, false, &FormatOptions::default(), 1);
@@ -28,7 +29,7 @@ fn a_lost_write_of_tags_is_found_while_they_are_in_memory() {
     let at = stand.tags_at() + 5 * 8;
     let before = read(stand.tag_ram(), at, 8).unwrap();
     write(&device, 5 * 4096, &[7; 4096], false).unwrap();
-    // A tag that is not yet written to the device is not reported as lost.
+    // A tag in memory that is not yet written to the device is not a lost tag.
     assert_eq!(findings(&device), []);
     device.flush().unwrap();
     for (place, old) in (at..).zip(before) {
@@ -45,8 +46,8 @@ fn a_lost_write_of_tags_is_found_while_they_are_in_memory() {
     assert_eq!(read(&stand.open().device, 5 * 4096, 4096).unwrap_err().errno(), Errno::EILSEQ);
 }
 
-/// If a write fails after its region became dirty, the region has a new generation without any write. The scrub must not report a loss: not
-/// while the region is dirty, not after a close, and not after a crash.
+/// A write marks its region as dirty and then fails. The region has a new generation, but no sector was written. The scrub must not report
+/// a loss: not while the region is dirty, not after a close, and not after a crash.
 #[test]
 fn a_write_that_wrote_nothing_is_not_a_lost_one() {
     for of_tags in [false, true] {
@@ -56,7 +57,7 @@ fn a_write_that_wrote_nothing_is_not_a_lost_one() {
         let data = Arc::new(Sim::new(as_device(&stand.data), Faults::default()));
         let tags = Arc::new(Sim::new(as_device(stand.tags.as_ref().unwrap()), Faults::default()));
         let device = Integrity::open(data.clone(), Some(tags.clone())).unwrap().device;
-        // The map and the generations are written by one request each. Then the tags are read.
+        // The map needs one write request, and so do the generations. Then the tags are read.
         let (sim, fail_at) = if of_tags { (&tags, 2) } else { (&data, 0) };
         let errno = Some(Errno::EAGAIN);
         sim.set_faults(Faults { fail_at: Some(fail_at), errno, ..Faults::default() });
@@ -75,8 +76,8 @@ fn a_write_that_wrote_nothing_is_not_a_lost_one() {
     }
 }
 
-/// If a write to a region had no effect, the close computes a tag of the new generation only for sectors that match their old tags. A wrong
-/// sector remains wrong.
+/// A write to a region had no effect on the device. The close updates tags to the new generation only for sectors that match their old
+/// tags. A wrong sector remains wrong.
 #[test]
 fn a_close_gives_no_wrong_sector_a_tag_that_fits() {
     const FIRST: u64 = 16;
@@ -94,7 +95,7 @@ fn a_close_gives_no_wrong_sector_a_tag_that_fits() {
         write(&device, 64 << 10, &[2; 4096], false).unwrap_err();
         let closed = device.close();
         if wrong == 16 {
-            // No sector matches, so the region stays dirty, and the error reports this.
+            // No sector matches its tag. So the region stays dirty, and the close returns an error that says this.
             let error = closed.unwrap_err();
             assert!(error.to_string().contains("stays dirty"), "{error}");
             continue;
@@ -110,8 +111,8 @@ fn a_close_gives_no_wrong_sector_a_tag_that_fits() {
     }
 }
 
-/// If the dirty bit or the generation of a region could not be written, the region keeps its generation in memory, even if the device has
-/// stored the new one. No lost write is reported: not while the device is open, not after a close, and not after a crash.
+/// The dirty bit or the generation of a region could not be written. In memory the region keeps its old generation, even if the device has
+/// stored the new one. The scrub reports no lost write: not while the device is open, not after a close, and not after a crash.
 #[test]
 fn a_generation_that_could_not_be_written_is_not_missing() {
     let at = 64 << 10;
@@ -122,11 +123,11 @@ fn a_generation_that_could_not_be_written_is_not_missing() {
         write(&stand.open().device, at, &[1; 4096], false).unwrap();
         let tags = Arc::new(Sim::new(as_device(stand.tags.as_ref().unwrap()), Faults::default()));
         let device = Integrity::open(as_device(&stand.data), Some(tags.clone())).unwrap().device;
-        // The dirty map and the generations need one write request each.
+        // The dirty map needs one write request, and so do the generations.
         tags.set_faults(Faults { fail_at: Some(fail_at), unheard, ..Faults::default() });
         assert_eq!(write(&device, at, &[2; 4096], false).unwrap_err().errno(), Errno::EIO);
         assert_eq!(findings(&device), [], "open, {what}");
-        // A write to another region writes the same blocks of the map and the generations again.
+        // A later write to another region writes the same blocks of the map and of the generations again.
         write(&device, 2 * at, &[2; 4096], false).unwrap();
         device.flush().unwrap();
         let crashed = stand.snapshot();
@@ -138,8 +139,8 @@ fn a_generation_that_could_not_be_written_is_not_missing() {
     }
 }
 
-/// The scrub reports sectors that cannot be read, and sectors whose tags cannot be read. The other sectors are compared with their tags,
-/// and faults in them are found.
+/// The scrub reports sectors that cannot be read, and sectors whose tags cannot be read. It compares the other sectors with their tags and
+/// finds the faults in them.
 #[test]
 fn sectors_that_cannot_be_read_are_listed_and_the_others_scrubbed() {
     for (number, options) in all_options().enumerate() {
@@ -147,7 +148,7 @@ fn sectors_that_cannot_be_read_are_listed_and_the_others_scrubbed() {
         let stand = Stand::new(SIZE, false, &options, number as u64);
         let (interval, size) = (u64::from(options.interval), options.kind.bytes() as u64);
         let all = SIZE / interval;
-        // Three unreadable sectors are in two chunks, with a flipped bit between them.
+        // Three unreadable sectors lie in two chunks. A sector with a flipped bit lies between them.
         let (refused, flipped) = ([0, 3, all - 1], 2);
         change(&stand.data, flipped * interval + 1, |byte| *byte ^= 4);
         let unit = interval / 512;
@@ -174,7 +175,7 @@ fn sectors_that_cannot_be_read_are_listed_and_the_others_scrubbed() {
         );
         drop(opened);
 
-        // These are all sectors whose tags are in the first block.
+        // The first block of tags contains the tags of exactly these sectors.
         let in_block = all.min(4096 / size);
         let bad_sectors = [stand.tags_at() / 512 + 7].into();
         tags.set_faults(Faults { bad_sectors, errno, ..Faults::default() });
@@ -195,7 +196,7 @@ fn sectors_that_cannot_be_read_are_listed_and_the_others_scrubbed() {
     }
 }
 
-/// If a device is lost, the scrub ends without a read of the remaining sectors.
+/// If the device disappears, the scrub ends. It does not read the remaining sectors.
 #[test]
 fn a_device_that_is_gone_ends_the_scrub() {
     let stand = Stand::new(SIZE, false, &FormatOptions::default(), 3);
@@ -207,7 +208,7 @@ fn a_device_that_is_gone_ends_the_scrub() {
     assert_eq!(scrubbed.unwrap_err().errno(), Errno::ENODEV);
 }
 
-/// A check reports the blocks of the tag area that cannot be read, and examines the other blocks.
+/// A check reports the blocks of the tag area that cannot be read. It still examines the other blocks.
 #[test]
 fn a_check_goes_on_after_blocks_that_cannot_be_read() {
     for (number, options) in all_options().enumerate() {
@@ -239,7 +240,7 @@ fn a_check_goes_on_after_blocks_that_cannot_be_read() {
     }
 }
 
-/// If the data device is too short, the check ends, because an open would fail for this reason.
+/// If the data device is too short, the check ends, because an open of this device would fail anyway.
 #[test]
 fn a_check_ends_at_data_that_are_too_short() {
     for options in all_options() {

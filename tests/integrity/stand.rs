@@ -13,7 +13,7 @@ use ironmap::{Errno, QueueOptions, Result};
 
 use crate::rng::Rng;
 
-/// A data device, and the device with its tags.
+/// A data device, and the device with its tags, which can be the same.
 pub(crate) struct Stand {
     pub(crate) data: Arc<Ram>,
     /// The device of the tags, or `None` if they are at the end of the data device.
@@ -62,7 +62,7 @@ impl Stand {
         Integrity::open_with(data, self.tags.as_ref().map(as_device), options)
     }
 
-    /// A copy of the devices in their present state, as after a power cut that loses no write.
+    /// A copy of the devices in their present state. This is the state after a power cut that loses no write.
     pub(crate) fn snapshot(&self) -> Self {
         Self {
             data: Arc::new(self.data.snapshot()),
@@ -89,7 +89,7 @@ pub(crate) fn as_device(ram: &Arc<Ram>) -> Arc<dyn Device> {
     Arc::clone(ram) as Arc<dyn Device>
 }
 
-/// Changes bytes of a device below the layers that use it.
+/// Changes bytes of a device from below, without the layers that use it.
 pub(crate) fn change(ram: &Ram, at: u64, change: impl FnOnce(&mut u8)) {
     let start = at / 4096 * 4096;
     let mut block = Buffer::aligned(4096).unwrap();
@@ -115,7 +115,7 @@ pub(crate) fn bio(op: BioOp, at: u64, buffer: Buffer, token: u64) -> Bio {
     Bio { op, flags, dev, at, memory: Memory::Flat(buffer), end }
 }
 
-/// Reads a range in every way: by the device, and by its queue with borrowed, split, and owned memory.
+/// Reads a range in every way: through the device, and through its queue with borrowed, split, and owned memory.
 pub(crate) fn read_each_way(
     device: &Integrity,
     queue: &mut BoundedQueue,

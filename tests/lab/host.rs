@@ -1,4 +1,4 @@
-//! Files of a mounted file system on an NVMe namespace. Raw reads use the character device of the namespace.
+//! Files of a mounted file system on an NVMe namespace. ironmap sends raw reads to the namespace's character device.
 
 use std::path::PathBuf;
 use std::process::Command;

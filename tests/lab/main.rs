@@ -1,5 +1,5 @@
-//! Tests on devices that few machines have: NVMe namespaces, polled queues, protection information, atomic writes. The tests run only in
-//! the virtual machine of `./x lab`, where lab/test.sh makes the devices, and never on the devices of the host.
+//! Tests on devices that few machines have: NVMe namespaces, polled queues, protection information, atomic writes. `./x lab` runs these
+//! tests in its virtual machine, where lab/test.sh makes the devices. The tests never use devices of the host.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -10,7 +10,7 @@ mod protection;
 mod reads;
 mod writes;
 
-/// A value that lab/test.sh passed under this name: the path of a device or of a file.
+/// A value that lab/test.sh passed in an environment variable: the path of a device or of a file.
 fn given(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("no {name}: these tests run by ./x lab"))
 }

@@ -1,4 +1,5 @@
-//! NVMe namespaces, accessed by their character devices and compared with the kernel's block devices for the same namespaces.
+//! NVMe namespaces. ironmap accesses their character devices. The results are compared with the kernel's block devices for the same
+//! namespaces.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::path::Path;
@@ -68,7 +69,8 @@ fn buffer(len: usize) -> Memory {
     Memory::Flat(Buffer::aligned(len).unwrap())
 }
 
-/// The limits of the device are the block size of the namespace (512 or 4096 bytes) and the maximum transfer of the controller.
+/// The device has the limits of the drive: the block size of the namespace (512 or 4096 bytes), and the maximum transfer length of the
+/// controller.
 #[test]
 fn limits_are_those_of_the_namespace() {
     for (path, block) in [(given("LAB_CHAR1"), 512), (given("LAB_CHAR2"), 4096)] {
@@ -100,9 +102,9 @@ fn a_namespace_is_opened_once_and_not_while_its_block_device_is_in_use() {
     }
 }
 
-/// Each impossible command returns an errno:
+/// Each of these impossible commands returns an errno:
 ///
-/// - a command past the end, which ironmap refuses before the drive receives it;
+/// - a command for a range past the end, which ironmap refuses without sending it to the drive;
 /// - a command for a part of a block;
 /// - a command that is too long.
 #[test]
@@ -131,8 +133,8 @@ fn a_failed_command_is_an_errno() {
     }
 }
 
-/// Data that are written by commands are read back by the kernel. The writes use flat, vectored and registered memory, and the drive's
-/// cache with a flush.
+/// ironmap writes data with NVMe commands, and the kernel reads them back. The memory is flat, vectored or registered. With the drive's
+/// cache on, ironmap also sends a flush.
 #[test]
 fn the_kernel_reads_written_data() {
     let path = given("LAB_CHAR2");
@@ -195,7 +197,7 @@ fn a_namespace_opened_for_reading_is_not_written() {
     assert_eq!(result, Err(Errno::EBADF));
 }
 
-/// A read succeeds even if it has more memory ranges than a command can have.
+/// If a read has more memory ranges than a command can have, it still succeeds.
 #[test]
 fn many_small_buffers_are_no_error() {
     let mut expected = vec![0; 600 * 512];
@@ -230,7 +232,7 @@ fn many_small_buffers_are_no_error() {
     }
 }
 
-/// A partition of a namespace contains the same bytes as that part of the block device.
+/// A partition of a namespace contains the same bytes as the same range of the block device.
 #[test]
 fn a_part_of_a_namespace_begins_at_its_offset() {
     let window = Some((1 << 20, 64 << 20));
@@ -249,7 +251,8 @@ fn a_part_of_a_namespace_begins_at_its_offset() {
     assert!(result == Ok(8192) && *bytes == *expected);
 }
 
-/// A queue of a namespace can also be used for other devices and files. A polled queue does not hang on devices without poll queues.
+/// A queue of a namespace can also be used for other devices and for files. If such a device has no poll queue, a polled queue does not
+/// hang.
 #[test]
 fn other_files_are_read_through_the_same_queue() {
     let shared = OpenMode { exclusive: false, ..OpenMode::default() };

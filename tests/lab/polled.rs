@@ -8,7 +8,7 @@ use ironmap::{Engine, QueueOptions};
 use crate::given;
 use crate::reads::assert_volume_reads;
 
-/// The content is correct with polled completions and with interrupts.
+/// The content is correct if completions are polled, and if they are reported by interrupts.
 #[test]
 fn polled_block_devices_read_the_same() {
     for device in [given("LAB_BLOCK1"), given("LAB_BLOCK2"), given("LAB_NULL")] {
@@ -18,8 +18,8 @@ fn polled_block_devices_read_the_same() {
     }
 }
 
-/// The kernel polls without end if a completion is already in the ring. So a wait for several completions must first take the present
-/// completions out of the ring.
+/// If a completion is already in the ring, the kernel polls without end. So a wait for several completions must first remove the existing
+/// completions from the ring.
 #[test]
 fn all_that_are_in_flight_can_be_waited_for() {
     const DEPTH: u64 = 128;

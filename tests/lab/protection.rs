@@ -1,5 +1,5 @@
-//! Devices with protection information: NVMe namespaces with guards of 16 and of 64 bits, and SCSI disks. The oracles are the kernel's and
-//! the emulated devices' results for the same sectors.
+//! Devices with protection information: NVMe namespaces with guards of 16 and of 64 bits, and SCSI disks. There are two oracles: the
+//! kernel, and the emulated devices. Both read and verify the same sectors.
 
 use std::io::IoSlice;
 use std::os::unix::fs::FileExt;
@@ -21,7 +21,8 @@ use crate::reads::assert_volume_reads;
 
 /// The first unused byte after the volume on each device.
 const FREE: u64 = 52 << 20;
-/// The first byte of the sectors that lab/boot.sh wrote, with its own tuples, to the backing file of the emulated disk.
+/// The first byte of the sectors that lab/boot.sh wrote to the backing file of the emulated disk. lab/boot.sh also wrote the tuples of
+/// these sectors.
 const MADE: u64 = 60 << 20;
 
 /// The paths of the devices whose requests can carry tuples on this kernel.
@@ -34,7 +35,7 @@ fn protected() -> Vec<String> {
     paths
 }
 
-/// Whether requests to block devices can carry tuples, which is supported since Linux 6.14.
+/// Whether requests to block devices can carry tuples. Linux supports this since version 6.14.
 fn has_attributes() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
@@ -118,7 +119,7 @@ fn info_shows_the_format() {
     assert!(json.contains("T10-DIF-TYPE1-CRC"), "{json}");
 }
 
-/// Data that the kernel wrote are read and verified with the tuples that the kernel computed.
+/// The kernel writes data and computes their tuples. ironmap reads the data and verifies them with these tuples.
 #[test]
 fn data_of_the_kernel_are_read_with_their_tuples() {
     for path in protected() {
@@ -132,8 +133,8 @@ fn data_of_the_kernel_are_read_with_their_tuples() {
     }
 }
 
-/// ironmap writes data with computed tuples. The device verifies them, and so does the kernel when it reads. The memory is flat, vectored
-/// with sectors that two buffers share, registered, or borrowed.
+/// ironmap writes data with tuples that it computes. The device verifies the tuples, and the kernel verifies them when it reads. The memory
+/// is flat, vectored with sectors that two buffers share, registered, or borrowed.
 #[test]
 fn the_kernel_reads_data_written_with_tuples() {
     let rng = &mut Rng::new(0x912);
@@ -178,7 +179,7 @@ fn the_kernel_reads_data_written_with_tuples() {
     }
 }
 
-/// Many requests are in flight, each with separate tuples.
+/// Many requests are in flight at a time. Each has its own tuples.
 #[test]
 fn many_requests_carry_their_own_tuples() {
     const DEPTH: u64 = 32;
@@ -209,8 +210,8 @@ fn many_requests_carry_their_own_tuples() {
     }
 }
 
-/// A wrong tuple is reported with its sector and field. lab/boot.sh has written sectors of zeros to the backing file of the emulated disk.
-/// Their tuples are in this order: a correct tuple, a wrong reference tag, a wrong guard, a wrong guard that is marked as not to be
+/// A wrong tuple is reported with its sector and its field. lab/boot.sh has written sectors of zeros to the backing file of the emulated
+/// disk. Their tuples are, in this order: a correct tuple, a wrong reference tag, a wrong guard, a wrong guard that is marked as not to be
 /// checked, and correct tuples.
 #[test]
 fn a_wrong_tuple_is_reported_by_sector_and_field() {
@@ -251,7 +252,7 @@ fn a_wrong_tuple_is_reported_by_sector_and_field() {
             let read = rustix::io::pread(&block, &mut lent[..], sector * unit);
             assert_eq!(read.is_ok(), result.is_ok(), "{path}: sector {sector}: {read:?}");
         }
-        // The error of a longer request names its first wrong sector.
+        // A longer request has several wrong sectors. Its error names the first one.
         let memory = Memory::Flat(Buffer::aligned(8 * unit as usize).unwrap());
         let (_, result) = run(&mut queue, BioOp::Read, MADE, memory);
         assert_eq!(result, Err(Errno::EILSEQ), "{path}");
@@ -259,8 +260,8 @@ fn a_wrong_tuple_is_reported_by_sector_and_field() {
     }
 }
 
-/// A tuple that does not match new content is reported with its sector. The kernel wrote the content without tuples, so the SCSI disk has
-/// the tuples of the old content.
+/// If a tuple does not match the content, its sector is reported. The kernel has written new content without tuples, so the SCSI disk still
+/// has the tuples of the old content.
 #[test]
 fn a_stale_tuple_is_reported_by_sector() {
     if !has_attributes() {
@@ -283,14 +284,14 @@ fn a_stale_tuple_is_reported_by_sector() {
     written.unwrap();
     assert_eq!(run(&mut queue, BioOp::Read, FREE, whole(0)).1, Err(Errno::EILSEQ));
     let (found, _) = device.take_wrong_tuples();
-    // The disk itself compares the tuples, and does not report their values.
+    // The disk itself compares the tuples. Its error does not contain their values.
     assert_eq!(found, [WrongTuple { sector: FREE / 512 + 2, mismatch: None }]);
-    // After another write the sector matches again.
+    // The next write makes the sector match its tuple again.
     assert_eq!(run(&mut queue, BioOp::Write, FREE, whole(3)).1, Ok(4096));
     assert_eq!(run(&mut queue, BioOp::Read, FREE, whole(0)).1, Ok(4096));
 }
 
-/// For a partition, errors name the sector numbers of the device and not those of the partition.
+/// A read through a partition fails. The error names the sector number on the device, not the number in the partition.
 #[test]
 fn a_part_of_a_device_has_the_numbers_of_the_device() {
     for path in protected() {

@@ -1,4 +1,4 @@
-//! Reads of a file with known content, in every way that a queue offers.
+//! Reads a file with known content in every way that a queue supports.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ use crate::given;
 /// The maximum length of a queued read. It is longer than the maximum transfer of the devices in the guest.
 const LARGEST: u64 = 256 << 10;
 
-/// Opens the volume on a device and reads its only file. lab/test.sh has stored the content of the file.
+/// Opens the volume on a device and reads its only file. The expected content is in a file that lab/test.sh has stored.
 pub(crate) fn assert_volume_reads(device: &str, engine: Engine, seed: u64) {
     let content = std::fs::read(given("LAB_DATA")).expect("the content of the volume's file");
     let volume = VolumeOptions::new().engine(engine).open(device).unwrap();
@@ -59,7 +59,7 @@ fn assert_read_now(file: &File, queue: &mut Queue, content: &[u8], rng: &mut Rng
         if round % 2 == 0 {
             (pos, len) = (pos & !4095, len.next_multiple_of(4096));
         }
-        // null_blk of Linux 7 reports that it accepts memory at even addresses, but stores wrong bytes there.
+        // null_blk of Linux 7 reports that it accepts memory at every even address. At some of these addresses it stores wrong bytes.
         let takes = !what.starts_with("/dev/nullb");
         let skip = if round % 3 == 0 && takes { rng.below(64) as usize } else { 0 };
         let buf = &mut memory[skip..skip + len as usize];
@@ -69,7 +69,7 @@ fn assert_read_now(file: &File, queue: &mut Queue, content: &[u8], rng: &mut Rng
     }
 }
 
-/// Queued reads. As many reads are in flight as there are buffers.
+/// Queued reads. The number of reads in flight is the number of buffers.
 fn assert_queued(
     file: &File,
     queue: &mut Queue,
@@ -79,7 +79,7 @@ fn assert_queued(
     what: &str,
 ) {
     let mut left = 40 + 2 * free.len() as u64;
-    // For each token: the position of the read, and the unused bytes of its buffer.
+    // For each token: the position of the read, and the number of unused bytes in its buffer.
     let mut in_flight = HashMap::new();
     while left > 0 || !in_flight.is_empty() {
         while left > 0

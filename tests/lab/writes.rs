@@ -30,8 +30,8 @@ fn content(file: &File, queue: &mut Queue) -> Vec<u8> {
     bytes.to_vec()
 }
 
-/// After overwrites with polled completions or with HIPRI, reads return the written data, immediately and after the volume is opened with
-/// another engine.
+/// Overwrites run with polled completions or with HIPRI. Reads then return the written data, both immediately and after the volume is
+/// opened with another engine.
 #[test]
 fn polled_overwrites_are_what_is_read() {
     let rng = &mut Rng::new(0x921);
@@ -70,9 +70,9 @@ fn polled_overwrites_are_what_is_read() {
     }
 }
 
-/// An atomic write is accepted only if its length is a power of two that the device supports, and its position is a multiple of its length.
-/// The devices are a SCSI disk that supports atomic writes of 1 KiB to 64 KiB and more, and an NVMe namespace that supports them for its
-/// blocks.
+/// An atomic write is accepted only under two conditions: its length is a power of two that the device supports, and its position is a
+/// multiple of its length. One device is a SCSI disk that supports atomic writes from 1 KiB to at least 64 KiB. The other is an NVMe
+/// namespace that supports them for its blocks.
 #[test]
 fn atomic_writes_go_where_the_device_promises_them() {
     let rng = &mut Rng::new(0x922);

@@ -1,4 +1,4 @@
-//! Direct I/O on files of a format other than ext4.
+//! Direct I/O on files of another format than ext4.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
@@ -68,7 +68,7 @@ impl World {
         self.file.sync(&mut self.queue).unwrap();
     }
 
-    /// The kind and the length in bytes of each mapping of the file, up to its end.
+    /// The mappings of the file up to its end: the kind and the length in bytes of each.
     fn mappings(&self) -> Vec<(IomapType, u64)> {
         let size = self.file.size();
         let cut =
@@ -76,7 +76,7 @@ impl World {
         self.file.mappings().map(|iomap| cut(iomap.unwrap())).collect()
     }
 
-    /// Pops the completion of a request, which must have succeeded. Returns the token, and the part of the memory that was read.
+    /// Pops the completion of a request, which must have succeeded. Returns the token, and the bytes that were read.
     fn completion(&mut self) -> (u64, Vec<u8>) {
         self.queue.wait(1).unwrap();
         let completion = self.queue.pop().unwrap();
@@ -109,7 +109,7 @@ fn part(model: &[u8], pos: usize, len: usize) -> &[u8] {
     &model[from..(from + len).min(model.len())]
 }
 
-/// Reads use the same paths as on ext4. The file has data, a hole, an unwritten range, and an end within a sector.
+/// Reads use the same paths as on ext4. The file has data, a hole, an unwritten range, and an end in the middle of a sector.
 #[test]
 fn reads_go_the_same_ways_as_ext4s() {
     for kind in [READ, Kind { resident: false, ..READ }, Kind::WHOLE, LAZY] {
@@ -136,7 +136,7 @@ fn reads_go_the_same_ways_as_ext4s() {
         }
         let simple = world.queue.stats().simple_hits;
         assert_eq!(simple > 0, kind.resident, "{kind:?}");
-        // Some reads cover several extents, some are unaligned, and some are at the end of the file or past it.
+        // Some of the reads cover several extents. Some are unaligned. Some are at the end of the file or past it.
         for (pos, len) in [
             (0, 11 * BLOCK),
             (3, 5),
@@ -162,7 +162,7 @@ fn a_volume_that_is_only_read_is_not_written() {
     assert_eq!(writer.unwrap_err().kind(), ErrorKind::ReadOnly, "it gives no way to change it");
 }
 
-/// A sync updates the metadata after writes into holes: the state of the extents, and the size.
+/// Writes into holes change the state of the extents and the size. A sync writes these metadata.
 #[test]
 fn a_sync_converts_writes_to_holes() {
     for kind in [Kind::WHOLE, LAZY] {
@@ -196,7 +196,7 @@ fn a_sync_converts_writes_to_holes() {
     }
 }
 
-/// A write to a part of a new block does not show the old content of the block.
+/// A write covers only a part of a new block. The rest of the block does not show its old content.
 #[test]
 fn a_block_that_is_written_in_part_shows_nothing_else() {
     for kind in KINDS {
@@ -233,7 +233,7 @@ fn overwrites_take_the_simple_path() {
     assert_eq!(world.read(0, 8 * BLOCK), [2; 8 * BLOCK]);
 }
 
-/// Each append gets its range when it is submitted. After all appends are complete, the file ends after the last one.
+/// An append gets its range when it is submitted. When all appends are complete, the file ends after the last of these ranges.
 #[test]
 fn appends_in_flight_lie_one_after_the_other() {
     for kind in KINDS {
@@ -295,8 +295,8 @@ fn a_write_that_finds_no_space_is_short_or_none() {
     }
 }
 
-/// A truncation waits for the requests of other threads in flight. If the same thread has requests in flight, the truncation returns an
-/// error instead.
+/// A truncation waits for requests in flight of other threads. If the truncating thread itself has requests in flight, the truncation
+/// returns an error instead.
 #[test]
 fn a_file_is_truncated_while_no_request_uses_it() {
     let mut world = World::new(Kind::WHOLE, 16);
@@ -334,8 +334,8 @@ fn a_volume_that_was_closed_refuses_writes() {
     world.fs.opened_again().fs().writable().unwrap().truncate(world.number, 1).unwrap();
 }
 
-/// Copy-on-write: a write to shared blocks stores its data in new blocks, while reads use the old blocks. The map contains the new blocks
-/// before the write completes.
+/// Copy-on-write. A write to shared blocks stores its data in new blocks. Until the write completes, reads use the old blocks, although the
+/// map already contains the new ones.
 #[test]
 fn a_write_to_shared_blocks_changes_one_file() {
     for kind in [Kind::WHOLE, LAZY] {
@@ -345,8 +345,8 @@ fn a_write_to_shared_blocks_changes_one_file() {
         let copy = create(&world.fs, b"copy");
         world.fs.reflink(world.number, copy).unwrap();
         let mut other = World::of(&world.fs, kind, copy);
-        // Some writes use borrowed memory, and some use owned memory. Some cover a part of a block or lie past the end. Some are repeated
-        // when no block is shared.
+        // The writes vary: some use borrowed memory, some use owned memory, some cover a part of a block, and some lie past the end. Some
+        // are repeated when no block is shared any more.
         world.write(BLOCK, &vec![2; BLOCK]);
         let memory = buffer(&vec![3; 2 * BLOCK]);
         world.file.submit_write(&mut world.queue, memory, 3 * BLOCK as u64, NONE, 7).unwrap();
@@ -376,7 +376,7 @@ fn a_write_to_shared_blocks_changes_one_file() {
     }
 }
 
-/// Random requests of one queue, several in flight at a time, agree with a vector of bytes.
+/// One queue sends random requests, several of them in flight at a time. The results agree with a vector of bytes.
 #[test]
 fn random_requests_agree_with_a_vector_of_bytes() {
     for kind in KINDS {
@@ -458,7 +458,7 @@ fn put(model: &mut Vec<u8>, pos: usize, bytes: &[u8]) {
     model[pos..pos + bytes.len()].copy_from_slice(bytes);
 }
 
-/// Submits writes and reads at the same time, each for a different range.
+/// Submits writes and reads. They are in flight at the same time, and each has a separate range.
 fn several(world: &mut World, model: &mut Vec<u8>, rng: &mut Rng) {
     let before = model.clone();
     let (mut pos, mut reads) = (0, Vec::new());
@@ -502,7 +502,7 @@ fn shift(world: &World, model: &mut Vec<u8>, kind: Kind, rng: &mut Rng) {
     }
 }
 
-/// Each thread writes different blocks of one file, and sometimes syncs the file.
+/// Several threads write one file, each to its own blocks. Sometimes a thread syncs the file.
 #[test]
 fn threads_write_one_file() {
     const THREADS: usize = 3;
@@ -538,15 +538,16 @@ fn threads_write_one_file() {
     }
 }
 
-/// Whether a thread of this process waits in the kernel.
+/// Whether a thread of this process sleeps in the kernel.
 fn sleeps(thread: i32) -> bool {
     let stat =
         std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
-    // The name of the thread, in parentheses, can contain any character.
+    // In the line, the name of the thread is in parentheses and can contain any character.
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
 }
 
-/// An append that waits for its position uses the attributes at the time of the write: it removes set-id bits that were set after it began.
+/// An append may wait for its position. When it writes, it uses the attributes of the file at that time. So it removes set-id bits that
+/// were set during the wait.
 #[test]
 fn an_append_that_waited_meets_attributes_that_changed() {
     let fs = MemFs::new(Arc::new(Ram::new(16 * BLOCK as u64)), Kind::WHOLE);
@@ -562,7 +563,7 @@ fn an_append_that_waited_meets_attributes_that_changed() {
         while !fs.gate.reached.load(SeqCst) {
             thread::yield_now();
         }
-        // The position of the second append depends on the first append, which is in its allocation. So the second append sleeps.
+        // The first append is in its allocation. The position of the second append depends on the first, so the second append sleeps.
         let second = scope.spawn(|| {
             waiter.store(rustix::thread::gettid().as_raw_nonzero().get(), SeqCst);
             append()

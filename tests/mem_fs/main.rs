@@ -1,5 +1,5 @@
-//! Tests of the library with a file system that another crate implements: a small one in memory (`format`), which uses only the public
-//! interface.
+//! Tests of the library with a file system that another crate implements. It is a small file system in memory (`format`), and uses only the
+//! public interface.
 
 #[path = "../common/rng.rs"]
 mod rng;

@@ -1,4 +1,4 @@
-//! The name space of a format other than ext4, changed by the operations that all formats share.
+//! Names of another format than ext4. The tests change them with the operations that all formats share.
 
 use std::sync::Arc;
 
@@ -119,7 +119,7 @@ fn names_are_made_moved_and_removed() {
     );
 }
 
-/// A file whose last name was removed can be read and written while it is open, and its blocks are not allocated to another file.
+/// A file is open when its last name is removed. It can still be read and written, and no other file gets its blocks.
 #[test]
 fn an_open_file_outlives_its_last_name() {
     let fs = MemFs::new(Arc::new(Ram::new(BLOCKS << 12)), Kind::WHOLE);
@@ -144,7 +144,7 @@ fn an_open_file_outlives_its_last_name() {
     assert_eq!(kind(gone), Some(ErrorKind::NotFound));
 }
 
-/// If names are added and removed during a listing, each name that exists during the entire listing is listed once.
+/// Names are added and removed during a listing. Each name that exists during the entire listing is listed once.
 #[test]
 fn a_listing_goes_on_while_names_change() {
     const SEED: u64 = 0x11_57;
@@ -193,7 +193,7 @@ fn attributes_are_set_replaced_and_removed() {
         kind(fs.writable().unwrap().removexattr(number, b"user.a")),
         Some(ErrorKind::NoData)
     );
-    // Operations that this format does not implement are refused by the library.
+    // The library refuses operations that this format does not implement.
     let flags = ironmap::fs::InodeFlags::IMMUTABLE;
     let refused = fs.writable().unwrap().set_flags(number, flags);
     assert_eq!(kind(refused), Some(ErrorKind::Unsupported));

@@ -1,4 +1,4 @@
-//! Carries out the operations of the model by system calls on a mounted file system.
+//! Carries out the operations of the model with system calls on a mounted file system.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -26,7 +26,7 @@ impl<'a> Kernel<'a> {
     }
 
     fn open(&self, path: &Path) -> std::io::Result<File> {
-        // Without O_NONBLOCK, the open would wait for a writer of the pipe.
+        // The open of a pipe without O_NONBLOCK would wait for a writer.
         OpenOptions::new()
             .read(true)
             .write(true)
@@ -34,8 +34,8 @@ impl<'a> Kernel<'a> {
             .open(self.path(path))
     }
 
-    /// Opens a regular file. For a file that is not regular, the system calls return other errors than a file system. This function returns
-    /// the error of a file system.
+    /// Opens a regular file. For other files, a system call returns another error than the file system would. This function returns the
+    /// error of the file system.
     fn regular(&self, path: &Path) -> Result<File, i32> {
         let file = self.open(path).map_err(|error| error.raw_os_error().unwrap_or(0))?;
         let kind = FileType::from_raw_mode(file.metadata().map_or(0, |meta| meta.mode()));
@@ -104,7 +104,7 @@ impl Target for Kernel<'_> {
                 let path = self.path(path);
                 let link = std::fs::symlink_metadata(&path).map(|meta| meta.is_symlink());
                 match link {
-                    // No system call changes the mode of a link: `open` would follow the link.
+                    // No system call changes the mode of a link, because `open` would follow the link.
                     Ok(true) => Err(40),
                     _ => os(rustix::fs::chmod(path, Mode::from_raw_mode(*mode))),
                 }

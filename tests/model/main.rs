@@ -1,5 +1,5 @@
-//! A random sequence of operations runs on a model in memory, on a volume of ironmap, and, as root, on a file system that the kernel has
-//! mounted. The results must be the same on all of these targets. Every result is compared, and sometimes the complete trees. Between the
+//! Runs a random sequence of operations on three targets: a model in memory, a volume of ironmap, and, as root, a file system that the
+//! kernel has mounted. The results must be equal on all targets. The test compares every result, and sometimes the complete trees. Between
 //! operations, the volume is sometimes closed and opened, or loses power after a sync.
 
 #[path = "../common/mod.rs"]
@@ -21,20 +21,20 @@ use model::Model;
 use op::Op;
 use ours::Ours;
 
-/// The result of an operation: success, or an errno.
+/// The result of an operation: success or an errno.
 type Answer = Result<(), i32>;
 
-/// The visible state of each path in a tree.
+/// For each path in a tree: the properties that a user can see.
 type Tree = BTreeMap<String, Seen>;
 
-/// The visible state of a file.
+/// The properties of a file that a user can see.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Seen {
     mode: u32,
     links: u32,
     uid: u32,
     gid: u32,
-    /// The content of a file, or the target of a link. Empty for directories.
+    /// The content of a file, or the target of a link. For a directory it is empty.
     content: Vec<u8>,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
@@ -45,7 +45,7 @@ trait Target {
     fn tree(&self) -> Tree;
 }
 
-/// The first difference between two trees, as a short message.
+/// Describes the first difference between two trees in a short message.
 fn difference(left: &Tree, right: &Tree) -> Option<String> {
     let paths = left.keys().chain(right.keys());
     for path in paths {
@@ -66,7 +66,7 @@ fn difference(left: &Tree, right: &Tree) -> Option<String> {
     None
 }
 
-/// Runs a sequence of operations. The kernel is one of the targets if it is given.
+/// Runs a sequence of operations. If `kernel` is given, it is one of the targets.
 fn run(seed: u64, steps: usize, options: &str, mut kernel: Option<Kernel<'_>>) {
     let mut rng = Rng::new(seed);
     let (mut model, mut ours) = (Model::new(), Ours::new(options));

@@ -79,12 +79,12 @@ impl Model {
         Ok(entries.get(name).copied())
     }
 
-    /// Finds the file of a path. A link is not followed.
+    /// Finds the file that a path names. If the path names a link, the result is the link itself.
     fn find(&self, path: &Path) -> Result<Id, i32> {
         self.child(self.parent(path)?, path[path.len() - 1])?.ok_or(ENOENT)
     }
 
-    /// Finds the file to open. A link is an error.
+    /// Finds the file to open. If the path is a link, this is an error.
     fn open(&self, path: &Path) -> Result<Id, i32> {
         let id = self.find(path)?;
         if self.kind(id) == LNK { Err(ELOOP) } else { Ok(id) }
@@ -109,7 +109,7 @@ impl Model {
         Ok(id)
     }
 
-    /// Sets or removes an entry. The link count of a directory includes its subdirectories.
+    /// Sets or removes an entry. The link count of a directory also counts its subdirectories.
     fn put(&mut self, dir: Id, name: &'static str, id: Option<Id>) {
         let entries = self.nodes[dir].entries.as_mut().expect("a directory");
         let before = match id {
@@ -316,7 +316,7 @@ impl Target for Model {
 }
 
 impl Model {
-    /// Attributes with the prefix `user.` are permitted only for files and directories.
+    /// Only files and directories may have attributes with the prefix `user.`.
     fn check_xattr(&self, id: Id, name: &str) -> Answer {
         let user = name.starts_with("user.");
         if user && !matches!(self.kind(id), REG | DIR) { Err(EPERM) } else { Ok(()) }

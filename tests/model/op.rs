@@ -1,4 +1,4 @@
-//! The operations, and their random choice. There are few names, so that operations often affect the same files.
+//! The operations, and how they are chosen at random. There are few names, so several operations often affect the same file.
 
 use crate::common::rng::Rng;
 
@@ -41,7 +41,8 @@ pub(crate) enum Space {
     Insert,
 }
 
-/// A multiple of every block size and cluster size. COLLAPSE_RANGE and INSERT_RANGE accept only lengths that are multiples of these sizes.
+/// A common multiple of all block sizes and cluster sizes. COLLAPSE_RANGE and INSERT_RANGE accept only lengths that are multiples of these
+/// sizes.
 pub(crate) const UNIT: u64 = 16384;
 
 const NAMES: [&str; 6] = [
@@ -104,7 +105,7 @@ impl Op {
     }
 }
 
-/// A target of this length for a symbolic link. The target does not exist.
+/// A target of this length for a symbolic link. No file with this name exists.
 pub(crate) fn target(len: usize) -> Vec<u8> {
     (0..len).map(|at| b'p' + (at % 9) as u8).collect()
 }

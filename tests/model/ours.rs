@@ -56,7 +56,7 @@ impl Ours {
     pub(crate) fn crash(&mut self) {
         self.volume.fs().sync().unwrap();
         if self.options.contains("^has_journal") {
-            // Without a journal there is no recovery, and the counters on the device are wrong.
+            // Without a journal, the volume has no recovery. So the counters on the device are wrong.
             return;
         }
         let left = Arc::new(self.ram.snapshot());
@@ -100,7 +100,7 @@ impl Ours {
         self.fs().lookup(self.parent(path)?, path[path.len() - 1].as_bytes())
     }
 
-    /// Finds the file to open. The operations refuse files of other types.
+    /// Finds the file to open. If its type is not permitted, the operation returns an error.
     fn open(&self, path: &Path) -> Result<InodeNo, i32> {
         let inode = self.find(path).map_err(|error| errno(&error))?;
         if inode.file_type() == FileType::Symlink { Err(40) } else { Ok(inode.number()) }
@@ -118,7 +118,7 @@ impl Ours {
         match self.find(path).map(|inode| inode.file_type()) {
             Ok(FileType::Regular) => {}
             Ok(FileType::Directory) => return Err(21),
-            // These are the errors of the system call, and not of the file system.
+            // The system call itself returns these errors, before it calls the file system.
             Ok(FileType::Fifo) => return Err(29),
             _ => return Err(19),
         }

@@ -1,4 +1,4 @@
-//! A certificate authority and its certificates, made by openssl.
+//! A certificate authority and its certificates. openssl makes them.
 
 use std::path::{Path, PathBuf};
 
@@ -16,18 +16,18 @@ pub(crate) const NEEDS: [Need; 3] =
 const SERVER: &str = "basicConstraints=critical,CA:false\nextendedKeyUsage=serverAuth\n";
 const CLIENT: &str = "basicConstraints=critical,CA:false\nextendedKeyUsage=clientAuth\n";
 
-/// A certificate authority, with directories for a server and for its clients.
+/// A certificate authority, with one directory for a server and several for clients.
 pub(crate) struct Authority {
     dir: TempDir,
 }
 
 impl Authority {
-    /// An authority with a certificate for a server with the names `localhost` and 127.0.0.1, and a certificate for a client.
+    /// Makes an authority with two certificates: one for a server with the names `localhost` and 127.0.0.1, and one for a client.
     pub(crate) fn new() -> Self {
         Self::named("tests of ironmap")
     }
 
-    /// Like [`Self::new`], with another name of the authority.
+    /// Like [`Self::new`], but the authority has this name.
     pub(crate) fn named(name: &str) -> Self {
         let all = Self { dir: scratch_in(Path::new("/dev/shm")) };
         let (key, certificate) = (all.text("ca-key.pem"), all.text("ca-cert.pem"));
@@ -54,7 +54,7 @@ impl Authority {
         self.path(name).display().to_string()
     }
 
-    /// Makes `NAME-key.pem` and `NAME-cert.pem` with these extensions. With a date, the certificate is valid for that day only.
+    /// Makes `NAME-key.pem` and `NAME-cert.pem`. The certificate has these extensions. With a date, it is valid for that day only.
     pub(crate) fn sign(&self, name: &str, extensions: &str, date: Option<&str>) {
         let of = |end: &str| self.text(&format!("{name}-{end}"));
         let (key, certificate, request) = (of("key.pem"), of("cert.pem"), of("request"));
@@ -106,7 +106,7 @@ impl Authority {
         self.path("server")
     }
 
-    /// The certificate directory of a client without a certificate of its own.
+    /// The certificate directory of a client that has no certificate of its own.
     pub(crate) fn client(&self) -> PathBuf {
         self.path("client")
     }

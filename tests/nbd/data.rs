@@ -1,4 +1,4 @@
-//! Random requests to an export, compared with a model of its content.
+//! Random requests to an export. A model predicts the content of the export.
 
 use std::io::IoSlice;
 use std::net::{TcpListener, TcpStream};
@@ -29,14 +29,14 @@ pub(crate) fn content(seed: u64) -> Vec<u8> {
     Rng::new(seed).bytes(SIZE)
 }
 
-/// A request in flight: its range, and the bytes of a write.
+/// A request in flight: its range, and the bytes if it is a write.
 struct Flying {
     at: usize,
     len: usize,
     data: Option<Vec<u8>>,
 }
 
-/// Requests to a device from several queues, and the bytes that the device must contain afterwards.
+/// Sends requests to a device through several queues. Contains the bytes that the device must have afterwards.
 pub(crate) struct Load {
     device: Arc<Nbd>,
     queues: Vec<BoundedQueue>,
@@ -63,7 +63,7 @@ impl Load {
         all.into_iter().any(|other| at < other.at + other.len && other.at < at + len)
     }
 
-    /// A range of whole units that no request in flight uses.
+    /// Chooses a range of whole units that no request in flight uses.
     fn range(&mut self) -> (usize, usize) {
         let unit = self.device.limits().logical_block as usize;
         loop {
@@ -162,7 +162,7 @@ impl Load {
         self.model[at..at + len].copy_from_slice(&data);
     }
 
-    /// Writes zeros by the request for zeros, if the server supports it.
+    /// Writes zeros. If the server supports it, uses the request for zeros.
     fn zero(&mut self) {
         let (at, len) = self.range();
         match self.device.write_zeroes(DevOffset(at as u64), len as u64) {
@@ -171,7 +171,7 @@ impl Load {
         }
     }
 
-    /// Flushes the device, and returns the content that the disk must have.
+    /// Flushes the device. Returns the content that the disk must have after this flush.
     pub(crate) fn end(self) -> Vec<u8> {
         self.device.flush().unwrap();
         self.model
@@ -194,7 +194,7 @@ fn random_requests(server: &mut Server, seed: u64, name: &str) {
     assert!(std::fs::read(server.disk()).unwrap() == model, "{name}, seed {seed}");
 }
 
-/// An export contains the data that were written. nbdkit runs with filters that change its features, and the form and the delay of its
+/// An export contains the data that were written to it. nbdkit runs with filters that change its features, and the form and delay of its
 /// replies.
 #[test]
 fn an_export_holds_what_was_written() {
@@ -229,7 +229,7 @@ fn an_export_holds_what_was_written() {
     {
         let mut server = Server::nbdkit(args, &content(seed as u64));
         if args.contains("cow") {
-            // The server's cache is lost, so the disk contains only writes that were flushed.
+            // The server loses its cache. So the disk contains only the writes that were flushed.
             let mut load = Load::new(server.open(true).unwrap(), content(seed as u64), 1);
             load.steps(300);
             load.end();
@@ -239,14 +239,14 @@ fn an_export_holds_what_was_written() {
     }
 }
 
-/// If the server can write zeros fast, one request for zeros is sent. Otherwise each request is for no more zeros than the server can write
-/// in time.
+/// If the server can write zeros fast, ironmap sends one request for zeros. Otherwise ironmap sends several requests, each for as many
+/// zeros as the server can write in time.
 #[test]
 fn zeros_are_not_sent() {
     require!([Need::Tool("nbdkit")]);
     for (filter, requests) in [
         ("", 1),
-        // The first request is refused, and zeros are then requested in parts of 8 MiB.
+        // The server refuses the first request. Then ironmap requests the zeros in parts of 8 MiB.
         ("--filter=nozero zeromode=plugin fastzeromode=slow", 4),
         ("--filter=nozero zeromode=plugin fastzeromode=none", 3),
     ] {
@@ -268,7 +268,8 @@ fn zeros_are_not_sent() {
     }
 }
 
-/// If a server reports support for zeros and then refuses such a request, zeros are written as data, and the session continues.
+/// A server reports support for zeros and then refuses a request for zeros. ironmap writes the zeros as data instead, and the session
+/// continues.
 #[test]
 fn refused_zeros_are_left_to_the_caller() {
     const ZEROS: u16 = 6;
@@ -284,7 +285,7 @@ fn refused_zeros_are_left_to_the_caller() {
                 }
             });
         let device = Nbd::open(&fake.address(""), true).unwrap();
-        // With unflushed data, an error could end the session.
+        // If data are unflushed, an error of the server could end the session.
         device.write_all_at(&[IoSlice::new(&[1; 4096])], DevOffset(0), false).unwrap();
         let error = device.write_zeroes(DevOffset(4096), 8192).unwrap_err();
         assert_eq!(error.errno(), Errno::EOPNOTSUPP, "{number}: {error}");
@@ -293,7 +294,8 @@ fn refused_zeros_are_left_to_the_caller() {
     }
 }
 
-/// If an export grows, only its old size is used, by new connections too. A server that accepts only one client gets only one connection.
+/// If an export grows, ironmap uses only its old size, even over new connections. To a server that accepts only one client, ironmap makes
+/// only one connection.
 #[test]
 fn exports_grow_and_clients_are_counted() {
     require!([Need::Tool("nbdkit")]);
@@ -308,7 +310,7 @@ fn exports_grow_and_clients_are_counted() {
     }
 }
 
-/// If a part of an export ends within a block of the server, the part can be read to its end, and no further.
+/// A part of an export can end within a block of the server. The part can be read to its end, and not beyond.
 #[test]
 fn the_end_of_a_part_is_read() {
     require!([Need::Tool("nbdkit")]);
@@ -324,7 +326,7 @@ fn the_end_of_a_part_is_read() {
     assert!(found == *expected);
     part.read_exact_at(&mut found, DevOffset(4097)).unwrap_err();
     let mut block = [0; 4096];
-    // The queue is used without its own check of ranges, like the queue of a volume.
+    // Like the queue of a volume, this queue does not check ranges itself.
     let mut queue = part.queue(&QueueOptions::new()).unwrap().unbounded();
     let read = queue.read_now(Dev::OWN, &mut block, DevOffset(4096), BioFlags::empty());
     assert_eq!(read, Ok(512));
@@ -343,7 +345,7 @@ fn an_export_of_qemu_holds_what_was_written() {
 #[test]
 fn an_export_of_nbd_server_holds_what_was_written() {
     require!([Need::Tool("nbd-server")]);
-    // This server uses TCP, because version 3.24 ends each negotiation on a local socket.
+    // This server uses TCP. On a local socket, version 3.24 ends every negotiation.
     let dir = scratch_in(Path::new("/dev/shm"));
     let (disk, config, pid) =
         (dir.path().join("disk"), dir.path().join("config"), dir.path().join("pid"));
@@ -370,7 +372,7 @@ fn an_export_of_nbd_server_holds_what_was_written() {
     assert_eq!(Nbd::open(&missing, true).unwrap_err().kind(), ErrorKind::NotFound);
 }
 
-/// A server in the background. A file contains its process number.
+/// Starts a server in the background. The server writes its process number to a file.
 struct Background(PathBuf);
 
 impl Drop for Background {

@@ -1,4 +1,4 @@
-//! Queues in an event loop that waits only for the descriptor of completions.
+//! Queues in an event loop. The loop waits only for the descriptor that signals completions.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use crate::server::Server;
 /// The kind of event loop: level-triggered, or edge-triggered as in tokio.
 enum Loop {
     Level(OwnedFd),
-    /// The epoll descriptor. The queue's descriptor must stay open too.
+    /// The epoll descriptor. The queue's descriptor is registered with it and must stay open too.
     Edge(OwnedFd, #[expect(dead_code, reason = "it is closed at the end")] OwnedFd),
 }
 
@@ -50,7 +50,7 @@ impl Loop {
         }
     }
 
-    /// Pops completions and waits, alternately, until the queue has no requests in flight.
+    /// Pops completions and waits in turns, until no request of the queue is in flight.
     fn run(&self, queue: &mut BoundedQueue, mut done: impl FnMut(ironmap::bio::Done)) {
         let began = Instant::now();
         while queue.in_flight() > 0 {
@@ -88,7 +88,7 @@ fn each(mut call: impl FnMut(&str, bool)) {
     }
 }
 
-/// An event loop sends requests to a server that is restarted during the transfer.
+/// An event loop sends requests to a server. During the transfer, the server is restarted.
 pub(crate) fn transfer(device: &Nbd, server: &mut Server, edge: bool) {
     let mut queue = device.queue(&QueueOptions::new().depth(8)).unwrap();
     let ready = Loop::new(&mut queue, edge);
@@ -104,7 +104,7 @@ pub(crate) fn transfer(device: &Nbd, server: &mut Server, edge: bool) {
     }
 }
 
-/// In each direction, requests with more data than a socket buffers complete, even if the server is restarted.
+/// Requests have more data than a socket buffers. They complete in each direction, even if the server is restarted.
 #[test]
 fn large_requests_complete() {
     require!([Need::Tool("nbdkit")]);
@@ -115,7 +115,7 @@ fn large_requests_complete() {
     });
 }
 
-/// If a server stops answering, the event loop is notified of the end of the session.
+/// If a server stops answering, the event loop gets an event when the session ends.
 #[test]
 fn a_stalled_server_is_seen() {
     require!([Need::Tool("nbdkit")]);
@@ -132,7 +132,8 @@ fn a_stalled_server_is_seen() {
     });
 }
 
-/// Asserts that a queue wakes no event loop after calls, after the loss of the server, and after the end of the session.
+/// Asserts that a queue without new completions wakes no event loop: after calls, after the loss of the server, and after the end of the
+/// session.
 pub(crate) fn is_quiet_when_idle(device: &Nbd, server: &mut Server, name: &str) {
     let mut queue = device.queue(&QueueOptions::new().depth(8)).unwrap();
     let ready = Loop::new(&mut queue, false);
@@ -157,8 +158,8 @@ pub(crate) fn is_quiet_when_idle(device: &Nbd, server: &mut Server, name: &str) 
     is_quiet(&mut queue, "after the end");
 }
 
-/// A queue without new completions wakes no event loop: not after calls with requests in flight, not after the loss of the server, and not
-/// after the end of the session.
+/// A queue without new completions wakes no event loop. The test covers calls with requests in flight, the loss of the server, and the end
+/// of the session.
 #[test]
 fn an_idle_queue_is_quiet() {
     require!([Need::Tool("nbdkit")]);
@@ -169,7 +170,7 @@ fn an_idle_queue_is_quiet() {
     }
 }
 
-/// A dropped queue leaves no open descriptor.
+/// The drop of a queue closes all of its descriptors.
 #[test]
 fn descriptors_are_closed_with_their_queues() {
     require!([Need::Tool("nbdkit")]);

@@ -1,4 +1,4 @@
-//! A server in this process. The test determines its answers.
+//! An NBD server in this process. The test determines its answers.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -23,7 +23,7 @@ pub(crate) struct Fake {
     dir: TempDir,
 }
 
-/// A connection after the negotiation, when the client has chosen the export.
+/// A connection after the negotiation. The client has chosen the export.
 pub(crate) struct Connection(UnixStream);
 
 /// A request from the client.
@@ -37,7 +37,8 @@ pub(crate) struct Asked {
 }
 
 impl Fake {
-    /// Serves an export with this size and these features. Calls `serve` with the number of each connection and the connection.
+    /// Serves an export with this size and these features. For each connection, calls `serve` with the number of the connection and the
+    /// connection.
     pub(crate) fn start(
         size: u64,
         flags: u16,
@@ -59,7 +60,7 @@ impl Fake {
         Self { dir }
     }
 
-    /// A server that follows a script, which includes the negotiation.
+    /// A server that follows a script. The script includes the negotiation.
     #[cfg(feature = "tls")]
     pub(crate) fn scripted(script: impl Fn(UnixStream) + Send + 'static) -> Self {
         let dir = scratch_in(std::path::Path::new("/dev/shm"));
@@ -122,7 +123,7 @@ impl Connection {
         (command != 2).then_some(Asked { command, at, len, data, cookie })
     }
 
-    /// Answers a request with an error number. The data are sent only with success.
+    /// Answers a request with an error number; 0 means success. `data` follow the reply.
     pub(crate) fn answer(&mut self, asked: &Asked, error: u32, data: &[u8]) {
         let head = [&0x6744_6698_u32.to_be_bytes()[..], &error.to_be_bytes(), &asked.cookie];
         let _ = self.0.write_all(&[&head.concat(), data].concat());
@@ -135,7 +136,7 @@ impl Connection {
     }
 }
 
-/// Runs work, and fails the test if the work does not end within this time.
+/// Runs `work`. If it does not end within this time, fails the test.
 pub(crate) fn within<T: Send + 'static>(
     time: Duration,
     call: impl FnOnce() -> T + Send + 'static,

@@ -1,4 +1,5 @@
-//! Servers that violate the protocol: the client returns errors within the time-out. It does not panic or hang, and its memory is bounded.
+//! Servers that violate the protocol. The client returns an error within the time-out. It does not panic or hang, and its memory is
+//! bounded.
 
 use std::io::{IoSlice, Read, Write};
 use std::os::unix::net::UnixListener;
@@ -16,8 +17,8 @@ use crate::proxy::Proxy;
 use crate::require;
 use crate::server::Server;
 
-/// One byte of the server's replies is changed, in the negotiation or later. The result is an error or an answer. NBD has no checksum for
-/// data, so data may be wrong.
+/// One byte of the server's replies is changed, during the negotiation or later. The client returns an error or an answer. NBD has no
+/// checksum for data, so the data may be wrong.
 #[test]
 fn damaged_replies_end_in_an_error_or_in_an_answer() {
     require!([Need::Tool("nbdkit")]);
@@ -41,7 +42,7 @@ fn damaged_replies_end_in_an_error_or_in_an_answer() {
     }
 }
 
-/// A server that sends random bytes leads to an error.
+/// If a server sends random bytes, the client returns an error.
 #[test]
 fn random_bytes_are_no_server() {
     let dir = scratch_in(std::path::Path::new("/dev/shm"));
@@ -54,7 +55,7 @@ fn random_bytes_are_no_server() {
             let opened = scope.spawn(|| Nbd::open(&address, true));
             let (mut stream, _) = listener.accept().unwrap();
             let mut rng = Rng::new(seed);
-            // The valid prefix makes the client read the random bytes as a later message.
+            // After the valid prefix, the client takes the random bytes for a later message of the protocol.
             let prefix: &[&[u8]] = &[
                 b"NBDMAGIC",
                 b"IHAVEOPT",
@@ -79,7 +80,7 @@ fn random_bytes_are_no_server() {
     }
 }
 
-/// If a server sends single bytes with pauses and never completes a reply, the client returns an error in time.
+/// A server sends single bytes with pauses and never completes a reply. The client still returns an error in time.
 #[test]
 fn a_trickle_is_no_answer() {
     let dir = scratch_in(std::path::Path::new("/dev/shm"));

@@ -1,4 +1,4 @@
-//! Servers that are killed, stopped, or restarted with fewer features.
+//! Servers that are killed, stopped, or restarted with fewer features than before.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -26,12 +26,12 @@ use crate::server::Server;
 
 const ETIMEDOUT: Errno = Errno(110);
 
-/// The number of rounds: the value of `IRONMAP_NBD_ROUNDS`, or `few`.
+/// The number of rounds. It is the value of `IRONMAP_NBD_ROUNDS`, or `few` if this is not set.
 pub(crate) fn rounds(few: u64) -> u64 {
     std::env::var("IRONMAP_NBD_ROUNDS").map_or(few, |rounds| rounds.parse().unwrap())
 }
 
-/// Kills a server and restarts it, repeatedly. Between two kills at least `least` steps run, and a random number of further steps.
+/// Kills a server and restarts it repeatedly. Between two kills, `least` steps and a random number of further steps run.
 pub(crate) fn kill_while(
     server: &mut Server,
     done: &AtomicU64,
@@ -52,8 +52,8 @@ pub(crate) fn kill_while(
     }
 }
 
-/// A server with a cache in memory is killed and restarted, under load and between flushes. All requests succeed, and flushed data are on
-/// the disk.
+/// A server with a cache in memory is killed and restarted, both under load and between flushes. All requests succeed, and flushed data are
+/// on the disk.
 #[test]
 fn a_killed_server_loses_nothing_that_was_answered() {
     require!([Need::Tool("nbdkit")]);
@@ -67,31 +67,32 @@ fn a_killed_server_loses_nothing_that_was_answered() {
         let mut server = Server::nbdkit(args, &content(seed));
         let mut load = Load::new(server.open(true).unwrap(), content(seed), seed);
         load.steps(200);
-        // No request is in flight, so only the client's copies of unflushed data can restore the content.
+        // No request is in flight when the server is killed. So only the client's copies of unflushed data can restore the content.
         server.kill();
         server.restart();
         load.steps(50);
-        // The server shuts down gracefully: it announces the end to its clients, and waits until they disconnect.
+        // The server shuts down gracefully: it announces the shutdown to its clients, and waits until they disconnect.
         std::thread::scope(|scope| {
             let restart = scope.spawn(|| {
                 server.stop();
                 server.restart();
             });
-            // The server ends after its clients have received the announcement, so requests must be sent until then.
+            // The server ends only after its clients have received the announcement. They receive it as a reply, so the test sends requests
+            // until the server ends.
             while !restart.is_finished() {
                 load.steps(50);
             }
         });
         let mut server = killed_under_load(server, &mut load, seed);
         let model = load.end();
-        // The kill also loses unflushed writes in the server's memory.
+        // The kill also loses the writes that the server has in memory and has not flushed.
         server.kill();
         let disk = std::fs::read(server.disk()).unwrap();
         assert!(disk == model, "{args}, seed {seed}");
     }
 }
 
-/// Sends random requests to a server, which is killed and restarted during the requests.
+/// Sends random requests to a server. Meanwhile the server is killed and restarted.
 pub(crate) fn killed_under_load(mut server: Server, load: &mut Load, seed: u64) -> Server {
     let (has_ended, done) = (AtomicBool::new(false), Arc::clone(&load.done));
     std::thread::scope(|scope| {
@@ -105,7 +106,8 @@ pub(crate) fn killed_under_load(mut server: Server, load: &mut Load, seed: u64) 
     })
 }
 
-/// Connections end after a random number of bytes in either direction, within headers and data. No acknowledged data are lost.
+/// Each connection ends after a random number of bytes in one direction, even within a header or within data. No acknowledged data are
+/// lost.
 #[test]
 fn cut_connections_lose_nothing() {
     require!([Need::Tool("nbdkit")]);
@@ -127,7 +129,7 @@ fn cut_connections_lose_nothing() {
     }
 }
 
-/// Sends random requests, and restarts the server if it has ended. Returns the content that the disk must have.
+/// Sends random requests. If the server ends, restarts it. Returns the content that the disk must have.
 pub(crate) fn under_load(
     device: Nbd,
     server: &mut Server,
@@ -156,7 +158,7 @@ pub(crate) fn under_load(
     })
 }
 
-/// If a server stops answering or ends, requests fail within the time-out, and all later requests fail.
+/// If a server stops answering or ends, its requests fail within the time-out. All later requests fail too.
 #[test]
 fn a_server_that_stalls_or_is_gone_gives_an_error_in_time() {
     require!([Need::Tool("nbdkit")]);
@@ -185,7 +187,7 @@ fn a_server_that_stalls_or_is_gone_gives_an_error_in_time() {
     }
 }
 
-/// If an export has another size after a restart, it is treated as a different export and not written.
+/// If an export has another size after a restart, the client treats it as another export and does not write to it.
 #[test]
 fn an_export_that_has_changed_is_not_written() {
     require!([Need::Tool("nbdkit")]);
@@ -204,7 +206,8 @@ fn an_export_that_has_changed_is_not_written() {
     assert!(std::fs::read(server.disk()).unwrap() == other);
 }
 
-/// An error of the server is returned for the request that failed. A server that refuses every request does not count as a lost connection.
+/// An error of the server is returned for the request that failed. If the server refuses every request, the connection still does not count
+/// as lost.
 #[test]
 fn errors_of_the_server_are_given_on() {
     require!([Need::Tool("nbdkit")]);
@@ -222,7 +225,8 @@ fn errors_of_the_server_are_given_on() {
     device.read_exact_at(&mut [0; 4096], DevOffset(0)).unwrap();
 }
 
-/// An export of a server without flushes is opened read-only, unless the address says that completed writes are durable.
+/// If a server does not support flushes, its export is opened read-only. The address can say that completed writes are durable; then the
+/// export is writable.
 #[test]
 fn a_server_without_a_flush_is_only_read() {
     require!([Need::Tool("nbdkit")]);
@@ -256,7 +260,7 @@ fn write(device: &Nbd, at: u64, data: &[u8]) -> ironmap::Result<()> {
     device.write_all_at(&[std::io::IoSlice::new(data)], DevOffset(at), false)
 }
 
-/// If a new queue is the first to detect a restart of the server, its flush also covers the earlier writes.
+/// A new queue can be the first to detect that the server was restarted. Its flush also covers the writes before the restart.
 #[test]
 fn a_new_queue_notices_a_restart() {
     require!([Need::Tool("nbdkit")]);
@@ -271,7 +275,7 @@ fn a_new_queue_notices_a_restart() {
     assert!(std::fs::read(server.disk()).unwrap()[..4096] == [7; 4096]);
 }
 
-/// A queue is idle while the server restarts, other queues restore the content, and the server restarts again. The idle queue detects the
+/// While a queue is idle, the server restarts, other queues restore the content, and the server restarts again. The idle queue detects the
 /// second restart.
 #[test]
 fn an_idle_queue_notices_a_second_restart() {
@@ -297,7 +301,7 @@ fn an_idle_queue_notices_a_second_restart() {
     assert!(std::fs::read(server.disk()).unwrap()[..4096] == data);
 }
 
-/// The data of a failed write are undefined, but older unflushed data must not be lost.
+/// After a failed write, the content of its range is undefined. Older unflushed data must not be lost.
 #[test]
 fn a_failed_write_does_not_lose_an_older_one() {
     require!([Need::Tool("nbdkit")]);
@@ -316,7 +320,7 @@ fn a_failed_write_does_not_lose_an_older_one() {
     assert!(std::fs::read(server.disk()).unwrap()[..4096] == [7; 4096]);
 }
 
-/// A durable write can fail because a flush on the server failed. That flush may also have covered writes of other threads, so all later
+/// A durable write can fail because the server's own flush failed. That flush may have covered writes of other threads too. So all later
 /// requests fail.
 #[test]
 fn nothing_succeeds_after_a_failed_durable_write() {
@@ -333,7 +337,7 @@ fn nothing_succeeds_after_a_failed_durable_write() {
     assert_eq!(device.flush().unwrap_err().errno(), Errno::EIO);
 }
 
-/// If a flush fails, its data may be lost for all threads, so every later flush fails.
+/// If a flush fails, data of all threads may be lost. So every later flush fails.
 #[test]
 fn nothing_succeeds_after_a_failed_flush() {
     for durable in [false, true] {
@@ -361,7 +365,7 @@ fn nothing_succeeds_after_a_failed_flush() {
     }
 }
 
-/// If a server ends each connection when it receives a certain request, this request fails in time.
+/// A server ends the connection whenever it receives a certain request. This request fails in time.
 #[test]
 fn a_request_that_ends_each_connection_fails_in_time() {
     let server = Fake::start(1 << 20, FLUSH, |_, mut connection| {
@@ -374,8 +378,8 @@ fn a_request_that_ends_each_connection_fails_in_time() {
     assert_eq!(error.errno(), ETIMEDOUT, "{error}");
 }
 
-/// If no thread collects completions while a flush of the client is in flight, the next request does not time out, even if this pause is
-/// longer than the time-out.
+/// While a flush of the client is in flight, no thread collects completions for longer than the time-out. The next request still does not
+/// time out.
 #[test]
 fn a_pause_is_no_time_out() {
     let server = Fake::start(32 << 20, FLUSH, |_, mut connection| {
@@ -413,14 +417,14 @@ fn a_pause_is_no_time_out() {
     }
 }
 
-/// Several threads with several queues each write and flush while the server is killed. Each flush of a thread makes the thread's writes
+/// Several threads with several queues write and flush while the server is killed. After a flush of a thread, the writes of this thread are
 /// durable.
 #[test]
 fn threads_lose_nothing_when_the_server_is_killed() {
     require!([Need::Tool("nbdkit")]);
     const PART: u64 = 1 << 20;
     for (seed, args) in (0..rounds(1)).flat_map(|seed| {
-        // With other options, the filter answers a flush before another flush in progress has ended.
+        // With other options, the filter would answer a flush while another flush is still in progress.
         let single = "--filter=multi-conn --filter=cache file DISK multi-conn-mode=disable \
                       multi-conn-track-dirty=off";
         [(seed, "--filter=cache file DISK"), (seed, single)]
@@ -437,7 +441,7 @@ fn threads_lose_nothing_when_the_server_is_killed() {
                         let mut model =
                             content(seed)[(part * PART) as usize..][..PART as usize].to_vec();
                         for _ in 0..6 {
-                            // Without a running server no queue can be made, so the attempt is repeated.
+                            // A queue can be made only while the server runs. So the attempt is repeated.
                             let mut queue = loop {
                                 if let Ok(queue) = device.queue(&QueueOptions::new()) {
                                     break queue;
@@ -479,8 +483,8 @@ fn threads_lose_nothing_when_the_server_is_killed() {
     }
 }
 
-/// nbdkit's filter exitlast ends the server after its last connection. If the connection is closed gracefully, all completed writes are on
-/// the disk.
+/// The filter exitlast of nbdkit ends the server after its last connection. After a graceful close of the connection, all completed writes
+/// are on the disk.
 #[test]
 fn a_server_that_ends_with_its_last_connection_has_all() {
     require!([Need::Tool("nbdkit")]);
@@ -491,8 +495,8 @@ fn a_server_that_ends_with_its_last_connection_has_all() {
         let mut nbdkit = Command::new(find("nbdkit").unwrap());
         nbdkit.args(["-f", "-U"]).arg(&socket).args(["--filter=exitlast", "file"]).arg(&disk);
         let mut server = nbdkit.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        // The socket exists before the server listens. The test itself must make the first connection, because the server ends when its
-        // last connection ends.
+        // The socket exists before the server listens. The test must not make a trial connection: the server ends when its last connection
+        // ends.
         let address: Address = format!("nbd+unix:///?socket={}", socket.display()).parse().unwrap();
         let mut device = None;
         until("nbdkit listens", || {

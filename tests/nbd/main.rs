@@ -1,5 +1,5 @@
-//! Volumes and devices on exports of NBD servers: nbdkit with its filters, qemu-nbd, nbd-server. Servers are killed, stopped and restarted,
-//! and a proxy cuts connections and damages replies. Tests with TLS need the feature `tls` of the library.
+//! Volumes and devices on exports of NBD servers: nbdkit with its filters, qemu-nbd, nbd-server. The tests kill, stop and restart servers.
+//! A proxy cuts connections and damages replies. Tests with TLS need the feature `tls` of the library.
 
 #[cfg(feature = "tls")]
 mod certificates;

@@ -1,4 +1,4 @@
-//! Multiple mount protection on an export: a node loses its connection, and another node claims the volume.
+//! Multiple mount protection on an export. One node loses its connection, and another node claims the volume.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::server::Server;
 
 const NEEDS: [Need; 2] = [Need::Tool("nbdkit"), Need::Tool("mke2fs")];
 
-/// A server, and the block size of a volume. The blocks are as long as the server's unit of requests, or shorter.
+/// A server, and the block size of a volume. A block has the size of the server's unit of requests, or is shorter.
 const SERVED: [(&str, &str); 2] = [
     ("file DISK", "4096"),
     (
@@ -40,7 +40,7 @@ fn check(disk: &Path) {
     run("e2fsck", &["-fn", disk.to_str().unwrap()]);
 }
 
-/// A node that loses its connection for a short time still owns the volume.
+/// If a node loses its connection for a short time only, it still owns the volume.
 #[test]
 fn a_node_that_comes_back_goes_on() {
     require!(NEEDS);
@@ -69,8 +69,8 @@ fn come_back(kind: (&str, &str)) {
     }
 }
 
-/// A node that was cut off does not overwrite the data of the next node. This applies to writes that the client keeps for a restart of the
-/// server, and to writes without a reply.
+/// A node was cut off, and another node has claimed the volume. The first node does not overwrite data of the second. This also applies to
+/// writes that the client keeps for a restart of the server, and to writes without a reply.
 #[test]
 fn a_node_that_was_cut_off_leaves_the_volume_to_the_next() {
     require!(NEEDS);
@@ -97,7 +97,7 @@ fn cut_off(kind: (&str, &str)) {
     check(&server.disk());
 }
 
-/// A volume that another node uses cannot be replaced by mkfs, not even with `force`.
+/// If another node uses a volume, mkfs cannot replace the volume, even with `force`.
 #[test]
 fn a_volume_that_is_held_is_not_replaced() {
     require!(NEEDS);

@@ -1,4 +1,4 @@
-//! Exports that ironmap has written are read by libnbd's programs and by qemu-img.
+//! ironmap writes exports. The programs of libnbd and qemu-img read them.
 
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::data::{Load, SIZE, content};
 use crate::require;
 use crate::server::Server;
 
-/// After random requests, nbdcopy and `qemu-img compare` read the right bytes of the export. After zeros were written, nbdinfo's map
+/// After random requests, nbdcopy and `qemu-img compare` read the right bytes of the export. After zeros are written, the map of nbdinfo
 /// contains no data range.
 #[test]
 fn other_clients_see_the_same() {
@@ -51,13 +51,14 @@ fn other_clients_see_the_same() {
         device.write_zeroes(DevOffset(0), SIZE as u64).unwrap();
         device.flush().unwrap();
         let map = String::from_utf8(run("nbdinfo", &["--map", &*uri])).unwrap();
-        // Each line contains offset, length and the flags of base:allocation: 1 is a hole, and 2 reads as zeros.
+        // Each line contains an offset, a length, and the flags of base:allocation. In the flags, 1 means a hole, and 2 means that the
+        // range reads as zeros.
         let flags = |line: &str| line.split_whitespace().nth(2).unwrap().parse::<u32>().unwrap();
         assert!(map.lines().all(|line| flags(line) & 2 != 0), "{program} {args}: {map}");
     }
 }
 
-/// The ranges of an export that read as zeros, as libnbd reports them, sorted and joined.
+/// The ranges of an export that read as zeros, as libnbd reports them. They are sorted, and adjacent ranges are joined.
 fn zeros_of(uri: &str) -> Vec<std::ops::Range<u64>> {
     let map = String::from_utf8(run("nbdinfo", &["--map", uri])).unwrap();
     let mut zeros: Vec<std::ops::Range<u64>> = Vec::new();
@@ -73,7 +74,7 @@ fn zeros_of(uri: &str) -> Vec<std::ops::Range<u64>> {
     zeros
 }
 
-/// The ranges that read as zeros, as the device reports them: the gaps between ranges that may contain data.
+/// The ranges that read as zeros, as the device reports them. They are the gaps between the ranges that may contain data.
 fn gaps_of(device: &dyn Device) -> Vec<std::ops::Range<u64>> {
     let (mut at, mut gaps) = (0, Vec::<std::ops::Range<u64>>::new());
     while at < device.size() {
@@ -90,8 +91,8 @@ fn gaps_of(device: &dyn Device) -> Vec<std::ops::Range<u64>> {
     gaps
 }
 
-/// The ranges without data are the same as nbdinfo's if the server reports them, also after a reconnection. Otherwise the export counts as
-/// data. In a part of an export, positions are relative to the part.
+/// If the server reports ranges without data, ironmap reports the same ranges as nbdinfo, even after a reconnection. Otherwise the whole
+/// export counts as data. In a part of an export, positions are relative to the start of the part.
 #[test]
 fn ranges_without_data_are_those_of_nbdinfo() {
     require!([
@@ -110,7 +111,7 @@ fn ranges_without_data_are_those_of_nbdinfo() {
         bytes[at..at + len].copy_from_slice(&rng.bytes(len));
     }
     std::fs::write(raw, &bytes).unwrap();
-    // The conversion removes zeros, so that the image has holes.
+    // The conversion turns zeros into holes.
     run("qemu-img", &["convert", "-O", "qcow2", raw, qcow2]);
     run("qemu-img", &["convert", "-O", "raw", qcow2, raw]);
     let disk = std::fs::read(qcow2).unwrap();
@@ -139,7 +140,7 @@ fn ranges_without_data_are_those_of_nbdinfo() {
     }
 }
 
-/// One reply of a server contains many ranges, so few requests are needed for a file of many pieces.
+/// One reply of the server contains many ranges. So a file of many pieces needs few requests.
 #[test]
 fn many_ranges_need_few_questions() {
     require!([Need::Tool("nbdkit"), Need::Tool("nbdinfo")]);
@@ -162,8 +163,8 @@ fn many_ranges_need_few_questions() {
     assert!((1..=4).contains(&asked), "{asked} questions");
 }
 
-/// An export whose size is not a multiple of 512 can be read to its end. If the server has larger blocks, it can be read to the end of the
-/// last whole block.
+/// The size of an export need not be a multiple of 512. The export can be read to its end. If the server has larger blocks, it can be read
+/// to the end of the last whole block.
 #[test]
 fn the_last_bytes_of_an_export_are_read() {
     require!([Need::Tool("nbdkit")]);

@@ -15,7 +15,7 @@ use crate::server::Server;
 /// The changes that the proxy makes to the bytes of a connection in one direction.
 #[derive(Clone, Copy)]
 struct Fate {
-    /// The number of bytes after which the connection is cut.
+    /// After this number of bytes, the proxy cuts the connection.
     cut: u64,
     /// The position of the byte that is changed.
     damaged: u64,
@@ -28,11 +28,11 @@ pub(crate) struct Proxy {
     gate: Arc<Mutex<Gate>>,
 }
 
-/// While the gate is closed, there are no connections, and new ones are refused.
+/// If this gate is closed, the proxy has no connections and refuses new ones.
 #[derive(Default)]
 struct Gate {
     is_closed: bool,
-    /// The open connections, or `None` for a proxy whose gate is never closed.
+    /// The open connections. `None` if the gate of the proxy is never closed.
     open: Option<Vec<UnixStream>>,
 }
 
@@ -44,12 +44,12 @@ impl Proxy {
         Self::start(server, seed, fate)
     }
 
-    /// Makes a proxy that changes one byte in each connection's replies, among the first `below` bytes.
+    /// Makes a proxy that changes one byte of the replies on each connection. The byte is among the first `below` bytes.
     pub(crate) fn damaging(server: &Server, seed: u64, below: u64) -> Self {
         Self::start(server, seed, move |rng| Fate { cut: u64::MAX, damaged: rng.below(below) })
     }
 
-    /// Makes a proxy that changes nothing, and has a gate that can be closed.
+    /// Makes a proxy that changes nothing. Its gate can be closed.
     pub(crate) fn gated(server: &Server) -> Self {
         let proxy = Self::start(server, 0, |_| Fate { cut: u64::MAX, damaged: u64::MAX });
         proxy.gate.lock().unwrap().open = Some(Vec::new());

@@ -1,4 +1,4 @@
-//! Exports over TLS with pre-shared keys: servers with TLS 1.2 and 1.3, and wrong keys.
+//! Exports over TLS with pre-shared keys. The servers use TLS 1.2 and 1.3. Some keys are wrong.
 
 use std::io::{Read as _, Write as _};
 use std::path::Path;
@@ -33,7 +33,7 @@ fn nbdkit(args: &str, seed: u64) -> Server {
     Server::with_file("nbdkit", &args, &content(seed), KEYS)
 }
 
-/// The address of an export for a user whose key is in this file.
+/// The address of an export, for a user. This file contains the key of the user.
 fn address(server: &Server, user: &str, keys: &Path, query: &str) -> Address {
     address_of(&server.socket(), user, keys, query)
 }
@@ -43,7 +43,7 @@ fn address_of(socket: &Path, user: &str, keys: &Path, query: &str) -> Address {
     format!("nbds+unix://{user}@/?socket={socket}&tls-psk-file={keys}{query}").parse().unwrap()
 }
 
-/// Exports with a key are tested over one connection and over several, and compared with a model of the bytes. libnbd accepts the same URI.
+/// Tests exports with a key, over one connection and over several. A model predicts the bytes. libnbd accepts the same URI.
 #[test]
 fn an_export_with_a_key_holds_what_was_written() {
     require!(NEEDS);
@@ -68,7 +68,7 @@ fn server_size(server: &Server) -> String {
     std::fs::metadata(server.disk()).unwrap().len().to_string()
 }
 
-/// An export of qemu with a key contains the data that were written, with TLS 1.2 and with TLS 1.3.
+/// An export of qemu with a key contains the data that were written to it. The test uses TLS 1.2 and TLS 1.3.
 #[test]
 fn an_export_of_qemu_with_a_key_holds_what_was_written() {
     require!([Need::Tool("qemu-nbd")]);
@@ -77,7 +77,7 @@ fn an_export_of_qemu_with_a_key_holds_what_was_written() {
         (2, ",priority=NORMAL:-VERS-ALL:+VERS-TLS1.2"),
         (3, ",priority=NORMAL:-VERS-ALL:+VERS-TLS1.3"),
     ] {
-        // The options contain the path of the file with the keys.
+        // The options contain the path of the key file.
         let dir = scratch_in(Path::new("/dev/shm"));
         let keys = dir.path().join("keys.psk");
         std::fs::write(&keys, KEYS).unwrap();
@@ -90,7 +90,7 @@ fn an_export_of_qemu_with_a_key_holds_what_was_written() {
     }
 }
 
-/// Asserts that the open is refused, with one line that contains the address and the reason.
+/// Asserts that an open is refused. The message is one line, with the address and the reason.
 fn refused(address: &Address, kind: ErrorKind, reason: &str) {
     let error = Nbd::open(address, false).unwrap_err();
     let text = error.to_string();
@@ -98,7 +98,7 @@ fn refused(address: &Address, kind: ErrorKind, reason: &str) {
     assert!(text.starts_with("nbds+unix://") && error.kind() == kind, "{error:?}");
 }
 
-/// Wrong keys are refused. The test covers each reason for which the client refuses, and each reason for which the server refuses.
+/// Wrong keys are refused. The test covers each reason why the client refuses, and each reason why the server refuses.
 #[test]
 fn keys_that_are_not_right_are_refused() {
     require!(NEEDS);
@@ -135,11 +135,11 @@ fn keys_that_are_not_right_are_refused() {
     refused(&with("alice"), ErrorKind::NotFound, "the file has no key");
     std::fs::write(&keys, vec![b'a'; (1 << 20) + 1]).unwrap();
     refused(&with("alice"), ErrorKind::Unsupported, "more than 1048576 bytes");
-    // The file has a line that is not valid UTF-8, and line ends of another system.
+    // One line of the file is not valid UTF-8, and the lines end as on another system.
     std::fs::write(&keys, [b"m\xFCller:00\n", KEYS.replace('\n', "\r\n").as_bytes()].concat())
         .unwrap();
     Nbd::open(&with("alice"), false).unwrap();
-    // The file of keys is a pipe without a writer.
+    // The key file is a pipe without a writer.
     std::fs::remove_file(&keys).unwrap();
     rustix::fs::mkfifoat(rustix::fs::CWD, &keys, rustix::fs::Mode::RUSR).unwrap();
     let began = std::time::Instant::now();
@@ -160,7 +160,7 @@ fn keys_that_are_not_right_are_refused() {
 /// - to a server without TLS;
 /// - from a client with certificates to a server with keys.
 ///
-/// A certificate is not enough, because any machine could have one.
+/// A certificate does not replace the key: any machine could have a certificate.
 #[test]
 fn servers_without_the_key_are_refused() {
     require!([certificates::NEEDS[0], certificates::NEEDS[1], certificates::NEEDS[2]]);
@@ -178,7 +178,7 @@ fn servers_without_the_key_are_refused() {
         ErrorKind::Io(Errno(104)),
         "TLS with localhost: the server ends the connection",
     );
-    // Each version of TLS is tested.
+    // The test uses each version of TLS.
     for (version, kind, reason) in [
         ("1.2", ErrorKind::Io(Errno(104)), "the server ends the connection"),
         (
@@ -197,7 +197,8 @@ fn servers_without_the_key_are_refused() {
     }
 }
 
-/// If a server is killed under load, or connections are cut or have one byte changed, no acknowledged data are lost, and no data are wrong.
+/// A server is killed under load, and connections are cut or get one wrong byte. No acknowledged data are lost, and no wrong data are
+/// returned.
 #[test]
 fn lost_and_damaged_connections_lose_nothing_with_keys() {
     require!(NEEDS);
@@ -223,7 +224,7 @@ fn lost_and_damaged_connections_lose_nothing_with_keys() {
     );
 }
 
-/// If a server sends something other than a handshake, or sends nothing, the open returns an error.
+/// If a server sends something that is not a handshake, or sends nothing, the open returns an error.
 #[test]
 fn a_server_that_does_not_speak_tls_is_an_error() {
     let dir = scratch_in(Path::new("/dev/shm"));
@@ -252,7 +253,7 @@ fn a_server_that_does_not_speak_tls_is_an_error() {
     assert_eq!(open(b"", false).errno(), Errno(110));
 }
 
-/// If decrypted data are waiting, the descriptor for an event loop is always ready.
+/// If decrypted data are waiting in memory, the descriptor for an event loop is ready.
 #[test]
 fn event_loops_see_all_data_with_keys() {
     require!(NEEDS);

@@ -1,4 +1,4 @@
-//! NBD servers, which are stopped when their guards are dropped.
+//! NBD servers. A server is stopped when its guard is dropped.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::common::command::find;
 use crate::common::image::scratch_in;
 
-/// A server on a socket in its own directory. The server exports the file `disk` in this directory.
+/// A server that listens on a socket in a separate directory. The server exports the file `disk` in this directory.
 pub(crate) struct Server {
     dir: TempDir,
     program: String,
@@ -64,7 +64,7 @@ impl Server {
         self.path("disk")
     }
 
-    /// The address of the export. `query` is appended to the query with the socket.
+    /// The address of the export. The query of the address contains the socket and then `query`.
     pub(crate) fn address(&self, query: &str) -> Address {
         format!("nbd+unix:///?socket={}{query}", self.socket().display()).parse().unwrap()
     }
@@ -90,7 +90,7 @@ impl Server {
         self.child = Some(child);
     }
 
-    /// Stops all threads of the server until SIGCONT.
+    /// Stops all threads of the server until it gets SIGCONT.
     pub(crate) fn suspend(&self) {
         self.signal(Signal::STOP);
         let tasks = format!("/proc/{}/task", self.child.as_ref().unwrap().id());
@@ -103,7 +103,7 @@ impl Server {
         }
     }
 
-    /// The number of the server's sockets, for connections and for listening.
+    /// The number of the server's open sockets: those of connections, and those that listen.
     #[cfg(feature = "tls")]
     pub(crate) fn sockets(&self) -> usize {
         let dir = format!("/proc/{}/fd", self.child.as_ref().unwrap().id());
@@ -117,7 +117,7 @@ impl Server {
         kill_process(Pid::from_child(child), signal).unwrap();
     }
 
-    /// Kills the server, so that it loses the data in its memory.
+    /// Kills the server. It loses the data in its memory.
     pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().unwrap();
@@ -125,7 +125,7 @@ impl Server {
         }
     }
 
-    /// Restarts the server if it has ended. nbdkit 1.32 sometimes aborts when a connection is cut (`raw_send_socket`: `sock >= 0`).
+    /// If the server has ended, restarts it. nbdkit 1.32 sometimes aborts when a connection is cut (`raw_send_socket`: `sock >= 0`).
     pub(crate) fn revive(&mut self) {
         if self.child.as_mut().is_none_or(|child| child.try_wait().unwrap().is_some()) {
             self.restart();
@@ -139,8 +139,8 @@ impl Server {
     }
 }
 
-/// Starts a program from a thread that runs until the end of the tests. With `--exit-with-parent`, a server is ended when the thread that
-/// started it ends.
+/// Starts a program from a thread that runs until the end of the tests. This thread is needed because `--exit-with-parent` ends a server
+/// when the thread that started it ends.
 fn spawn(command: Command) -> Child {
     type Order = (Command, mpsc::Sender<Child>);
     static ORDERS: OnceLock<Mutex<mpsc::Sender<Order>>> = OnceLock::new();

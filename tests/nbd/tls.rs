@@ -1,4 +1,4 @@
-//! Exports over TLS: servers, refused certificates, and attackers on the connection.
+//! Exports over TLS: servers, certificates that are refused, and attackers on the connection.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -21,7 +21,7 @@ use crate::fake::{Fake, within};
 use crate::require;
 use crate::server::Server;
 
-/// Sends random requests, and compares the content of the disk with a model.
+/// Sends random requests. Then compares the disk with a model.
 pub(crate) fn random_requests(device: Nbd, mut server: Server, seed: u64, name: &str) {
     let mut load = Load::new(device, content(seed), seed);
     load.steps(600);
@@ -30,8 +30,7 @@ pub(crate) fn random_requests(device: Nbd, mut server: Server, seed: u64, name: 
     assert!(std::fs::read(server.disk()).unwrap() == model, "{name}, seed {seed}");
 }
 
-/// Exports over TLS are tested over one connection and over several, with and without a certificate of the client, and compared with a
-/// model of the bytes.
+/// Tests exports over TLS, over one connection and over several, with and without a client certificate. A model predicts the bytes.
 #[test]
 fn an_export_over_tls_holds_what_was_written() {
     require!(NEEDS);
@@ -53,7 +52,7 @@ fn an_export_over_tls_holds_what_was_written() {
     }
 }
 
-/// An export of qemu over TLS contains the data that were written, with TLS 1.2 and with TLS 1.3.
+/// An export of qemu over TLS contains the data that were written to it. The test uses TLS 1.2 and TLS 1.3.
 #[test]
 fn an_export_of_qemu_over_tls_holds_what_was_written() {
     require!([Need::Tool("qemu-nbd"), NEEDS[1], NEEDS[2]]);
@@ -70,7 +69,7 @@ fn an_export_of_qemu_over_tls_holds_what_was_written() {
     }
 }
 
-/// Over TCP, the host in the address must match the certificate. The test uses a DNS name, an IP address, and the name of another host.
+/// Over TCP, the certificate must match the host in the address. The test uses a DNS name, an IP address, and the name of another host.
 #[test]
 fn the_name_of_the_host_is_verified() {
     require!(NEEDS);
@@ -115,7 +114,7 @@ fn the_name_of_the_host_is_verified() {
     assert!(text.starts_with("nbds://127.0.0.1:"), "{text}");
 }
 
-/// Asserts that the open is refused, with one line that contains the address and the reason.
+/// Asserts that an open is refused. The message is one line, with the address and the reason.
 fn refused(server: &Server, dir: &Path, query: &str, reason: &str) {
     let error = Nbd::open(&address(&server.socket(), dir, query), false).unwrap_err();
     let text = error.to_string();
@@ -123,15 +122,14 @@ fn refused(server: &Server, dir: &Path, query: &str, reason: &str) {
     assert!(text.starts_with("nbds+unix:///?socket="), "{text}");
 }
 
-/// Invalid certificates are refused. The test covers each reason for which the client refuses, and each reason for which the server
-/// refuses.
+/// Invalid certificates are refused. The test covers each reason why the client refuses, and each reason why the server refuses.
 #[test]
 fn certificates_that_are_not_right_are_refused() {
     require!(NEEDS);
     let (authority, other) = (Authority::new(), Authority::named("somebody else"));
     let start = |args: &str| Server::nbdkit(&format!("{args} file DISK"), &content(1));
     let server = start(&authority.options());
-    // Another authority has the same name and another key.
+    // The other authority has the same name but a different key.
     let same = Authority::new();
     refused(
         &server,
@@ -158,7 +156,7 @@ fn certificates_that_are_not_right_are_refused() {
 
     authority.revoke();
     refused(&server, &authority.client(), "", "the server's certificate was revoked");
-    // A revocation list that cannot be read is an error. A missing list is not.
+    // If a revocation list exists but cannot be read, this is an error. A missing list is not an error.
     std::fs::remove_file(authority.client().join("ca-crl.pem")).unwrap();
     symlink("/nonexistent", authority.client().join("ca-crl.pem")).unwrap();
     refused(&server, &authority.client(), "", "ca-crl.pem: No such file");
@@ -179,7 +177,7 @@ fn certificates_that_are_not_right_are_refused() {
     refused(&expired, &authority.client(), "", "the server's certificate has expired");
 }
 
-/// The client never falls back from TLS to plain text. A client without TLS gets the reason from a server that requires TLS.
+/// The client never changes from TLS to plain text. If a server requires TLS, a client without TLS gets this reason from the server.
 #[test]
 fn a_server_without_tls_is_refused() {
     require!(NEEDS);
@@ -195,8 +193,8 @@ fn a_server_without_tls_is_refused() {
     );
 }
 
-/// Without `tls-certificates`, the client trusts the authorities of the system. The test sets them by environment variables in a child
-/// process.
+/// Without `tls-certificates`, the client trusts the authorities of the system. A child process runs the test, with environment variables
+/// that name the authorities.
 #[test]
 fn the_authorities_of_the_system_are_trusted() {
     const VARIABLE: &str = "IRONMAP_NBD_TLS_ADDRESS";
@@ -227,7 +225,7 @@ fn the_authorities_of_the_system_are_trusted() {
     assert!(text.contains("no trusted authorities for TLS: tls-certificates=DIR"), "{text}");
 }
 
-/// Plays the server from the beginning to the client's request for TLS. Returns whether the client has sent this request.
+/// Plays the server, up to the client's request for TLS. Returns whether the client has sent this request.
 pub(crate) fn greet(stream: &mut UnixStream) -> bool {
     stream.write_all(&[&b"NBDMAGICIHAVEOPT"[..], &3_u16.to_be_bytes()].concat()).unwrap();
     let mut asked = [0; 4 + 16];
@@ -245,7 +243,7 @@ fn answered(answer: impl Fn(&mut UnixStream) + Send + 'static) -> (ironmap::Erro
     let server = Fake::scripted(move |mut stream| {
         let is_asked = greet(&mut stream);
         answer(&mut stream);
-        // The client's further bytes must not contain a request in plain text.
+        // After this, the client must not send a request in plain text.
         let mut rest = Vec::new();
         let _ = stream.read_to_end(&mut rest);
         let is_plain = rest.windows(8).any(|bytes| bytes == b"IHAVEOPT");
@@ -259,12 +257,12 @@ fn answered(answer: impl Fn(&mut UnixStream) + Send + 'static) -> (ironmap::Erro
     (error, waited)
 }
 
-/// Plain text between the reply to the TLS request and the handshake is an error. An attacker on the network could insert it (compare
-/// CVE-2021-3716, for servers). The request for TLS is the first option, so an earlier reply is not possible.
+/// Plain text between the reply to the TLS request and the handshake is an error, because an attacker on the network could have inserted it
+/// (compare CVE-2021-3716, for servers). The client sends the request for TLS as its first option, so plain text cannot come earlier.
 #[test]
 fn plain_text_in_front_of_tls_is_an_error() {
     require!(NEEDS);
-    // Replies to options that the client sends after TLS begins: extended headers, and an export.
+    // Replies to options that the client sends only after TLS has begun: extended headers, and an export.
     let forged = [reply(11, 1), reply(7, 1)];
     for injected in [forged.concat(), vec![0], b"NBDMAGIC".to_vec(), vec![0x16, 3, 3, 0xFF, 0xFF]] {
         let (error, _) = answered(move |stream| {
@@ -285,7 +283,7 @@ fn forged_go() -> Vec<u8> {
     reply(7, 1)
 }
 
-/// If the reply to the request for TLS is missing or is not an acknowledgement, the open fails.
+/// If the reply to the request for TLS is missing, or is not an acknowledgement, the open fails.
 #[test]
 fn other_answers_to_the_request_for_tls_are_errors() {
     require!(NEEDS);
@@ -304,14 +302,14 @@ fn other_answers_to_the_request_for_tls_are_errors() {
     let (error, _) = answered(|stream| stream.write_all(&reply(8, 1)).unwrap());
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     let (error, waited) = within(Duration::from_secs(20), || {
-        // The request for TLS is acknowledged, and nothing follows.
+        // The server acknowledges the request for TLS and then sends nothing.
         answered(|stream| stream.write_all(&reply(5, 1)).unwrap())
     });
     assert_eq!(error.errno(), Errno(110), "{error}");
     assert!(waited < Duration::from_secs(5), "{waited:?}");
 }
 
-/// If decrypted data are waiting, the descriptor for an event loop is always ready.
+/// If decrypted data are waiting in memory, the descriptor for an event loop is ready.
 #[test]
 fn event_loops_see_all_data() {
     require!(NEEDS);

@@ -1,4 +1,4 @@
-//! Connections with TLS that are cut, damaged or closed.
+//! TLS connections that are cut, damaged or closed.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use crate::proxy::Proxy;
 use crate::require;
 use crate::server::Server;
 
-/// A server with a cache in memory is killed and restarted, between requests and under load. All data that a flush covers are on the disk.
+/// A server with a cache in memory is killed and restarted, between requests and under load. All data that a flush covered are on the disk.
 #[test]
 fn a_killed_server_loses_nothing_over_tls() {
     require!(NEEDS);
@@ -37,7 +37,8 @@ fn a_killed_server_loses_nothing_over_tls() {
     }
 }
 
-/// Connections end after a random number of bytes, within and between TLS records, without a closing record. No acknowledged data are lost.
+/// Each connection ends after a random number of bytes, within a TLS record or between two. The TLS session is not closed. No acknowledged
+/// data are lost.
 #[test]
 fn cut_connections_lose_nothing_over_tls() {
     require!(NEEDS);
@@ -57,12 +58,13 @@ fn cut_connections_lose_nothing_over_tls() {
     }
 }
 
-/// One byte of each connection is changed, in the handshake or later. The result is an error or a lost connection, never wrong data.
+/// One byte of each connection is changed, in the handshake or later. The client returns an error or loses the connection. It never returns
+/// wrong data.
 #[test]
 fn damaged_bytes_are_lost_connections() {
     require!(NEEDS);
     let authority = Authority::new();
-    // A server with one connection is used, because another queue would need a connection that is not damaged at its beginning.
+    // The server supports only one connection. With several, each further queue would need a connection without damage at its beginning.
     let single = "--filter=multi-conn file DISK multi-conn-mode=disable";
     let args = format!("{} {single}", authority.options());
     survive_damage(
@@ -75,7 +77,7 @@ fn damaged_bytes_are_lost_connections() {
     );
 }
 
-/// Runs loads over proxies that damage each connection. In every third round, the damage occurs during the handshake.
+/// Runs loads through proxies that damage each connection. In every third round, the damage is in the handshake.
 pub(crate) fn survive_damage(
     rounds: u64,
     start: impl Fn(u64) -> Server,
@@ -91,7 +93,7 @@ pub(crate) fn survive_damage(
         let Ok(device) = Nbd::open(&address(&proxy, &server, query), true) else { continue };
         opened += 1;
         if in_handshake {
-            // On some connections the damage comes before the reply is complete, so the read may fail.
+            // On some connections, the damage comes before the reply is complete. Then the read may fail.
             let mut found = vec![0; 512];
             if device.read_exact_at(&mut found, DevOffset(8192)).is_ok() {
                 assert!(found == content(seed)[8192..8704], "seed {seed}");
@@ -106,7 +108,7 @@ pub(crate) fn survive_damage(
     assert!(opened > 5, "{opened} were opened");
 }
 
-/// The number of TLS threads in this process. Tests that run at the same time have only a few.
+/// The number of TLS threads in this process. Other tests that run at the same time have only a few.
 fn threads() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let is_pump = |path: std::path::PathBuf| {
@@ -115,7 +117,7 @@ fn threads() -> usize {
     tasks.filter(|task| is_pump(task.path())).count()
 }
 
-/// When a connection ends, or an open fails, its threads end and its sockets are closed.
+/// When a connection ends or an open fails, its threads end and its sockets are closed.
 #[test]
 fn threads_end_with_their_connections() {
     require!(NEEDS);
@@ -140,7 +142,7 @@ fn threads_end_with_their_connections() {
     until("the server has no connections", || server.sockets() < 4);
 }
 
-/// If a server stops receiving, the session ends in time, and the device can be dropped without a wait.
+/// If a server stops receiving, the session ends in time, and the drop of the device does not wait.
 #[test]
 fn a_stalled_server_is_left_in_time() {
     require!(NEEDS);

@@ -1,4 +1,4 @@
-//! Volumes on exports, checked with the tools of Linux.
+//! Volumes on exports. Linux tools check them.
 
 use ironmap::device::QueueOptions;
 use ironmap::fs::Follow;
@@ -54,7 +54,7 @@ fn make_and_fill(server: &mut Server, name: &str, block: impl Into<Option<u32>>)
                 data.resize(len, 0);
                 data[..4096].copy_from_slice(&block);
                 for at in (0..len - 3072).step_by(7168) {
-                    // Length and position of this piece are multiples of the shortest block.
+                    // The length and the position of this piece are multiples of the shortest block.
                     let piece = vec![at as u8; 1024];
                     file.write_all_at(&mut queue, &piece, at as u64).unwrap();
                     data[at..at + 1024].copy_from_slice(&piece);
@@ -99,7 +99,8 @@ fn a_volume_on_an_export_is_one_for_linux() {
     make_and_fill(&mut Server::start("qemu-nbd", args, &disk), args, None);
 }
 
-/// A volume can have shorter blocks than the unit of its server. The server refuses requests of other lengths.
+/// A volume can have blocks that are shorter than the unit of its server. The server refuses requests of other lengths than multiples of
+/// its unit.
 #[test]
 fn blocks_shorter_than_the_server_takes_are_served() {
     require!([Need::Tool("nbdkit"), Need::Tool("e2fsck")]);
@@ -118,11 +119,11 @@ fn blocks_shorter_than_the_server_takes_are_served() {
     }
 }
 
-/// A partition of an export is found. A volume can be opened with options that contain another location.
+/// ironmap finds a partition of an export. A volume can be opened with options that contain another location.
 #[test]
 fn a_partition_of_an_export_is_found() {
     require!([Need::Tool("nbdkit"), Need::Tool("sfdisk")]);
-    // The server's unit of requests does not determine the sector size of the partition table.
+    // The partition table has its own sector size. The server's unit of requests does not determine it.
     for unit in [1, 512, 4096, 65536] {
         let policy = format!("blocksize-minimum={unit} blocksize-preferred=65536");
         let args = format!("--filter=blocksize-policy file DISK {policy}");
@@ -157,8 +158,8 @@ fn partition_of(server: &Server) {
     assert!(error.contains("there is no partition 3"), "{error}");
 }
 
-/// In each mode, an integrity device can have sectors that are shorter than the units of the servers below it, and longer than the blocks
-/// of the volume above it.
+/// An integrity device can have sectors that are shorter than the units of the servers below it, and longer than the blocks of the volume
+/// above it. This works in each mode.
 #[test]
 fn an_integrity_device_lies_between_shorter_and_longer_blocks() {
     require!([Need::Tool("nbdkit"), Need::Tool("e2fsck")]);
@@ -204,7 +205,7 @@ fn an_integrity_device_lies_between_shorter_and_longer_blocks() {
     }
 }
 
-/// An integrity device can store data and tags on exports of two different servers.
+/// An integrity device can store its data on an export of one server, and its tags on an export of another server.
 #[test]
 fn an_integrity_device_lies_on_two_exports() {
     require!([Need::Tool("nbdkit")]);

@@ -1,5 +1,5 @@
-//! Metadata that are newer than the head of the log, because the log records with their changes were lost. The kernel and ironmap refuse
-//! such metadata.
+//! Metadata that are newer than the head of the log. Such metadata exist if the log records with their changes were lost. The kernel and
+//! ironmap refuse them.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -16,7 +16,7 @@ use crate::common::image::Image;
 use crate::common::skip::Need;
 use crate::require;
 
-/// The metadata to change, and the names of the fields with the log position, as commands of xfs_db.
+/// The metadata to change, as commands of xfs_db, and the names of the fields that contain the log position.
 const PLACES: [(&str, &str); 10] = [
     ("sb 0", "lsn"),
     ("agf 0", "lsn"),
@@ -27,10 +27,10 @@ const PLACES: [(&str, &str); 10] = [
     ("path /map;addr u3.bmbt.ptrs[1]", "lsn"),
     ("path /attributes;ablock 0", "hdr.info.lsn"),
     ("path /link;dblock 0", "lsn"),
-    // Linux does not check the log position in an inode, so it accepts this one.
+    // Linux does not check the log position in an inode. So it accepts this change.
     ("path /map", "v3.lsn"),
 ];
-/// A position that the log of this volume never reaches.
+/// A log position that this volume never reaches.
 const AHEAD: &str = "0x900000001";
 const NAMES: u32 = 400;
 /// A shell command that reads the metadata below a mount point.
@@ -75,7 +75,7 @@ fn read(volume: &Volume) -> ironmap::Result<()> {
     Ok(())
 }
 
-/// Whether the kernel can mount the image read-only and read the metadata.
+/// Whether the kernel can mount the image read-only and then read the metadata.
 fn kernel_reads(image: &Image) -> bool {
     let Ok(mount) = image.try_mount("ro") else { return false };
     output("sh", &["-c", WALK, mount.dir().to_str().unwrap()]).status.success()
@@ -124,7 +124,7 @@ fn metadata_ahead_of_the_log_are_refused() {
     }
 }
 
-/// An older copy of the volume's log, and a log of zeros, are refused.
+/// An older copy of the volume's log is refused. A log of zeros is refused too.
 #[test]
 fn a_log_that_is_older_than_its_volume_is_refused() {
     require!([Need::Root, Need::Tool("mkfs.xfs")]);

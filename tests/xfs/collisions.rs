@@ -1,4 +1,4 @@
-//! Names with the same hash. XFS finds a name by its hash, and compares names that have the same hash.
+//! Names with the same hash. XFS finds a name by its hash. If several names have this hash, XFS compares them.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -10,8 +10,8 @@ use crate::common::image::Image;
 use crate::common::skip::Need;
 use crate::{SIZE, compare_with_kernel, require};
 
-/// `count` different names with the same hash and the same length. For each byte, the hash shifts by seven bits and then adds the byte by
-/// XOR. So a change of the lowest bit in a byte and of the highest bit in the next byte cancel out.
+/// Makes `count` different names with the same hash and the same length. For each byte, the hash shifts by seven bits and then adds the
+/// byte by XOR. So two changes cancel out: a change of the lowest bit in a byte, and a change of the highest bit in the next byte.
 pub(crate) fn names(count: usize) -> Vec<Vec<u8>> {
     let mut names = vec![Vec::new()];
     while names.len() < count {
@@ -30,7 +30,7 @@ const WORDS: [[u8; 4]; 4] = [
     [b'a' ^ 1, b'A' ^ 0x80, b'a' ^ 1, b'A' ^ 0x80],
 ];
 
-/// The hash as "XFS Algorithms & Data Structures" defines it, four bytes per step.
+/// The hash as "XFS Algorithms & Data Structures" defines it. It processes four bytes per step.
 fn hash(name: &[u8]) -> u32 {
     let word = |hash: u32, bytes: &[u8]| {
         let shifted = bytes.iter().fold(0_u32, |word, byte| (word << 7) ^ u32::from(*byte));
@@ -49,8 +49,8 @@ fn the_names_have_one_hash() {
     assert_eq!(hash(b"aAaA"), 0x0c30_70c1);
 }
 
-/// Names with the same hash that fill more than one leaf of the index are all found. xfs_repair does not check this volume: version 6.1
-/// requires the hash to grow from leaf to leaf, but the kernel splits leaves anywhere.
+/// Many names have the same hash and fill more than one leaf of the index. A lookup finds all of them. xfs_repair does not check this
+/// volume: version 6.1 requires that each leaf begins with a higher hash than the leaf before, but the kernel splits leaves anywhere.
 #[test]
 fn names_of_one_hash_are_found_in_every_leaf() {
     require!([Need::Root, Need::Tool("mkfs.xfs")]);
@@ -64,7 +64,7 @@ fn names_of_one_hash_are_found_in_every_leaf() {
             File::create_new(&file).unwrap();
             for (number, name) in names(count).into_iter().enumerate() {
                 std::fs::hard_link(&file, dir.join(OsStr::from_bytes(&name))).unwrap();
-                // Names with other hashes are added, so that the names with the same hash begin within a leaf.
+                // The test adds names with other hashes, so that the names with the same hash begin in the middle of a leaf.
                 std::fs::hard_link(&file, dir.join(number.to_string())).unwrap();
             }
             let file = mount.dir().join("attributes");

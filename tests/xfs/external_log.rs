@@ -1,4 +1,4 @@
-//! A volume whose log is on a separate device. Only this log shows whether the volume needs recovery.
+//! A volume with its log on a separate device. Only the log shows whether the volume needs recovery.
 
 use std::path::Path;
 
@@ -51,8 +51,7 @@ fn a_volume_is_read_with_its_log_and_refused_without() {
     }
 }
 
-/// The log of another volume is refused by ironmap and by the kernel, even if this log is clean. The state of such a log says nothing about
-/// this volume.
+/// ironmap and the kernel refuse the log of another volume, even if that log is clean. Its state says nothing about this volume.
 #[test]
 fn a_log_of_another_volume_is_refused() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);

@@ -1,4 +1,5 @@
-//! A tree for XFS: the files for every format, and the forms of directories, maps and attributes that exist only in XFS.
+//! Makes a tree for XFS: the files that all formats have in common, and the forms of directories, maps and attributes that exist only in
+//! XFS.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -13,7 +14,7 @@ use crate::common::rng::Rng;
 use crate::common::tree::{Limits, Scope, grow};
 use crate::{SEED, collisions};
 
-/// How many files and extents of each kind the tree has.
+/// How many files and extents of each kind the tree contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Amount {
     Small,
@@ -26,7 +27,7 @@ impl Amount {
         if self == Self::Large { large } else { small }
     }
 
-    /// The number of extents of the most fragmented file.
+    /// The number of extents of the file with the most extents.
     pub(crate) fn extents(self) -> u64 {
         self.of(800, 20_000)
     }
@@ -55,18 +56,19 @@ pub(crate) fn fill(dir: &Path, block: u64, amount: Amount, shares: bool) {
         shared(dir, block, rng);
     }
     attributes(dir, amount, rng);
-    // This call is last, because some of the files that it makes cannot be changed afterwards.
+    // This call comes last, because some files that it makes cannot be changed later.
     flags_and_projects(dir);
 }
 
-/// Directories of every form. Copies of each form have some names removed: single names, or long runs that free blocks.
+/// Directories of every form. Each form also has copies with fewer names: either single names or long runs of names were removed. Long runs
+/// free blocks.
 fn directories(dir: &Path, amount: Amount, rng: &mut Rng) {
     let room = dir.join("forms");
     std::fs::create_dir(&room).unwrap();
     let file = room.join("file");
     File::create_new(&file).unwrap();
     for count in amount.names() {
-        // The largest directories take most of the time, so they have only one copy.
+        // The largest directories need most of the time. So they have only one copy.
         let kinds = if *count > 4000 { &["some"][..] } else { &["none", "some", "runs"] };
         for gaps in kinds {
             let dir = room.join(format!("{count}-{gaps}"));
@@ -76,7 +78,7 @@ fn directories(dir: &Path, amount: Amount, rng: &mut Rng) {
                 let longest = if rng.below(20) == 0 { 240 } else { 30 };
                 let width = 1 + rng.below(longest) as usize;
                 let path = dir.join(format!("{index:0width$}"));
-                // Entries of all file types are made. Most are hard links, which need no new inodes.
+                // The directory has entries of all file types. Most entries are hard links, because they need no new inodes.
                 match rng.below(200) {
                     0 => std::fs::create_dir(&path).unwrap(),
                     1 => symlink("target", &path).unwrap(),
@@ -106,7 +108,7 @@ fn directories(dir: &Path, amount: Amount, rng: &mut Rng) {
     }
 }
 
-/// Files with maps that do not fit into the inode, and with blocks past the end.
+/// Files whose maps do not fit into the inode, and files with blocks past the end.
 fn maps(dir: &Path, block: u64, amount: Amount, rng: &mut Rng) {
     let room = dir.join("maps");
     std::fs::create_dir(&room).unwrap();
@@ -158,7 +160,7 @@ fn shared(dir: &Path, block: u64, rng: &mut Rng) {
     }
 }
 
-/// Attributes of every form: in the inode, in a leaf, below nodes, with values in separate blocks, and in a map of many extents.
+/// Attributes of every form: in the inode, in one leaf, in several leaves below nodes, with values in separate blocks, and in many extents.
 fn attributes(dir: &Path, amount: Amount, rng: &mut Rng) {
     let room = dir.join("attributes");
     std::fs::create_dir(&room).unwrap();
@@ -170,7 +172,7 @@ fn attributes(dir: &Path, amount: Amount, rng: &mut Rng) {
         let file = format!("{index}-{count}");
         File::create_new(room.join(&file)).unwrap();
         for number in 0..count {
-            // Attributes are removed and added again, which leaves gaps.
+            // Removing and adding attributes leaves gaps.
             let name = format!("user.{number}");
             let len = rng.below(if count > 10 { 200 } else { 10 });
             set(&file, name.as_bytes(), &rng.bytes(len as usize));
@@ -183,7 +185,7 @@ fn attributes(dir: &Path, amount: Amount, rng: &mut Rng) {
     for file in ["apart-1", "apart-2", "longest", "names", "alike"] {
         File::create_new(room.join(file)).unwrap();
     }
-    // The two files are extended alternately, so that the blocks of each file are not contiguous.
+    // The test extends the two files in turns. So the blocks of each file are not contiguous.
     for number in 0..60 {
         for file in ["apart-1", "apart-2"] {
             let len = 3000 + rng.below(3000) as usize;
@@ -201,7 +203,7 @@ fn attributes(dir: &Path, amount: Amount, rng: &mut Rng) {
     for (number, name) in collisions::names(20).into_iter().enumerate() {
         set("alike", &[b"user.", &name[..]].concat(), number.to_string().as_bytes());
     }
-    // Links and directories also get attributes of some kinds.
+    // Links and directories also get some kinds of attributes.
     symlink("nowhere", room.join("link")).unwrap();
     set("link", b"trusted.of-a-link", &rng.bytes(700));
     symlink("a".repeat(900), room.join("long-link")).unwrap();
@@ -216,7 +218,7 @@ fn flags_and_projects(dir: &Path) {
         File::create_new(&file).unwrap();
         std::fs::create_dir(&below).unwrap();
         for path in [&file, &below] {
-            // Project inheritance is possible only for directories.
+            // Only a directory can have project inheritance.
             if flags == "P" && path == &file {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! The oracle is a reader that other authors wrote: GRUB's module for XFS, run by `grub-fstest`.
+//! A reader by other authors as the oracle: GRUB's module for XFS, run by `grub-fstest`.
 
 use std::collections::BTreeSet;
 
@@ -15,8 +15,8 @@ const PROGRAM: &str = "grub-fstest";
 /// The number of files whose content is compared.
 const FILES: usize = 40;
 
-/// Asserts that GRUB lists every directory as ironmap does, and reads the same bytes of files. Names must not contain white space, because
-/// GRUB prints lists of words.
+/// Asserts that GRUB lists every directory as ironmap does, and reads the same bytes of files. GRUB prints names in a line separated by
+/// spaces, so names must not contain white space.
 pub(crate) fn assert_same(image: &Image, view: &View, what: &str) {
     if find(PROGRAM).is_none() {
         return note(&format!("GRUB's view: needs the program {PROGRAM}"));
@@ -30,8 +30,8 @@ pub(crate) fn assert_same(image: &Image, view: &View, what: &str) {
     let is_dir = |path: &[u8]| path.is_empty() || view[path].is(FileType::Directory);
     let root = Vec::new();
     let dirs = view.keys().filter(|path| is_dir(path)).chain([&root]);
-    // If a directory has several blocks, GRUB before 2.12 takes the end of each block for the index of a single-block directory. So with an
-    // old GRUB only small directories are compared.
+    // In a directory of several blocks, GRUB before 2.12 takes the end of each block for the index of a single-block directory. So with an
+    // old GRUB, only small directories are compared.
     let most = if is_old() {
         image.open().unwrap().xfs().unwrap().superblock().directory_block_size()
     } else {
@@ -79,7 +79,7 @@ pub(crate) fn assert_same(image: &Image, view: &View, what: &str) {
 
 fn is_old() -> bool {
     let said = String::from_utf8(run(PROGRAM, &["--version"])).unwrap();
-    // An example of this line: `grub-fstest (GRUB) 2.06-13+deb12u2`.
+    // GRUB prints for example: `grub-fstest (GRUB) 2.06-13+deb12u2`.
     let number = said.split_whitespace().last().unwrap();
     let mut numbers = number.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>());
     let version = (numbers.next().unwrap().unwrap(), numbers.next().unwrap().unwrap());

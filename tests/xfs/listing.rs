@@ -1,4 +1,4 @@
-//! Listings that are stopped, and continued from the number of a cursor, as `telldir` and `seekdir` do.
+//! Listings that stop and later continue at the number of a cursor, as with `telldir` and `seekdir`.
 
 use ironmap::fs::DirCursor;
 use ironmap::units::InodeNo;
@@ -8,7 +8,7 @@ use crate::SEED;
 use crate::common::rng::Rng;
 use crate::common::view::{Subject, View};
 
-/// Asserts for every directory that a listing in parts has the same entries as a single listing, each entry once.
+/// Lists every directory as a whole and in parts. Asserts that both listings have the same entries, each of them once.
 pub(crate) fn assert_cursors(subject: &Subject, view: &View, what: &str) {
     let rng = &mut Rng::new(SEED);
     for (path, record) in view.iter().filter(|(_, record)| record.is(FileType::Directory)) {
@@ -22,7 +22,7 @@ pub(crate) fn assert_cursors(subject: &Subject, view: &View, what: &str) {
             pieces.push(entry.unwrap().name);
             assert!(listing.cursor() > last, "{}: the cursor stays", place());
             last = listing.cursor();
-            // Each cursor reads its block again, so long listings have few cursors.
+            // A new cursor must read its block again. So long listings use few cursors.
             if rng.below(1 + whole.len() as u64 / 50) == 0 {
                 listing = inode.list(DirCursor::from_raw(last.to_raw())).unwrap();
             }

@@ -1,4 +1,4 @@
-//! ironmap and the kernel see the same in XFS volumes. A failure names the options of mkfs.xfs and the seed.
+//! ironmap and the kernel see the same tree in an XFS volume. A failure names the options of mkfs.xfs and the seed.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -35,14 +35,14 @@ const DEPTH: Depth = Depth { random: 8, stretches: 200 };
 /// The mount options for the comparison. Such a mount changes nothing, not even the log.
 const FOR_READING: &str = "ro,norecovery";
 
-/// Compares ironmap's view with the kernel's view of the volume, mounted read-only. Returns the kernel's view.
+/// Compares ironmap's view of the volume with the kernel's view of a read-only mount. Returns the kernel's view.
 fn compare_with_kernel(image: &Image, mount_options: &str, what: &str) -> View {
     let mount = image.mount(&format!("{FOR_READING}{mount_options}"));
     let usage = kernel_usage(mount.dir());
     let mut expected = kernel::view_with_maps(mount.dir(), DEPTH, SEED);
     kernel::add_flags(mount.dir(), &mut expected);
     for record in expected.values_mut() {
-        // The kernel lists access control lists a second time, in the on-disk form.
+        // The kernel lists access control lists a second time, in their on-disk form. The test removes these entries.
         record.xattrs.as_mut().unwrap().retain(|name, _| !name.starts_with(b"trusted.SGI_ACL_"));
     }
     drop(mount);
@@ -68,7 +68,7 @@ fn assert_clean(image: &Image, what: &str) {
     assert!(findings.is_empty(), "{what}: {findings:#?}");
 }
 
-/// The counts in the result of `statfs`.
+/// The counts that `statfs` returns.
 const USAGE: [&str; 6] = ["size of blocks", "blocks", "free", "available", "inodes", "free inodes"];
 
 fn kernel_usage(dir: &Path) -> [u64; 6] {

@@ -1,4 +1,4 @@
-//! Volumes that xfs_mdrestore restores from a metadata dump. They lack only the content of files. Names may be obscured.
+//! Volumes that xfs_mdrestore restores from a metadata dump. Such a volume lacks the content of files and can have obscured names.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,11 @@ use crate::common::view::{Record, Subject, View};
 use crate::fill::{Amount, fill};
 use crate::{DEPTH, FOR_READING, SEED, SIZE, require};
 
-/// The part of a record that an obscured dump preserves. Such a dump replaces the bytes of names and values, and keeps their lengths.
+/// The part of a record that survives an obscured dump. Such a dump replaces the bytes of names and values, and keeps their lengths.
 fn structure(record: &Record) -> String {
     let lengths = |name: &[u8], value: &[u8]| match name.strip_prefix(b"system.posix_acl_") {
-        // An access control list whose name is obscured is returned in its on-disk form, in which an entry has 12 bytes instead of 8.
+        // If the name of an access control list is obscured, ironmap returns the list in its on-disk form. In this form an entry has 12
+        // bytes instead of 8.
         Some(kind) => {
             let disk =
                 if kind == b"access" { "trusted.SGI_ACL_FILE" } else { "trusted.SGI_ACL_DEFAULT" };
@@ -26,8 +27,8 @@ fn structure(record: &Record) -> String {
     let mut xattrs: Vec<_> = xattrs.map(|(name, value)| lengths(name, value)).collect();
     xattrs.sort_unstable();
     let target = record.target.as_ref().map(Vec::len);
-    // Flags, generation and project are not compared, because the kernel does not report them for every type of file. For dumps with plain
-    // names, they are compared elsewhere.
+    // Flags, generation and project are not compared here, because the kernel does not report them for every type of file. The comparison
+    // of dumps with plain names includes them.
     let record = Record {
         xattrs: None,
         target: None,
@@ -41,7 +42,7 @@ fn structure(record: &Record) -> String {
     format!("{record:?} {xattrs:?} {target:?}")
 }
 
-/// For each inode number, the lengths of the names of the file, and the preserved part of its record.
+/// For each inode number: the lengths of the file's names, and the part of its record that survives.
 fn structures(view: &View) -> BTreeMap<u64, (Vec<usize>, String)> {
     let mut files = BTreeMap::<_, (Vec<usize>, String)>::new();
     for (path, record) in view {
@@ -72,7 +73,7 @@ fn restored_dumps_have_the_structure_of_the_original() {
         };
         let dir = scratch_in(std::path::Path::new("/dev/shm"));
         let dump = dir.path().join("dump");
-        // With -a the dump contains whole blocks of metadata, and with -o real names.
+        // With -a, the dump contains metadata blocks in full. With -o, it contains the real names.
         for how in [&["-o"][..], &["-a", "-o"], &[], &["-a"]] {
             let what = format!("{options}, xfs_metadump {how:?}");
             let (from, dump) = (image.path(), dump.to_str().unwrap());
@@ -102,7 +103,7 @@ fn restored_dumps_have_the_structure_of_the_original() {
                 assert_eq!(ours.len(), theirs.len(), "{what}");
                 let shared = expected.keys().filter(|path| actual.contains_key(*path)).count();
                 assert!(shared < expected.len() / 2, "{what}: names are as they were");
-                // The kernel and ironmap see the same, even if the dump has lost data.
+                // The kernel and ironmap see the same tree, even if the dump has lost data.
                 crate::compare_with_kernel(&restored, "", &what);
             }
         }

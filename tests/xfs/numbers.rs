@@ -1,4 +1,4 @@
-//! Inode numbers from callers. For the kernel and for ironmap, the inode B+tree determines which numbers are in use.
+//! Inode numbers that callers give. The inode B+tree determines which numbers are in use, for the kernel and for ironmap.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -16,7 +16,7 @@ use crate::common::skip::Need;
 use crate::common::xfs::Layout;
 use crate::require;
 
-/// The inodes in use, as the kernel reports them from its inode B+trees without reading directories.
+/// The inodes in use, as the kernel reports them. The kernel reads its inode B+trees for this and no directories.
 fn in_use(dir: &Path) -> BTreeSet<u64> {
     let said = run("xfs_io", &["-c".as_ref(), "bulkstat".as_ref(), dir.as_os_str()]);
     let said = String::from_utf8(said).unwrap();
@@ -24,7 +24,7 @@ fn in_use(dir: &Path) -> BTreeSet<u64> {
     numbers.map(|number| number.parse().unwrap()).collect()
 }
 
-/// Creates files when only single blocks are free, so that inode chunks have holes. Every third file is removed again.
+/// Creates files while only single blocks are free, so that inode chunks have holes. Every third file is removed again.
 fn crowd(dir: &Path, block: u64) {
     let file = File::create_new(dir.join("data")).unwrap();
     let free = rustix::fs::statvfs(dir).unwrap().f_bavail * 9 / 10;
@@ -55,8 +55,8 @@ fn crowd(dir: &Path, block: u64) {
     }
 }
 
-/// The test tries every number near an inode in use, and a sample of the other numbers. An inode is found by its number only if the kernel uses the number. Other numbers are
-/// not found, even if their position contains an inode.
+/// Tries every number near an inode in use, and a sample of the other numbers. ironmap finds an inode by its number only if the kernel uses
+/// the number. It does not find other numbers, even if their positions contain inodes.
 #[test]
 fn inodes_in_use_are_those_of_the_kernel() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io"), Need::Tool("xfs_db")]);
@@ -96,25 +96,25 @@ fn inodes_in_use_are_those_of_the_kernel() {
     assert!(holes > 0, "no chunk of inodes has holes");
 }
 
-/// Whether a number is far from all inodes in use. Only a sample of such numbers is tried.
+/// Whether a number is far from all inodes in use. The test tries only a sample of such numbers.
 fn is_far(numbers: &BTreeSet<u64>, number: u64) -> bool {
     let near = numbers.range(number.saturating_sub(200)..number + 200).next().is_some();
     !near && !number.is_multiple_of(61)
 }
 
-/// The number of inode chunks with holes. They are counted in the root block of the inode B+tree, in a volume with one group.
+/// The number of inode chunks with holes. The volume has one group, and the root block of its inode B+tree contains the chunks.
 fn sparse_chunks(image: &Image) -> usize {
     let path = image.path();
     let commands = ["-r", "-c", "agi 0", "-c", "addr root", "-c", "p"];
     let args: Vec<_> = commands.iter().map(AsRef::as_ref).chain([path.as_os_str()]).collect();
     let said = String::from_utf8(run("xfs_db", &args)).unwrap();
-    // A record has the form 3:[1024,0xff00,32,0,0], with the first inode and the holes as the first values.
+    // A record has the form 3:[1024,0xff00,32,0,0]. The first value is the first inode, and the second is the mask of holes.
     let records = said.split_whitespace().filter_map(|word| word.split_once(":["));
     records.filter(|(_, record)| record.split(',').nth(1).is_some_and(|holes| holes != "0")).count()
 }
 
-/// Writes file content that looks like inodes: with the UUID of the volume, the inode number of their position and a valid checksum. Such
-/// inodes are not found.
+/// Writes file content that looks like inodes: it has the UUID of the volume, the inode number of its position, and a valid checksum.
+/// ironmap does not find these inodes.
 fn forged(volume: &Volume, device: &File, layout: &Layout, in_use: &BTreeSet<u64>, options: &str) {
     let fs = volume.fs();
     let name = *in_use
@@ -137,7 +137,7 @@ fn forged(volume: &Volume, device: &File, layout: &Layout, in_use: &BTreeSet<u64
     assert!(numbers.len() > 100, "{options}");
     numbers.iter().for_each(|number| layout.forge(device, &like, *number));
     for number in numbers.into_iter().map(InodeNo) {
-        // The forged inode differs from a real inode only because no inode B+tree contains its number.
+        // Only one fact distinguishes the forged inode from a real one: no inode B+tree contains its number.
         let known = fs.known_inode(number).unwrap();
         assert_eq!(known.number(), number, "{options}");
         let found = [
@@ -152,17 +152,17 @@ fn forged(volume: &Volume, device: &File, layout: &Layout, in_use: &BTreeSet<u64
     }
 }
 
-/// A damaged inode B+tree does not prevent access to files by name, as in the kernel. With an inode number from a caller, the result is an
-/// error and never a guess.
+/// A damaged inode B+tree does not prevent access to files by name, as in the kernel. If a caller gives an inode number, ironmap returns an
+/// error. It never guesses.
 #[test]
 fn a_damaged_tree_of_inodes_hides_no_name() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);
-    // The kernel needs the first group's B+tree for the root directory, so the B+tree of another group is damaged.
+    // For the root directory, the kernel needs the B+tree of the first group. So the test damages the B+tree of another group.
     let options = "-s size=512 -d agcount=4";
     let image = Image::mkfs_xfs("320M", &words(options)).unwrap();
     {
         let mount = image.mount("rw");
-        // Each new directory is placed in another group.
+        // XFS places each new directory in another group.
         for name in ["other", "dir"] {
             let dir = mount.dir().join(name);
             std::fs::create_dir(&dir).unwrap();
@@ -184,7 +184,7 @@ fn a_damaged_tree_of_inodes_hides_no_name() {
         let single = format!("bulkstat_single {number}");
         let said = output("xfs_io", &["-c".as_ref(), single.as_ref(), mount.dir().as_os_str()]);
         assert!(!String::from_utf8_lossy(&said.stdout).contains("bs_ino"), "the kernel finds it");
-        // After this call the inode is in the kernel's memory, so the kernel does not read the B+tree for it.
+        // This call loads the inode into the kernel's memory. So the kernel does not read the B+tree for it.
         mount.dir().join("dir/file").metadata().unwrap();
         InodeNo(number)
     };

@@ -1,5 +1,5 @@
-//! Volumes that present kernels cannot mount: of version 4, and with case-insensitive names. mkfs.xfs fills them from a prototype, and
-//! xfs_db adds attributes. They are compared with the directory that was copied.
+//! Volumes that current kernels cannot mount: volumes of version 4, and volumes with case-insensitive names. mkfs.xfs fills them from a
+//! prototype, and xfs_db adds attributes. The oracle is the directory that was copied.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -19,7 +19,7 @@ use crate::{DEPTH, FOR_READING, SEED, SIZE, assert_clean, grub, listing, note, r
 
 /// The number of names in each directory.
 const NAMES: [usize; 6] = [0, 3, 40, 150, 1000, 4000];
-/// Attributes that xfs_db sets: the option for the name space, the name space, and the length of the value.
+/// Attributes that xfs_db sets. Each has xfs_db's option for the name space, the name space, and the length of the value.
 const XATTRS: [(&str, &str, usize); 5] = [
     ("-u", "user", 3),
     ("-r", "trusted", 100),
@@ -28,7 +28,7 @@ const XATTRS: [(&str, &str, usize); 5] = [
     ("-r", "trusted", 65_536),
 ];
 
-/// Makes a directory to copy, with all kinds of files that a prototype can describe.
+/// Makes a directory to copy. It contains all kinds of files that a prototype can describe.
 fn source(dir: &Path, longest_link: usize) {
     let rng = &mut Rng::new(SEED);
     let mut write =
@@ -68,7 +68,7 @@ fn source(dir: &Path, longest_link: usize) {
     }
 }
 
-/// The prototype for mkfs.xfs: one line for each file, and `$` at the end of each directory.
+/// The prototype for mkfs.xfs. It has one line for each file, and `$` at the end of each directory.
 fn prototype(dir: &Path, into: &mut String) {
     let mut paths: Vec<_> =
         std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -136,7 +136,7 @@ fn by_prototype(options: &str) {
     let from = dir.path().join("from");
     std::fs::create_dir(&from).unwrap();
     let is_v4 = options.contains("crc=0");
-    // For a long link in a prototype, mkfs.xfs 6.1 makes a block without the header that version 5 needs.
+    // For a long link in a prototype, mkfs.xfs 6.1 writes a block without a header. Version 5 needs this header.
     source(&from, if is_v4 { 1023 } else { 300 });
     let mut text = "/dev/null\n0 0\nd--755 0 0\n".to_owned();
     prototype(&from, &mut text);
@@ -153,7 +153,7 @@ fn by_prototype(options: &str) {
     let mut xattrs = if options.contains("attr=1") { BTreeMap::new() } else { set_xattrs(&image) };
     image.check();
     assert_clean(&image, &what);
-    // The kernel may refuse to mount the volume. Then the refusal is recorded, and the test continues.
+    // The kernel may refuse to mount the volume. The test then records the refusal and continues.
     if let Err(refusal) = image.try_mount(FOR_READING).map(drop) {
         note(&format!("the kernel's view: {refusal}"));
     }
@@ -180,7 +180,7 @@ fn by_prototype(options: &str) {
     let root = actual.remove(&b""[..]).unwrap();
     assert_same(&expected, &actual, &what);
     assert_contents(&expected, &mut subject, &actual, &what);
-    // GRUB does not look up names in another case, so these volumes are omitted.
+    // GRUB finds a name only in its exact case. So case-insensitive volumes are omitted.
     if !options.contains("version=ci") {
         grub::assert_same(&image, &actual, &what);
     }
@@ -189,7 +189,7 @@ fn by_prototype(options: &str) {
     listing::assert_cursors(&subject, &actual, &what);
 }
 
-/// Asserts that a name in another case refers to the same file if the volume is case-insensitive, and to no file otherwise.
+/// Asserts what a name in another case refers to: in a case-insensitive volume the same file, in other volumes no file.
 fn assert_cases(subject: &Subject, view: &crate::common::view::View, folds: bool, what: &str) {
     for (path, record) in view {
         let text = std::str::from_utf8(path).unwrap();

@@ -1,4 +1,4 @@
-//! Reads of the device: if the blocks of a directory are in memory, a lookup sends no request.
+//! Counts reads of the device. If the blocks of a directory are in memory, a lookup sends no request.
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
@@ -11,11 +11,11 @@ use crate::common::image::{Image, scratch};
 use crate::common::skip::Need;
 use crate::{SIZE, collisions, note, require};
 
-/// The number of names with the same hash, and the number of names with different hashes. A lookup of a name with the common hash compares
-/// many entries.
+/// The number of names with the same hash, and the number of names with different hashes. A lookup of a name with the common hash must
+/// compare many entries.
 const NAMES: usize = 300;
 
-/// The number of reads of each part of the device.
+/// How many times each part of the device was read.
 #[derive(Clone, Debug, Default)]
 struct Reads(Arc<Mutex<BTreeMap<u64, u32>>>);
 
@@ -28,7 +28,7 @@ impl Layer for Reads {
     }
 }
 
-/// A volume that mkfs.xfs makes, with one directory that contains all of the names.
+/// A volume made by mkfs.xfs. One directory contains all of the names.
 fn image(block: u32, directory: u32) -> Result<Image, String> {
     let dir = scratch();
     let (proto, empty) = (dir.path().join("proto"), dir.path().join("empty"));

@@ -1,7 +1,7 @@
-//! Volumes with a realtime device: content on this device is read if the device is given. Otherwise a read is refused with an error that
-//! names the reason.
+//! Volumes with a realtime device. If the caller gives this device, ironmap reads the content of realtime files from it. Otherwise such a
+//! read fails, and the error names the reason.
 //!
-//! xfs_db makes the realtime files: mkfs.xfs cannot make them, and many kernels cannot either. `./x lab xfs` tests files that a kernel has
+//! xfs_db makes the realtime files, because mkfs.xfs and many kernels cannot make them. `./x lab xfs` tests files that a kernel has
 //! written.
 
 use std::os::unix::fs::FileExt;
@@ -21,7 +21,7 @@ use crate::{SIZE, note, require};
 
 const CONTENT: &[u8] = b"on the data device";
 const THERE: &[u8] = b"on the other one..";
-/// Options of mkfs.xfs for a realtime device with groups.
+/// The options of mkfs.xfs for a realtime device with groups.
 const GROUPS: &str = "-m metadir=1,reflink=0,rmapbt=0";
 
 /// A volume with two files, one of which is a realtime file.
@@ -44,7 +44,7 @@ impl World {
         let rtdev = format!("rtdev={}", device.display());
         let args = ["-r", &rtdev, "-p", prototype.to_str().unwrap()];
         let image = Image::mkfs_xfs_by(mkfs, SIZE, &[&args[..], &words(options)].concat()).unwrap();
-        // In the first group, a block number has the same meaning on the data device and on the realtime device.
+        // In the first group, a block has the same number on the data device and on the realtime device.
         let volume = image.open().unwrap();
         let inode = volume.fs().resolve(b"realtime", Follow::All).unwrap();
         let file = volume.open_inode(inode, FileOptions::new()).unwrap();
@@ -64,7 +64,7 @@ impl World {
         run(&self.db, &["-x", "-c", "path /realtime", "-c", &write, path.to_str().unwrap()]);
     }
 
-    /// Asserts that a read of the file fails with kind `Corrupt` if its extent begins with this block.
+    /// Sets the first block of the file's extent to this block. Asserts that a read then fails with kind `Corrupt`.
     fn is_corrupt(&self, block: &str, why: &str) {
         self.set("u3.bmx[0].startblock", block);
         let error = read(&self.open_with(self.device()).unwrap(), b"realtime").unwrap_err();
@@ -92,7 +92,7 @@ fn read(volume: &Volume, name: &[u8]) -> Result<Vec<u8>, Error> {
     Ok(bytes)
 }
 
-/// Runs a test for each way to number the blocks of the realtime device: without groups, and with groups.
+/// Runs a test twice: with a realtime device without groups, and with groups. They number the blocks differently.
 fn in_each_way(test: impl Fn(&World, &str)) {
     test(&World::new("mkfs.xfs", "-m reflink=0,rmapbt=0"), "no groups");
     if let Some(why) = Need::Variable(xfsprogs::VARIABLE).missing() {
@@ -101,7 +101,7 @@ fn in_each_way(test: impl Fn(&World, &str)) {
     test(&World::new(&xfsprogs::newer("mkfs.xfs"), GROUPS), "groups");
 }
 
-/// If the realtime device is not given, a realtime file is listed, and a read fails with an error that names the reason.
+/// If the caller gives no realtime device, a realtime file is listed, but a read of it fails. The error names the reason.
 #[test]
 fn content_on_a_realtime_device_that_is_not_given_is_refused() {
     require!([Need::Tool("mkfs.xfs"), Need::Tool("xfs_db")]);
@@ -126,7 +126,7 @@ fn content_on_a_realtime_device_is_read() {
         let volume = world.open_with(world.device()).unwrap();
         assert_eq!(read(&volume, b"plain").unwrap(), CONTENT, "{way}");
         assert_eq!(read(&volume, b"realtime").unwrap(), THERE, "{way}");
-        // The block is past the end of the realtime device.
+        // This block is past the end of the realtime device.
         world.is_corrupt("200000", "outside the realtime blocks");
         if way == "groups" {
             let world = World::new(&xfsprogs::newer("mkfs.xfs"), GROUPS);
@@ -135,7 +135,7 @@ fn content_on_a_realtime_device_is_read() {
     });
 }
 
-/// Files in zones can be read, on a separate device and on the data device. Writing is refused.
+/// Files in zones can be read. The zones are on a separate device, or on the data device. ironmap refuses to write them.
 #[test]
 fn files_in_zones_are_read() {
     require!([Need::Variable(xfsprogs::VARIABLE)]);
@@ -143,7 +143,7 @@ fn files_in_zones_are_read() {
         let world = realtime::World::new(way);
         let (path, own) = (world.image.path(), std::ptr::eq(way, &OWN_ZONES));
         let volume = world.image.open().unwrap();
-        // Blocks 8 and 9 of the zones. The zones begin after the 304 MiB of the volume, or at the beginning of the separate device.
+        // The blocks 8 and 9 of the zones. The zones begin at 304 MiB on the data device, or at the beginning of a separate device.
         let (file, start) = if own { (&path, 304 << 20) } else { (&world.device, 0) };
         let device = std::fs::File::options().write(true).open(file).unwrap();
         let content = [b"8".repeat(4096), b"9".repeat(4096)].concat();
@@ -167,7 +167,8 @@ fn files_in_zones_are_read() {
     }
 }
 
-/// A wrong realtime device is refused if it can be recognised. An open for writing with a realtime device is refused too.
+/// ironmap refuses a realtime device if it recognises that the device belongs to another volume. It also refuses to open a volume with a
+/// realtime device for writing.
 #[test]
 fn a_wrong_realtime_device_is_refused() {
     require!([Need::Tool("mkfs.xfs"), Need::Tool("xfs_db")]);

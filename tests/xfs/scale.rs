@@ -1,6 +1,6 @@
-//! A map of many extents and a directory of many names. The test prints the times of the kernel and of ironmap.
+//! A map with many extents, and a directory with many names. The test prints how long the kernel and ironmap take.
 //!
-//! `IRONMAP_XFS_SCALE` is the number of extents and of names: 1000000 takes some minutes and prints meaningful times.
+//! `IRONMAP_XFS_SCALE` is the number of extents and of names. A run with 1000000 takes some minutes and prints meaningful times.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -21,7 +21,7 @@ use crate::{FOR_READING, SEED, require};
 
 /// The default number of extents and names.
 const COUNT: u64 = 30_000;
-/// The number of positions and names that are looked up.
+/// How many positions and names are looked up.
 const LOOKUPS: usize = 10_000;
 const BLOCK: u64 = 4096;
 
@@ -41,7 +41,7 @@ pub(crate) fn timed<T>(what: &str, work: impl FnOnce() -> T) -> T {
 fn a_file_of_many_extents() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("filefrag")]);
     let count = count();
-    // The blocks remain unwritten, so that the image file is small.
+    // The blocks stay unwritten, so the image file is small.
     let size = format!("{}M", 512 + count * 2 * BLOCK / (1 << 20));
     let image = Image::mkfs_xfs(&size, &[]).unwrap();
     {

@@ -1,4 +1,4 @@
-//! A tree of many files: reads all names with their attributes, and all content, and prints the times of the kernel and of ironmap.
+//! A tree of many files. The test reads all names with their attributes, and all content. It prints how long the kernel and ironmap take.
 //!
 //! `IRONMAP_XFS_SCALE` is the number of files. 100000 gives the table in docs/BENCHMARKS.md.
 
@@ -19,10 +19,10 @@ use crate::{FOR_READING, SEED, require};
 const COUNT: u64 = 3000;
 /// The number of files in a directory.
 const IN_DIRECTORY: u64 = 100;
-/// The sizes of files, and the size of one in fifty files.
+/// The range of file sizes, and the size of every fiftieth file.
 const SIZES: [usize; 8] = [0, 100, 700, 3000, 4096, 6000, 9000, 20_000];
 const LARGER: usize = 150_000;
-/// The number of rounds in which the tree is listed and read. The test prints the duration of each round.
+/// How many times the tree is listed and read. The test prints the duration of each round.
 const ROUNDS: usize = 3;
 
 /// The totals of a tree.
@@ -38,7 +38,7 @@ struct Sums {
 impl Sums {
     fn add(&mut self, content: &[u8]) {
         self.bytes += content.len() as u64;
-        // The sum makes each side read every byte.
+        // The sum is needed so that each side reads every byte.
         self.sum += content.iter().map(|byte| u64::from(*byte)).sum::<u64>();
     }
 }

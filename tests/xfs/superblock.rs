@@ -1,4 +1,4 @@
-//! Devices without XFS, and devices with a damaged superblock. The error names the fault.
+//! Devices without XFS, and devices with a damaged superblock. The error that ironmap returns names the fault.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -13,7 +13,7 @@ use crate::{SEED, SIZE, require};
 const SECTOR: usize = 512;
 const CRC: usize = 224;
 
-/// A volume whose superblock is changed and restored.
+/// A volume. A test changes its superblock and restores it.
 struct Victim {
     image: Image,
     file: File,
@@ -29,7 +29,7 @@ impl Victim {
         Self { image, file, sound }
     }
 
-    /// The error of a volume with this superblock, when the volume is opened or when its root is read.
+    /// The error for a volume with this superblock. It comes from the open of the volume, or from the read of its root.
     fn error(&self, sector: &[u8; SECTOR]) -> Option<ironmap::Error> {
         self.file.write_all_at(sector, 0).unwrap();
         let read = |volume: ironmap::Volume| {
@@ -42,7 +42,7 @@ impl Victim {
         result.err()
     }
 
-    /// The superblock with a changed field and a valid checksum.
+    /// The superblock with one changed field and a valid checksum.
     fn with(&self, at: usize, bytes: &[u8]) -> [u8; SECTOR] {
         let mut sector = self.sound;
         sector[at..at + bytes.len()].copy_from_slice(bytes);
@@ -91,8 +91,8 @@ fn each_flipped_bit_of_the_superblock_is_found() {
         let text = error.to_string();
         match at {
             0..4 => assert_eq!(error.kind(), ErrorKind::UnknownFormat, "{place}: {text}"),
-            // The changed bit makes another version. Version 4 has no checksum, but its inodes have another format, so the fault is found
-            // in the root inode.
+            // The changed bit makes a volume of version 4, which has no checksum. But inodes of version 4 have another format, so ironmap
+            // finds the fault in the root inode.
             101 if bit < 4 => {}
             102..104 | 121 => assert!(text.contains("sb_sectsize"), "{place}: {text}"),
             _ => assert!(text.contains("sb_crc"), "{place}: {text}"),

@@ -1,4 +1,4 @@
-//! Reading an image does not change any byte of it.
+//! ironmap reads an image and does not change any of its bytes.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -19,7 +19,7 @@ fn reading_changes_no_byte() {
     };
     let before = state();
     let expected = compare_with_kernel(&image, "", "unchanged");
-    // The volume is read again while it is not mounted.
+    // The volume is no longer mounted. It is read again.
     let mut subject = common::view::Subject::open(&image);
     let numbers = subject.view();
     common::compare::assert_contents(&expected, &mut subject, &numbers, "again");

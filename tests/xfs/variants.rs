@@ -1,4 +1,4 @@
-//! Volumes of every variant that mkfs.xfs can make and the kernel can mount. The kernel fills them.
+//! Volumes of every variant that mkfs.xfs can make and the kernel can mount. The kernel fills each of them.
 
 use rustix::fs::FileType;
 
@@ -15,20 +15,20 @@ struct Variant {
     /// The options of mkfs.xfs.
     options: &'static str,
     size: &'static str,
-    /// The options of the mount that fills the volume. Each begins with a comma.
+    /// The options of the mount during which the volume is filled. Each option begins with a comma.
     mount: &'static str,
     amount: Amount,
     /// Whether the files of the volume can share blocks.
     shares: bool,
-    /// Whether older programs, or kernels with fewer features, may refuse the variant.
+    /// Whether the variant may be refused by older programs, or by kernels with fewer features.
     may_be_refused: bool,
     /// The options of xfs_admin, which runs after the volume is filled.
     admin: &'static str,
-    /// Whether the volume is made and checked by an xfsprogs that is newer than the installed one.
+    /// Whether a newer xfsprogs than the installed one makes and checks the volume.
     newer: bool,
 }
 
-/// The options of newer features, and the names of the features.
+/// The options for newer features, each with the name of the feature.
 const NEWER: [(&str, &str); 4] = [
     ("parent=1", "parent"),
     ("exchange=1", "exchange-range"),
@@ -49,7 +49,7 @@ const fn variant(options: &'static str) -> Variant {
     }
 }
 
-/// A variant that the installed mkfs.xfs and the kernel may not support.
+/// A variant that the installed mkfs.xfs or the kernel may not support.
 const fn newer(options: &'static str) -> Variant {
     let mut variant = variant(options).may_be_refused();
     variant.newer = true;
@@ -87,7 +87,7 @@ impl Variant {
         self
     }
 
-    /// Records that the variant was refused, which must be permitted. The rest of the variant is not tested.
+    /// Records that the variant was refused. The variant must permit this. The rest of the test is skipped.
     fn refused(&self, refusal: &str) {
         assert!(self.may_be_refused, "{refusal}");
         note(refusal);
@@ -130,7 +130,7 @@ impl Variant {
         self.check_coverage(&seen, block);
     }
 
-    /// Asserts that the volume has the newer features of its options.
+    /// Asserts that the volume has the newer features that its options request.
     fn check_features(&self, image: &Image) {
         let features = image.open().unwrap().xfs().unwrap().superblock().features();
         for (option, feature) in NEWER {
@@ -144,7 +144,7 @@ impl Variant {
         }
     }
 
-    /// Checks that the tree contains its special cases. A tree without them would prove little.
+    /// Checks that the tree contains the special cases. Without them the comparison would show little.
     fn check_coverage(&self, seen: &View, block: u64) {
         let any = |what: &str, has: &dyn Fn(&Record) -> bool| {
             assert!(seen.values().any(has), "{}: no {what}", self.options);

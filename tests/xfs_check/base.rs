@@ -1,4 +1,4 @@
-//! Volumes to be damaged. The kernel fills them with every kind of metadata.
+//! The undamaged volumes. The kernel fills them with every kind of metadata, and the tests damage copies of them.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, symlink};
@@ -16,7 +16,7 @@ use crate::common::xfsprogs;
 pub(crate) struct Recipe {
     name: &'static str,
     options: &'static str,
-    /// Whether the volume is made, damaged and checked by an xfsprogs that is newer than the installed one.
+    /// Whether a newer xfsprogs than the installed one makes, damages and checks the volume.
     newer: bool,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Base {
     image: Image,
 }
 
-/// The programs of an xfsprogs version: the installed one, or a newer one.
+/// The programs of one xfsprogs version, installed or newer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tools {
     newer: bool,
@@ -61,7 +61,7 @@ impl Tools {
         if self.newer { xfsprogs::newer(name) } else { name.to_owned() }
     }
 
-    /// The reason why the programs cannot be used here, or why their volumes cannot be mounted.
+    /// The reason why the programs cannot be used here, or why the kernel cannot mount their volumes. `None` if there is no such reason.
     fn missing(self, options: &str) -> Option<String> {
         if !self.newer {
             return None;
@@ -109,7 +109,7 @@ impl Base {
     }
 }
 
-/// Makes files of every kind, so that the volume has every form of metadata.
+/// Makes files of every kind. So the volume has every form of metadata.
 fn fill(root: &Path, shares: bool) {
     let rng = &mut Rng::new(0xF111);
     for (name, count) in [("short", 3), ("block", 40), ("leaf", 300), ("nodes", 2500)] {
@@ -128,7 +128,7 @@ fn fill(root: &Path, shares: bool) {
                 _ => fs::write(&path, rng.bytes(1 + number % 9000)).unwrap(),
             }
         }
-        // The removed names leave gaps in directories, in inode chunks and in free space.
+        // Some names are removed. So there are gaps in directories, in inode chunks and in free space.
         for number in (0..count).filter(|number| number % 7 == 5 && number % 40 > 4) {
             let name = format!("name-{number:05}-{}", "x".repeat(number % 20));
             fs::remove_file(dir.join(name)).unwrap();

@@ -1,4 +1,4 @@
-//! Faults that xfs_repair reports and `check` does not, each with the reason.
+//! Faults that xfs_repair reports and `check` does not report. Each has a reason.
 
 /// A part of xfs_repair's output, and the reason why `check` does not report it.
 pub(crate) struct Difference {

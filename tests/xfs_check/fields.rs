@@ -1,4 +1,4 @@
-//! Changes bytes of structures, mostly with repaired checksums.
+//! Changes bytes of structures. In most cases the checksum is repaired afterwards.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -24,7 +24,7 @@ fn structures_of(base: &Base, kind: Kind) -> Vec<Structure> {
 
 /// Changes some bytes of a structure. Returns a description.
 fn change(bytes: &mut [u8], kind: Kind, rng: &mut Rng) -> String {
-    // Most fields are at the beginning of a structure, so these bytes are changed more often.
+    // Most fields are at the beginning of a structure. So the first bytes are changed more often.
     let most = match (kind, rng.below(4)) {
         (Kind::Superblock, _) => 264,
         (Kind::Group, _) => 344,

@@ -1,4 +1,4 @@
-//! Changes fields with xfs_db's `fuzz`, which repairs checksums.
+//! Changes fields with the command `fuzz` of xfs_db, which repairs checksums.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -57,10 +57,10 @@ const PLACES: &[&str] = &[
 const VERBS: [&str; 8] =
     ["zeroes", "ones", "firstbit", "middlebit", "lastbit", "add", "sub", "random"];
 
-/// The names of fields, by base and index of the structure.
+/// The names of fields. The key is the base and the index of the structure.
 type Fields = HashMap<(String, usize), Vec<String>>;
 
-/// The names of the fields that are already known.
+/// The field names that were already looked up.
 static FIELDS: Mutex<Option<Fields>> = Mutex::new(None);
 
 fn commands(place: &str, last: &str, path: &Path) -> Vec<String> {
@@ -72,7 +72,7 @@ fn commands(place: &str, last: &str, path: &Path) -> Vec<String> {
     args
 }
 
-/// The names of the fields in the output of `print`. For an array, only the first and the last elements are included.
+/// The field names in the output of `print`. Of an array, only the first and the last elements are included.
 fn fields(said: &str) -> Vec<String> {
     let mut fields = Vec::new();
     for line in said.lines() {

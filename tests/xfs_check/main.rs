@@ -1,7 +1,7 @@
-//! For XFS, `check` finds a fault if `xfs_repair -n` does, and finds nothing in undamaged volumes.
+//! Tests `check` on XFS volumes. It finds a fault if `xfs_repair -n` finds one, and it finds nothing in undamaged volumes.
 //!
-//! `IRONMAP_XFS_DAMAGE` is the number of damaged volumes for each kind of damage and each base, for long runs. `IRONMAP_XFS_SEED` sets
-//! another seed, and `IRONMAP_XFS_SEED=SEED:NUMBER` repeats one case. A failure names the base, the seed and the number.
+//! `IRONMAP_XFS_DAMAGE` is the number of damaged volumes for each kind of damage and each base; set it for long runs. `IRONMAP_XFS_SEED`
+//! sets another seed, and `IRONMAP_XFS_SEED=SEED:NUMBER` repeats one case. A failure names the base, the seed and the number.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -34,8 +34,8 @@ const SEED: u64 = 0x000C_4EC5;
 /// The default number of damaged volumes for each kind of damage and each base.
 const DAMAGES: u64 = 6;
 
-/// The bases, which the tests that run at the same time share. The last of these tests drops them. In a static variable they would never be
-/// dropped, and their files would remain.
+/// The bases. Tests that run at the same time share them, and the last of these tests drops them. If a static variable owned the bases,
+/// they would never be dropped, and their files would remain.
 fn bases() -> Arc<Vec<Base>> {
     static MADE: Mutex<Weak<Vec<Base>>> = Mutex::new(Weak::new());
     let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -46,7 +46,7 @@ fn bases() -> Arc<Vec<Base>> {
     })
 }
 
-/// Damages a copy of each base repeatedly. xfs_repair and ironmap check each damaged copy.
+/// Damages a copy of each base repeatedly. xfs_repair and ironmap check each copy.
 fn damage(kind: &str, mut once: impl FnMut(&Base, &std::path::Path, &mut Rng) -> Option<String>) {
     let chosen = std::env::var("IRONMAP_XFS_SEED").unwrap_or_default();
     let (seed, number) = match chosen.split_once(':') {

@@ -1,4 +1,5 @@
-//! Metadata directories and parent pointers. xfs_db of a newer xfsprogs makes one fault in each volume, and repairs the checksums.
+//! Metadata directories and parent pointers. A newer xfs_db than the installed one makes one fault in each volume, and repairs the
+//! checksums.
 
 use std::fs;
 use std::path::Path;
@@ -14,10 +15,10 @@ use crate::{note, require};
 
 const SIZE: &str = "320M";
 const OPTIONS: &str = "-m metadir=1 -n parent=1";
-/// The number of names in `/dir/many`. With so many names, the parent pointers need a leaf.
+/// The number of names in `/dir/many`. The parent pointers of so many names need a leaf.
 const NAMES: usize = 40;
 
-/// A fault: commands of xfs_db, and texts, each of which must be in a finding.
+/// A fault: the commands of xfs_db that make it, and texts. Each text must be in a finding.
 type Damage = (&'static str, &'static [&'static str]);
 
 const PARENTS: &[Damage] = &[
@@ -34,7 +35,7 @@ const PARENTS: &[Damage] = &[
         &["lacks the name \"file\"", "has the name \"filf\""],
     ),
     ("path /dir/file;write -d a.sfattr.list[0].name \"fi/e\"", &["\"fi/e\" is not a valid name"]),
-    // The parent pointer becomes an attribute in the name space `user`.
+    // The fault turns the parent pointer into an attribute in the name space `user`.
     ("path /dir/file;write -d a.sfattr.list[0].parent 0", &["lacks the name \"file\""]),
     (
         "path /dir/file;write -d a.sfattr.list[0].root 1",
@@ -42,7 +43,7 @@ const PARENTS: &[Damage] = &[
     ),
     ("path /dir/file;write -d a.sfattr.list[0].valuelen 11", &["without a directory's number"]),
     ("path /dir;write -d core.gen 77", &["lacks the name \"file\"", "of generation 77"]),
-    // Another attribute in the name space `user` becomes a parent pointer.
+    // The fault turns another attribute in the name space `user` into a parent pointer.
     (
         "path /tagged;write -d a.sfattr.list[1].parent 1",
         &["has the name \"tag\" in directory 128", "of generation 9"],
@@ -100,8 +101,8 @@ const NEITHER: &[Damage] = &[
     ("path /tagged;write -d v3.metadata 1", &["di_flags2"]),
 ];
 
-/// A volume with directories, attribute leaves that contain parent pointers, and an attribute that has the form of a parent pointer. `None`
-/// if the kernel does not mount the volume.
+/// A volume with directories, and with attribute leaves that contain parent pointers. One attribute only looks like a parent pointer.
+/// `None` if the kernel does not mount the volume.
 fn made(options: &str) -> Option<Image> {
     let mkfs = xfsprogs::newer("mkfs.xfs");
     let image = Image::mkfs_xfs_by(&mkfs, SIZE, &words(options)).expect("a volume");
@@ -154,14 +155,14 @@ fn each(options: &str, damages: &[Damage]) {
     }
 }
 
-/// A check verifies that each name has one parent pointer, and that each parent pointer has a name.
+/// The check finds each name without a parent pointer, and each parent pointer without a name. A name must have exactly one parent pointer.
 #[test]
 fn parent_pointers() {
     require!([Need::Root]);
     each(OPTIONS, PARENTS);
 }
 
-/// A check verifies that the metadata directories have their root, their files and their flags, and contain no other file.
+/// The check verifies the metadata directories: the root, the files and the flags must be right, and there must be no other file.
 #[test]
 fn metadata_directories() {
     require!([Need::Root]);
@@ -174,7 +175,8 @@ fn volumes_without_these_features() {
     each("-m metadir=0 -n parent=0", NEITHER);
 }
 
-/// The check finds a wrong parent of the root directory. xfs_repair does not check `..` of a root directory whose entries are in the inode.
+/// The check finds a wrong parent of the root directory. xfs_repair does not check this parent if the entries of the root directory are in
+/// its inode.
 #[test]
 fn the_parent_of_the_root() {
     require!([Need::Root]);
@@ -187,7 +189,7 @@ fn the_parent_of_the_root() {
     assert!(ours.text.contains(".. names inode 128, but should name inode 129"), "{}", ours.text);
 }
 
-/// The check finds a free inode that has blocks or a format of attributes.
+/// The check finds a free inode that still has blocks, or whose attribute fork has a format.
 #[test]
 fn free_inodes() {
     require!([Need::Root]);

@@ -1,5 +1,5 @@
-//! Quota files in metadata directories. The kernel may be built without quota. So mkfs.xfs makes ordinary files from a prototype, and the
-//! test moves the directory of these files to the metadata tree. xfs_repair must find no fault in the result.
+//! Quota files in metadata directories. The kernel may be built without quota. So mkfs.xfs makes ordinary files from a prototype. The test
+//! then moves the directory of these files to the metadata tree. xfs_repair must find no fault in the result.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -19,7 +19,7 @@ use crate::verdict::{ironmap, repair};
 
 const UUID: u128 = 0x1234_5678_9ABC_DEF0_1234_5678_9ABC_DEF0;
 const BLOCK: usize = 4096;
-/// For each quota file, its name, the type code of its entries, and its `di_metatype`.
+/// For each quota file: its name, the type code of its entries, and its `di_metatype`.
 const FILES: [(&str, u8, u16); 3] = [("user", 1, 2), ("group", 4, 3), ("project", 2, 4)];
 const DIRECTORY: u16 = 1;
 /// Byte offsets of fields in an inode.
@@ -30,12 +30,12 @@ const SIZE: usize = 56;
 const FLAGS: usize = 90;
 const FLAGS2: usize = 120;
 const FORK: usize = 176;
-/// The flags (`di_flags`) of metadata inodes: immutable, synchronous, no access times, no dump, no defragmentation. Metadata directories
-/// also have the flag against symbolic links.
+/// The flags (`di_flags`) of metadata inodes: immutable, synchronous, no access times, no dump, no defragmentation. A metadata directory
+/// also has the flag that forbids symbolic links.
 const METADATA: u16 = 0x20F8;
 const NO_SYMLINKS: u16 = 0x400;
 const METADATA2: u8 = 0x20;
-/// The command that sets superblock flags: all kinds of quota are counted, enforced and checked.
+/// The command that sets the quota flags of the superblock. Quota of all kinds is counted, enforced and checked.
 const QUOTA_FLAGS: &str = "sb 0;write -d qflags 0x7cf";
 /// The length of an entry in a quota file, and the offsets of its fields.
 const ENTRY: usize = 136;
@@ -43,7 +43,7 @@ const BLOCKS: usize = 40;
 const INODES: usize = 48;
 const CRC: usize = 108;
 
-/// The only block of a quota file. Its first entry is for ID 0, and counts two inodes (the root and a file) and one block.
+/// The only block of a quota file. Its first entry is for ID 0. The entry counts two inodes (the root and a file) and one block.
 fn quota(code: u8) -> Vec<u8> {
     let mut block = vec![0; BLOCK];
     for (id, entry) in block.chunks_exact_mut(ENTRY).enumerate() {
@@ -131,8 +131,8 @@ fn made() -> Image {
         count(inode, (LINKS, 4), by);
         count(inode, (SIZE, 8), by * len);
     };
-    // Moves the name "quota" from the root directory to the root of the metadata tree. The name is the last entry of the root directory,
-    // and becomes the second entry of the metadata tree's root.
+    // Moves the name "quota" from the root directory to the root of the metadata tree. In the root directory, the name is the last entry.
+    // In the metadata tree's root, it becomes the second entry.
     change(root, &|inode| names(inode, -1));
     change(tree, &|inode| {
         let end = FORK + usize::from(inode[SIZE + 7]);
@@ -146,7 +146,7 @@ fn made() -> Image {
     for (number, kind) in files {
         change(number, &|inode| {
             adopt(inode, kind);
-            // The size of a quota file is 0, because its entries are stored past the end of the file.
+            // XFS stores the entries of a quota file past the end of the file, so the size of the file is 0.
             inode[SIZE..SIZE + 8].fill(0);
         });
     }
@@ -167,7 +167,7 @@ fn miscount(image: &Path) {
     file.write_all_at(&entry, at as u64).unwrap();
 }
 
-/// The check finds the quota files by name, and verifies their kinds and the recorded usage.
+/// The check finds the quota files by name. It verifies their kinds and the usage that they record.
 #[test]
 fn files_of_quota() {
     if let Some(why) = Need::Variable(xfsprogs::VARIABLE).missing() {

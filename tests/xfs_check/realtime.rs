@@ -1,5 +1,5 @@
-//! The space of realtime files: bitmaps, summaries, and the trees of groups. No kernel support is needed: xfs_db assigns realtime blocks to
-//! two files, and xfs_repair and ironmap find no fault in the result. Then one fault is made in each volume.
+//! The space of realtime files: bitmaps, summaries, and the B+trees of groups. The kernel need not support realtime files: xfs_db assigns
+//! realtime blocks to two files. xfs_repair and ironmap find no fault in the result. Then the test makes one fault in each volume.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::common::xfsprogs;
 use crate::require;
 use crate::verdict::ironmap;
 
-/// A fault: commands of xfs_db, and a text that must be in a finding.
+/// A fault: the commands of xfs_db that make it, and a text that must be in a finding.
 type Damage = (&'static str, &'static str);
 
 const OF_GROUPS: &[Damage] = &[
@@ -133,8 +133,8 @@ fn groups_with_trees() {
     each(&TREES, MORE_OF_GROUPS);
 }
 
-/// On a short realtime device, the only group has the bitmap and the summary of a full group. A volume with contradictory superblock fields
-/// about groups is refused.
+/// If a realtime device is short, its only group still has the bitmap and the summary of a full group. ironmap refuses a volume whose
+/// superblock fields about groups contradict each other.
 #[test]
 fn a_short_group() {
     require!([Need::Variable(xfsprogs::VARIABLE)]);
@@ -165,8 +165,8 @@ fn a_device_without_groups() {
     each(&NO_GROUPS, OF_NO_GROUPS);
 }
 
-/// Linux counts the used blocks of a zone in the inode of its B+tree, and the check verifies this count. xfs_repair ignores the count. It
-/// reports two superblock fields as wrong, but its exit code is that of a valid volume.
+/// Linux counts the used blocks of a zone in the inode of the zone's B+tree. The check verifies this count, and xfs_repair ignores it.
+/// xfs_repair reports two superblock fields of a valid volume as wrong, but its exit code means a valid volume.
 #[test]
 fn zones() {
     require!([Need::Variable(xfsprogs::VARIABLE)]);

@@ -1,4 +1,4 @@
-//! The bytes after the last field in the sector of a superblock.
+//! The bytes of a superblock's sector that follow the last field.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -14,7 +14,8 @@ use crate::{note, require};
 /// The byte offset of the checksum.
 const CRC: usize = 224;
 
-/// The check finds nonzero bytes after the last field, in the first superblock and in a copy. The volumes have different numbers of fields.
+/// The check finds nonzero bytes after the last field. The test changes the first superblock and a copy. The last field differs between the
+/// volumes.
 #[test]
 fn bytes_past_the_fields_of_a_superblock_are_found() {
     require!([Need::Tool("mkfs.xfs"), Need::Tool("xfs_repair")]);

@@ -1,4 +1,5 @@
-//! The stripe fields of a volume. A mount with stripe options writes them only to the first superblock, and the check accepts this.
+//! The stripe fields of a volume. If a volume is mounted with stripe options, the kernel writes them only to the first superblock. The
+//! check accepts this.
 
 use crate::base::Tools;
 use crate::common::command::run;

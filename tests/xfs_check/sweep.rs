@@ -1,7 +1,7 @@
-//! Every field of the superblock gets hostile values, one field at a time and with a valid checksum. ironmap must open the volumes that the
-//! kernel mounts, refuse the volumes that the kernel refuses, and find the faults that xfs_repair finds.
+//! Stores hostile values in every field of the superblock. Each superblock has one changed field and a valid checksum. ironmap must open
+//! the volumes that the kernel mounts, and refuse the volumes that the kernel refuses. It must find the faults that xfs_repair finds.
 //!
-//! `IRONMAP_FIELDS=all` tries all values; otherwise each required bit and a sample of the other values are tried.
+//! `IRONMAP_FIELDS=all` tries all values. Without it, the test tries each required bit, and a sample of the other values.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -23,12 +23,12 @@ use crate::{note, require};
 
 /// The default number of values in a sample.
 const SAMPLE: usize = 30;
-/// The number of cases that are checked at the same time.
+/// The number of cases that run at the same time.
 const THREADS: usize = 2;
 
-/// Two copies of the volume. For each case, the superblocks of the copies are changed. One copy is for ironmap and xfs_repair, which may
-/// refuse an image that is attached to a loop device. The other copy is for the kernel, on a read-only device: a mount does not change it,
-/// and refusals that happen only when the mount writes do not count.
+/// Two copies of the volume. For each case, the superblocks of both copies are changed. One copy is for ironmap and xfs_repair, because
+/// they may refuse an image that is attached to a loop device. The other copy is for the kernel, on a read-only device. A mount does not
+/// change this copy, and the kernel's refusals of a write do not count.
 struct Place {
     image: Image,
     mounted: Image,
@@ -48,7 +48,7 @@ impl Place {
         Self { image, mounted, device, dir }
     }
 
-    /// Whether the kernel can mount the volume read-only and list its root. Only one volume with the same UUID can be mounted at a time.
+    /// Whether the kernel can mount the volume read-only and list its root. The kernel mounts only one volume with the same UUID at a time.
     fn kernel_mounts(&self) -> bool {
         static ALONE: Mutex<()> = Mutex::new(());
         let _alone = ALONE.lock();
@@ -89,8 +89,7 @@ pub(crate) fn opens(image: &Image) -> ironmap::Result<()> {
     root.read_dir()?.try_for_each(|entry| entry.map(drop))
 }
 
-/// The difference between ironmap and a kernel, if there is no exception for it, and if it is not caused by the build options of the
-/// kernel.
+/// The difference between ironmap and a kernel. `None` if an exception permits it, or if the build options of the kernel explain it.
 pub(crate) fn compare(
     sound: &Sector,
     case: &Case,
@@ -126,7 +125,7 @@ fn fields_of_the_superblock_are_judged_as_by_linux() {
     sweep(Tools::SYSTEM, "-s size=512 -m rmapbt=1");
 }
 
-/// The sweep of a superblock with metadata directories, which has additional fields.
+/// The sweep for volumes with metadata directories. Their superblock has additional fields.
 #[test]
 fn fields_of_the_superblock_with_metadata_directories() {
     require!([Need::Root, Need::Variable(xfsprogs::VARIABLE)]);

@@ -1,4 +1,4 @@
-//! Superblocks in which one field has a hostile value, with a valid checksum. Every field is changed in turn.
+//! Superblocks for the sweep. In each, one field has a hostile value, and the checksum is valid. Every field is changed in turn.
 
 use crate::SEED;
 use crate::common::rng::Rng;
@@ -7,7 +7,8 @@ pub(crate) type Sector = [u8; 512];
 
 const CRC: usize = 224;
 const VERSIONNUM: usize = 100;
-/// The name, byte offset and length of each field. The label is omitted because any text is valid, and the checksum because it is repaired.
+/// The name, byte offset and length of each field. Two fields are omitted: the label, because any text is valid, and the checksum, because
+/// the test repairs it.
 const FIELDS: [(&str, usize, usize); 55] = [
     ("magicnum", 0, 4),
     ("blocksize", 4, 4),
@@ -65,7 +66,7 @@ const FIELDS: [(&str, usize, usize); 55] = [
     ("rest", 264, 1),
     ("end", 511, 1),
 ];
-/// Bits that each volume of version 5 must have: the byte offset, and the bit in that byte.
+/// Bits that every volume of version 5 must have. Each row contains the byte offset, and the bit in that byte.
 const REQUIRED: [(usize, u8); 10] = [
     (101, 0x20),
     (101, 0x80),
@@ -79,7 +80,7 @@ const REQUIRED: [(usize, u8); 10] = [
     (202, 0x01),
 ];
 
-/// The additional fields of a volume with metadata directories. They replace the field "rest".
+/// The additional fields of a volume with metadata directories. For such a volume, they replace the field "rest".
 const TREE_FIELDS: [(&str, usize, usize); 7] = [
     ("metadirino", 264, 8),
     ("rgcount", 272, 4),
@@ -89,10 +90,10 @@ const TREE_FIELDS: [(&str, usize, usize); 7] = [
     ("rtstart", 288, 8),
     ("rtreserved", 296, 8),
 ];
-/// The byte of `sb_features_incompat` that contains the bit of metadata directories, and the bit.
+/// The feature bit of metadata directories: its byte in `sb_features_incompat`, and the bit in this byte.
 const METADIR: (usize, u8) = (218, 0x01);
 
-/// A superblock that differs from a valid superblock in one field.
+/// A superblock. It differs from a valid superblock in one field.
 pub(crate) struct Case {
     pub(crate) field: &'static str,
     pub(crate) sector: Sector,
@@ -125,13 +126,14 @@ pub(crate) fn all() -> bool {
     std::env::var("IRONMAP_FIELDS").is_ok_and(|which| which == "all")
 }
 
-/// The number of values in a sample: the value of `IRONMAP_FIELDS`, or `sample`.
+/// The number of values in a sample. It is the value of `IRONMAP_FIELDS`, or `sample` if this is not set.
 fn drawn(sample: usize) -> usize {
     let given = std::env::var("IRONMAP_FIELDS").ok();
     given.and_then(|count| count.parse().ok()).unwrap_or(sample)
 }
 
-/// The hostile values for a field: its valid value with one bit flipped, plus one, or minus one; 1; all bits clear; and all bits set.
+/// The hostile values for a field. They are the valid value with one bit flipped, the valid value plus one and minus one, 1, all bits
+/// clear, and all bits set.
 fn values(sound: &[u8]) -> Vec<Vec<u8>> {
     let mut values = vec![vec![0; sound.len()], vec![0xFF; sound.len()]];
     // All bits of a UUID have the same meaning, so only some of them are flipped.
@@ -161,7 +163,7 @@ fn fields(sound: &Sector) -> Vec<(&'static str, usize, usize)> {
     own.chain(TREE_FIELDS.iter().filter(|_| has_tree)).copied().collect()
 }
 
-/// All cases, or each required bit of version 5 and a sample of the other cases.
+/// All cases. For a sample, only each required bit of version 5 and some of the other cases.
 pub(crate) fn cases(sound: &Sector, sample: usize) -> Vec<Case> {
     let fields = fields(sound);
     let name = |at: usize| {

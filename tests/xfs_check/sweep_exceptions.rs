@@ -1,8 +1,8 @@
-//! Permitted differences in the sweep of the superblock's fields. Each has a rule for the values, and a reason.
+//! Permitted differences in the sweep of the superblock's fields. Each difference has a rule and a reason.
 
 use crate::sweep_cases::{Case, Sector};
 
-/// A rule for values of a field that only the kernel or only ironmap refuses.
+/// A rule for one field. It selects the values that only the kernel refuses, or that only ironmap refuses.
 pub(crate) struct Exception {
     field: &'static str,
     /// Whether the rule applies. The arguments are the valid superblock and the changed superblock.
@@ -10,7 +10,7 @@ pub(crate) struct Exception {
     reason: &'static str,
 }
 
-/// The reason for a difference, if it is permitted.
+/// Returns the reason for a difference if it is permitted.
 pub(crate) fn reason(list: &[Exception], sound: &Sector, case: &Case) -> Option<&'static str> {
     let holds = |one: &&Exception| one.field == case.field && (one.holds)(sound, &case.sector);
     list.iter().find(holds).map(|exception| exception.reason)
@@ -27,8 +27,8 @@ pub(crate) const READ: &[Exception] = &[Exception {
     holds: |_, sector| number(sector, 216, 4) & 0x100 != 0 && number(sector, 176, 2) & 0x49 != 0,
     reason: "Linux looks for files of quota, which are not there; ironmap reads none",
 }];
-/// Exceptions for a kernel that was built without realtime files and without case-insensitive names. They permit differences in each
-/// direction.
+/// Exceptions for a kernel that was built without realtime files and without case-insensitive names. The kernel may refuse what ironmap
+/// accepts, or accept what ironmap refuses.
 pub(crate) const NOT_BUILT_IN: &[Exception] = &[
     Exception {
         field: "rbmino",
@@ -87,5 +87,5 @@ pub(crate) const REFUSED: &[Exception] = &[
         reason: "Linux multiplies in 32 bits",
     },
 ];
-/// Faults that xfs_repair finds and the check of ironmap does not.
+/// Faults that xfs_repair finds, and ironmap's check does not find.
 pub(crate) const NOT_FOUND: &[Exception] = &[];

@@ -1,8 +1,8 @@
-//! The sweep of superblocks with kernels in a virtual machine of the lab. The volumes are of kinds that this machine's kernel may not
-//! mount: of version 4, with case-insensitive names, and with realtime devices.
+//! The sweep of superblocks with other kernels. They run in a virtual machine of the lab. This machine's kernel may not support the
+//! volumes: they have version 4, case-insensitive names, or realtime devices.
 //!
-//! By default a sample of values for each volume is tried with the release's kernel. `IRONMAP_FIELDS=all` tries all values, and also uses
-//! the newest packaged kernel.
+//! By default, the test tries a sample of values for each volume, with the kernel of the Debian release. `IRONMAP_FIELDS=all` tries all
+//! values, also with the newest packaged kernel.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -21,13 +21,13 @@ use crate::sweep::{compare, opens, superblock};
 use crate::sweep_cases::{Case, Sector, all, cases};
 use crate::{note, require};
 
-/// The default number of values in a sample for each volume.
+/// The default number of values in the sample for each volume.
 const SAMPLE: usize = 6;
-/// The first unused namespace number of the virtual machine.
+/// The lowest namespace number that the virtual machine does not use.
 const FIRST: usize = 7;
 /// The number of virtual machines that run at the same time.
 const THREADS: usize = 2;
-/// The maximum time that a virtual machine may run, in seconds.
+/// The time limit of a virtual machine, in seconds.
 const SECONDS: &str = "7200";
 const UNAVAILABLE: i32 = 77;
 
@@ -68,7 +68,7 @@ struct Volume {
 }
 
 impl Volume {
-    /// Makes the volume, or returns `None` if the tools are missing.
+    /// Makes the volume. Returns `None` if the tools are missing.
     fn new(kind: &'static Kind) -> Option<Self> {
         let newer = Need::Variable(xfsprogs::VARIABLE);
         if let Some(why) = newer.missing().filter(|_| kind.tools.is_newer()) {
@@ -90,7 +90,8 @@ impl Volume {
     }
 }
 
-/// Boots a virtual machine with these volumes. Returns its verdicts on their superblocks, or `None` if no virtual machine is available.
+/// Boots a virtual machine with these volumes. Returns its verdicts on their superblocks. Returns `None` if no virtual machine is
+/// available.
 fn boot(volumes: &[Volume], kernel: &Path) -> Option<String> {
     let files = scratch();
     let (mut list, mut disks) = (String::new(), Vec::new());
@@ -123,7 +124,7 @@ fn boot(volumes: &[Volume], kernel: &Path) -> Option<String> {
 }
 
 impl Volume {
-    /// The differences in the output of a virtual machine that no exception permits.
+    /// The differences in the output of a virtual machine. Permitted differences are omitted.
     fn faults(&self, said: &str) -> Vec<String> {
         let name = self.kind.name;
         let own = |line: &str| {
@@ -156,7 +157,7 @@ impl Volume {
     }
 }
 
-/// Kernels of Debian refuse the same volumes as ironmap. The volumes include kinds that this machine's kernel may not support.
+/// Debian's kernels refuse the same volumes as ironmap. Some of these volumes are of kinds that this machine's kernel may not support.
 #[test]
 fn fields_are_judged_as_in_the_lab() {
     require!([Need::Tool("mkfs.xfs"), Need::Tool("qemu-system-x86_64")]);
@@ -168,7 +169,7 @@ fn fields_are_judged_as_in_the_lab() {
     let count = if std::env::var_os("IRONMAP_FIELDS").is_some() { kernels.len() } else { 1 };
     let mut faults = Vec::new();
     for kernel in &kernels[..count] {
-        // All values of all volumes are too many for one virtual machine.
+        // One virtual machine does not have enough time for all values of all volumes. So several are used.
         let parts = volumes.chunks(if all() { 1 } else { volumes.len() });
         let rest = Mutex::new(parts.collect::<Vec<_>>());
         let found = Mutex::new(Vec::new());

@@ -1,4 +1,4 @@
-//! Flips bits with xfs_db's `blocktrash`, in blocks of each type.
+//! Flips bits in blocks of each type, with the command `blocktrash` of xfs_db.
 
 use crate::common::command::run;
 use crate::common::skip::Need;

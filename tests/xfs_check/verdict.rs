@@ -8,7 +8,7 @@ use crate::base::Tools;
 use crate::common::command::output;
 use crate::differences::{REPAIR_ALONE, reason};
 
-/// The number of lines of a verdict that are printed.
+/// The maximum number of printed lines of a verdict.
 const SHOWN: usize = 12;
 
 pub(crate) struct Verdict {
@@ -18,7 +18,7 @@ pub(crate) struct Verdict {
 
 /// The verdict of `xfs_repair -n`. Exit code 1 means that a fault was found.
 pub(crate) fn repair(image: &Path, tools: Tools) -> Verdict {
-    // Without `force_geometry`, xfs_repair does not check a volume with a single group.
+    // Without `force_geometry`, xfs_repair refuses to check a volume with a single group.
     let how = ["-n", "-o", "force_geometry"].map(AsRef::as_ref);
     let output = output(&tools.program("xfs_repair"), &[&how[..], &[image.as_os_str()]].concat());
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
@@ -55,7 +55,7 @@ pub(crate) fn ironmap(image: &Path) -> Verdict {
     }
 }
 
-/// The number of volumes in which two tools, one tool, or no tool finds a fault.
+/// The number of volumes in which both tools, one tool, or no tool finds a fault.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     both: u32,
@@ -66,7 +66,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Checks a damaged volume with both tools and counts the result. Prints the result unless both tools find a fault.
+    /// Checks a damaged volume with both tools and counts the result. If not both tools find a fault, prints the result.
     pub(crate) fn compare(&mut self, what: &str, image: &Path, tools: Tools) {
         let (theirs, ours) = (repair(image, tools), ironmap(image));
         match (theirs.clean, ours.clean) {
@@ -93,7 +93,7 @@ impl Tally {
         }
     }
 
-    /// Asserts that no fault was found by xfs_repair alone. With `many`, also asserts that some faults were found by both tools.
+    /// Asserts that no fault was found by xfs_repair alone. With `many`, also asserts that both tools together found some faults.
     pub(crate) fn end(&self, kind: &str, many: bool) {
         println!("{kind}: {self:?}");
         assert_eq!(self.repair_alone, 0, "{kind}: found by xfs_repair alone");

@@ -1,4 +1,5 @@
-//! Attribute changes that are unfinished in the log. ironmap completes them in memory, with the same result as the kernel's recovery.
+//! The log contains unfinished changes of attributes. ironmap completes them in memory. The result must be the same as after the kernel's
+//! recovery.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,7 +18,7 @@ use crate::forged::World;
 use crate::require;
 use crate::state::{Mount, copy};
 
-/// The operations in an attribute intent, and the flags of name spaces.
+/// The operations that an attribute intent can contain, and the flags of name spaces.
 const SET: u32 = 1;
 const REMOVE: u32 = 2;
 const REPLACE: u32 = 3;
@@ -31,7 +32,7 @@ const PARENT: u32 = 8;
 
 type Attributes = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// The regions of an intent item, followed by its names and values.
+/// The regions of an intent item. The first region is the item, and the others are its names and values.
 fn intent(
     inode: u64,
     (operation, filter): (u32, u32),
@@ -73,7 +74,8 @@ fn ours(image: &Image, name: &str) -> ironmap::Result<Attributes> {
     Ok(inode.xattrs()?.into_iter().map(|xattr| (xattr.name, xattr.value)).collect())
 }
 
-/// Sets the feature bit of a log with attribute intents. Without the bit, the kernel refuses such intents for attributes that users see.
+/// Sets the feature bit that says that the log contains attribute intents. Without this bit, the kernel refuses such intents for attributes
+/// that users see.
 fn allow(image: &Image) {
     let path = image.path();
     let path = path.to_str().unwrap();
@@ -83,8 +85,8 @@ fn allow(image: &Image) {
     }
 }
 
-/// Unfinished changes of attributes are completed: attributes in the inode, in a leaf, and with a value in separate blocks are set,
-/// replaced and removed.
+/// Unfinished changes of attributes are completed. They set, replace and remove attributes. The attributes are in the inode, in a leaf, or
+/// have their value in separate blocks.
 #[test]
 fn begun_changes_of_attributes_are_finished() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_db")]);
@@ -129,7 +131,7 @@ fn begun_changes_of_attributes_are_finished() {
     recovered.check();
 }
 
-/// Unfinished changes of parent pointers are completed. No system call shows parent pointers, so a check compares them with the names.
+/// Unfinished changes of parent pointers are completed. No system call shows parent pointers. So a check compares them with the names.
 #[test]
 fn begun_changes_of_parent_pointers_are_finished() {
     require!([Need::Root, Need::Variable(xfsprogs::VARIABLE)]);
@@ -168,7 +170,7 @@ fn begun_changes_of_parent_pointers_are_finished() {
     }
 }
 
-/// A change that no kernel writes is refused with an error that names the inode and the field.
+/// A change that no kernel writes is refused. The error names the inode and the field.
 #[test]
 fn wrong_changes_of_attributes_are_refused() {
     require!([Need::Tool("mkfs.xfs"), Need::Tool("xfs_db")]);
@@ -221,7 +223,7 @@ fn wrong_changes_of_attributes_are_refused() {
     }
 }
 
-/// Changes of one inode that fill the log are completed in time. A missing inode is reported.
+/// The log is full of changes of one inode. ironmap completes them in time. If the inode is missing, ironmap reports it.
 #[test]
 fn many_changes_of_attributes_end() {
     require!([Need::Tool("mkfs.xfs"), Need::Tool("xfs_db")]);

@@ -1,4 +1,5 @@
-//! Changes that write log items of all kinds. After the volume is shut down, every call fails, and the load ignores these errors.
+//! Changes a volume, so that the kernel writes log items of all kinds. After the volume is shut down, every call fails. The load ignores
+//! these errors.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -22,10 +23,10 @@ const REACH: u64 = 1 << 20;
 pub(crate) struct Changes<'a> {
     rng: Rng,
     root: PathBuf,
-    /// The directory of another thread. The load moves names between the two directories.
+    /// The directory of another thread. The load moves names between its own directory and this one.
     other: PathBuf,
     done: &'a AtomicU64,
-    /// The program xfs_io, with which the load exchanges ranges of two files. The volume must support this. `None` for a load without
+    /// The program xfs_io. With it, the load exchanges ranges of two files, which the volume must support. `None` if the load makes no
     /// exchanges.
     exchanges: Option<&'a str>,
 }
@@ -37,7 +38,7 @@ impl<'a> Changes<'a> {
         Self { rng, root: of(thread), other: of(thread ^ 1), done, exchanges: None }
     }
 
-    /// Lets the load exchange ranges of files too, if a program is given.
+    /// If a program is given, the load also exchanges ranges of files.
     pub(crate) fn exchanging(mut self, xfs_io: Option<&'a str>) -> Self {
         self.exchanges = xfs_io;
         self
@@ -54,15 +55,15 @@ impl<'a> Changes<'a> {
         }
     }
 
-    /// Writes and syncs one file together with other threads, until `stop` is set. If several threads wait for the same log record, their
-    /// next transactions also begin in one record, with the same inode.
+    /// Writes and syncs one file, together with other threads, until `stop` is set. Several threads then wait for the same log record.
+    /// Their next transactions begin in one record and change the same inode.
     pub(crate) fn share(mut self, stop: &AtomicBool) {
         while !stop.load(Relaxed) {
             let _ = self.step_of_sharing();
         }
     }
 
-    /// Copies files so that they share blocks, and writes to the copies, until `stop` is set.
+    /// Until `stop` is set, copies files so that they share blocks, and writes to the copies.
     pub(crate) fn copy_on_write(mut self, stop: &AtomicBool) {
         let _ = std::fs::create_dir_all(&self.root);
         while !stop.load(Relaxed) {
@@ -71,7 +72,7 @@ impl<'a> Changes<'a> {
         }
     }
 
-    /// Fragments files, and lets `xfs_fsr` replace their maps, until `stop` is set.
+    /// Until `stop` is set, fragments files, and lets `xfs_fsr` replace their maps.
     pub(crate) fn defragment(mut self, stop: &AtomicBool) {
         let _ = std::fs::create_dir_all(&self.root);
         while !stop.load(Relaxed) {
@@ -83,8 +84,8 @@ impl<'a> Changes<'a> {
     fn step_of_fragments(&mut self) -> std::io::Result<()> {
         let path = self.root.join(format!("pieces{}", self.rng.below(3)));
         let file = OpenOptions::new().write(true).create(true).truncate(true).open(&path)?;
-        // Blocks are written from the last to the first, each with a sync. So the map has many extents and becomes a B+tree, and the new
-        // map of `xfs_fsr` may be a B+tree too.
+        // The blocks are written from the last to the first, with a sync after each. So the map gets many extents and becomes a B+tree. The
+        // new map that `xfs_fsr` makes may be a B+tree too.
         let gap = 1 + self.rng.below(2);
         for block in (0..200).rev() {
             file.write_all_at(&self.rng.bytes(4096), (gap * block) << 12)?;
@@ -106,7 +107,7 @@ impl<'a> Changes<'a> {
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(copy)?;
         rustix::fs::ioctl_ficlone(&file, File::open(original)?)?;
         for _ in 0..self.rng.below(6) {
-            // Each write to a block is a separate change.
+            // Each block is written by a separate change.
             for _ in 0..1 + self.rng.below(12) {
                 file.write_all_at(&self.rng.bytes(4096), self.rng.below(64) << 12)?;
             }
@@ -132,7 +133,7 @@ impl<'a> Changes<'a> {
         let root = if self.rng.below(20) == 0 { &self.other } else { &self.root };
         let dir = root.join(format!("d{}", self.rng.below(DIRECTORIES)));
         let number = self.rng.below(NAMES);
-        // Some names are long, so that a few of them fill a directory block.
+        // Some names are long. A few of them fill a directory block.
         let long = if number.is_multiple_of(7) { "-long".repeat(40) } else { String::new() };
         dir.join(format!("n{number}{long}"))
     }
@@ -189,7 +190,7 @@ impl<'a> Changes<'a> {
             27 => self.pieces()?,
             28 => File::create(self.path())?.set_len(0)?,
             29 => {
-                // The file is removed while it is open, and remains open until the end of the load or shortly before it.
+                // The file is removed while it is open. It stays open until the end of the load, or until shortly before the end.
                 let file = self.open()?;
                 let _ = std::fs::remove_file(self.path());
                 file.write_all_at(&self.rng.bytes(5000), 0)?;
@@ -221,7 +222,7 @@ impl<'a> Changes<'a> {
         Ok(())
     }
 
-    /// Makes small commits in succession, several of which begin in one log record.
+    /// Makes small commits in quick succession. Several of them begin in the same log record.
     fn small_commits(&mut self) -> std::io::Result<()> {
         let file = self.open()?;
         for _ in 0..1 + self.rng.below(4) {
@@ -231,7 +232,7 @@ impl<'a> Changes<'a> {
         Ok(())
     }
 
-    /// Makes a tree of files, or removes it, so that inode chunks are allocated and freed.
+    /// Makes or removes a tree of files, so that XFS allocates and frees inode chunks.
     fn tree(&mut self) -> std::io::Result<()> {
         let top = self.root.join(format!("tree{}", self.rng.below(3)));
         if std::fs::remove_dir_all(&top).is_ok() {
@@ -247,7 +248,7 @@ impl<'a> Changes<'a> {
         Ok(())
     }
 
-    /// Makes or removes hundreds of names in one directory, so that the directory changes its format.
+    /// Makes or removes hundreds of names in one directory. The directory then changes its format.
     fn crowd(&mut self) -> std::io::Result<()> {
         let dir = self.root.join("crowd");
         let _ = std::fs::create_dir(&dir);
@@ -267,7 +268,7 @@ impl<'a> Changes<'a> {
         Ok(())
     }
 
-    /// Exchanges a range at the beginning of two files, or their entire content. Their maps may be B+trees.
+    /// Exchanges either a range at the beginning of two files, or their entire content. The maps of the files may be B+trees.
     fn exchange(&mut self) -> std::io::Result<()> {
         let Some(xfs_io) = self.exchanges else { return Ok(()) };
         let (one, other) = (self.path(), self.path());
@@ -302,7 +303,7 @@ impl<'a> Changes<'a> {
         Ok(())
     }
 
-    /// Makes a file of so many extents that its map becomes a B+tree.
+    /// Makes a file with so many extents that its map becomes a B+tree.
     fn pieces(&mut self) -> std::io::Result<()> {
         let file = self.open()?;
         let step = 8192 << self.rng.below(3);

@@ -1,6 +1,6 @@
-//! New inodes in logs, for every version, block size and inode size. Kernels mount blocks above the page size only with version 5, so these
-//! logs are forged. Inodes that mkfs.xfs made are moved from the device into the log, in the form in which Linux logs new inodes. The
-//! recovery must restore them.
+//! Log items that create inodes, for every version, block size and inode size. Kernels mount blocks above the page size only with version
+//! 5, so the test forges the logs. mkfs.xfs made the inodes. The test moves them from the device into the log, in the form in which Linux
+//! logs new inodes. The recovery must restore them.
 
 use std::os::unix::fs::FileExt;
 
@@ -11,9 +11,10 @@ use crate::common::skip::Need;
 use crate::forged::World;
 use crate::require;
 
-/// The number of inodes in a chunk. XFS creates one chunk at a time, or one block of inodes if a block contains more.
+/// The number of inodes in a chunk. XFS creates one chunk of inodes at a time. If a block contains more inodes than a chunk, XFS creates
+/// one block at a time.
 const CHUNK: u64 = 64;
-/// The maximum length of a buffer, and the number of bytes for each bit of its map.
+/// The maximum length of a buffer in a log item, and the number of bytes that one bit of the item's map covers.
 const BUFFER: u64 = 64 << 10;
 const PART: usize = 128;
 
@@ -39,7 +40,7 @@ fn world((version, block, inode): Sizes) -> World {
     World::made_by("mkfs.xfs", &["-m", crc, "-b", block, "-i", inode], |_| {})
 }
 
-/// A log item that creates this number of inodes, beginning with a block of the first group.
+/// A log item that creates this number of inodes. The first inode is in a block of the first group.
 fn made(block: u64, count: u64, inode: u64, blocks: u64) -> Vec<u8> {
     let mut item = vec![0x3F, 0x12, 1, 0];
     for value in [0, block, count, inode, blocks, 7] {
@@ -48,7 +49,7 @@ fn made(block: u64, count: u64, inode: u64, blocks: u64) -> Vec<u8> {
     item
 }
 
-/// A log item with those parts of a buffer that contain nonzero bytes.
+/// A log item for a buffer. It contains the parts of the buffer with nonzero bytes.
 fn buffer(at: u64, content: &[u8]) -> Vec<Vec<u8>> {
     let mut map = vec![0_u32; content.len().div_ceil(32 * PART)];
     let mut parts: Vec<Vec<u8>> = Vec::new();
@@ -72,10 +73,10 @@ fn buffer(at: u64, content: &[u8]) -> Vec<Vec<u8>> {
     [vec![item], parts].concat()
 }
 
-/// The content of a chunk, in which unused inodes are replaced by zeros.
+/// The content of a chunk. Unused inodes are replaced by zeros.
 fn in_use(chunk: &[u8], inode: u64) -> Vec<u8> {
     let each = chunk.chunks(inode as usize).flat_map(|one| {
-        // The field `di_mode` is not zero.
+        // An inode in use has a nonzero `di_mode`.
         let is_used = one[2..4] != [0; 2];
         one.iter().map(move |byte| if is_used { *byte } else { 0 })
     });
@@ -109,7 +110,7 @@ fn new_inodes_of_every_version_and_size_come_back() {
         let report = volume.fs().check(&mut |_| {}).unwrap();
         assert!(report.is_clean(), "{what}: {:#?}", report.findings);
         drop(volume);
-        // The number is larger than the number of inodes that are created at a time.
+        // The number is larger than the number of inodes that XFS creates at a time.
         world.transaction(tail, &[create(2 * count)]);
         let error = world.image.open().map(drop).expect_err("too many inodes");
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{what}: {error}");

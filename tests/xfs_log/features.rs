@@ -1,4 +1,4 @@
-//! Unknown features of the log prevent an open only if the log needs recovery.
+//! Unknown features of the log. They prevent an open only if the log needs recovery.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -1,4 +1,4 @@
-//! Forged logs that no kernel writes. A recovery ends in time, and shows no data of other files.
+//! Forged logs, which no kernel writes. A recovery ends in time and shows no data of other files.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -25,13 +25,13 @@ const LSN: usize = 112;
 const FORK: usize = 176;
 const REALTIME: u8 = 1;
 
-/// A volume with the files `one` and `other`, each of one block. The tests forge its log.
+/// A volume with two files of one block each, `one` and `other`. The tests forge its log.
 pub(crate) struct World {
     pub(crate) image: Image,
     pub(crate) device: File,
     layout: Layout,
     pub(crate) numbers: [u64; 2],
-    /// The log block for the next record, and the position of the log.
+    /// The number of the log block at which the next record is written, and the position of the log on the device.
     pub(crate) next: u32,
     log: u64,
     uuid: [u8; 16],
@@ -42,7 +42,7 @@ impl World {
         Self::made_by("mkfs.xfs", &[], |_| {})
     }
 
-    /// Makes a volume with this mkfs.xfs. `change` modifies the volume before its log is read.
+    /// Makes a volume with this mkfs.xfs. `change` modifies the volume before the test reads its log.
     pub(crate) fn made_by(mkfs: &str, options: &[&str], change: impl FnOnce(&Image)) -> Self {
         let dir = scratch();
         let path = dir.path();
@@ -71,7 +71,7 @@ impl World {
         Self { image, device, layout, numbers, next: head.1, log, uuid }
     }
 
-    /// Writes a log record whose data consist of these operations.
+    /// Writes a log record. Its data consist of these operations.
     fn record(&mut self, tail: u32, operations: &[Vec<u8>]) {
         let mut data: Vec<u8> = operations.concat();
         assert!(data.len() <= RECORD, "{}", data.len());
@@ -100,7 +100,7 @@ impl World {
         self.next += (header.len() / BLOCK) as u32;
     }
 
-    /// Writes a record with one transaction that contains these items. Each item consists of regions.
+    /// Writes a record with one transaction. The transaction contains these items, each of which consists of regions.
     pub(crate) fn transaction(&mut self, tail: u32, items: &[Vec<Vec<u8>>]) {
         let mut head = vec![0; 16];
         head[..4].copy_from_slice(&0x5452_414E_u32.to_le_bytes());
@@ -143,7 +143,7 @@ fn operation(flags: u8, content: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// An intent to change mappings of a file: `(first, len)` for each range. All ranges are mapped to the same block.
+/// An intent to change mappings of a file. Each range is `(first, len)`. All ranges are mapped to the same block.
 fn mappings(id: u64, owner: u64, changes: impl Iterator<Item = (u64, u32)>) -> Vec<u8> {
     let (mut bytes, mut count) = (vec![0; 16], 0_u32);
     for (first, len) in changes {
@@ -172,14 +172,14 @@ fn exchange(inodes: [u64; 2], generations: [u32; 2], blocks: u64, flags: u64) ->
     bytes
 }
 
-/// A recovery ends in time if the log is full of changes to one map.
+/// The log is full of changes to one map. A recovery ends in time.
 #[test]
 fn a_million_changes_of_a_map_end() {
     require!([Need::Tool("mkfs.xfs")]);
     let mut world = World::new();
     let (tail, [one, _]) = (world.next, world.numbers);
     for number in 0..600 {
-        // The changes are to every second block of the file.
+        // The changes map every second block of the file.
         let changes = (0..1000).map(|index| (2 * (number * 1000 + index), 1));
         world.transaction(tail, &[vec![mappings(number, one, changes)]]);
     }
@@ -187,13 +187,13 @@ fn a_million_changes_of_a_map_end() {
     let volume = world.image.open().unwrap();
     assert!(volume.xfs().unwrap().log().recovered);
     let inode = volume.fs().resolve(b"one", Follow::All).unwrap();
-    // The list of extents uses one more block.
+    // The list of extents itself needs one more block.
     assert_eq!(inode.stat().blocks, 600_001 * 8);
     assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
 }
 
-/// Changes to the map of a realtime file are completed, and its content is not read from the same blocks of the data device. Here the
-/// realtime device is not given.
+/// Changes to the map of a realtime file are completed. ironmap does not read the content of the file from blocks of the data device with
+/// the same numbers. Here the caller gives no realtime device.
 #[test]
 fn changes_of_realtime_files_show_no_other_blocks() {
     require!([Need::Tool("mkfs.xfs")]);
@@ -214,14 +214,14 @@ fn changes_of_realtime_files_show_no_other_blocks() {
         let error = read.expect_err("blocks of the data device");
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
         if by_exchange {
-            // The other file has these realtime blocks after the exchange, and cannot be read either.
+            // After the exchange, the other file has these realtime blocks. So it cannot be read either.
             let read = volume.read("other").map(|content| content[0]);
             assert_eq!(read.expect_err("realtime blocks").kind(), ErrorKind::Unsupported);
         }
     }
 }
 
-/// If the realtime device is given, changes that map realtime blocks are completed. A change that maps blocks of the data device is
+/// The caller gives the realtime device. Changes that map realtime blocks are completed. A change that maps blocks of the data device is
 /// refused.
 #[test]
 fn changes_of_realtime_files_are_finished() {
@@ -258,8 +258,8 @@ fn changes_of_realtime_files_are_finished() {
     }
 }
 
-/// A recovery ends in time even if all nodes of a B+tree refer to one child, and the log is full of items that change the owner of the
-/// B+tree's blocks.
+/// All nodes of a B+tree refer to one child. The log is full of items that change the owner of the B+tree's blocks. The recovery still ends
+/// in time.
 #[test]
 fn owners_of_a_tree_that_is_none_end() {
     require!([Need::Tool("mkfs.xfs")]);
@@ -282,7 +282,7 @@ fn owners_of_a_tree_that_is_none_end() {
     }
     world.change_inode(one, |inode| {
         inode[FORMAT] = 3;
-        // The inode has a newer log position than the item, so only the owner of the blocks changes.
+        // The inode has a newer log position than the item. So the recovery changes only the owner of the blocks.
         inode[LSN..LSN + 8].copy_from_slice(&(u64::MAX - 1).to_be_bytes());
         let root = &mut inode[FORK..];
         let room = (root.len() - 4) / 16;
@@ -296,7 +296,7 @@ fn owners_of_a_tree_that_is_none_end() {
     let (cluster, within) = (place / 512, 0_u32);
     let mut item = vec![0; 56];
     item[..4].copy_from_slice(&[0x3B, 0x12, 2, 0]);
-    // The item sets the core fields and the owner of the data fork's blocks.
+    // The item sets the core fields of the inode, and the owner of the data fork's blocks.
     item[4..8].copy_from_slice(&0x201_u32.to_le_bytes());
     item[16..24].copy_from_slice(&one.to_le_bytes());
     item[40..48].copy_from_slice(&cluster.to_le_bytes());
@@ -314,7 +314,7 @@ fn owners_of_a_tree_that_is_none_end() {
     assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
 }
 
-/// An item that sets the root of an attribute B+tree is refused if the inode has no space for this root.
+/// An item sets the root of an attribute B+tree. If the inode has no space for this root, ironmap refuses the item.
 #[test]
 fn a_root_without_a_fork_is_refused() {
     require!([Need::Tool("mkfs.xfs")]);
@@ -326,7 +326,7 @@ fn a_root_without_a_fork_is_refused() {
     core[FORK_OFFSET] = 0;
     let mut item = vec![0; 56];
     item[..4].copy_from_slice(&[0x3B, 0x12, 3, 0]);
-    // The item sets the core fields and the root of the attribute B+tree.
+    // The item sets the core fields of the inode, and the root of the attribute B+tree.
     item[4..8].copy_from_slice(&0x101_u32.to_le_bytes());
     item[16..24].copy_from_slice(&one.to_le_bytes());
     item[40..48].copy_from_slice(&(place / 512).to_le_bytes());
@@ -336,7 +336,7 @@ fn a_root_without_a_fork_is_refused() {
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
 }
 
-/// An exchange of two files with many extents, one extent after another, ends in time.
+/// Two files with many extents are exchanged, one extent after another. The recovery ends in time.
 #[test]
 fn an_exchange_of_many_pieces_ends() {
     require!([Need::Tool("mkfs.xfs")]);
@@ -358,8 +358,8 @@ fn an_exchange_of_many_pieces_ends() {
     assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
 }
 
-/// A crash can interrupt an exchange after one size was changed. As in Linux, each file gets the present size of the other file, and not
-/// the size in the intent, which is 0 here.
+/// A crash can interrupt an exchange after the size of one file was changed. As in Linux, each file then gets the present size of the other
+/// file. The size in the intent, which is 0 here, is ignored.
 #[test]
 fn an_exchange_takes_the_sizes_of_the_inodes() {
     require!([Need::Tool("mkfs.xfs")]);

@@ -1,8 +1,8 @@
-//! Dirty logs of XFS: ironmap recovers them in memory, the kernel recovers them on the device, and the results must be the same.
+//! Dirty logs of XFS. ironmap recovers them in memory, and the kernel recovers them on the device. The results must be the same.
 //!
-//! `IRONMAP_XFS_STATES` is the number of states for each layout, for long runs. A state that the kernel refuses is copied to the directory
-//! `IRONMAP_XFS_KEEP`, if this is set. A failure names the layout and the seed. The seed does not fully determine a state, because the
-//! progress of the threads before the shutdown varies.
+//! `IRONMAP_XFS_STATES` is the number of states for each layout; set it for long runs. If `IRONMAP_XFS_KEEP` is set, it names a directory.
+//! A state that the kernel refuses is copied to this directory. A failure names the layout and the seed. The seed does not fully determine
+//! a state, because the progress of the threads before the shutdown varies.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -35,17 +35,17 @@ const STEPS: u64 = 700;
 const STEPS_OF_COPIES: u64 = 60;
 /// The maximum number of steps for a load that exchanges maps.
 const STEPS_OF_FRAGMENTS: u64 = 6;
-/// The number of files. They need several blocks of inodes, even with the largest block size.
+/// The number of files. Their inodes need several blocks, even with the largest block size.
 const FILES: u64 = 300;
-/// The number of steps that fill the smallest log about once.
+/// After about this number of steps, the smallest log has been filled once.
 const STEPS_AROUND: u64 = 6000;
 
 fn states() -> u64 {
     std::env::var("IRONMAP_XFS_STATES").map_or(STATES, |number| number.parse().expect("a number"))
 }
 
-/// Shuts a volume down several times. After each shutdown ironmap and the kernel must see the same, and the load continues on the volume
-/// that the kernel has recovered. At the end the volume is unmounted.
+/// Shuts a volume down several times. After each shutdown, ironmap and the kernel must see the same tree. Then the load continues on the
+/// volume that the kernel has recovered. At the end the volume is unmounted.
 fn rounds(variant: &Variant, work: (Work, u64), states: u64) -> Tally {
     let rng = &mut Rng::new(SEED ^ common::reads::hash(variant.name.as_bytes()));
     let image = make(variant);
@@ -99,8 +99,8 @@ layouts! {
     synchronous: "96M", "-m rmapbt=1", "rw,wsync";
 }
 
-/// Unfinished copy-on-write operations are completed. A crash between the steps of such an operation leaves intents in the log. The
-/// completion of these intents changes the maps of files.
+/// A crash between the steps of a copy-on-write operation leaves intents in the log. The recovery completes the operation, which changes
+/// the maps of files.
 #[test]
 fn copies_on_write_are_finished() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);
@@ -110,8 +110,8 @@ fn copies_on_write_are_finished() {
     }
 }
 
-/// Exchanged maps are recovered. With reverse-mapping B+trees the kernel logs intents; without them it logs a new owner for the blocks of
-/// the maps. The kernel refuses a log that frees such blocks later, so the test makes several volumes.
+/// Exchanged maps are recovered. With reverse-mapping B+trees, the kernel logs intents. Without them, it logs a new owner for the blocks of
+/// the maps. If a log later frees such blocks, the kernel refuses the log. So the test makes several volumes.
 #[test]
 fn maps_are_exchanged() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io"), Need::Tool("xfs_fsr")]);
@@ -145,7 +145,8 @@ newer_layouts! {
     exchange_of_ranges: "-i exchange=1 -n parent=1";
 }
 
-/// New inodes are recovered. XFS creates them in chunks of 64, or in whole blocks if a block contains more.
+/// New inodes are recovered. XFS creates them in chunks of 64. If a block contains more than 64 inodes, XFS creates a block of inodes at a
+/// time.
 #[test]
 fn new_inodes_of_every_number_in_a_block() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);
@@ -171,13 +172,13 @@ fn new_inodes_of_every_number_in_a_block() {
     }
 }
 
-/// A small log that wraps around is recovered. The head of the log may be before or after its tail.
+/// A small log that wraps around is recovered. In the log area, the head may be before or after the tail.
 #[test]
 fn small_logs_wrap() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);
     let variant =
         Variant { name: "small_logs_wrap", size: "32M", mkfs: "", mount: "rw", newer: false };
-    // The shutdown happens at a random position relative to the head, so several attempts may be needed.
+    // The position of the head at the shutdown is random. So several attempts may be needed.
     let both = (0..5).any(|_| {
         let tally = rounds(&variant, (Work::All, STEPS_AROUND), states());
         tally.wrapped > 0 && tally.not_wrapped > 0

@@ -1,4 +1,4 @@
-//! Inodes in the same buffer as an inode that the log changes. Their checksums are still verified.
+//! Inodes that share a buffer with an inode that the log changes. Their checksums are still verified.
 
 use std::fs::{File, Permissions};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
@@ -12,7 +12,7 @@ use crate::common::xfs::Layout;
 use crate::require;
 use crate::state::{Mount, Variant, copy, make};
 
-/// The byte offset of `di_uid`. Only the checksum shows a change of this field.
+/// The byte offset of `di_uid`. If this field changes, only the checksum shows it.
 const UID: u64 = 8;
 const FILES: u64 = 50;
 
@@ -35,7 +35,7 @@ fn damaged_neighbours_of_a_recovered_inode_are_found() {
             let mount = Mount::new(&image, "rw,noatime").unwrap();
             let changed = mount.dir().join(name(20));
             std::fs::set_permissions(&changed, Permissions::from_mode(0o123)).unwrap();
-            // Files that are removed while they are open are included, because the list of such files is stored in the inode buffers.
+            // The test also removes files while they are open. XFS stores the list of such files in the inode buffers.
             let _open = [30, 31].map(|number| {
                 let path = mount.dir().join(name(number));
                 let file = File::open(&path).unwrap();

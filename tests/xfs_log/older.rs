@@ -1,6 +1,7 @@
-//! Logs that do not match the metadata: an older log with newer metadata of the same volume, a newer log with older metadata, and logs
-//! whose tail is lost. If the kernel refuses the mount, ironmap refuses with an error that names the reason. With a newer log, its check
-//! may find the damage instead. If the kernel recovers the log, the kernel and ironmap see the same tree.
+//! Logs that do not match the metadata. There are three cases: an older log with newer metadata of the same volume, a newer log with older
+//! metadata, and a log whose tail is lost. If the kernel refuses the mount, ironmap refuses too, with an error that names the reason. With
+//! a newer log, ironmap may open the volume, but its check must find the damage. If the kernel recovers the log, the kernel and ironmap see
+//! the same tree.
 
 use crate::common::image::Image;
 use crate::common::rng::Rng;
@@ -12,18 +13,18 @@ use crate::torn::{Log, Outcomes, judge};
 const SEED: u64 = 0x01DE;
 /// The maximum number of steps of each load.
 const STEPS: u64 = 250;
-/// The number of different damages to the tail of each log.
+/// How many different damages to the tail are tried for each log.
 const DAMAGES: u64 = 2;
 const NEWER_LOG: &str = "the newer log";
 
-/// A copy of an image, with the log of another state of the volume.
+/// A copy of an image. Its log is replaced by the log of another state of the volume.
 fn with_log_of(image: &Image, other: &Image) -> Image {
     let copy = copy(image);
     Log::of(&copy).write(0, &Log::of(other).bytes());
     copy
 }
 
-/// Two successive states of a volume. `ends` says how the load before each state ends.
+/// Two successive states of a volume. A load runs before each state. `ends` says how each load ends.
 fn states(variant: &Variant, ends: [End; 2], rng: &mut Rng) -> [Image; 2] {
     let image = make(variant);
     ends.map(|end| {
@@ -32,7 +33,7 @@ fn states(variant: &Variant, ends: [End; 2], rng: &mut Rng) -> [Image; 2] {
     })
 }
 
-/// A copy of an image whose log has lost its tail: some blocks at the tail contain zeros, or data of the previous cycle.
+/// A copy of an image whose log has lost its tail. Some blocks at the tail contain zeros, or data of the previous cycle of the log.
 fn without_tail(image: &Image, rng: &mut Rng) -> (Image, String) {
     let copy = copy(image);
     let volume = image.open().expect("a dirty volume");
@@ -69,7 +70,8 @@ fn logs_of_other_states() {
     }
     println!("{outcomes:#?}");
     assert!(outcomes.only_opened.is_empty(), "the kernel refuses them: {outcomes:#?}");
-    // Only the records of a newer log can make a block that Linux refuses to write: their changes belong to newer blocks.
+    // The kernel refuses these volumes, and ironmap opens them. This is permitted only with a newer log: its records change blocks that are
+    // older than the records expect, and Linux then refuses to write the result.
     let is_newer_log = |what: &String| what.ends_with(NEWER_LOG);
     let found_damaged = &outcomes.only_found_damaged;
     assert!(found_damaged.iter().all(is_newer_log), "the kernel refuses them: {outcomes:#?}");

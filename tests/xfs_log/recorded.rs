@@ -1,8 +1,8 @@
-//! Power cuts: the kernel's XFS runs on a device that records its writes and flushes. ironmap in memory and the kernel on the device
-//! recover each possible state.
+//! Power cuts. The kernel's XFS runs on a device that records its writes and flushes. For each possible state, ironmap recovers in memory
+//! and the kernel recovers on the device. The results must be the same.
 //!
-//! `IRONMAP_XFS_CUTS` is the number of states for each layout, for long runs. A failure names the layout, the seed and the state. The seed
-//! does not determine the order of the threads, so `IRONMAP_XFS_KEEP` names a directory in which the image is stored.
+//! `IRONMAP_XFS_CUTS` is the number of states for each layout; set it for long runs. A failure names the layout, the seed and the state.
+//! The seed does not determine the order of the threads. So if `IRONMAP_XFS_KEEP` names a directory, the image is stored there.
 
 use std::fs::File;
 use std::io::IoSlice;
@@ -28,41 +28,41 @@ use crate::{STEPS_AROUND, STEPS_OF_COPIES, STEPS_OF_FRAGMENTS, require};
 const SEED: u64 = 0x00c0_77ed;
 /// The default number of states for each layout.
 const STATES: u64 = 4;
-/// The maximum number of states from one recorded load.
+/// The maximum number of states that are checked for one recorded load.
 const STATES_OF_LOAD: u64 = 20;
-/// The maximum number of further loads to record until one covers the case.
+/// If no load has covered the case yet, at most this number of further loads is recorded.
 const MORE_LOADS: u32 = 10;
 /// The maximum number of steps of a load.
 const STEPS: u64 = 300;
-/// The number of random states at each cut. In addition there is a state with all writes, and a state with only the durable writes.
+/// The number of random states at each cut. Each cut also has a state with all writes, and a state with only the durable writes.
 const RANDOM: u32 = 6;
-/// The maximum delay of a completion, in requests. Delays make the order of completions differ from the order of submissions.
+/// The maximum delay of a completion, counted in requests. Because of the delays, completions arrive in another order than the submissions.
 const LATENCY: u32 = 8;
 
 const SECTOR: u64 = 512;
 const BLOCK: u64 = 4096;
-/// A unit for volumes whose directory blocks are larger than the volume's blocks, and can begin at any block. With this unit, no write is
-/// torn.
+/// A unit for volumes whose directory blocks are larger than the volume's blocks. Such a directory block can begin at any block. With this
+/// unit, no write is torn.
 const WHOLE: u64 = u64::MAX;
-/// The magic numbers of blocks in directories and B+trees: directories, free space, inodes, owners, maps, shared blocks.
+/// The magic numbers of directory blocks and B+tree blocks. The B+trees are those of free space, inodes, owners, maps and shared blocks.
 const MAGICS: [&[u8]; 9] =
     [b"XDB3", b"XDD3", b"AB3B", b"AB3C", b"IAB3", b"FIB3", b"RMB3", b"BMA3", b"R3FC"];
-/// The length of the headers of a group, each of which has one sector.
+/// The length of a group's headers. Each header has one sector.
 const HEADERS: u64 = 4 * SECTOR;
 
 fn states() -> u64 {
     std::env::var("IRONMAP_XFS_CUTS").map_or(STATES, |number| number.parse().expect("a number"))
 }
 
-/// Records the kernel's requests to a device with the content `base`, while the kernel mounts, changes and unmounts it. Also returns the
-/// device afterwards.
+/// Records the kernel's requests to a device with the content `base`. The kernel mounts the device, changes the volume, and unmounts it.
+/// Also returns the device after the unmount.
 fn record(base: &Ram, variant: &Variant, seed: u64, work: (Work, u64)) -> (device::Log, Ram) {
     let dir = scratch_in(Path::new("/dev/shm"));
     let below = Arc::new(base.snapshot());
     let faults = Faults { seed, latency: LATENCY, ..Faults::default() };
     let record = Arc::new(Record::new(Arc::new(Sim::new(below.clone(), faults))));
     let file = Watched::new(record.clone(), &dir.path().join("device"));
-    // With direct I/O, the loop device submits a write before the previous write has completed.
+    // With direct I/O, the loop device can submit a write before the previous write has completed.
     let device = LoopDevice::with(&["--direct-io=on"], file.path());
     let mount = Mount::of(device, dir.path().join("mnt"), variant.mount);
     let mount = mount.unwrap_or_else(|refusal| panic!("{refusal}"));
@@ -72,7 +72,7 @@ fn record(base: &Ram, variant: &Variant, seed: u64, work: (Work, u64)) -> (devic
     (record.log(), below.snapshot())
 }
 
-/// The parts of a device that a power cut does not tear.
+/// Ranges of a device. After a power cut, each of these ranges is written completely or not at all.
 struct Parts {
     log: Range<u64>,
     headers: Vec<Range<u64>>,
@@ -88,8 +88,7 @@ impl Parts {
         Self { log: Log::of(image).range(), headers: headers.collect(), size }
     }
 
-    /// The metadata blocks that were written. For each block, the index of the log entry, and the offset of the block in the data of this
-    /// entry.
+    /// The metadata blocks that were written. Each is given by the index of its log entry, and by its offset in the data of this entry.
     fn metadata(&self, log: &device::Log) -> Vec<(usize, usize)> {
         let blocks = |(index, entry): (usize, &Entry)| {
             let data = match entry {
@@ -103,8 +102,8 @@ impl Parts {
         log.entries().iter().enumerate().flat_map(blocks).collect()
     }
 
-    /// The crash states of a load. XFS recovers from any torn write to its log, but not from a torn metadata block: the log position in the
-    /// block's first sector makes the recovery skip the block. So metadata blocks are not torn.
+    /// The crash states of a load. XFS recovers from a torn write to its log, but not from a torn metadata block: if the block's first
+    /// sector contains a newer log position, the recovery skips the block. So the test does not tear metadata blocks.
     fn crashes(&self, base: &Ram, log: device::Log, block: u64) -> Crashes {
         let bytes = |range: Range<u64>| DevOffset(range.start)..DevOffset(range.end);
         let sectors = self.headers.iter().cloned().map(|range| (range, SECTOR));
@@ -115,7 +114,7 @@ impl Parts {
     }
 }
 
-/// A load on a volume, and the requests that the device received.
+/// A load on a volume: the requests that the device received.
 struct Recorded {
     seed: u64,
     base: Ram,
@@ -124,8 +123,8 @@ struct Recorded {
     states: u64,
 }
 
-/// Records loads until there are enough states, and until one load covers the case. Each load begins with the volume of the previous load.
-/// A short load may write so little before its unmount that all of its states are clean.
+/// Records loads until two conditions hold: there are enough states, and one load has covered the case. Each load begins with the volume
+/// that the previous load left. In a short load, few writes may happen before the unmount; then all of its states are clean.
 fn record_all(
     variant: &Variant,
     work: (Work, u64),
@@ -149,7 +148,8 @@ fn record_all(
     }
 }
 
-/// Asserts that the log contains all writes to the device, and that the kernel used flushes and several writes at a time.
+/// Asserts that the log contains all writes to the device. Asserts that the kernel sent flushes, and had several writes in flight at a
+/// time.
 fn assert_recorded(base: &Ram, log: &device::Log, after: &Ram) {
     let all = CrashState { seed: 0, cut: log.len(), subset: 1 };
     let all = Crashes::new(base, log.clone()).state(all);
@@ -179,9 +179,9 @@ fn image_of(state: &Ram) -> Image {
     image
 }
 
-/// Compares the recoveries by ironmap and by the kernel for each state. The kernel verifies the checksum of a recovered inode before it
-/// updates the checksum. So the kernel may refuse a log that changes the owners of map blocks, but no other log. Power cuts do not tear
-/// blocks of the length `block`.
+/// For each state, compares the recovery by ironmap with the recovery by the kernel. When the kernel recovers an inode, it verifies the
+/// inode's checksum before it updates it. So the kernel may refuse a log that changes the owners of map blocks, but no other log. Power
+/// cuts do not tear blocks of the length `block`.
 fn compare_states(variant: &Variant, work: (Work, u64), block: u64) {
     let gives_owners = variant.name == "owners";
     let mut tally = Tally::default();
@@ -193,7 +193,7 @@ fn compare_states(variant: &Variant, work: (Work, u64), block: u64) {
         let names = crashes.names(load.seed, RANDOM);
         let mut chosen: Vec<_> =
             (0..load.states).map(|_| names[rng.below(names.len() as u64) as usize]).collect();
-        // States in the order of their cuts can be computed with the least work.
+        // The states are sorted by their cuts. In this order they need the least work to compute.
         chosen.sort_by_key(|name| name.cut);
         for name in chosen {
             let what = format!("{variant:?}, seed {:#x}, state {name}", load.seed);
@@ -258,7 +258,7 @@ newer_layouts! {
     tree_of_metadata: "-m metadir=1,uquota,gquota", BLOCK;
 }
 
-/// If a metadata block is torn and its first sector is newer than the log, the recovery skips the block, and the block remains torn. The
+/// A metadata block is torn, and its first sector is newer than the log. So the recovery skips the block, and the block stays torn. The
 /// kernel then refuses the volume. ironmap opens the volume, and its check finds the damage.
 #[test]
 fn torn_blocks_are_found() {
@@ -274,7 +274,8 @@ fn torn_blocks_are_found() {
         for _ in 0..load.states {
             let (cut, start) = blocks[rng.below(blocks.len() as u64) as usize];
             let Entry::Write { at, data, .. } = &load.log.entries()[cut] else { unreachable!() };
-            // The state before the write contains the log record of the change. Then only the first sector of the block is written.
+            // In the state before the write, the log already contains the record of the change. Then only the first sector of the block is
+            // written.
             let state = crashes.state(CrashState { seed: load.seed, cut, subset: 0 });
             let first = IoSlice::new(&data[start..start + SECTOR as usize]);
             state.write_all_at(&[first], DevOffset(at.0 + start as u64), false).expect("a sector");

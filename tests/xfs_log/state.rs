@@ -1,4 +1,4 @@
-//! Volumes that are shut down under load, and their states after a recovery by the kernel and by ironmap.
+//! Volumes that are shut down under load. Each is recovered by the kernel and by ironmap, and the two states are compared.
 
 use std::hash::Hasher;
 use std::os::unix::fs::FileExt;
@@ -27,9 +27,9 @@ use crate::common::view::{Subject, View};
 use crate::common::xfsprogs;
 
 const DEPTH: Depth = Depth { random: 2, stretches: 100 };
-/// The number of inodes in use that have no name: the bitmap and the summary of realtime extents.
+/// The number of inodes that are in use and have no name: those of the realtime bitmap and of the realtime summary.
 const HIDDEN: u64 = 2;
-/// The number of additional threads that write to one shared file. About half of the loads have them.
+/// The number of additional threads. They all write to one shared file. About half of the loads have these threads.
 const SHARING: u64 = 5;
 
 /// The options to make and to mount a volume.
@@ -47,7 +47,7 @@ pub(crate) struct Variant {
 pub(crate) fn make(variant: &Variant) -> Image {
     let image = Image::no_xfs();
     run("truncate", &["-s".as_ref(), variant.size.as_ref(), image.path().as_os_str()]);
-    // With these variables, mkfs.xfs makes volumes below its minimum size, which have small logs.
+    // With these variables set, mkfs.xfs also makes volumes below its minimum size. These have small logs.
     let mkfs = if variant.newer { xfsprogs::newer("mkfs.xfs") } else { "mkfs.xfs".to_owned() };
     let mut args = words("QA_CHECK_FS=1 TEST_DIR=1 TEST_DEV=1");
     args.extend([&mkfs, "-q", "-f"]);
@@ -67,7 +67,7 @@ pub(crate) fn copy(image: &Image) -> Image {
 /// A kernel mount. Dropping this value unmounts it.
 pub(crate) struct Mount {
     dir: PathBuf,
-    // This field is dropped after the unmount, and detaches the device.
+    // This field is dropped after the unmount. Its drop detaches the device.
     _device: LoopDevice,
 }
 
@@ -111,14 +111,14 @@ pub(crate) enum End {
 pub(crate) enum Work {
     /// Changes of all kinds.
     All,
-    /// Writes to shared blocks, which are copied.
+    /// Writes to shared blocks. XFS copies these blocks.
     CopyOnWrite,
     /// `xfs_fsr` replaces the maps of files with many extents.
     Defragment,
 }
 
-/// Mounts a volume, and changes it until some steps are done. Then either the volume is shut down during further changes, or the changes
-/// stop and the volume is unmounted.
+/// Mounts a volume and changes it until some steps are done. Then there are two ways to end: the volume is shut down during further
+/// changes, or the changes stop and the volume is unmounted.
 pub(crate) fn load(image: &Image, variant: &Variant, seed: u64, work: (Work, u64), end: End) {
     let mount = Mount::new(image, variant.mount).unwrap_or_else(|refusal| panic!("{refusal}"));
     change(&mount, variant, seed, work, end);
@@ -136,7 +136,7 @@ pub(crate) fn change(
     let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
     let steps = 20 + rng.below(most);
     let sharing = [0, SHARING][rng.below(2) as usize];
-    // A shutdown either writes the log records in memory first, or discards them.
+    // A shutdown either writes the log records that are in memory, or discards them.
     let how = ["shutdown", "shutdown -f"][rng.below(2) as usize];
     let xfs_io = variant.mkfs.contains("exchange=1").then(|| xfsprogs::newer("xfs_io"));
     std::thread::scope(|scope| {
@@ -161,7 +161,7 @@ pub(crate) fn change(
     });
 }
 
-/// Stops a load when this value is dropped, even if the test fails.
+/// Dropping this value stops the load, even if the test fails.
 struct OnDrop<'a>(&'a AtomicBool);
 
 impl Drop for OnDrop<'_> {
@@ -170,7 +170,7 @@ impl Drop for OnDrop<'_> {
     }
 }
 
-/// Counts of states for the report.
+/// The counts for the report.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) states: u64,
@@ -182,25 +182,25 @@ pub(crate) struct Tally {
     pub(crate) unfinished: u64,
     /// The number of changes to maps and attributes that were completed.
     pub(crate) finished: u64,
-    /// The number of states with completed changes to attributes.
+    /// The number of states in which changes of attributes were completed.
     pub(crate) of_attributes: u64,
     pub(crate) with_orphans: u64,
-    /// The number of states without orphans and intents. Only for these states, free blocks are compared.
+    /// The number of states without orphans and intents. The free blocks are compared only for these states.
     pub(crate) with_usage: u64,
 }
 
-/// A state that the kernel does not recover to a valid volume. Each such state is reported. In small volumes, this happens for about one in
-/// several hundred states.
+/// A state that the kernel does not recover to a valid volume. Each such state is reported. With small volumes, about one of several
+/// hundred states is such a state.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Unsound {
     /// The kernel refuses to mount the volume.
     Refused,
-    /// The volume that the kernel has recovered and the volume that ironmap has recovered have the same damage, and xfs_repair finds it.
+    /// After the kernel's recovery and after ironmap's recovery, the volume has the same damage. xfs_repair finds it.
     SameDamage,
 }
 
-/// Recovers a state by ironmap and by the kernel, and compares the results. Afterwards the image contains the volume that the kernel has
-/// recovered.
+/// Recovers a state with ironmap and with the kernel, and compares the results. Afterwards the image contains the volume as the kernel has
+/// recovered it.
 pub(crate) fn compare(
     image: &Image,
     what: &str,
@@ -215,13 +215,13 @@ pub(crate) fn compare(
     })
 }
 
-/// The program xfs_repair of a version that supports these features.
+/// The program xfs_repair. Its version supports these features.
 fn repair_for(incompat: Incompat) -> String {
     let newer = Incompat::PARENT | Incompat::EXCHANGE_RANGE | Incompat::METADIR;
     if incompat.intersects(newer) { xfsprogs::newer("xfs_repair") } else { "xfs_repair".into() }
 }
 
-/// Compares a state. ironmap recovers `ours`, which is a copy of the image.
+/// Compares a state. `ours` is a copy of the image, and ironmap recovers this copy.
 fn compare_with(
     image: &Image,
     ours: &Image,
@@ -261,7 +261,7 @@ fn compare_with(
     }
     checked.assert_clean(what);
     after.assert_clean(&format!("{what}, recovered by the kernel"));
-    // A crash can leave a half-written value of an attribute. The kernel's recovery keeps the value, and xfs_repair would remove it.
+    // A crash can leave a half-written attribute value. The kernel's recovery keeps the value. xfs_repair would remove it.
     if !after.notes.iter().any(|note| note.contains("because its change was interrupted")) {
         image.check_by(&repair);
     }
@@ -274,7 +274,7 @@ fn compare_with(
     drop(subject);
     let mut subject = Subject::open(ours);
     if log.finished_attributes > 0 {
-        // A completed change of attributes also changes times and block counts of files.
+        // When a recovery completes a change of attributes, it also changes times and block counts of files.
         tally.of_attributes += 1;
         for record in expected.values_mut() {
             (record.blocks, record.changed) = (None, None);
@@ -284,7 +284,7 @@ fn compare_with(
     assert_same(&expected, &actual, what);
     assert_contents(&expected, &mut subject, &actual, what);
     if compare_usage(&expected, (&usage, &statfs), &log, what, tally) {
-        // The kernel counts the blocks of free space B+trees separately, and may allocate such blocks immediately after the mount.
+        // The kernel counts the blocks of free space B+trees separately. It may allocate such blocks immediately after the mount.
         assert_eq!(free, free_after, "{what}: free blocks");
         assert_eq!(usage_after.free.blocks, statfs.f_bfree, "{what}: free blocks, in recovered");
     }
@@ -292,7 +292,7 @@ fn compare_with(
     Ok(log)
 }
 
-/// Copies a state that the kernel does not recover to a valid volume, if a directory is given.
+/// If a directory is given, copies a state there that the kernel does not recover to a valid volume.
 fn keep(image: &Image, seed: u64) {
     if let Some(dir) = std::env::var_os("IRONMAP_XFS_KEEP") {
         let copy = Path::new(&dir).join(format!("{seed:#x}"));
@@ -302,10 +302,10 @@ fn keep(image: &Image, seed: u64) {
 
 /// Linux removes the attributes of a removed inode in several transactions: first the blocks of values and the content of leaves, later the
 /// leaves themselves. A crash between these transactions leaves an inode with references to freed blocks. If the kernel's recovery reads
-/// these blocks, it reports corruption and keeps the inode in the list of removed inodes, and xfs_repair finds the damage.
+/// such blocks, it reports corruption, and keeps the inode in the list of removed inodes. xfs_repair then finds the damage.
 const SAME_DAMAGE: &str = "the kernel's recovery leaves the same damage, and xfs_repair finds it";
 
-/// The name of the structure in findings about parent pointers.
+/// The name of the structure, as findings about parent pointers contain it.
 const PARENTS: &str = "parent pointers";
 
 /// The findings of a check.
@@ -323,7 +323,7 @@ impl Checked {
         Self { notes: notes.iter().map(ToString::to_string).collect(), wrong }
     }
 
-    /// Removes findings about attributes of inodes that the kernel's recovery has removed.
+    /// Omits findings about attributes of inodes that the kernel's recovery has removed.
     fn forget_removed(&mut self, by_kernel: &Self, recovered: &Volume) {
         let is_removed = |finding: &Finding| {
             let place = finding.site.place;
@@ -334,7 +334,7 @@ impl Checked {
         self.wrong.retain(|finding| by_kernel.wrong.contains(finding) || !is_removed(finding));
     }
 
-    /// Whether there is damage, and all of it also exists after the kernel's recovery.
+    /// Whether there is damage that also exists, in full, after the kernel's recovery.
     fn is_damage_of_linux(&self, by_kernel: &Self) -> bool {
         !self.wrong.is_empty() && self.wrong.iter().all(|finding| by_kernel.wrong.contains(finding))
     }
@@ -345,15 +345,15 @@ impl Checked {
     }
 }
 
-/// The kernel's view of a read-only mount.
+/// The kernel's view of the volume, mounted read-only.
 pub(crate) fn theirs(mount: &Mount, seed: u64) -> (View, rustix::fs::StatVfs) {
     let mut view = kernel::view_with_maps(mount.dir(), DEPTH, seed);
     kernel::add_flags(mount.dir(), &mut view);
     (view, rustix::fs::statvfs(mount.dir()).expect("the usage"))
 }
 
-/// Compares the numbers of free inodes, and returns whether free blocks can be compared. Files without names, which were open or being
-/// removed, no longer exist after the kernel's recovery.
+/// Compares the numbers of free inodes. Returns whether the free blocks can be compared too. Files without names were open, or were being
+/// removed. After the kernel's recovery they do not exist, so free blocks differ.
 fn compare_usage(
     view: &View,
     (ours, theirs): (&Usage, &rustix::fs::StatVfs),
@@ -370,7 +370,7 @@ fn compare_usage(
     assert!(used.0 >= named, "{what}: {} inodes in use, of which {named} have names", used.0);
     let has_orphans = used.0 > named;
     tally.with_orphans += u64::from(has_orphans);
-    // The kernel may allocate blocks for its B+trees when it completes intents or removes files.
+    // When the kernel completes intents or removes files, it may allocate blocks for its B+trees.
     let is_same = log.unfinished.is_empty() && log.finished == 0 && !has_orphans;
     tally.with_usage += u64::from(is_same);
     is_same
@@ -389,7 +389,7 @@ impl Tally {
     }
 }
 
-/// A hash of the data in a sparse file and of their positions.
+/// A hash of a sparse file: of its data and of their positions.
 fn hash_of(path: &Path) -> u64 {
     let file = std::fs::File::open(path).expect("the image");
     let mut hasher = std::hash::DefaultHasher::new();

@@ -1,4 +1,4 @@
-//! Logs whose last records are torn or damaged. ironmap and the kernel accept the same records as complete.
+//! Logs whose last records are torn or damaged. ironmap must accept the same records as complete that the kernel accepts.
 
 use std::fs::File;
 use std::ops::Range;
@@ -18,11 +18,11 @@ const SEED: u64 = 0x7042;
 const BLOCK: u64 = 512;
 /// The value of `h_magicno`.
 const MAGIC: u32 = 0xfeed_babe;
-/// The maximum number of steps of a load. With so few steps, the metadata of the last records are not yet written to their positions.
+/// The maximum number of steps of a load. After so few steps, the metadata of the last records are not yet written to their own positions.
 const STEPS: u64 = 250;
-/// The number of steps that fill a small log. Lost records may then have overwritten a part of the tail.
+/// After this number of steps, a small log is full. If its last records are lost, they may already have overwritten a part of the tail.
 const STEPS_AROUND: u64 = 6000;
-/// The number of different damages to each volume.
+/// How many different damages are tried for each volume.
 const DAMAGES: u64 = 12;
 
 /// The log of an image, as a ring of blocks.
@@ -72,7 +72,7 @@ impl Log {
         self.file.write_all_at(bytes, self.at(block)).expect("write the log");
     }
 
-    /// The first blocks of the last records before a head, in reverse order.
+    /// The first blocks of the last records before a head. The last record comes first.
     fn records(&self, head: u64, most: usize) -> Vec<u64> {
         let before = (1..self.count).map(|back| (head + self.count - back) % self.count);
         before.filter(|block| word(&self.read(*block), 0) == MAGIC).take(most).collect()
@@ -83,7 +83,7 @@ impl Log {
         (to + self.count - from) % self.count
     }
 
-    /// Gives a block the content that it could have if it was not written in this cycle.
+    /// Gives a block old content: the content that it could have if it was not written in this cycle of the log.
     pub(crate) fn make_old(&self, block: u64, rng: &mut Rng) {
         let bytes = self.read(block);
         let is_header = word(&bytes, 0) == MAGIC;
@@ -154,17 +154,17 @@ fn damage(log: &Log, head: u64, rng: &mut Rng) -> String {
     }
 }
 
-/// Counts of results.
+/// The counts of results.
 #[derive(Debug, Default)]
 pub(crate) struct Outcomes {
     pub(crate) alike: u64,
     pub(crate) refused_by_both: u64,
-    /// The kernel mounts the volume and then finds damage, because metadata were written whose log records are lost. ironmap's check finds
-    /// this damage too.
+    /// The kernel mounts the volume and then finds damage: metadata were written, and the log records with these changes are lost.
+    /// ironmap's check also finds this damage.
     contradictory: u64,
-    /// Volumes that the kernel refuses and that ironmap opens. Its check finds damage.
+    /// Volumes that the kernel refuses and ironmap opens. ironmap's check finds the damage.
     pub(crate) only_found_damaged: Vec<String>,
-    /// Volumes that the kernel refuses and that ironmap opens and finds clean.
+    /// Volumes that the kernel refuses and ironmap opens. ironmap's check finds no damage.
     pub(crate) only_opened: Vec<String>,
 }
 
@@ -176,7 +176,7 @@ fn compare(dirty: &Image, variant: &Variant, seed: u64, outcomes: &mut Outcomes)
     judge(&image, &format!("{variant:?}, seed {seed:#x}, {how}"), seed, outcomes);
 }
 
-/// Opens an image with the kernel and with ironmap, and compares the results.
+/// Opens an image with the kernel and with ironmap. Compares the results.
 pub(crate) fn judge(image: &Image, what: &str, seed: u64, outcomes: &mut Outcomes) {
     let ours = copy(image);
     let opened = ours.open();
@@ -190,8 +190,8 @@ pub(crate) fn judge(image: &Image, what: &str, seed: u64, outcomes: &mut Outcome
             return;
         }
         (Err(_), Ok(opened)) => {
-            // Linux verifies the recovered blocks when it writes them. ironmap writes none, and verifies a block when it is read. So it can
-            // open a volume with a damaged recovered block, but its check must find the damage.
+            // Linux verifies each recovered block when it writes the block. ironmap writes no block, and verifies a block when it is read.
+            // So ironmap can open a volume with a damaged recovered block, but its check must find the damage.
             let report = opened.fs().check(&mut |_| {}).unwrap();
             match report.is_clean() {
                 true => outcomes.only_opened.push(what.to_owned()),

@@ -1,11 +1,11 @@
-//! The content that the kernel reads after the overwrites.
+//! After overwrites by ironmap, the kernel reads the content.
 
 use std::collections::BTreeMap;
 
 use crate::Known;
 use crate::common::image::Image;
 
-/// Mounts the volume for writing, and asserts that no recovery is needed and that the kernel reads the written bytes.
+/// Mounts the volume for writing. Asserts that the kernel needs no recovery and reads the written bytes.
 pub(crate) fn assert_read_by_kernel(image: &Image, files: &BTreeMap<String, Known>, what: &str) {
     let mount = image.mount("noatime");
     for (name, known) in files {

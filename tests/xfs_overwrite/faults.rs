@@ -1,4 +1,4 @@
-//! Errors that end a volume, and the durability after closes and syncs.
+//! Errors after which a volume refuses writes. Other tests check which data are durable after closes and syncs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -13,7 +13,7 @@ use ironmap::dio::DioFlags;
 use ironmap::fs::Follow;
 use ironmap::{ErrorKind, File, Queue, QueueOptions, Volume, VolumeOptions};
 
-/// A volume in memory with the file `whole`, on a device with simulated faults.
+/// A volume in memory with the file `whole`. Its device can simulate faults.
 fn world() -> Option<(Arc<Sim>, Volume, File, Queue)> {
     let image = crate::filled(&["-d", "agcount=2"], 4096)?;
     let content = std::fs::read(image.path()).unwrap();
@@ -29,7 +29,7 @@ fn world_on(device: Arc<dyn Device>) -> (Arc<Sim>, Volume, File, Queue) {
     (sim, volume, file, queue)
 }
 
-/// After a failed flush, all writes are refused, because it is unknown which data the device has lost.
+/// After a failed flush, all writes are refused, because the device may have lost data and ironmap cannot know which.
 #[test]
 fn a_flush_that_fails_ends_all_writes() {
     require!([Need::Root, Need::Tool("mkfs.xfs")]);
@@ -47,7 +47,7 @@ fn a_flush_that_fails_ends_all_writes() {
     assert_eq!(refused.kind(), ErrorKind::ReadOnly);
     assert_eq!(file.sync(&mut queue).unwrap_err().kind(), ErrorKind::ReadOnly);
     assert_eq!(volume.fs().sync().unwrap_err().kind(), ErrorKind::ReadOnly);
-    // The written data can still be read.
+    // The data that were written can still be read.
     let mut read = [0; 4096];
     assert_eq!(file.read_at(&mut queue, &mut read, 0).unwrap(), 4096);
     assert_eq!(read, block);
@@ -59,7 +59,7 @@ fn a_closed_volume_takes_no_write() {
     let Some((_, volume, file, mut queue)) = world() else { return };
     let block = Buffer::aligned(4096).unwrap();
     file.submit_write(&mut queue, block, 0, DioFlags::empty(), 1).unwrap();
-    // A write in flight ends only when its completion is collected.
+    // A write stays in flight until its completion is collected.
     assert_eq!(volume.close().unwrap_err().kind(), ErrorKind::Busy);
     queue.wait(1).unwrap();
     queue.pop().unwrap().result.unwrap();
@@ -70,7 +70,7 @@ fn a_closed_volume_takes_no_write() {
     assert_eq!(refused.kind(), ErrorKind::ReadOnly);
 }
 
-/// After a failed flush data may be lost, so every close fails.
+/// After a failed flush, data may be lost. So every close fails.
 #[test]
 fn after_a_failed_flush_no_close_succeeds() {
     require!([Need::Root, Need::Tool("mkfs.xfs")]);
@@ -89,8 +89,7 @@ fn after_a_failed_flush_no_close_succeeds() {
     }
 }
 
-/// If a flush during an O_DSYNC write fails, every later sync fails. The kernel reports a failed flush only once, and its next flush
-/// succeeds.
+/// If a flush during an O_DSYNC write fails, every later sync fails. The kernel reports a failed flush only once: its next flush succeeds.
 #[test]
 fn after_a_failed_flush_of_a_durable_write_no_sync_succeeds() {
     require!([Need::Root, Need::Tool("mkfs.xfs")]);
@@ -101,7 +100,7 @@ fn after_a_failed_flush_of_a_durable_write_no_sync_succeeds() {
         let (sim, volume, file, mut queue) = world_on(Arc::new(below));
         let block = || Buffer::aligned(4096).unwrap();
         file.write_all_at(&mut queue, &block(), 4096).unwrap();
-        // The request after the write, which is the flush, fails.
+        // The flush, which is the request after the write, fails.
         sim.set_faults(Faults { fail_at: Some(1), ..Faults::default() });
         let written = if queued {
             file.submit_write(&mut queue, block(), 0, DioFlags::DSYNC, 1).unwrap();
@@ -138,7 +137,7 @@ impl Layer for Slow {
     }
 }
 
-/// If two threads close a volume, each close returns only after the data are durable.
+/// If two threads close a volume at the same time, each close returns only after the data are durable.
 #[test]
 fn a_second_close_waits_for_the_first() {
     require!([Need::Root, Need::Tool("mkfs.xfs")]);

@@ -1,4 +1,4 @@
-//! Damaged and hostile volumes that are opened for overwrites.
+//! Damaged and hostile volumes. ironmap opens them for overwrites.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -26,7 +26,7 @@ fn device(image: &Image) -> File {
     File::options().read(true).write(true).open(image.path()).unwrap()
 }
 
-/// The root block of a group's refcount B+tree: its position, and its content.
+/// The position and the content of the root block of a group's refcount B+tree.
 fn shared_root(image: &Image, group: u64) -> (u64, Vec<u8>) {
     let device = device(image);
     let layout = Layout::of(&device);
@@ -48,7 +48,8 @@ fn write_sealed(image: &Image, at: u64, mut block: Vec<u8>) {
     device(image).write_all_at(&block, at).unwrap();
 }
 
-/// The headers of groups cannot be overwritten through a file. Linux refuses a map that contains these blocks.
+/// The map of a file refers to the headers of groups. They cannot be overwritten through the file. Linux refuses a map that contains these
+/// blocks.
 #[test]
 fn headers_of_groups_are_not_overwritten() {
     require!([Need::Root, Need::Tool("mkfs.xfs")]);
@@ -77,11 +78,11 @@ fn headers_of_groups_are_not_overwritten() {
     std::fs::read(mount.dir().join("small")).unwrap_err();
 }
 
-/// A search in the refcount B+tree ends if an empty leaf is its own successor.
+/// In a refcount B+tree, an empty leaf is its own successor. A search still ends.
 #[test]
 fn a_circle_of_empty_leaves_ends() {
     require!([Need::Tool("mkfs.xfs"), Need::Tool("truncate")]);
-    // The group is large, so that it has many blocks for which the search could continue.
+    // The group is large, so the search would have many blocks to look at.
     let dir = scratch();
     let (content, proto) = (vec![7; 4096], dir.path().join("proto"));
     std::fs::write(dir.path().join("content"), content).unwrap();
@@ -115,7 +116,7 @@ fn a_circle_of_empty_leaves_ends() {
     assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
 }
 
-/// Damage in structures that only a write needs does not prevent reads. These structures are the refcount B+tree and the attributes.
+/// Only writes need the refcount B+tree and the attributes. Damage in these structures does not prevent reads.
 #[test]
 fn damage_that_only_a_write_meets_prevents_no_reading() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("filefrag")]);
@@ -138,7 +139,7 @@ fn damage_that_only_a_write_meets_prevents_no_reading() {
     assert_eq!(file.write_at(&mut queue, &[1; 4096], 0).unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
-/// An open volume with millions of groups allocates memory only for groups that are used.
+/// A volume has millions of groups. While it is open, ironmap allocates memory only for groups that are used.
 #[test]
 fn many_groups_take_no_memory() {
     require!([Need::Tool("mkfs.xfs")]);
@@ -146,7 +147,7 @@ fn many_groups_take_no_memory() {
     let device = device(&image);
     let mut sector = vec![0; 512];
     device.read_exact_at(&mut sector, 0).unwrap();
-    // The superblock is changed to that of a volume of 2 PiB with groups of 16 MiB, the minimum.
+    // The superblock is changed: the volume then has 2 PiB, in groups of 16 MiB, which is the minimum.
     let (blocks, group_log) = (2_u64 << 40, 14);
     let group = 1_u32 << group_log;
     device.set_len(blocks << 10).unwrap();
@@ -162,7 +163,7 @@ fn many_groups_take_no_memory() {
     let sum = crc32c::crc32c(&sector);
     sector[224..228].copy_from_slice(&sum.to_le_bytes());
     device.write_all_at(&sector, 0).unwrap();
-    // The AGI header of the first group contains the length of the group, so it is changed too.
+    // The AGI header of the first group also contains the length of the group. So this header is changed too.
     device.read_exact_at(&mut sector, 2 * 512).unwrap();
     sector[12..16].copy_from_slice(&group.to_be_bytes());
     sector[312..316].fill(0);

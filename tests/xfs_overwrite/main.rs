@@ -1,4 +1,4 @@
-//! Overwrites of files on XFS volumes: the kernel reads the written data, and no other byte of the volume changes. A failure names the
+//! Overwrites of files on XFS volumes. The kernel reads the written data, and no other byte of the volume changes. A failure names the
 //! options of mkfs.xfs and the seed.
 
 #[path = "../common/mod.rs"]
@@ -28,10 +28,10 @@ use rustix::fs::{FallocateFlags, fallocate};
 const SIZE: &str = "512M";
 const SEED: u64 = 0x006f_7665_7277;
 
-/// A file as the kernel reports it: the content, and its position on the device.
+/// A file as the kernel reports it: its content, and where its data are on the device.
 struct Known {
     content: Vec<u8>,
-    /// The ranges of the file whose data are not shared, each with its position on the device.
+    /// The ranges of the file that share no blocks, each with its position on the device.
     own: Vec<(Range<u64>, u64)>,
 }
 
@@ -75,7 +75,7 @@ fn fill(dir: &Path, block: u64) {
     create("whole").write_all_at(&rng.bytes(1 << 20), 0).unwrap();
     create("odd-end").write_all_at(&rng.bytes(3 * block as usize + 77), 0).unwrap();
     create("small").write_all_at(b"seven b", 0).unwrap();
-    // The two files are extended alternately, so that neither has adjacent blocks.
+    // The test extends the two files in turns. So no two blocks of a file are adjacent.
     let (one, other) = (create("pieces"), create("other-pieces"));
     for index in 0..300 {
         one.write_all_at(&rng.bytes(block as usize), index * block).unwrap();
@@ -98,12 +98,12 @@ fn fill(dir: &Path, block: u64) {
         common::command::output("cp", &args).status.success()
     };
     if share("copy") {
-        // Overwrites in the copy unshare some blocks. The two files share the other blocks.
+        // Overwrites in the copy make some blocks unshared. The two files still share the other blocks.
         let copy = File::options().write(true).open(dir.join("copy")).unwrap();
         for index in [0, 1, 9, 30, 63] {
             copy.write_all_at(&rng.bytes(block as usize), index * block).unwrap();
         }
-        // After these writes no block of the file is shared.
+        // After these writes, the file shares no block.
         assert!(share("once-shared"));
         let alone = File::options().write(true).open(dir.join("once-shared")).unwrap();
         alone.write_all_at(&rng.bytes(64 * block as usize), 0).unwrap();
@@ -123,7 +123,7 @@ fn known(image: &Image) -> BTreeMap<String, Known> {
     files.map(of).collect()
 }
 
-/// The ranges of a file whose data are not shared, from FIEMAP.
+/// The ranges of a file that share no blocks, from FIEMAP.
 fn own_ranges(path: &Path) -> Vec<(Range<u64>, u64)> {
     let output = run("filefrag", &["-v".as_ref(), "-b1".as_ref(), path.as_os_str()]);
     let text = String::from_utf8(output).unwrap();
@@ -147,7 +147,7 @@ fn for_writing() -> FileOptions {
     FileOptions::new().write(true)
 }
 
-/// Asserts that the image differs from `before` only in the written data.
+/// Asserts that the image differs from `before` only where data were written.
 fn assert_only_data(image: &Image, before: &[u8], known: &BTreeMap<String, Known>, what: &str) {
     let mut after = std::fs::read(image.path()).unwrap();
     for (file, known) in known {

@@ -1,4 +1,5 @@
-//! Power cuts during overwrites: each sector of the data is old or new, synced data exist, and nothing but data was written.
+//! Power cuts during overwrites. Each sector of the data is old or new, and synced data exist. The device received no writes except the
+//! data.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -20,22 +21,22 @@ const SECTOR: u64 = 512;
 const STEPS: usize = 500;
 /// The maximum number of requests in flight.
 const IN_FLIGHT: usize = 6;
-/// The maximum delay of a completion, in calls. Delays make the order of completions differ from the order of submissions.
+/// The maximum delay of a completion, counted in calls. Because of the delays, completions arrive in another order than the submissions.
 const LATENCY: u32 = 6;
 /// The number of states to check, and the number of random states at each cut.
 const STATES: usize = 300;
 const RANDOM: u32 = 2;
 
-/// The content of a sector after a write. Times are event numbers.
+/// The content of a sector after a write. The other fields are event numbers.
 struct Version {
     content: [u8; SECTOR as usize],
     issued: u64,
     acknowledged: Option<u64>,
-    /// The event after which this version, or a later one, is durable.
+    /// After this event, this version or a later one is durable.
     durable: Option<u64>,
 }
 
-/// For each written sector, its versions in the order of the writes.
+/// For each sector that was written: its versions, in the order of the writes.
 type Sectors = BTreeMap<u64, Vec<Version>>;
 
 /// A load, and the device on which it runs.
@@ -47,9 +48,9 @@ struct Load<'a> {
     rng: Rng,
     event: u64,
     sectors: Sectors,
-    /// For each token in flight, the written sectors as a range in `written`, and whether the write is durable at its completion.
+    /// For each token in flight: the range in `written` with its sectors, and whether the write is durable when it completes.
     flights: HashMap<u64, (Range<usize>, bool)>,
-    /// The sectors of all requests, in order.
+    /// The sectors of all requests, in the order of submission.
     written: Vec<u64>,
 }
 
@@ -70,7 +71,7 @@ impl Load<'_> {
         }
     }
 
-    /// Writes to data that the file does not share. The range has any alignment.
+    /// Overwrites data in blocks that the file does not share. The range has any alignment.
     fn write(&mut self, submit: bool) {
         let which = self.rng.below(self.files.len() as u64) as usize;
         let known = self.files[which].1;
@@ -145,7 +146,7 @@ impl Load<'_> {
         self.record.mark(now);
     }
 
-    /// Syncs a file or the volume. Acknowledged writes are then durable; writes in flight may not be.
+    /// Syncs a file or the volume. Acknowledged writes are durable after the sync. Writes in flight need not be.
     fn sync(&mut self) {
         let which = self.rng.below(self.files.len() as u64) as usize;
         self.files[which].0.sync(&mut self.queue).unwrap();
@@ -159,8 +160,8 @@ impl Load<'_> {
     }
 }
 
-/// The device sectors of a range of a file. For each sector, the bytes in the sector, and the position of these bytes in the range of the
-/// file.
+/// The device sectors that contain a range of a file. For each sector, also returns which of its bytes belong to the range, and where they
+/// are in the range.
 fn pieces(known: &Known, pos: u64, len: u64) -> Vec<(u64, (Range<usize>, usize))> {
     let mut pieces = Vec::new();
     let mut at = pos;
@@ -182,7 +183,7 @@ fn sector_of(ram: &Ram, sector: u64) -> [u8; SECTOR as usize] {
     bytes
 }
 
-/// Overwrites data of a volume on a recorded device.
+/// Overwrites data of a volume. The device records the requests.
 fn run(base: &Ram, files: &BTreeMap<String, Known>, seed: u64) -> (Log, Sectors) {
     let faults = Faults { seed, latency: LATENCY, ..Faults::default() };
     let record = Arc::new(Record::new(Arc::new(Sim::new(Arc::new(base.snapshot()), faults))));
@@ -212,7 +213,7 @@ fn run(base: &Ram, files: &BTreeMap<String, Known>, seed: u64) -> (Log, Sectors)
     (record.log(), sectors)
 }
 
-/// Asserts that the device received writes only to sectors of overwritten data.
+/// Asserts that the device received writes only to sectors whose data were overwritten.
 fn assert_only_data(log: &Log, sectors: &Sectors, what: &str) {
     for entry in log.entries() {
         match entry {
@@ -227,7 +228,7 @@ fn assert_only_data(log: &Log, sectors: &Sectors, what: &str) {
     }
 }
 
-/// The first sector in a state that contains none of its permitted versions.
+/// Returns the first sector of a state whose content is none of the permitted versions.
 fn fault(state: &Ram, base: &Ram, sectors: &Sectors, now: u64) -> Option<String> {
     sectors.iter().find_map(|(&sector, versions)| {
         let is_durable = |version: &Version| version.durable.is_some_and(|durable| durable <= now);
@@ -287,7 +288,7 @@ fn sectors_are_old_or_new_and_synced_data_are_there() {
     }
 }
 
-/// The check detects a device that loses durable data.
+/// The check detects a device that loses durable data. Otherwise the tests above would show nothing.
 #[test]
 fn broken_promises_are_found() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("filefrag")]);

@@ -12,7 +12,7 @@ use ironmap::{ErrorKind, QueueOptions, VolumeOptions};
 
 const WRITES: usize = 1500;
 
-/// Overwrites all data that may be overwritten, and asserts that writes to other ranges are refused. Then the kernel reads the data.
+/// Overwrites all data that may be overwritten. Asserts that writes to other ranges are refused. Then the kernel reads the data.
 fn overwritten(options: &[&str], block: u64) {
     let what = format!("{options:?}, seed {SEED:#x}");
     let Some(image) = filled(options, block) else { return };
@@ -66,7 +66,7 @@ fn overwritten(options: &[&str], block: u64) {
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{}: {error}", of());
             refused += 1;
         }
-        // The file is read back through the same queue.
+        // The same queue reads the file back.
         let from = pos.min(size) as usize;
         let until = (from + len as usize).min(size as usize);
         let mut read = vec![0; until - from];
@@ -105,7 +105,8 @@ variants! {
     large_stripes: ["-d", "su=16k,sw=2,agcount=4"], 4096;
 }
 
-/// Data can be overwritten on a volume of version 4, which few kernels still mount. The file is made from a prototype, so it is contiguous.
+/// Data on a volume of version 4 can be overwritten. Few kernels still mount this version, so mkfs.xfs makes the file from a prototype. The
+/// file is contiguous.
 #[test]
 fn without_checksums() {
     require!([Need::Tool("mkfs.xfs"), Need::Tool("xfs_repair")]);
@@ -138,7 +139,7 @@ fn without_checksums() {
     image.check();
 }
 
-/// On a writable volume, a read-only handle also reads unwritten ranges as zeros.
+/// On a writable volume, a read-only handle also returns zeros for unwritten ranges.
 #[test]
 fn unwritten_ranges_read_as_zeros() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("filefrag")]);

@@ -1,4 +1,4 @@
-//! A write that would change metadata fails with an error that names the reason, and writes nothing.
+//! Writes that would change metadata. Such a write fails, names the reason, and writes nothing.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
@@ -69,7 +69,7 @@ fn operations_that_need_the_log_are_refused_by_name() {
     let file = handle(&volume, "whole", for_writing());
     assert_says(file.append(&mut queue, &[1; 512], DioFlags::empty()), Unsupported, "past the end");
     let fresh = handle(&volume, "pieces", for_writing());
-    // The new handle has not yet read the map of the file.
+    // The new handle has not read the map of the file yet.
     let refused = fresh.write_at_with(&mut queue, &[1; 4096], 0, DioFlags::NOWAIT);
     assert_eq!(refused.unwrap_err().kind(), WouldBlock);
     let fs = volume.fs();
@@ -80,7 +80,7 @@ fn operations_that_need_the_log_are_refused_by_name() {
     let inode = fs.inode(number).unwrap();
     let cut = volume.open_inode(inode, for_writing().truncate(true)).err().unwrap();
     assert_says(Err::<(), _>(cut), ReadOnly, data);
-    // The internal files of the file system have inode numbers and no names.
+    // The internal files of the file system have no names. They can only be opened by inode number.
     for number in [129, 130] {
         let file = volume.open_inode(InodeNo(number), for_writing()).unwrap();
         assert_says(file.write_at(&mut queue, &[0; 1], 0), NotPermitted, "file system's own");
@@ -91,7 +91,7 @@ fn operations_that_need_the_log_are_refused_by_name() {
     assert!(before == std::fs::read(image.path()).unwrap(), "the image was written");
 }
 
-/// Set-id bits remain if the writer has the privilege to keep them.
+/// If the writer has the privilege to keep set-id bits, a write does not remove them.
 #[test]
 fn set_id_bits_are_kept_for_privileged_writers() {
     require!([Need::Root, Need::Tool("mkfs.xfs")]);
@@ -114,8 +114,8 @@ fn set_id_bits_are_kept_for_privileged_writers() {
     assert_eq!(std::fs::metadata(file).unwrap().mode() & 0o7777, 0o6755);
 }
 
-/// An open for writing is refused for a log that needs recovery, for a separate log device, and for features that are supported only for
-/// reading.
+/// An open for writing is refused in three cases: the log needs recovery, the log is on a separate device, or the volume has a feature that
+/// is supported only for reading.
 #[test]
 fn volumes_that_are_only_read_are_not_opened_for_writing() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io"), Need::Tool("xfs_db")]);

@@ -12,8 +12,8 @@ use ironmap::fs::Follow;
 const THREADS: usize = 4;
 const WRITES: usize = 400;
 
-/// Each thread writes some bytes in every sector. A write of a part of a sector does not lose bytes that other threads write in the same
-/// sector.
+/// Several threads write to every sector, each thread to its own bytes. A write of a part of a sector does not lose the bytes of the other
+/// threads.
 #[test]
 fn neighbours_within_a_sector_lose_nothing() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("filefrag")]);

@@ -1,7 +1,7 @@
-//! `./x bench-page`: generates the tables of the benchmark pages from the files of docs/bench.
+//! `./x bench-page`: makes the tables of the benchmark pages from the files in docs/bench.
 //!
-//! A table is between two comments. The first comment names the file. With `all`, the table contains each row and column of the file.
-//! Otherwise, it contains only the rows and columns that the file selects.
+//! A table is between two comments. The first comment names the file. With `all`, the table contains all rows and columns of the file.
+//! Otherwise, it contains only the rows and columns that the file selects for the page.
 //!
 //!     <!-- bench NAME -->
 //!     <!-- bench NAME all -->
@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::Result;
 use crate::bench_table::{Table, text, texts};
 
-/// The pages, from the root of the workspace.
+/// The pages with tables, relative to the root of the workspace.
 const PAGES: [&str; 2] = ["docs/BENCHMARKS.md", "docs/bench/NOTES.md"];
 const FILES: &str = "docs/bench";
 
@@ -26,7 +26,7 @@ const END: &str = "<!-- bench end -->";
 /// The content of each file, by its name.
 type Files = BTreeMap<String, Value>;
 
-/// Writes the tables of the pages in the workspace of this directory.
+/// Writes the tables of all pages. The current directory must be the root of the workspace.
 pub(crate) fn write(root: &Path) -> Result {
     let files = files(root)?;
     for name in PAGES {
@@ -39,7 +39,7 @@ pub(crate) fn write(root: &Path) -> Result {
     Ok(())
 }
 
-/// Fails if a page differs from its files, or if the pages omit a file or a command of a file.
+/// Fails in two cases: a page differs from the files, or the pages omit a file or a command of a file.
 pub(crate) fn check(root: &Path) -> Result {
     let files = files(root)?;
     let mut pages = String::new();
@@ -65,7 +65,7 @@ pub(crate) fn check(root: &Path) -> Result {
     Ok(())
 }
 
-/// Replaces the results in a file by the output of `ironmap bench --json`. The title, commands and notes of the file are kept.
+/// Replaces the results in a file with the output of `ironmap bench --json`. Keeps the title, commands and notes of the file.
 pub(crate) fn take(root: &Path, name: &str, results: &Path) -> Result {
     let path = root.join(FILES).join(format!("{name}.json"));
     let read = |path: &Path| -> Result<String> {
@@ -111,7 +111,7 @@ fn files(root: &Path) -> Result<Files> {
     Ok(files)
 }
 
-/// The text of a page, and the text with its tables generated again.
+/// The text of a page, and the same text with new tables.
 fn made(root: &Path, name: &str, files: &Files) -> Result<(String, String)> {
     let page = fs::read_to_string(root.join(name)).map_err(|error| format!("{name}: {error}"))?;
     let made = with_tables(&page, files).map_err(|why| format!("{name}:{why}"))?;
@@ -131,7 +131,7 @@ fn with_tables(page: &str, files: &Files) -> Result<String> {
         let name = marker.strip_suffix(" -->").ok_or_else(|| at(&"a comment without an end"))?;
         let (name, all) = name.strip_suffix(" all").map_or((name, false), |name| (name, true));
         made += &table(name, all, files).map_err(|why| at(&why))?.markdown();
-        // The lines of the old table are dropped.
+        // This code drops the lines of the old table.
         loop {
             match lines.next() {
                 Some((_, END)) => break,
@@ -144,7 +144,7 @@ fn with_tables(page: &str, files: &Files) -> Result<String> {
     Ok(made)
 }
 
-/// The table of a file: the complete table, or the part that the file selects.
+/// The table of a file: all of it, or the part that the file selects for the page.
 fn table(name: &str, all: bool, files: &Files) -> Result<Table> {
     let file = files.get(name).ok_or_else(|| format!("no file {FILES}/{name}.json"))?;
     let table = match file.get("ratios") {
@@ -154,7 +154,7 @@ fn table(name: &str, all: bool, files: &Files) -> Result<Table> {
     named(name, table.and_then(|table| if all { Ok(table) } else { table.shown(&file["show"]) }))
 }
 
-/// The table of a file that compares the ratios of other files.
+/// The table of a file that refers to other files and compares their ratios.
 fn ratios(file: &Value, files: &Files) -> Result<Table> {
     let of = |name: &String| {
         let file = files.get(name).ok_or_else(|| format!("no file {FILES}/{name}.json"))?;
@@ -193,7 +193,7 @@ mod tests {
         check(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..")).unwrap();
     }
 
-    /// The text around a table is kept, and a second run does not change the page.
+    /// A run keeps the text around a table. A second run does not change the page.
     #[test]
     fn a_table_takes_the_place_of_the_old_one() {
         let page = "# A\n<!-- bench growth -->\n| old |\n<!-- bench end -->\nB\n<!-- bench ratios -->\n<!-- bench end -->\n";
@@ -205,7 +205,7 @@ mod tests {
         assert!(all.contains("| 1k | 1.0 |"), "{all}");
     }
 
-    /// Each fault is an error with its line, and prose is never removed.
+    /// Each fault is reported as an error with its line. Prose is never removed.
     #[test]
     fn a_wrong_comment_is_an_error() {
         for wrong in [

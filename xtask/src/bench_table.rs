@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use crate::Result;
 
-/// The columns that a table of results can have, named as in the output of `ironmap bench`. Counters follow under their own names.
+/// The columns that a table of results can have. They have the same names as in the output of `ironmap bench`. Columns for counters follow,
+/// with the names of the counters.
 const FIGURES: [&str; 19] = [
     "target",
     "integrity",
@@ -29,11 +30,11 @@ const FIGURES: [&str; 19] = [
     "note",
 ];
 
-/// The columns that distinguish the works in one file. A work is a set of rows that are compared with each other. The engine is not in this
-/// list, because the targets of one work may use different engines.
+/// The columns that identify a work. A work is a set of rows that are compared with each other. The engine is not in this list, because the
+/// targets of one work may use different engines.
 const WORK: [&str; 5] = ["rw", "size", "depth", "batch", "jobs"];
 
-/// The column for the ratio of the second raw device of a work. The name of this device differs between works.
+/// The column with the ratio of a work's second raw device. The name of this device differs between works.
 const TWIN: &str = "raw, mounted twin";
 
 #[derive(Debug, PartialEq)]
@@ -59,8 +60,7 @@ impl Table {
         Ok(Self { title: text(file, "title")?, columns, rows })
     }
 
-    /// The table with only the rows and columns that a file selects for the page: `"show": {"columns": [...], "rows": {"COLUMN":
-    /// [cells]}}`.
+    /// Keeps only the rows and columns that a file selects for the page: `"show": {"columns": [...], "rows": {"COLUMN": [cells]}}`.
     pub(crate) fn shown(mut self, show: &Value) -> Result<Self> {
         let keys = show.as_object().into_iter().flatten().map(|(key, _)| key.as_str());
         if let Some(key) = keys.clone().find(|key| !matches!(*key, "columns" | "rows")) {
@@ -90,7 +90,7 @@ impl Table {
         Ok(Self { rows: self.rows.iter().map(row).collect(), columns, ..self })
     }
 
-    /// The ratios of several tables, with a row for each work of a table and a column for each target.
+    /// A table with the ratios from several tables. It has a row for each work of each table, and a column for each target.
     pub(crate) fn ratios(title: String, tables: &[Self], targets: &[String]) -> Result<Self> {
         let mut rows = Vec::new();
         for table in tables {
@@ -119,7 +119,8 @@ impl Table {
         Ok(())
     }
 
-    /// The rows of each work. A work ends where its columns change, or where its first target occurs again.
+    /// Splits the rows into works. A work ends before a row with other values in the identifying columns, and before a row that repeats the
+    /// work's first target.
     fn works(&self) -> Result<Vec<&[Vec<String>]>> {
         let target = self.column("target")?;
         let places: Vec<_> = WORK.iter().filter_map(|name| self.column(name).ok()).collect();
@@ -137,7 +138,7 @@ impl Table {
         Ok(works)
     }
 
-    /// The name of a work: the title of the file, and the values of the columns that differ between the works of the file.
+    /// The name of a work: the title of the file, and the values of those columns that differ between the works of the file.
     fn name_of(&self, first: &[String], firsts: &[&Vec<String>]) -> Result<String> {
         let title = self.title.split_once(": ").map_or(self.title.as_str(), |(_, name)| name);
         let mut name = title.to_owned();
@@ -145,7 +146,7 @@ impl Table {
         let depth = self.column("depth")?;
         for part in ["rw", "size", "engine", "batch", "jobs"] {
             let Ok(at) = self.column(part) else { continue };
-            // The batch is limited by the depth, so it changes with the depth.
+            // The depth limits the batch. So the batch changes with the depth.
             if !differs(at) || (part == "batch" && differs(depth)) {
                 continue;
             }
@@ -158,7 +159,7 @@ impl Table {
         Ok(name)
     }
 
-    /// The ratio and spread of a target in the rows of one work, or an empty text.
+    /// The ratio and the spread of a target in one work. If the work does not contain the target, the text is empty.
     fn ratio(&self, rows: &[Vec<String>], wanted: &str) -> Result<String> {
         let (target, ratio) = (self.column("target")?, self.column("ratio")?);
         let found = rows.iter().find(|row| {
@@ -200,13 +201,13 @@ fn line(cells: &[String]) -> String {
     text + "\n"
 }
 
-/// A text in a file.
+/// Reads a text from a file.
 pub(crate) fn text(file: &Value, name: &str) -> Result<String> {
     let text = file[name].as_str();
     text.map(str::to_owned).ok_or_else(|| format!("the file has no text {name:?}").into())
 }
 
-/// A list of texts in a file.
+/// Reads a list of texts from a file.
 pub(crate) fn texts(file: &Value, name: &str) -> Result<Vec<String>> {
     let texts = list(file, name)?.iter().map(|text| text.as_str().map(str::to_owned));
     texts.collect::<Option<_>>().ok_or_else(|| format!("{name:?} is not a list of texts").into())
@@ -216,7 +217,7 @@ fn list<'a>(file: &'a Value, name: &str) -> Result<&'a Vec<Value>> {
     file[name].as_array().ok_or_else(|| format!("the file has no list {name:?}").into())
 }
 
-/// The columns and rows in a file. A column may set the decimals of its numbers.
+/// Reads the columns and rows of a file. A column may set the number of decimals.
 fn cells(file: &Value) -> Result<(Vec<String>, Vec<Vec<String>>)> {
     let columns = list(file, "columns")?;
     let names = columns.iter().map(|column| column["name"].as_str().map(str::to_owned));
@@ -240,7 +241,7 @@ fn number(value: &Value, decimals: u64) -> String {
     value.as_f64().map_or(value.to_string(), |number| format!("{number:.decimals$}"))
 }
 
-/// The results of `ironmap bench`, without columns that are empty in all rows.
+/// Makes a table from the results of `ironmap bench`. Columns that are empty in all rows are omitted.
 fn figures(results: &[Value]) -> (Vec<String>, Vec<Vec<String>>) {
     let mut names: Vec<String> = FIGURES.map(str::to_owned).to_vec();
     for counters in results.iter().filter_map(|row| row["counters"].as_object()) {
@@ -286,7 +287,7 @@ fn figure(results: &[Value], at: usize, name: &str) -> Option<String> {
     }
 }
 
-/// The target's kind with its variant, and with its name if an earlier target has the same kind.
+/// The label of a target: its kind and its variant. If an earlier target of the work has the same kind, the label also contains the name.
 fn label(results: &[Value], at: usize) -> String {
     let target = |row: &Value| row["target"].as_str().unwrap_or_default().to_owned();
     let kind = |target: &str| target.split(':').next().unwrap_or_default().to_owned();
@@ -306,7 +307,7 @@ fn label(results: &[Value], at: usize) -> String {
     }
 }
 
-/// The instructions above the first target of the same work: from the file, or computed.
+/// How many more instructions the target needs than the first target of the same work. The number is in the file, or it is computed.
 fn above_first(results: &[Value], at: usize) -> Option<f64> {
     let row = &results[at];
     let own = row["instructions_per_io"].as_f64()?;
@@ -382,7 +383,7 @@ mod tests {
         assert!(ratios(PLAIN, &["vol"]).is_err());
     }
 
-    /// A target with another engine belongs to the same work. A row with the first target begins the next work.
+    /// A target with another engine belongs to the same work. If a row has the first target again, the next work begins.
     #[test]
     fn works_are_told_apart_by_the_first_target() {
         let row = |target, engine, ratio| {
@@ -424,7 +425,7 @@ mod tests {
         }
     }
 
-    /// Bad input is an error that names the fault, never a panic.
+    /// Bad input gives an error that names the fault. It never causes a panic.
     #[test]
     fn a_file_needs_all_of_its_parts() {
         for wrong in [

@@ -1,4 +1,4 @@
-//! Removes the files, mounts and devices of killed tests and benches. The files, mounts and devices of a running process are kept.
+//! Removes files, mounts and devices that killed tests and benches have left. Those of running processes are kept.
 
 use std::fs;
 use std::path::Path;
@@ -6,11 +6,11 @@ use std::process::{Command, Output};
 
 use crate::Result;
 
-/// Programs that tests start, and that may outlive a killed test.
+/// Programs that tests start. They may continue to run after a test is killed.
 const SERVERS: [&str; 5] = ["nbdkit", "qemu-nbd", "nbd-server", "ceph-mon", "ceph-osd"];
 
-/// The directory with the mark files of benches and tests: a file for each zram device, which contains the ID of the process that made the
-/// device.
+/// The directory with the mark files of tests and benches. There is one file for each zram device. It contains the ID of the process that
+/// made the device.
 const ZRAM: &str = "/run/ironmap-bench-zram";
 
 pub(crate) fn run() -> Result {
@@ -18,12 +18,12 @@ pub(crate) fn run() -> Result {
         return Err("clean-up removes mounts and devices: run it as root".into());
     }
     end_servers()?;
-    // The mounts are undone in reverse order.
+    // The mounts are removed in reverse order, because later mounts can be inside earlier ones.
     for mount in fs::read_to_string("/proc/mounts")?.lines().rev() {
         let path = mount.split(' ').nth(1).unwrap_or_default();
         if is_abandoned(path) {
             println!("unmounting {path}");
-            // A frozen file system stays frozen after its unmount.
+            // If a frozen file system is unmounted, it stays frozen. So it is thawed first.
             let _ = output("fsfreeze", &["--unfreeze", path]);
             output("umount", &[path]).or_else(|_| output("umount", &["--lazy", path]))?;
         }
@@ -69,7 +69,7 @@ fn output(program: &str, args: &[&str]) -> Result<String> {
     Err(format!("{program} {}: {status}: {}", args.join(" "), said.trim()).into())
 }
 
-/// Ends servers of killed tests. The arguments or the environment of a server contain the directory of its test.
+/// Ends servers that killed tests have left. The arguments or the environment of such a server contain the directory of its test.
 fn end_servers() -> Result {
     for process in fs::read_dir("/proc")?.flatten() {
         let read = |name: &str| fs::read(process.path().join(name)).unwrap_or_default();
@@ -87,7 +87,7 @@ fn end_servers() -> Result {
     Ok(())
 }
 
-/// Restores a setting of the system that a test had changed, from a file with its previous value.
+/// Restores a system setting that a test had changed. The file contains the previous value.
 fn put_back(setting: &Path) -> Result {
     let text = fs::read_to_string(setting).unwrap_or_default();
     if let Some((file, value)) = text.trim_end().split_once(' ') {
@@ -97,19 +97,19 @@ fn put_back(setting: &Path) -> Result {
     Ok(())
 }
 
-/// Whether a path belongs to an ended process. Tests and benches name their files ironmap-test-PID-* and ironmap-bench-PID.
+/// Whether a path belongs to a process that has ended. Tests and benches name their files ironmap-test-PID-* and ironmap-bench-PID.
 fn is_abandoned(path: &str) -> bool {
     maker(path).is_some_and(|process| !runs(process))
 }
 
-/// Whether a zram device belongs to an ended process. The mark file of the device contains the process.
+/// Whether a zram device belongs to a process that has ended. The mark file of the device contains the number of the process.
 fn is_abandoned_zram(device: &str) -> bool {
     let mark = device.strip_prefix("/dev/zram").map(|number| format!("{ZRAM}/zram{number}"));
     let maker = mark.and_then(|mark| fs::read_to_string(mark).ok());
     maker.is_some_and(|maker| !runs(maker.trim()))
 }
 
-/// The process number in the name of a path.
+/// The process number that the name of a path contains.
 fn maker(path: &str) -> Option<&str> {
     let mut names = path.split('/').skip(1);
     names.find_map(|name| {
@@ -120,7 +120,7 @@ fn maker(path: &str) -> Option<&str> {
     })
 }
 
-/// Whether a process runs. A zombie still has a directory in /proc, but no program.
+/// Whether a process runs. If it is a zombie, it still has a directory in /proc, but no program.
 fn runs(process: &str) -> bool {
     fs::read_link(format!("/proc/{process}/exe")).is_ok()
 }

@@ -1,4 +1,4 @@
-//! The tasks of the project's scripts that are written in Rust: the summary of the tests, `./x clean-up`, and `./x bench-page`.
+//! Tasks of the project's scripts that are written in Rust: the summary of the tests, `./x clean-up`, and `./x bench-page`.
 
 mod bench_page;
 mod bench_table;
@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints the summary of a log of tests and a log of skips.
+/// Prints the summary of two logs: the log of the tests and the log of the skips.
 fn print_summary(tests: &str, skips: &str) -> Result {
     let tests = fs::read(tests)?;
     let skips = fs::read_to_string(skips)?;

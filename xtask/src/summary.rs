@@ -1,9 +1,9 @@
-//! The summary of passed, failed and skipped tests.
+//! Counts passed, failed and skipped tests, and makes a summary.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-/// The summary of a log of tests and a log of skips, with the totals last.
+/// Makes the summary of a test log and a skip log. The totals come last.
 pub(crate) fn summary(tests: &str, skips: &str) -> String {
     let mut text = String::new();
     let skips: BTreeSet<_> = skips.lines().collect();
@@ -22,18 +22,19 @@ pub(crate) fn summary(tests: &str, skips: &str) -> String {
         }
         text += &reasons(tests);
     }
-    // A test program that a signal ended prints no result of its tests.
+    // If a signal ends a test program, the program prints no result for its tests.
     for line in tests.lines().filter(|line| line.contains("process didn't exit successfully")) {
         let _ = writeln!(text, "{line}");
     }
-    // A skipped test returns early, and cargo counts it as passed. If only a part of a test is skipped, the skip contains more than the
-    // test's name, and the test does not return early.
+    // A skipped test returns early, and cargo counts it as passed. If only a part of a test is skipped, the test does not return early. In
+    // this case, the skip line contains more than the test's name.
     let returned = skips.iter().filter(|skip| names_a_test(skip)).count();
     let passed = count(tests, "passed;").saturating_sub(returned);
     text + &format!("\n{passed} passed, {failed} failed, {} skipped\n", skips.len())
 }
 
 /// The output of each failed test, up to its backtrace. cargo test prints this output after all tests of a program, far from the summary.
+/// So the summary repeats it.
 fn reasons(tests: &str) -> String {
     const LINES: usize = 30;
     const CHARS: usize = 300;
@@ -54,14 +55,16 @@ fn reasons(tests: &str) -> String {
     text
 }
 
-/// Adds up the numbers before a word in the lines "test result: ok. 3 passed; 0 failed; ..." of all test programs.
+/// Adds up the numbers that stand before a word in the lines "test result: ok. 3 passed; 0 failed; ...". Includes the lines of all test
+/// programs.
 fn count(tests: &str, word: &str) -> usize {
     let results = tests.lines().filter_map(|line| line.strip_prefix("test result:"));
     let words = results.flat_map(|line| line.split(' ').zip(line.split(' ').skip(1)));
     words.filter(|pair| pair.1 == word).filter_map(|pair| pair.0.parse::<usize>().ok()).sum()
 }
 
-/// Whether a line reports the skip of a complete test ("SKIP suite::test: why"), not of a part of a test ("SKIP suite::test, part: why").
+/// Whether a line reports that a complete test was skipped ("SKIP suite::test: why"). A line for a part of a test has the form "SKIP
+/// suite::test, part: why".
 fn names_a_test(skip: &str) -> bool {
     let name = skip.strip_prefix("SKIP ").and_then(|skip| skip.split_once(": "));
     name.is_some_and(|(name, _)| name.contains("::") && !name.contains([' ', ',']))

@@ -1,15 +1,15 @@
-//! Compares a handle of a pool with a bare queue: random reads of 4 KiB, with 64 in flight.
+//! Compares a handle of a pool with a queue that is used directly. Both make random reads of 4 KiB, with 64 in flight.
 //!
-//! `cargo bench -p ironmap-async --bench handle` measures all devices, or those whose names follow `--`:
+//! `cargo bench -p ironmap-async --bench handle` measures all devices. Names after `--` select devices:
 //!
 //! - `count`: instructions for each request to the engine null, counted by callgrind; needs valgrind
 //! - `null`: the engine null, whose requests complete at once
 //! - `loop`: a loop device over a file in /dev/shm, with io_uring; needs root
-//! - `psync`: the same device, with psync, as in a container without io_uring
+//! - `psync`: the same loop device, with psync, as in a container without io_uring
 //! - `zram`: a compressed RAM disk, with psync, because zram does not support NOWAIT; needs root
 //!
-//! A round measures each way once, and a row has the median of the ratios within the rounds. The CPU time is that of all threads of this
-//! process; other programs hardly affect it. `IRONMAP_ROUNDS` sets the number of rounds.
+//! A round measures each way once. A result row contains the medians of the ratios within the rounds. The CPU time is that of all threads
+//! of this process; other programs change it very little. `IRONMAP_ROUNDS` sets the number of rounds.
 
 use std::error::Error;
 use std::fs;
@@ -33,29 +33,29 @@ const DEPTH: usize = 64;
 const FILE_BYTES: u64 = 256 << 20;
 const DEVICE_BYTES: u64 = 320 << 20;
 const SEED: u64 = 0x9E37_79B9_7F4A_7C15;
-/// The devices, and the numbers of requests of one way in a round.
+/// The devices. For each, the number of requests that one way makes in a round.
 const DEVICES: [(&str, Engine, u64); 4] = [
     ("null", Engine::Null, 100_000),
     ("loop", Engine::Auto, 10_000),
     ("psync", Engine::Psync, 10_000),
     ("zram", Engine::Auto, 40_000),
 ];
-/// The number of requests of the shorter run that callgrind counts. The longer run has twice as many.
+/// callgrind counts two runs. This is the number of requests of the shorter run. The longer run has twice as many.
 const COUNTED: u64 = 20_000;
 
-/// How the requests are made.
+/// A way to make the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// By one thread with a queue.
+    /// One thread with a queue makes the requests.
     Bare,
-    /// By one task with 64 futures, through a pool.
+    /// One task with 64 futures makes the requests, through a pool.
     OneTask { threads: usize },
-    /// By 64 tasks with one future each, through a pool.
+    /// 64 tasks with one future each make the requests, through a pool.
     Tasks { threads: usize },
 }
 
 impl Way {
-    /// The ways to compare. With psync, each thread of a pool has one request in flight.
+    /// The ways that are compared. With psync, each thread of a pool has one request in flight.
     fn all(engine: Engine) -> Vec<Self> {
         let psync = [1, 4, 8, 16, 32].map(|threads| Self::Tasks { threads });
         let one = |threads| [Self::OneTask { threads }, Self::Tasks { threads }];
@@ -110,7 +110,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Makes a volume with one file of random bytes, which cannot be compressed.
+/// Makes a volume with one file. The file contains random bytes, which cannot be compressed.
 fn fill(device: &Path) -> Result<()> {
     let location: ironmap::Location = device.display().to_string().parse()?;
     let opened = location.open(&LocationOptions::new().write(true))?;
@@ -130,7 +130,7 @@ fn fill(device: &Path) -> Result<()> {
     Ok(volume.close()?)
 }
 
-/// The next number of a xorshift generator.
+/// The next number of a pseudorandom generator (xorshift).
 fn next(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -150,7 +150,7 @@ impl Iterator for Positions {
     }
 }
 
-/// A way, and its own memory.
+/// A way, with its queue or pool and its memory.
 enum Measured {
     Bare { queue: Box<Queue>, file: File, free: Vec<Buffer> },
     Pool { way: Way, runtime: Runtime, file: AsyncFile, free: Vec<Buffer> },
@@ -272,7 +272,7 @@ fn measure(device: &str, volume: &Volume, requests: u64) -> Result<()> {
     Ok(())
 }
 
-/// The CPU time of this process in microseconds.
+/// The CPU time of this process, in microseconds.
 fn cpu_us() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
@@ -283,7 +283,8 @@ fn quartiles(mut values: Vec<f64>) -> [f64; 3] {
     [1, 2, 3].map(|quarter| values[(values.len() - 1) * quarter / 4])
 }
 
-/// Counts instructions: the difference between a run and a run of twice as many requests. All threads of the process count.
+/// Counts instructions per request. It subtracts the count of the shorter run from the count of a run with twice as many requests. The
+/// counts include all threads of the process.
 fn count(image: &Path) -> Result<()> {
     println!("| way | instructions for each request, engine null |");
     println!("|---|--:|");
@@ -310,7 +311,7 @@ fn collected(image: &Path, way: usize, requests: u64) -> Result<i64> {
     count.ok_or_else(|| format!("callgrind: {}", text.lines().last().unwrap_or_default()).into())
 }
 
-/// A block device that is removed on drop, or an image.
+/// A block device or an image. Dropping this value removes the block device.
 struct Node {
     path: PathBuf,
     kind: Kind,
@@ -319,7 +320,7 @@ struct Node {
 enum Kind {
     Image,
     Loop,
-    /// The number of the device, and a file that lets `./x clean-up` find it.
+    /// The number of the device, and its mark file. With this file, `./x clean-up` can find the device.
     Zram(String, PathBuf),
 }
 

@@ -1,5 +1,5 @@
-//! Reads a file of a volume by 64 tasks of tokio, and prints the rate: `tokio_reader disk.img /file`. The tasks move between the threads of
-//! the runtime, and share one handle of the file.
+//! Reads a file of a volume with 64 tasks of tokio, and prints the rate: `tokio_reader disk.img /file`. The tasks move between the threads
+//! of the runtime. They share one handle of the file.
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ const TASKS: u64 = 64;
 async fn scan(file: AsyncFile, first: u64) -> Result<u64> {
     let (mut buffer, mut sum) = (Buffer::aligned(BLOCK as usize)?, 0);
     for block in (first..file.file().size().div_ceil(BLOCK)).step_by(TASKS as usize) {
-        // The request owns the buffer, and returns it with the number of bytes.
+        // The request owns the buffer. It returns the buffer and the number of bytes.
         let (count, read) = file.read_at(buffer, block * BLOCK).await?;
         sum += read[..count].iter().map(|byte| u64::from(*byte)).sum::<u64>();
         buffer = read;

@@ -1,4 +1,4 @@
-//! A file whose requests are carried out by the threads of a pool.
+//! A file whose requests the threads of a pool carry out.
 
 use std::fmt;
 use std::future::Future;
@@ -12,19 +12,19 @@ use crate::pool::Pool;
 use crate::promise::{Answer, Lost, promise};
 use crate::worker::Job;
 
-/// The number of bytes that were read or written, and the memory.
+/// The number of bytes that were read or written, and the buffer.
 pub(crate) type Transferred = Result<(usize, Buffer), Failed>;
 
-/// The position of an append, and the memory.
+/// The position of an append, and the buffer.
 pub(crate) type Appended = Result<(FilePos, Buffer), Failed>;
 
-/// A request that failed, and its memory.
+/// A request that failed, with its buffer.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Failed {
-    /// The reason.
+    /// The error.
     pub error: Error,
-    /// The memory. It is `None` only if the thread that carried out the request panicked.
+    /// The buffer. `None` only if the thread that carried out the request panicked.
     pub buffer: Option<Buffer>,
 }
 
@@ -68,7 +68,7 @@ impl From<Failed> for Error {
     }
 }
 
-/// A file whose requests the threads of a pool carry out. It is cheap to clone.
+/// A file whose requests the threads of a pool carry out. A clone is cheap and refers to the same file.
 #[derive(Clone)]
 pub struct AsyncFile {
     file: File,
@@ -80,20 +80,20 @@ impl AsyncFile {
         Self { file, pool }
     }
 
-    /// The file, for calls that need no queue.
+    /// The file itself, for calls that need no queue.
     #[must_use]
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// The pool.
+    /// The pool that carries out the requests of this file.
     #[must_use]
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
 
-    /// Starts a read of all of `buffer`. The answer contains the number of bytes, which is smaller only at the end of the file, and the
-    /// buffer.
+    /// Starts a read that fills `buffer`. The answer contains the number of bytes that were read, and the buffer. At the end of the file,
+    /// the number can be smaller than the buffer.
     pub fn read_at(
         &self,
         buffer: Buffer,
@@ -104,7 +104,7 @@ impl AsyncFile {
         answer
     }
 
-    /// Starts several reads together. Each has its own answer, in the order of the ranges.
+    /// Starts several reads together. Returns one answer for each range, in the order of the ranges.
     pub fn read_ranges(&self, ranges: Vec<(FilePos, Buffer)>) -> Ranges {
         let mut answers = Vec::with_capacity(ranges.len());
         let jobs = ranges.into_iter().map(|(pos, buffer)| {
@@ -116,7 +116,8 @@ impl AsyncFile {
         Ranges(answers)
     }
 
-    /// Starts a write of all of `buffer`. Without [`DioFlags::DSYNC`] the data are durable after the next [`sync`](Self::sync).
+    /// Starts a write of the whole `buffer`. With [`DioFlags::DSYNC`], the data are durable when the write completes. Otherwise they are
+    /// durable after the next [`sync`](Self::sync).
     pub fn write_at(
         &self,
         buffer: Buffer,
@@ -129,7 +130,7 @@ impl AsyncFile {
         answer
     }
 
-    /// Starts an append of all of `buffer`. The answer contains the position.
+    /// Starts an append of the whole `buffer`. The answer contains the position at which it was written.
     pub fn append(
         &self,
         buffer: Buffer,
@@ -140,12 +141,12 @@ impl AsyncFile {
         answer
     }
 
-    /// Makes all completed writes of the file and its metadata durable.
+    /// Makes all completed writes of the file durable, and all of its metadata.
     pub fn sync(&self) -> Answer<ironmap::Result<()>> {
         self.sync_with(false)
     }
 
-    /// Makes all completed writes of the file durable, with only the metadata that a read needs.
+    /// Makes all completed writes of the file durable, and the metadata that are needed to read them.
     pub fn sync_data(&self) -> Answer<ironmap::Result<()>> {
         self.sync_with(true)
     }
@@ -157,7 +158,7 @@ impl AsyncFile {
     }
 }
 
-/// Reads of several ranges. The future is ready when all are complete.
+/// The reads of several ranges. This future is ready when all of the reads are complete.
 #[must_use = "a future does nothing unless it is awaited; the reads are carried out in any case"]
 pub struct Ranges(Vec<Range>);
 

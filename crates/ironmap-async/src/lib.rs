@@ -1,7 +1,7 @@
-//! Files of volumes and mounted file systems for async programs.
+//! Access to files of volumes and of mounted file systems for async programs.
 //!
-//! A [`Queue`](ironmap::Queue) belongs to one thread, so a task that moves between threads cannot have one. A [`Pool`] has a few threads
-//! with a queue each, and its handles are `Send`, `Sync` and `Clone`. Its futures need no particular executor.
+//! A [`Queue`](ironmap::Queue) belongs to one thread. So a task that moves between threads cannot have a queue. A [`Pool`] has a few
+//! threads, each with a queue. The handles of a pool are `Send`, `Sync` and `Clone`. Its futures work with any executor.
 //!
 //! ```
 //! # async fn read() -> Result<(), Box<dyn std::error::Error>> {
@@ -16,10 +16,10 @@
 //! # }
 //! ```
 //!
-//! A request owns its memory, so a future can be dropped at any time: the request is carried out, and its memory is freed after it. A
-//! dropped write may have been carried out or not. A pool that is dropped carries out all requests that it has accepted.
+//! A request owns its memory, so its future can be dropped at any time. The pool still carries out the request, and then frees the memory.
+//! When a pool is dropped, it first carries out all requests that it has accepted.
 //!
-//! With the feature `tokio`, a [`Stream`] is an `AsyncRead`, `AsyncSeek` and `AsyncWrite`.
+//! With the feature `tokio`, a [`Stream`] implements tokio's `AsyncRead`, `AsyncSeek` and `AsyncWrite`.
 
 mod file;
 mod pool;

@@ -1,4 +1,4 @@
-//! The pool: the handle that tasks share.
+//! The pool of threads. Tasks share its handles.
 
 use std::fmt;
 use std::future::Future;
@@ -14,7 +14,7 @@ use crate::promise::{Answer, promise};
 use crate::threads::Threads;
 use crate::worker::{Job, Open, Worker};
 
-/// The number of threads of a pool whose queues have one request in flight each.
+/// The maximum number of threads of a pool whose queues have only one request in flight each.
 const ONE_EACH: usize = 16;
 
 /// Options of a [`Pool`].
@@ -32,30 +32,30 @@ impl Default for PoolOptions {
 }
 
 impl PoolOptions {
-    /// Creates options for queues of 64 requests. The [engine](Files::engine) decides the number of threads.
+    /// Creates options for queues with 64 requests in flight. The number of threads depends on the [engine](Files::engine).
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The number of threads, at least one. Without this option, a pool has two threads: one submits and completes most requests, and the
-    /// other one takes requests while the first is busy, for example with a sync. If the engine carries out each request in the call that
-    /// submits it, as psync does, each thread has only one request in flight. Then the pool has as many threads as [`depth`](Self::depth),
-    /// at most 16.
+    /// Sets the number of threads, at least one. By default, a pool has two threads: one carries out most requests, and the other takes
+    /// requests while the first is busy, for example with a sync. With an engine such as psync, a call carries out its request before it
+    /// returns, so each thread has only one request in flight. Then the default number of threads is the [`depth`](Self::depth), at most
+    /// 16.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = Some(threads.max(1));
         self
     }
 
-    /// The number of requests that each thread has in flight.
+    /// Sets the number of requests that each thread has in flight.
     #[must_use]
     pub fn depth(mut self, depth: u32) -> Self {
         self.depth = depth.max(1);
         self
     }
 
-    /// Other options of the queues. Their depth is that of [`depth`](Self::depth).
+    /// Sets the other options of the queues. Their depth remains the value of [`depth`](Self::depth).
     #[must_use]
     pub fn queue(mut self, options: QueueOptions) -> Self {
         self.queue = options;
@@ -63,7 +63,7 @@ impl PoolOptions {
     }
 
     fn report(&self, engine: Engine) -> PoolReport {
-        // Requests to the null engine do not wait, so a second thread would not help them.
+        // Requests to the null engine never wait. So a second thread would not make them faster.
         let blocks = engine.is_immediate() && engine != Engine::Null;
         let (chosen, depth) = match blocks {
             true => ((self.depth as usize).min(ONE_EACH), 1),
@@ -80,15 +80,15 @@ impl PoolOptions {
     }
 }
 
-/// The threads of a [`Pool`], and the reason for their number.
+/// The number of threads of a [`Pool`], and the reason for this number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolReport {
-    /// The engine of the volume or host. If the kernel refuses io_uring, as in many containers, it is [`Engine::Psync`].
+    /// The engine of the volume or host. If the kernel refuses io_uring, as in many containers, this is [`Engine::Psync`].
     pub engine: Engine,
     /// The number of threads.
     pub threads: usize,
-    /// The number of requests that a thread has in flight.
+    /// The number of requests that each thread has in flight.
     pub depth: u32,
     /// The reason for the number of threads.
     pub reason: &'static str,
@@ -101,8 +101,8 @@ impl fmt::Display for PoolReport {
     }
 }
 
-/// A few threads with a queue each, for all files of a volume or a host. Clones are handles of the same pool. When the last handle is
-/// dropped, the threads carry out the accepted requests, and end.
+/// A few threads, each with a queue, for all files of a volume or a host. A clone is another handle of the same pool. When the last handle
+/// is dropped, the threads carry out the requests that they have accepted, and end.
 #[derive(Clone)]
 pub struct Pool {
     threads: Threads<Job>,
@@ -110,10 +110,10 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Starts the threads. Each creates its queue before the call returns.
+    /// Starts the threads. Each thread creates its queue before this call returns.
     ///
     /// # Errors
-    /// The error of the first queue that cannot be created; `Io` if no thread can be started.
+    /// Returns the error of the first queue that cannot be created. Returns `Io` if no thread can be started.
     pub fn new(files: impl Files + Send + Sync + 'static, options: PoolOptions) -> Result<Self> {
         let report = Arc::new(options.report(files.engine()));
         let (queue_options, depth) = (options.queue.depth(options.depth), options.depth as usize);
@@ -127,13 +127,13 @@ impl Pool {
         Ok(Self { threads, report })
     }
 
-    /// The engine and the number of threads.
+    /// The engine, the number of threads, and the reason for it.
     #[must_use]
     pub fn report(&self) -> &PoolReport {
         &self.report
     }
 
-    /// Opens a file. The call is carried out by a thread of the pool, because it may read metadata.
+    /// Opens a file. A thread of the pool opens it, because an open may read metadata from the device.
     pub fn open(&self, path: impl Into<PathBuf>) -> Opening {
         self.open_with(path, FileOptions::new())
     }
@@ -148,12 +148,12 @@ impl Pool {
         Opening { pool: self.clone(), answer }
     }
 
-    /// Runs a function on a thread of the pool, with the queue of that thread: for calls that wait, such as
-    /// [`Queue::read_many`]. Requests of that thread that are in flight are completed after the function has returned. An operation of
-    /// the function that needs the whole content of a file for itself can fail with `Busy` because of such a request. The function must
-    /// leave no requests of its own in flight.
+    /// Runs a function on a thread of the pool, and passes this thread's queue to it. Use it for calls that wait, such as
+    /// [`Queue::read_many`]. While the function runs, the thread completes none of its own requests in flight. So if the function calls an
+    /// operation that needs the whole file for itself, the operation can fail with `Busy`. The function must not leave requests of its own
+    /// in flight.
     ///
-    /// If the function panics, the answer is an error, and the thread goes on.
+    /// If the function panics, the answer is an error, and the thread continues.
     pub fn run<T, E>(
         &self,
         function: impl FnOnce(&mut Queue) -> Result<T, E> + Send + 'static,
@@ -168,7 +168,7 @@ impl Pool {
         answer
     }
 
-    /// A handle of a file that the volume or host of this pool has opened.
+    /// Makes a handle of a file. The volume or host of this pool must have opened the file.
     #[must_use]
     pub fn file(&self, file: ironmap::File) -> AsyncFile {
         AsyncFile::new(file, self.clone())
@@ -183,7 +183,7 @@ impl Pool {
     }
 }
 
-/// A file that is being opened.
+/// The future of an open.
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Opening {
     pool: Pool,

@@ -1,4 +1,4 @@
-//! The answer to one request: a value that a worker thread sets once, and a future that waits for it.
+//! The answer to one request. A worker thread sets the value once, and a future waits for it.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,23 +14,24 @@ struct Shared<T> {
 }
 
 enum State<T> {
-    /// There is no value yet. The waker belongs to the task that waits, if there is one.
+    /// The value is not set yet. If a task waits for it, this is the waker of the task.
     Waiting(Option<Waker>),
     Ready(T),
-    /// The value was taken, or will never come because the promise was dropped.
+    /// There is no value: the future has returned it, or the promise was dropped without a value.
     Gone,
 }
 
-/// A future that is ready when the request is complete. Dropping it does not cancel the request.
+/// A future that is ready when the request is complete. If the future is dropped, the request is still carried out.
 #[must_use = "a future does nothing unless it is awaited; the request is carried out in any case"]
 pub struct Answer<T>(Arc<Shared<T>>);
 
-/// The duty of a worker thread to set the value. If it is dropped without a value, the answer is [lost](Answer).
+/// The worker thread's side of an answer. The thread must set the value. If the promise is dropped without a value, the answer is
+/// [lost](Answer).
 pub(crate) struct Promise<T>(Option<Arc<Shared<T>>>);
 
-/// A value that can stand for a lost answer: the worker thread panicked.
+/// A type that has a value for a lost answer. An answer is lost if the worker thread panicked.
 pub trait Lost {
-    /// The value of a lost answer.
+    /// Returns the value for a lost answer.
     fn lost() -> Self;
 }
 
@@ -41,11 +42,12 @@ pub(crate) fn promise<T>() -> (Promise<T>, Answer<T>) {
 
 impl<T> Shared<T> {
     fn state(&self) -> MutexGuard<'_, State<T>> {
-        // The lock is never held while other code runs, so the state is valid even after a panic.
+        // While the lock is held, no other code runs that could panic. So the state is valid even after a panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the final state. The waker runs code of the executor, so the caller wakes it without the lock.
+    /// Sets the final state. Returns the waker of the task that waits. The caller must wake it without the lock, because a waker runs code
+    /// of the executor.
     fn end(&self, end: State<T>) -> Option<Waker> {
         match std::mem::replace(&mut *self.state(), end) {
             State::Waiting(waker) => waker,
@@ -55,7 +57,7 @@ impl<T> Shared<T> {
 }
 
 impl<T> Promise<T> {
-    /// Sets the value. The task is woken with the others of `wakes`.
+    /// Sets the value. The waiting task is added to `wakes`, which wakes all its tasks later.
     pub(crate) fn keep(mut self, value: T, wakes: &mut Wakes) {
         if let Some(shared) = self.0.take() {
             wakes.add(shared.end(State::Ready(value)));
@@ -71,7 +73,7 @@ impl<T> Drop for Promise<T> {
     }
 }
 
-/// The tasks to wake after several answers were set. A task that waits for several of them is then woken once.
+/// The tasks to wake after several answers were set. If a task waits for several of these answers, it is woken once.
 #[derive(Default)]
 pub(crate) struct Wakes(Vec<Waker>);
 
@@ -94,7 +96,7 @@ impl Drop for Wakes {
     }
 }
 
-/// A waker runs code of the executor. Its panic disturbs neither the thread nor other tasks.
+/// A waker runs code of the executor. If this code panics, the worker thread continues, and the other tasks are still woken.
 fn wake(waker: Waker) {
     drop(catch_unwind(AssertUnwindSafe(|| waker.wake())));
 }

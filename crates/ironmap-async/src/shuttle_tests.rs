@@ -1,6 +1,6 @@
-//! The hand-over of requests between tasks and threads, under schedules that a model checker chooses: `./x shuttle`.
+//! Tests how jobs pass from tasks to threads, and answers back to tasks. A model checker chooses the schedules: `./x shuttle`.
 //!
-//! The threads, their jobs, the promises and the wakes are those of the pool. The queue of a thread is a model: a device that completes
+//! The threads, the jobs, the promises and the wakes are those of the pool. Only the queue of a thread is a model: its device completes
 //! requests in any order, at any time.
 
 use std::env;
@@ -23,15 +23,15 @@ use crate::threads::{Threads, Work};
 
 /// The seed of the schedules. If the variable `SHUTTLE_RANDOM_SEED` is set, the checker uses that seed instead.
 const SEED: u64 = 0x5EED;
-/// The number of schedules of each kind. The variable `IRONMAP_SHUTTLE` can replace this number.
+/// The default number of schedules of each kind. The variable `IRONMAP_SHUTTLE` sets another number.
 const SCHEDULES: usize = 20_000;
-/// The number of thread switches that PCT places in a schedule.
+/// The number of thread switches that the scheduler PCT inserts into a schedule.
 const SWITCHES: usize = 3;
 /// The number of requests that a thread has in flight.
 const DEPTH: usize = 2;
 
-/// Runs a model under random schedules and under schedules with few thread switches. A deadlock fails the test, and so does a panic that
-/// the model does not catch.
+/// Runs a model under two kinds of schedules: random schedules, and schedules with few thread switches. A deadlock fails the test. A panic
+/// that the model does not catch also fails it.
 fn explore(model: impl Fn() + Send + Sync + Copy + 'static) {
     let wanted = env::var("IRONMAP_SHUTTLE").ok().and_then(|text| text.parse::<usize>().ok());
     let schedules = wanted.unwrap_or(SCHEDULES).max(1);
@@ -41,10 +41,10 @@ fn explore(model: impl Fn() + Send + Sync + Copy + 'static) {
     Runner::new(PctScheduler::new_from_seed(SEED, SWITCHES, schedules), config).run(model);
 }
 
-/// The counts of a schedule.
+/// The counts of one schedule.
 #[derive(Default)]
 struct Counts {
-    /// The number of buffers that were allocated and not freed.
+    /// The number of buffers that are allocated at this time.
     live: AtomicUsize,
     /// The number of requests that a device has carried out.
     carried_out: AtomicUsize,
@@ -66,7 +66,7 @@ impl Drop for Memory {
     }
 }
 
-/// The memory of a completed request. `None` if the answer is lost.
+/// The memory that a completed request returns. `None` if the answer is lost.
 type Reply = Option<Memory>;
 
 impl Lost for Reply {
@@ -78,11 +78,11 @@ impl Lost for Reply {
 enum Ask {
     /// A request that is in flight for some time.
     Transfer(Memory, Promise<Reply>),
-    /// A call that the thread carries out at once.
+    /// A call that the thread carries out before it begins the next job.
     Call(Memory, Promise<Reply>),
     /// A call that panics.
     Panic(Memory, Promise<Reply>),
-    /// A request whose submission ends the thread by a panic.
+    /// A request whose submission panics. The panic ends the thread.
     End(Memory, Promise<Reply>),
     /// A call that drops a handle.
     Drop(Threads<Ask>),
@@ -90,7 +90,7 @@ enum Ask {
     Meet(Arc<Barrier>),
 }
 
-/// The state of a device. Its requests are numbers.
+/// The state of a device. It identifies requests by numbers.
 #[derive(Default)]
 struct State {
     submitted: Vec<usize>,
@@ -118,7 +118,7 @@ impl Device {
         state
     }
 
-    /// Completes requests in any order until the queue is closed.
+    /// Completes requests in any order, until the queue is closed.
     fn serve(&self) {
         loop {
             let mut state = self.wait_while(|state| state.submitted.is_empty() && !state.closed);
@@ -140,7 +140,7 @@ struct Queue {
     device: Arc<Device>,
     server: Option<thread::JoinHandle<()>>,
     requests: Vec<Option<(Memory, Promise<Reply>)>>,
-    /// Requests that were begun and not submitted.
+    /// Requests that were begun but not yet submitted.
     begun: Vec<usize>,
     wakes: Wakes,
 }
@@ -166,7 +166,7 @@ impl Drop for Queue {
     }
 }
 
-/// Panics, and drops the request meanwhile. No message is printed.
+/// Panics. The request is dropped during the panic. No message is printed.
 fn panic_with(request: (Memory, Promise<Reply>)) {
     let _request = request;
     resume_unwind(Box::new("as the model wants"));
@@ -241,7 +241,7 @@ impl Work for Queue {
 }
 
 fn start(threads: usize) -> (Threads<Ask>, Arc<Counts>) {
-    // The threads divide the jobs in half of the schedules.
+    // In half of the schedules, the threads divide the jobs among themselves.
     let divides = thread_rng().gen_bool(0.5);
     (Threads::start(threads, divides, Queue::new).unwrap(), Arc::default())
 }
@@ -254,7 +254,7 @@ fn ask(threads: &Threads<Ask>, counts: &Arc<Counts>, kind: Kind) -> Answer<Reply
     answer
 }
 
-/// Waits for several answers in one task.
+/// One task waits for several answers.
 fn all(mut answers: Vec<Answer<Reply>>) -> Vec<Reply> {
     let mut replies: Vec<Option<Reply>> = answers.iter().map(|_| None).collect();
     block_on(poll_fn(|context| {
@@ -270,14 +270,14 @@ fn all(mut answers: Vec<Answer<Reply>>) -> Vec<Reply> {
     replies.into_iter().flatten().collect()
 }
 
-/// No buffer is left, and this number of requests was carried out.
+/// Asserts that all buffers are freed and that this number of requests was carried out.
 fn check(counts: &Counts, carried_out: usize) {
     assert_eq!(counts.live.load(Ordering::Relaxed), 0, "memory was lost");
     assert_eq!(counts.carried_out.load(Ordering::Relaxed), carried_out);
 }
 
-/// Every request of several tasks is answered with its memory. A task that waits for one answer, and a task that waits for several, are
-/// both woken.
+/// Several tasks send requests. Each request is answered with its own memory. A task that waits for one answer is woken, and so is a task
+/// that waits for several answers.
 #[test]
 fn each_request_is_answered() {
     explore(|| {
@@ -298,7 +298,7 @@ fn each_request_is_answered() {
     });
 }
 
-/// One thread serves more requests than it can have in flight.
+/// One thread serves more requests than it can have in flight at a time.
 #[test]
 fn one_thread_answers_all() {
     explore(|| {
@@ -318,8 +318,8 @@ fn one_thread_answers_all() {
     });
 }
 
-/// A future is dropped before it is polled, or after. Its request is carried out, and its memory is freed once. The drop of a task that
-/// panics is the same drop.
+/// A future is dropped before or after its first poll. Its request is still carried out, and its memory is freed once. A task that panics
+/// drops its futures in the same way.
 #[test]
 fn a_dropped_future_loses_nothing() {
     explore(|| {
@@ -339,7 +339,8 @@ fn a_dropped_future_loses_nothing() {
     });
 }
 
-/// The last handle is dropped while requests are queued and in flight. All are carried out, and a task that waits gets its answer.
+/// The last handle is dropped while requests are queued and in flight. The threads carry out all of them, and a waiting task gets its
+/// answer.
 #[test]
 fn the_last_handle_is_dropped_with_requests_in_flight() {
     explore(|| {
@@ -353,7 +354,7 @@ fn the_last_handle_is_dropped_with_requests_in_flight() {
     });
 }
 
-/// A thread of the pool drops the last handle: it does not wait for itself.
+/// A thread of the pool drops the last handle. It must not wait for its own end.
 #[test]
 fn a_thread_drops_the_last_handle() {
     explore(|| {
@@ -365,7 +366,7 @@ fn a_thread_drops_the_last_handle() {
     });
 }
 
-/// A call that panics loses only its own answer.
+/// If a call panics, only its own answer is lost.
 #[test]
 fn a_panic_of_a_call_disturbs_no_other() {
     explore(|| {
@@ -379,7 +380,7 @@ fn a_panic_of_a_call_disturbs_no_other() {
     });
 }
 
-/// If all threads have ended by panics, no task waits for ever: the answers of queued and of later requests are lost.
+/// All threads have ended by panics. The answers of queued requests and of later requests are lost, so no task waits for ever.
 #[test]
 fn no_task_waits_for_threads_that_ended() {
     explore(|| {
@@ -393,7 +394,7 @@ fn no_task_waits_for_threads_that_ended() {
     });
 }
 
-/// If one of two threads has ended by a panic, the other one carries out later requests.
+/// One of two threads has ended by a panic. The other thread carries out later requests.
 #[test]
 fn a_thread_that_ends_leaves_its_jobs_to_the_other() {
     explore(|| {
@@ -406,7 +407,8 @@ fn a_thread_that_ends_leaves_its_jobs_to_the_other() {
     });
 }
 
-/// A call that blocks its thread does not delay the jobs after it: two calls that wait for each other run together.
+/// A call that blocks its thread does not delay the jobs after it. In the test, two calls wait for each other, so they must run at the same
+/// time.
 #[test]
 fn a_job_that_blocks_delays_no_other() {
     explore(|| {

@@ -1,4 +1,4 @@
-//! A file with a position that advances, as tokio reads and writes it.
+//! A file with a position that advances. It implements tokio's traits for reading and writing.
 
 use std::io::{Error, ErrorKind, Result, SeekFrom};
 use std::pin::Pin;
@@ -13,9 +13,9 @@ use crate::promise::Answer;
 /// The length of the buffer of a stream.
 const BUFFER: usize = 256 << 10;
 
-/// A file with a position: tokio's `AsyncRead`, `AsyncSeek` and `AsyncWrite`. A read fetches up to 256 KiB into a buffer, which also serves
-/// later reads. A write is accepted when its data are copied. A flush waits until the accepted write is carried out, and then syncs the
-/// file.
+/// A file with a position. It implements tokio's `AsyncRead`, `AsyncSeek` and `AsyncWrite`. A read fetches up to 256 KiB into a buffer.
+/// Later reads are served from this buffer. A write returns when its data are copied. A flush waits until this write is carried out, and
+/// then syncs the file.
 pub struct Stream {
     file: AsyncFile,
     pos: u64,
@@ -24,7 +24,7 @@ pub struct Stream {
 
 enum State {
     Idle(Option<Buffer>),
-    /// Bytes of the file from the position on.
+    /// The buffer contains bytes of the file, beginning at the position.
     Read {
         buffer: Buffer,
         from: usize,
@@ -36,13 +36,13 @@ enum State {
 }
 
 impl Stream {
-    /// A stream that begins at the start of the file.
+    /// Creates a stream whose position is the start of the file.
     #[must_use]
     pub fn new(file: AsyncFile) -> Self {
         Self { file, pos: 0, state: State::Idle(None) }
     }
 
-    /// Waits until no request is in flight. After that the state is `Idle` or `Read`.
+    /// Waits until no request is in flight. Afterwards the state is `Idle` or `Read`.
     fn settle(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
         match &mut self.state {
             State::Idle(_) | State::Read { .. } => Poll::Ready(Ok(())),
@@ -76,7 +76,7 @@ impl Stream {
         }
     }
 
-    /// Takes the buffer. Unread bytes in the buffer are dropped.
+    /// Takes the buffer out of the state. Unread bytes in it are lost.
     fn buffer(&mut self) -> Result<Buffer> {
         let kept = match std::mem::replace(&mut self.state, State::Idle(None)) {
             State::Idle(buffer) => buffer,
@@ -105,7 +105,7 @@ impl AsyncRead for Stream {
                     into.put_slice(&buffer[*from..*from + count]);
                     *from += count;
                     this.pos += count as u64;
-                    // A short read has reached the end of the file. A later read tries again, because the file may have grown.
+                    // A short read means that the file ends here. A later read tries again, because the file may have grown.
                     if *from == *to {
                         let buffer = this.buffer()?;
                         this.state = State::Idle(Some(buffer));
@@ -159,7 +159,7 @@ impl AsyncWrite for Stream {
         let mut buffer = self.buffer()?;
         buffer[..count].copy_from_slice(&bytes[..count]);
         if count < BUFFER {
-            // A request writes a whole buffer, so a shorter write gets a buffer of its own length.
+            // A request always writes its whole buffer. So a shorter write needs a buffer of its own length.
             let mut short = Buffer::aligned(count)?;
             short.copy_from_slice(&buffer[..count]);
             buffer = short;
@@ -170,7 +170,7 @@ impl AsyncWrite for Stream {
         Poll::Ready(Ok(count))
     }
 
-    /// Waits for the last write, and makes all completed writes durable.
+    /// Waits for the last write, and then makes all completed writes durable.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
         loop {
             let syncs = matches!(self.state, State::Syncing(_));

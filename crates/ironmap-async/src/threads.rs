@@ -1,4 +1,4 @@
-//! The threads of a pool: they take jobs, carry them out, and sleep if there are neither jobs nor completions.
+//! The threads of a pool. They take jobs, carry them out, and sleep while there are no jobs and no completions.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,40 +9,41 @@ use ironmap::{Errno, Error, Result};
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Event, Mutex, MutexGuard, Source, mpsc};
 
-/// The requests of one thread. Only this thread uses the value.
+/// The jobs of one thread. Only this thread uses the value.
 pub(crate) trait Work {
     type Job;
 
-    /// Whether the thread begins no other job until this job has ended.
+    /// Whether a job blocks its thread: the thread begins no other job until this job has ended.
     fn blocks(job: &Self::Job) -> bool;
 
-    /// The number of jobs that the thread can begin.
+    /// The number of jobs that the thread can begin now.
     fn room(&self) -> usize;
 
-    /// The number of jobs that were begun and have not ended.
+    /// The number of jobs that were begun and have not ended yet.
     fn in_flight(&self) -> usize;
 
-    /// Begins a job. A job that cannot be in flight is carried out before the call returns.
+    /// Begins a job. If the job cannot be in flight, carries it out before it returns.
     fn begin(&mut self, job: Self::Job);
 
-    /// Submits the jobs that were begun, and ends those that are complete; returns their number.
+    /// Submits the jobs that were begun. Ends the jobs that are complete, and returns their number.
     fn collect(&mut self) -> usize;
 
-    /// The source of completions, for a thread that also waits for jobs. `None` if the thread cannot wait for both.
+    /// The descriptor that signals completions, so that a thread can wait for jobs and completions at the same time. `None` if this is not
+    /// possible.
     fn source(&self) -> Option<Source<'_>>;
 
-    /// Resets the source. A completion after this call sets it again.
+    /// Resets the descriptor that signals completions. A completion after this call sets it again.
     fn reset(&self);
 
     /// Waits for a completion.
     fn wait(&mut self);
 }
 
-/// The threads, and the jobs that they take. A clone is a handle of the same threads. When the last handle is dropped, the threads carry out
-/// the accepted jobs, and end.
+/// The threads, and the jobs that they take. A clone is another handle of the same threads. When the last handle is dropped, the threads
+/// carry out the jobs that they have accepted, and end.
 pub(crate) struct Threads<J> {
     handover: Arc<Handover<J>>,
-    /// Closes the hand-over when the last handle is dropped.
+    /// Dropping the last handle closes the hand-over.
     _close: Arc<Close<J>>,
 }
 
@@ -53,11 +54,11 @@ impl<J> Clone for Threads<J> {
 }
 
 impl<J: Send + 'static> Threads<J> {
-    /// Starts `count` threads. Each makes its own work before the call returns. If `divides` is set, a thread takes only its share of the
-    /// queued jobs.
+    /// Starts `count` threads. Each thread creates its own work before this call returns. If `divides` is set, a thread takes only its
+    /// share of the queued jobs.
     ///
     /// # Errors
-    /// The first error of `make`; `Io` if no thread can be started.
+    /// Returns the first error of `make`. Returns `Io` if no thread can be started.
     pub(crate) fn start<W: Work<Job = J>>(
         count: usize,
         divides: bool,
@@ -77,7 +78,8 @@ impl<J: Send + 'static> Threads<J> {
                         drop(make);
                         let _ = started.send(Ok(()));
                         drop(started);
-                        // A panic loses the answers of this thread's requests. A model checker accepts only a panic that is caught.
+                        // If the thread panics, the answers of its requests are lost. The panic is caught, because the model checker
+                        // accepts no other panic.
                         drop(catch_unwind(AssertUnwindSafe(|| thread.run(&mut work))));
                     }
                     Err(error) => drop(started.send(Err(error))),
@@ -108,20 +110,20 @@ impl<J: Send + 'static> Threads<J> {
     }
 }
 
-/// The jobs that no thread has taken, and the bells of the threads.
+/// The jobs that no thread has taken yet, and one bell for each thread.
 struct Handover<J> {
     jobs: Mutex<Jobs<J>>,
     bells: Vec<Event>,
-    /// Whether each job blocks its thread. A thread then takes only its share of the queued jobs.
+    /// Whether each job blocks its thread. If so, a thread takes only its share of the queued jobs.
     divides: bool,
 }
 
 struct Jobs<J> {
     queued: VecDeque<J>,
-    /// The number of threads that look at the queue before they sleep or block. While there is such a thread, a new job wakes no other:
-    /// one thread submits the jobs of many tasks together.
+    /// The number of threads that will look at the queue before they sleep or block. If this number is not zero, a new job wakes no thread.
+    /// So one thread submits the jobs of many tasks together.
     searching: usize,
-    /// The threads that sleep.
+    /// The indexes of the threads that sleep.
     asleep: Vec<usize>,
     /// The number of threads that have not ended.
     threads: usize,
@@ -130,7 +132,8 @@ struct Jobs<J> {
 }
 
 impl<J> Jobs<J> {
-    /// The thread to wake for the queued jobs, if no thread looks for them. The caller rings its bell. The thread counts as searching.
+    /// Chooses a sleeping thread for the queued jobs. Returns `None` if another thread already looks for jobs. The caller rings the bell of
+    /// the chosen thread, which counts as searching from now on.
     fn wake_one(&mut self) -> Option<usize> {
         if self.queued.is_empty() || self.searching > 0 {
             return None;
@@ -150,7 +153,7 @@ impl<J> Handover<J> {
     }
 
     fn jobs(&self) -> MutexGuard<'_, Jobs<J>> {
-        // No other code runs under the lock, so the jobs are valid even after a panic.
+        // While the lock is held, no code of others runs that could panic. So the jobs are valid even after a panic.
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -158,7 +161,7 @@ impl<J> Handover<J> {
         let woken = {
             let mut queue = self.jobs();
             if queue.threads == 0 {
-                // The jobs are dropped without the lock, because their wakers run other code.
+                // The lock is released before the jobs are dropped, because the drop runs their wakers, which are code of others.
                 drop(queue);
                 return drop(jobs.collect::<Vec<_>>());
             }
@@ -173,16 +176,16 @@ impl<J> Handover<J> {
     }
 }
 
-/// One thread. Its drop records that the thread has ended, also by a panic.
+/// One thread. When the value is dropped, also by a panic, it records that the thread has ended.
 struct Thread<'a, J> {
     handover: &'a Handover<J>,
     index: usize,
-    /// Whether this thread counts as searching.
+    /// Whether this thread is counted in `searching`.
     searches: bool,
 }
 
 impl<J> Thread<'_, J> {
-    /// Carries out jobs until the hand-over is closed and all jobs have ended.
+    /// Carries out jobs. Ends after the hand-over is closed and all jobs have ended.
     fn run<W: Work<Job = J>>(&mut self, work: &mut W) {
         let (mut jobs, mut idle) = (Vec::new(), false);
         loop {
@@ -193,8 +196,8 @@ impl<J> Thread<'_, J> {
             if work.in_flight() == 0 && open.is_none() {
                 return;
             }
-            // Tasks and the device can run before the thread sleeps. Without this step, threads that share a processor would wake each
-            // other for each single request.
+            // The thread yields once before it sleeps, so that tasks and the device can run. Without this step, threads that share a
+            // processor would wake each other for each single request.
             match (began + ended > 0, idle) {
                 (true, _) => idle = false,
                 (false, false) => {
@@ -209,7 +212,8 @@ impl<J> Thread<'_, J> {
         }
     }
 
-    /// Takes at most `most` jobs, and none after a job that blocks the thread. `None` if the hand-over is closed and no job is queued.
+    /// Takes at most `most` jobs, and stops after a job that blocks the thread. Returns `None` if the hand-over is closed and no job is
+    /// queued.
     fn take(&mut self, most: usize, blocks: impl Fn(&J) -> bool, into: &mut Vec<J>) -> Option<()> {
         let Handover { bells, divides, .. } = self.handover;
         let mut jobs = self.handover.jobs();
@@ -228,7 +232,7 @@ impl<J> Thread<'_, J> {
         open
     }
 
-    /// Announces that the thread does not look at the queue for some time. If jobs are queued, another thread is woken.
+    /// Announces that this thread does not look at the queue for some time. If jobs are queued, wakes another thread.
     fn stop_searching(&mut self, mut jobs: MutexGuard<'_, Jobs<J>>) {
         if std::mem::take(&mut self.searches) {
             jobs.searching -= 1;
@@ -238,7 +242,7 @@ impl<J> Thread<'_, J> {
         self.handover.ring(woken);
     }
 
-    /// Sleeps until the thread is woken for a job or for the end, or a job in flight has ended.
+    /// Sleeps until one of three events: the thread is woken for a job, the threads must end, or a job in flight has ended.
     fn sleep(&mut self, work: &mut impl Work<Job = J>) {
         let in_flight = work.in_flight() > 0;
         if in_flight && (work.room() == 0 || work.source().is_none()) {
@@ -246,7 +250,8 @@ impl<J> Thread<'_, J> {
             return work.wait();
         }
         if in_flight {
-            // A completion before the reset does not set the source again, so the thread must look for completions before it sleeps.
+            // A completion before the reset does not set the descriptor again. So the thread must look for completions once more before it
+            // sleeps.
             work.reset();
             if work.collect() > 0 {
                 return;
@@ -262,9 +267,9 @@ impl<J> Thread<'_, J> {
         bell.wait(work.source().filter(|_| in_flight));
         let mut jobs = self.handover.jobs();
         match jobs.asleep.iter().position(|index| *index == self.index) {
-            // A completion has ended the wait.
+            // A completion has ended the wait, so this thread is still in the list of sleeping threads.
             Some(at) => drop(jobs.asleep.remove(at)),
-            // The bell was rung, or will be rung soon. In the latter case the next sleep ends early.
+            // The bell was rung or will be rung soon. If it rings only after the reset, the next sleep ends early.
             None => {
                 self.searches = true;
                 drop(jobs);
@@ -275,8 +280,8 @@ impl<J> Thread<'_, J> {
 }
 
 impl<J> Drop for Thread<'_, J> {
-    /// If the hand-over is open when the last thread ends, that thread has panicked. Then no further job is carried out, and the queued
-    /// jobs are dropped, so that no future waits for ever.
+    /// If the hand-over is still open when the last thread ends, this thread has panicked, and no thread is left to carry out jobs. The
+    /// queued jobs are dropped, so that no future waits for ever.
     fn drop(&mut self) {
         let mut jobs = self.handover.jobs();
         jobs.threads -= 1;
@@ -301,7 +306,7 @@ impl<J> Close<J> {
 }
 
 impl<J> Drop for Close<J> {
-    /// Waits for the threads, except if one of them drops the last handle.
+    /// Waits for the threads to end. If one of these threads drops the last handle, it does not wait.
     fn drop(&mut self) {
         let asleep = {
             let mut jobs = self.handover.jobs();
@@ -314,7 +319,7 @@ impl<J> Drop for Close<J> {
         let threads = std::mem::take(&mut *self.threads());
         for thread in threads {
             if thread.thread().id() != own {
-                // An error of the join is ignored: then the thread has panicked, and the answers of its requests are lost.
+                // An error of the join is ignored. It means that the thread has panicked, and the answers of its requests are lost.
                 let _ = thread.join();
             }
         }

@@ -1,4 +1,4 @@
-//! A thread of the pool: it takes jobs, submits their requests to its queue, and sets their answers.
+//! A thread of the pool. It takes jobs, submits their requests to its queue, and sets their answers.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -14,13 +14,13 @@ use crate::promise::{Promise, Wakes};
 use crate::sync::{Source, source};
 use crate::threads::Work;
 
-/// Opens a file of the pool's volume or host.
+/// Opens a file of the volume or host of the pool.
 pub(crate) type Open = dyn Fn(&Path, FileOptions) -> Result<File> + Send + Sync;
 
-/// A function of the caller. It sets its answer itself.
+/// A function that the caller passed. It sets its answer itself.
 pub(crate) type Run = dyn FnOnce(&mut Queue, &mut Wakes) + Send;
 
-/// The work of one request.
+/// The work that a thread does for one request.
 pub(crate) enum Job {
     Read {
         file: File,
@@ -64,8 +64,8 @@ enum InFlight {
 pub(crate) struct Worker {
     queue: Queue,
     open: Arc<Open>,
-    /// The descriptor of the queue's completions. A polled device has none: then the thread waits for a completion, and takes no job
-    /// meanwhile.
+    /// The descriptor that signals the queue's completions. A polled device has none. Then the thread waits for a completion, and takes no
+    /// job during this wait.
     ready: Option<Readiness>,
     /// The requests in flight, by their tokens.
     requests: Vec<Option<InFlight>>,
@@ -81,7 +81,7 @@ impl Worker {
         Self { queue, open, ready, requests, free, wakes }
     }
 
-    /// A free token. The thread takes no more jobs than there are free tokens.
+    /// Returns a free token. One is free, because the thread takes no more jobs than there are free tokens.
     fn token(&mut self) -> usize {
         self.free.pop().unwrap_or_else(|| {
             self.requests.push(None);
@@ -122,7 +122,7 @@ impl Work for Worker {
 
     fn begin(&mut self, job: Job) {
         if Self::blocks(&job) {
-            // Requests that were begun need not wait for this job.
+            // This job blocks the thread. So the requests that were begun are submitted first.
             self.collect();
         }
         match job {
@@ -154,7 +154,7 @@ impl Work for Worker {
                 };
                 promise.keep(synced, &mut self.wakes);
             }
-            // A panic of the function ends neither the thread nor the requests in flight. The answer is then lost.
+            // If the function panics, the thread continues, and so do the requests in flight. The answer of the function is lost.
             Job::Run(run) => {
                 drop(catch_unwind(AssertUnwindSafe(|| run(&mut self.queue, &mut self.wakes))));
             }
@@ -167,7 +167,8 @@ impl Work for Worker {
     fn collect(&mut self) -> usize {
         let mut count = 0;
         if self.in_flight() > 0 {
-            // An error is ignored: after a permanent error, the requests that the kernel has not accepted are popped with this error.
+            // The error is ignored. After a permanent error, the queue returns this error as the result of each request that the kernel has
+            // not accepted.
             let _ = self.queue.poll();
             while let Some(Completion { token, memory, result, .. }) = self.queue.pop() {
                 count += 1;

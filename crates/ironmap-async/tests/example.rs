@@ -1,11 +1,11 @@
-//! The example does what its introductory comment promises. The oracle is the content that was written.
+//! Checks that the example does what its first comment says. The oracle is the content that was written.
 
 use std::process::Command;
 
 use ironmap::VolumeOptions;
 use ironmap::fs::ext4::MkfsOptions;
 
-/// The example reads a whole file, whose last block is incomplete, and an empty file.
+/// The example reads an empty file, and a whole file whose last block is incomplete.
 #[test]
 fn the_example_reads_a_file() {
     let dir = tempfile::tempdir().unwrap();
@@ -20,7 +20,7 @@ fn the_example_reads_a_file() {
     volume.write("/empty", b"").unwrap();
     volume.close().unwrap();
     drop(volume);
-    // Cargo builds the examples of a package before it runs the tests, in a directory next to the test programs.
+    // Cargo builds the examples of a package before it runs the tests. The examples are in a directory next to the test programs.
     let own = std::env::current_exe().unwrap();
     let program = own.ancestors().nth(2).unwrap().join("examples/tokio_reader");
     for (path, content) in [("/data", &data[..]), ("/empty", &[])] {

@@ -19,7 +19,7 @@ fn volume() -> Volume {
     VolumeOptions::new().write(true).open_on(ram).unwrap()
 }
 
-/// The content of block `at` of version `version` of a file.
+/// The content of the block `at` in the version `version` of a file.
 fn block(at: usize, version: u8) -> Buffer {
     let mut buffer = Buffer::aligned(BLOCK).unwrap();
     for (index, byte) in buffer.iter_mut().enumerate() {
@@ -39,7 +39,7 @@ async fn written(pool: &Pool, path: &str, blocks: usize) -> AsyncFile {
     file
 }
 
-/// Handles move between tasks and threads, and every request has its own answer.
+/// Handles move between tasks and threads. Every request gets its own answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tasks_of_several_threads_share_a_pool() {
     for threads in [1, 3] {
@@ -88,8 +88,8 @@ async fn appends_follow_each_other() {
     assert_eq!(positions, expected);
 }
 
-/// If a future is dropped before its request is complete, the pool still carries out the request. A later truncation, which locks the whole
-/// file, is not blocked.
+/// If a future is dropped before its request is complete, the pool still carries out the request. A later truncation locks the whole file.
+/// The dropped future does not block it.
 #[test]
 fn dropped_futures_leave_no_request_behind() {
     let volume = volume();
@@ -101,7 +101,7 @@ fn dropped_futures_leave_no_request_behind() {
         let at = round % 64;
         let mut read = file.read_at(Buffer::aligned(BLOCK).unwrap(), (at * BLOCK) as u64);
         if round % 2 == 0 {
-            // The future is polled before it is dropped, so that it has a waker.
+            // The future is polled once before it is dropped. So it has a waker.
             if let Poll::Ready(answer) = Pin::new(&mut read).poll(&mut context) {
                 let (_, buffer) = answer.unwrap();
                 assert!([0, 1].iter().any(|version| buffer[..] == block(at, *version)[..]));
@@ -124,7 +124,7 @@ fn dropped_futures_leave_no_request_behind() {
     volume.close().unwrap();
 }
 
-/// A panic in one task does not disturb the other tasks, and the pool can still be used.
+/// If one task panics, the other tasks continue, and the pool can still be used.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_task_that_panics_disturbs_no_other() {
     let pool = Pool::new(volume(), PoolOptions::new().threads(1).depth(2)).unwrap();
@@ -141,7 +141,7 @@ async fn a_task_that_panics_disturbs_no_other() {
     }
 }
 
-/// A failed request returns its buffer together with the error.
+/// A request that fails returns its buffer together with the error.
 #[tokio::test]
 async fn a_request_that_fails_returns_its_memory() {
     let pool = Pool::new(volume(), PoolOptions::new()).unwrap();
@@ -154,7 +154,7 @@ async fn a_request_that_fails_returns_its_memory() {
     assert_eq!(failed.buffer.unwrap()[..], block(0, 0)[..]);
 }
 
-/// Through tokio's traits, a file of a volume is read, written and sought like a file of the host.
+/// Tokio's traits can read, write and seek a file of a volume like a file of the host.
 #[cfg(feature = "tokio")]
 #[tokio::test]
 async fn a_stream_is_a_file_of_tokio() {
@@ -186,7 +186,7 @@ async fn a_stream_is_a_file_of_tokio() {
         stream.read_exact(&mut five).await.unwrap();
         assert_eq!(five, content[at as usize..at as usize + 5]);
     }
-    // A write between two reads is seen by the second one.
+    // A write is between two reads. The second read returns the written data.
     stream.seek(SeekFrom::Start(10)).await.unwrap();
     stream.write_all(b"between").await.unwrap();
     stream.seek(SeekFrom::Start(8)).await.unwrap();
@@ -195,8 +195,8 @@ async fn a_stream_is_a_file_of_tokio() {
     assert_eq!(&bytes[2..9], b"between");
 }
 
-/// A function runs with the queue of a thread. Its panic is an error of its answer only: the single thread of the pool serves the next
-/// request.
+/// A function runs with the queue of a thread. If it panics, only its own answer is an error. The pool has a single thread here, and this
+/// thread serves the next request.
 #[tokio::test]
 async fn a_function_runs_on_a_thread_of_the_pool() {
     let pool = Pool::new(volume(), PoolOptions::new().threads(1)).unwrap();

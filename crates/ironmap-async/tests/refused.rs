@@ -1,5 +1,5 @@
-//! A pool where the kernel refuses io_uring, as in many containers. The filter of system calls is permanent, so this program has only one
-//! test.
+//! A pool on a kernel that refuses io_uring, as in many containers. The filter of system calls cannot be removed, so this program has only
+//! one test.
 
 #[path = "../../../tests/common/sys.rs"]
 mod sys;
@@ -10,8 +10,8 @@ use ironmap::fs::ext4::MkfsOptions;
 use ironmap::{Buffer, Engine, Error, Host, HostOptions, Volume, VolumeOptions};
 use ironmap_async::{Pool, PoolOptions};
 
-/// Without io_uring, a pool has a thread for each request that can be in flight, and reports this. Sixteen requests are in flight together:
-/// each of them waits for the others.
+/// Without io_uring, a pool has a thread for each request that can be in flight, and its report says so. The test has sixteen requests in
+/// flight, which all wait for each other.
 #[tokio::test]
 async fn a_pool_without_io_uring_keeps_requests_in_flight() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! A Parquet table that DataFusion reads through an object store, and the queries of the test and of the measurement.
+//! A Parquet table that DataFusion reads through an object store, and the queries that the test and the measurement use.
 
 mod table;
 
@@ -14,14 +14,15 @@ use object_store::ObjectStore;
 
 pub use table::{PAGE_ROWS, Random, id, write};
 
-/// The name of the table's object in each store.
+/// The name that the table's object has in each store.
 pub const OBJECT: &str = "table.parquet";
 const TABLE: &str = "events";
 
-/// A session in which a table is the object [`OBJECT`] of a store. The session has all of DataFusion's defaults, and its own caches.
+/// Creates a DataFusion session. Its table is the object [`OBJECT`] of this store. The session has the default options of DataFusion, and
+/// shares no cache with other sessions.
 ///
 /// # Errors
-/// The object cannot be read, or is no Parquet file.
+/// Returns an error if the object cannot be read, or if it is not a Parquet file.
 pub async fn session(store: Arc<dyn ObjectStore>) -> Result<SessionContext> {
     let session = SessionContext::new();
     let stores = ObjectStoreUrl::parse("ironmap://tables")?;
@@ -31,7 +32,7 @@ pub async fn session(store: Arc<dyn ObjectStore>) -> Result<SessionContext> {
     Ok(session)
 }
 
-/// Reads every page of the table, and returns one row. No aggregate depends on the order of the rows.
+/// Reads every page of the table, and returns one row of aggregates. The order of the rows does not affect any of them.
 ///
 /// # Errors
 /// The errors of the store and of DataFusion.
@@ -47,7 +48,7 @@ pub async fn scan(session: &SessionContext) -> Result<RecordBatch> {
     only(session.table(TABLE).await?.aggregate(Vec::new(), aggregates)?).await
 }
 
-/// The rows with these ids, in the order of the ids.
+/// Returns the rows with these ids, sorted by id.
 ///
 /// # Errors
 /// The errors of the store and of DataFusion.
@@ -59,7 +60,7 @@ pub async fn look_up(session: &SessionContext, ids: &[i64]) -> Result<RecordBatc
     only(session.table(TABLE).await?.filter(wanted)?.sort_by(vec![col("id")])?).await
 }
 
-/// The result as one batch.
+/// Joins the batches of a result into one batch.
 async fn only(query: DataFrame) -> Result<RecordBatch> {
     let schema = Arc::new(query.schema().as_arrow().clone());
     let batches = query.collect().await?;

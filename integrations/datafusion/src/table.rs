@@ -1,4 +1,4 @@
-//! The table: ids in ascending order, and three columns of random values, without compression.
+//! Writes the table. It has ids in ascending order and three columns of random values, without compression.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -8,23 +8,23 @@ use datafusion::error::Result;
 use datafusion::parquet::arrow::ArrowWriter;
 use datafusion::parquet::file::properties::WriterProperties;
 
-/// The rows of one data page in each column.
+/// The number of rows in one data page of a column.
 pub const PAGE_ROWS: usize = 2048;
 const GROUP_ROWS: usize = 256 * PAGE_ROWS;
-/// The bytes of a text.
+/// The length of a text value in bytes.
 const TEXT: usize = 40;
 
-/// The id of a row. The numbers between two ids are absent.
+/// The id of a row. Only every third number is an id; the numbers between are not in the table.
 #[must_use]
 pub fn id(row: usize) -> i64 {
     3 * row as i64
 }
 
-/// Numbers of the generator SplitMix64, from a seed.
+/// A generator of random numbers (SplitMix64). The value is its state, which begins with the seed.
 pub struct Random(pub u64);
 
 impl Random {
-    /// The next number, of all numbers of 64 bits.
+    /// Returns the next number. It can be any 64-bit number.
     #[expect(clippy::should_implement_trait, reason = "the numbers have no end")]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -57,14 +57,14 @@ fn page(first: usize, rows: usize, random: &mut Random) -> Result<RecordBatch> {
     Ok(RecordBatch::try_from_iter(columns)?)
 }
 
-/// Writes a table of so many pages. The same seed gives the same bytes.
+/// Writes a table with this number of pages in each column. The same seed gives the same bytes.
 ///
 /// # Errors
 /// The errors of the writer.
 pub fn write(into: impl Write + Send, pages: usize, seed: u64) -> Result<()> {
     let mut random = Random(seed);
     let properties = WriterProperties::builder()
-        // The values are all different, so a dictionary would only be given up after its first MiB.
+        // All values are different, so a dictionary has no use. The writer would abandon it only after the first MiB.
         .set_dictionary_enabled(false)
         .set_data_page_row_count_limit(PAGE_ROWS)
         .set_write_batch_size(PAGE_ROWS)

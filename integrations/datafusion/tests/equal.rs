@@ -1,4 +1,4 @@
-//! DataFusion has the same results over ironmap's stores as over `LocalFileSystem`.
+//! DataFusion returns the same results over ironmap's stores as over `LocalFileSystem`.
 
 use std::error::Error;
 use std::fs;
@@ -13,11 +13,11 @@ use ironmap_object_store::{Store, StoreOptions};
 use object_store::local::LocalFileSystem;
 use object_store::{ObjectStore, ObjectStoreExt};
 
-/// More than one row group, so that look-ups prune row groups and pages.
+/// The table has more than one row group. So DataFusion can skip row groups and pages in a look-up.
 const PAGES: usize = 260;
 const SEED: u64 = 11;
 
-/// A new ext4 volume in an image file, writable.
+/// Makes a new ext4 volume in an image file, and opens it for writing.
 fn volume(image: &Path) -> Result<Store, Box<dyn Error>> {
     fs::File::create(image)?.set_len(256 << 20)?;
     let location: Location = image.to_str().ok_or("a path that is not UTF-8")?.parse()?;
@@ -44,7 +44,7 @@ async fn compare(dir: &Path) -> Result<(), Box<dyn Error>> {
     let ids = [id(rows - 1), id(1) + 1, id(0), id(rows / 2), id(PAGE_ROWS), -1];
     let expected =
         [scan(&kernel).await?, look_up(&kernel, &ids).await?, look_up(&kernel, &ids[..1]).await?];
-    // Two of the six ids are absent, so an answer without rows cannot pass for the expected one.
+    // Four of the six ids are in the table. This check makes sure that the expected answers are not empty.
     assert_eq!(expected.each_ref().map(|batch| batch.num_rows()), [1, 4, 1]);
     for store in [directory, volume] {
         let name = store.to_string();
@@ -57,8 +57,9 @@ async fn compare(dir: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The rule: a full scan and look-ups by one id and by several ids give the same rows by `LocalFileSystem`, by a store of the same directory, and
-/// by a store of a volume. The seed of the table is [`SEED`]. The test needs no root: without it, the kernel serves the directory.
+/// A full scan, look-ups of one id and look-ups of several ids return the same rows over three stores: `LocalFileSystem`, a store of the
+/// same directory, and a store of a volume. The seed of the table is [`SEED`]. The test needs no root. Without root, the kernel serves the
+/// files of the directory.
 #[test]
 fn results_are_equal() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Vectors around random centres, and a disk index of them, with the parameters of DiskANN's benchmarks.
+//! Makes vectors around random centres, and a disk index of these vectors. The parameters of the index are those of DiskANN's benchmarks.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -16,18 +16,18 @@ use diskann_providers::model::IndexConfiguration;
 use diskann_providers::storage::FileStorageProvider;
 use diskann_vector::distance::Metric;
 
-/// The number of dimensions.
+/// The number of dimensions of a vector.
 pub const DIM: usize = 128;
 
-/// The parameters of `example/disk-index.json` in diskann-benchmark 0.61: its index also has 128 dimensions.
+/// The parameters of the index, from `example/disk-index.json` in diskann-benchmark 0.61. The index in that file also has 128 dimensions.
 const MAX_DEGREE: usize = 32;
 const L_BUILD: usize = 50;
-/// Four dimensions in a chunk, as in `perf_test_inputs` of diskann-benchmark.
+/// The number of chunks of a vector. A chunk has four dimensions, as in `perf_test_inputs` of diskann-benchmark.
 const PQ_CHUNKS: usize = DIM / 4;
 const BUILD_RAM_GIB: f64 = 4.0;
 const BUILD_THREADS: usize = 2;
 
-/// The spread of the vectors around their centre; the centres are in a cube with edges of length 1.
+/// How far the vectors spread around their centre (standard deviation). The centres are in a cube with edges of length 1.
 const SPREAD: f32 = 0.25;
 const CENTRES: u64 = 1000;
 
@@ -47,19 +47,19 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number between 0 and 1.
+    /// Returns a number between 0 and 1.
     fn unit(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1 << 24) as f32
     }
 
-    /// A number with mean 0 and variance 1, nearly normal: the sum of twelve uniform numbers.
+    /// Returns a nearly normal random number with mean 0 and variance 1. It is computed from the sum of twelve uniform numbers.
     fn normal(&mut self) -> f32 {
         (0..12).map(|_| self.unit()).sum::<f32>() - 6.0
     }
 }
 
-/// Vectors of [`DIM`] dimensions, one after the other. The seed gives the centres. Streams with the same seed have the same centres and
-/// different vectors.
+/// Makes `count` vectors of [`DIM`] dimensions, one after the other. The seed determines the centres, and `stream` determines the vectors
+/// around them.
 #[must_use]
 pub fn vectors(seed: u64, stream: u64, count: usize) -> Vec<f32> {
     let mut centres = Random::new(seed);
@@ -74,19 +74,19 @@ pub fn vectors(seed: u64, stream: u64, count: usize) -> Vec<f32> {
     vectors
 }
 
-/// The vectors of the index.
+/// Makes the vectors of the index.
 #[must_use]
 pub fn base(seed: u64, count: usize) -> Vec<f32> {
     vectors(seed, 0, count)
 }
 
-/// The queries, which have the distribution of the base.
+/// Makes the query vectors. They have the same distribution as the vectors of the index.
 #[must_use]
 pub fn queries(seed: u64, count: usize) -> Vec<f32> {
     vectors(seed, 1, count)
 }
 
-/// Builds the index of `count` vectors in `dir`, if it is not there, and returns the prefix of its files.
+/// Returns the prefix of the index's files in `dir`. If the index of `count` vectors does not exist yet, builds it.
 ///
 /// # Errors
 /// The errors of the builder, and of the file system.
@@ -94,7 +94,8 @@ pub fn build(dir: &Path, seed: u64, count: usize) -> ANNResult<String> {
     let name = format!("n{count}-d{DIM}-r{MAX_DEGREE}-l{L_BUILD}-pq{PQ_CHUNKS}-seed{seed}");
     let place = dir.join(name);
     if !place.is_dir() {
-        // An interrupted build leaves only the directory of another name.
+        // The index is built in a directory with another name, which is renamed at the end. So an interrupted build leaves no incomplete
+        // index.
         let partial = place.with_extension("partial");
         fs::create_dir_all(&partial)?;
         build_in(&partial, &base(seed, count))?;
@@ -107,7 +108,7 @@ fn prefix(dir: &Path) -> String {
     dir.join("index").to_string_lossy().into_owned()
 }
 
-/// Builds an index as diskann-benchmark does.
+/// Builds an index in the same way as diskann-benchmark.
 fn build_in(dir: &Path, vectors: &[f32]) -> ANNResult<()> {
     let data = write(dir, vectors)?;
     let degree = config::MaxDegree::default_slack();
@@ -136,7 +137,7 @@ fn build_in(dir: &Path, vectors: &[f32]) -> ANNResult<()> {
     Ok(fs::remove_file(data)?)
 }
 
-/// Writes vectors in DiskANN's format: the number of vectors, the number of dimensions, the vectors.
+/// Writes vectors in DiskANN's format: first the number of vectors, then the number of dimensions, then the vectors.
 fn write(dir: &Path, vectors: &[f32]) -> io::Result<PathBuf> {
     let path = dir.join("data.fbin");
     let mut file = BufWriter::new(File::create(&path)?);

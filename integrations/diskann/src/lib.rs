@@ -1,4 +1,5 @@
-//! Reads a disk index of DiskANN by ironmap: a [`ReaderFactory`] is the `AlignedReaderFactory` that a `DiskVertexProviderFactory` takes.
+//! Reads a disk index of DiskANN through ironmap. [`ReaderFactory`] implements the trait `AlignedReaderFactory`, which
+//! `DiskVertexProviderFactory` needs.
 
 pub mod dataset;
 pub mod paged;
@@ -17,14 +18,15 @@ use diskann_disk::search::provider::aligned_file_reader::traits::{
 use diskann_disk::search::provider::aligned_file_reader::{A512, AlignedRead};
 use ironmap::{File, Files, Queue, QueueOptions, ReadAt};
 
-/// The number of reads that a queue can have in flight. DiskANN's batches have as many reads as its beam is wide, usually 4.
+/// The maximum number of reads that a queue has in flight. A batch of DiskANN has one read for each node of its beam, usually 4.
 const DEPTH: u32 = 64;
 
-/// Makes readers of one index: a file of a [`Volume`](ironmap::Volume), or of a mounted file system by a [`Host`](ironmap::Host).
+/// Makes readers of one index file. The file belongs to a [`Volume`](ironmap::Volume), or to a mounted file system that a
+/// [`Host`](ironmap::Host) opened.
 #[derive(Clone, Debug)]
 pub struct ReaderFactory(Arc<Index>);
 
-/// An index, and the maker of queues to it.
+/// An index file, and a function that creates queues for it.
 struct Index {
     file: File,
     queue: Box<dyn Fn() -> ironmap::Result<Queue> + Send + Sync>,
@@ -37,7 +39,7 @@ impl fmt::Debug for Index {
 }
 
 impl ReaderFactory {
-    /// Creates a factory for a file that was opened by `files`.
+    /// Creates a factory of readers for a file. `files` is the volume or host that opened the file.
     pub fn new(files: impl Files + Send + Sync + 'static, file: File) -> Self {
         let queue = move || files.queue(&QueueOptions::new().depth(DEPTH));
         Self(Arc::new(Index { file, queue: Box::new(queue) }))
@@ -52,18 +54,18 @@ impl AlignedReaderFactory for ReaderFactory {
     }
 }
 
-/// Reads batches of an index. DiskANN passes a reader from thread to thread, and a queue belongs to one thread. So the queues are not in
-/// the readers: each thread has one for each index that it reads.
+/// Reads batches of blocks of an index. DiskANN passes a reader from thread to thread, but a queue belongs to one thread. So a reader
+/// contains no queue: each thread has one queue for each index that it reads.
 #[derive(Debug)]
 pub struct Reader(Arc<Index>);
 
 impl AlignedFileReader for Reader {
     type Alignment = A512;
 
-    /// Carries out all reads, in flight together.
+    /// Reads all ranges. The reads are in flight at the same time.
     ///
     /// # Errors
-    /// The errors of [`File::read_at`] and of the creation of a queue; an error if the file ends within a read.
+    /// Returns the errors of [`File::read_at`] and of the creation of a queue. If the file ends within a range, returns an error.
     fn read(&mut self, requests: &mut [AlignedRead<'_, u8, A512>]) -> ANNResult<()> {
         self.0.with_queue(|queue| {
             let mut reads: Vec<_> = requests
@@ -79,7 +81,7 @@ impl AlignedFileReader for Reader {
     }
 }
 
-/// Checks that a read has filled its memory.
+/// Checks that a read has filled its whole memory.
 fn complete(read: ReadAt<'_>) -> ANNResult<()> {
     let (pos, len) = (read.pos.0, read.buf.len());
     match read.result.map_err(ANNError::new)? {
@@ -92,13 +94,14 @@ fn complete(read: ReadAt<'_>) -> ANNResult<()> {
 }
 
 thread_local! {
-    /// The queues of this thread. The address of an index stays unique as long as there is a reference to it, even a weak one.
+    /// The queues of this thread. The address of its index identifies a queue. While a weak reference to the index exists, no other index
+    /// gets this address.
     static QUEUES: RefCell<Vec<(Weak<Index>, Queue)>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Index {
-    /// Calls `read` with this thread's queue to the index. The thread creates its queue at the first call. A queue is dropped when its
-    /// thread ends, or when the thread creates another queue after the index was closed.
+    /// Calls `read` with this thread's queue for the index. At the first call, the thread creates the queue. The queue is dropped when its
+    /// thread ends. After the index was closed, the queue is also dropped when the thread creates another queue.
     fn with_queue<T>(self: &Arc<Self>, read: impl FnOnce(&mut Queue) -> T) -> ANNResult<T> {
         QUEUES.with_borrow_mut(|queues| {
             let is_own = |(index, _): &(Weak<Self>, _)| std::ptr::eq(index.as_ptr(), &**self);

@@ -4,7 +4,7 @@
 //!     ironmap-diskann reads DIR DEVICES KIND TIMES    reads it on devices (see devices.sh), and prints rows of JSON
 //!     ironmap-diskann search DIR DEVICES KIND TIMES   searches it
 //!
-//! KIND is the kind of the devices. TIMES multiplies the number of reads and queries, for fast devices.
+//! KIND names the kind of the devices. TIMES multiplies the number of reads and queries; use it for fast devices.
 
 mod measure;
 
@@ -17,9 +17,9 @@ use ironmap_diskann::dataset;
 
 use crate::measure::Measurement;
 
-/// The seed of the vectors and of the queries.
+/// The seed of the vectors and queries.
 const SEED: u64 = 7;
-/// The number of vectors of the index.
+/// The number of vectors in the index.
 const VECTORS: usize = 300_000;
 
 fn main() -> ExitCode {

@@ -1,4 +1,4 @@
-//! Paired rounds of reads and searches by all readers.
+//! Measures all readers in rounds. In each round, every reader carries out the same reads or searches.
 
 use std::error::Error;
 use std::path::Path;
@@ -14,20 +14,20 @@ use ironmap_diskann::sources::{Place, Source};
 
 use crate::{SEED, VECTORS};
 
-/// The searches of diskann-benchmark 0.61, with their names in the results: `example/disk-index.json`, whose longest search list has 40
-/// nodes, and the files in `perf_test_inputs`. The last number is that of the queries in a round.
+/// The searches of diskann-benchmark 0.61, each with its name in the results, its parameters, and its number of queries per round.
+/// `example` is from `example/disk-index.json`, whose longest search list has 40 nodes. `perf_test` is from `perf_test_inputs`.
 const SEARCHES: [(&str, Parameters, usize); 2] = [
     ("example", Parameters { l: 40, k: 10, beam: BEAM }, 48),
     ("perf_test", Parameters { l: 200, k: 100, beam: BEAM }, 16),
 ];
-/// The batches of reads in a round without searches.
+/// The number of batches in a round of reads without searches.
 const BATCHES: usize = 500;
-/// The numbers of threads.
+/// The numbers of threads that are measured.
 const THREADS: [usize; 5] = [1, 2, 4, 8, 16];
-/// The number of rounds. It is odd, so that a median is a measured value.
+/// The number of measured rounds. It is odd, so a median is a measured value.
 const ROUNDS: usize = 9;
 
-/// The values of a round of searches.
+/// The measured values of one source in one round of searches.
 struct Values {
     statistics: Vec<QueryStatistics>,
     queries_per_second: f64,
@@ -35,10 +35,10 @@ struct Values {
     reads: f64,
 }
 
-/// The values of each source, in all rounds.
+/// For each source: its values in each round.
 type Rounds<V> = Vec<Vec<V>>;
 
-/// An index with its queries and devices.
+/// An index, with the queries and the devices for the measurement.
 pub(crate) struct Measurement<'a> {
     index: DiskIndexReader,
     devices: &'a Path,
@@ -64,7 +64,7 @@ impl<'a> Measurement<'a> {
         Place { index: &self.index, devices: self.devices, paged: self.kind == "zram" }
     }
 
-    /// Measures all searches, and prints a row for each source.
+    /// Measures all searches. Prints a row for each source.
     pub(crate) fn searches(&self) -> Result<(), Box<dyn Error>> {
         for (name, parameters, queries) in SEARCHES {
             let queries = &self.queries[..queries * self.times * dataset::DIM];
@@ -83,7 +83,7 @@ impl<'a> Measurement<'a> {
         Ok(())
     }
 
-    /// Measures batches of reads by one thread, and prints a row for each source.
+    /// Measures batches of reads in one thread. Prints a row for each source.
     pub(crate) fn reads(&self) -> Result<(), Box<dyn Error>> {
         let sources = self.place().open(1)?;
         let values = rounds(&sources, |source| {
@@ -108,7 +108,7 @@ impl<'a> Measurement<'a> {
         Ok(())
     }
 
-    /// The values of each source in all rounds, and the recall.
+    /// Returns the values of each source in all rounds, and the recall.
     fn search(
         &self,
         sources: &[Source],
@@ -123,7 +123,7 @@ impl<'a> Measurement<'a> {
         Ok((values, recall))
     }
 
-    /// The first fields of a row.
+    /// The first fields of a result row.
     fn row(&self, name: &str, threads: usize, source: &Source) -> Vec<(&'static str, String)> {
         vec![
             ("device", quoted(self.kind)),
@@ -135,8 +135,8 @@ impl<'a> Measurement<'a> {
     }
 }
 
-/// Carries out the rounds, with all sources in each. Returns the values of each source, and the answers, which must be the same in all
-/// rounds of all sources. The first round is not measured.
+/// Carries out the rounds. Each round runs all sources. Returns the values of each source, and the answers. The answers must be the same
+/// for all rounds and all sources. The first round is not measured.
 fn rounds<V, A: PartialEq>(
     sources: &[Source],
     carry_out: impl Fn(&Source) -> ANNResult<(V, A)>,
@@ -145,7 +145,7 @@ fn rounds<V, A: PartialEq>(
     let mut expected = None;
     for round in 0..=ROUNDS {
         for turn in 0..sources.len() {
-            // Each source is in each place of the order.
+            // The order rotates from round to round, so each source takes each turn.
             let at = (turn + round) % sources.len();
             let source = &sources[at];
             let (of_round, answers) = carry_out(source)?;
@@ -162,7 +162,8 @@ fn rounds<V, A: PartialEq>(
     Ok((values, expected.ok_or("there are no sources")?))
 }
 
-/// DiskANN's reader on the same file system; for a volume, on a mounted ext4.
+/// The index of the source with which a source is compared: DiskANN's reader on the same file system. A volume is compared with DiskANN's
+/// reader on a mounted ext4.
 fn baseline(sources: &[Source], source: &Source) -> usize {
     sources.iter().position(|own| own.is_own() && own.place == source.place).unwrap_or_default()
 }
@@ -180,7 +181,7 @@ impl Values {
     }
 }
 
-/// The fields of the parameters of a search.
+/// The result fields with the parameters of a search.
 fn describe(Parameters { l, k, beam }: Parameters, recall: f64) -> [(&'static str, String); 4] {
     [
         ("search_list", l.to_string()),
@@ -190,7 +191,8 @@ fn describe(Parameters { l, k, beam }: Parameters, recall: f64) -> [(&'static st
     ]
 }
 
-/// The medians of the values, and of the ratios to the baseline in the same round. Latencies are those of all rounds together.
+/// The medians of the values, and of their ratios to the baseline's values in the same round. The latencies are computed from the queries
+/// of all rounds.
 fn compare(values: &[Values], own: &[Values]) -> [(&'static str, String); 9] {
     let middle = |field: fn(&Values) -> f64| median(values.iter().map(field));
     let ratio = |field: fn(&Values) -> f64| {
@@ -217,7 +219,7 @@ fn quoted(text: &str) -> String {
     format!("\"{text}\"")
 }
 
-/// Prints a row with one field in each line, and a comma after it; also as one line for the terminal.
+/// Prints a row with one field per line and a comma at the end. Also prints it as one line for the terminal.
 fn print(row: &[(&str, String)]) {
     let fields: Vec<_> =
         row.iter().map(|(name, value)| format!("      \"{name}\": {value}")).collect();

@@ -1,5 +1,5 @@
-//! Searches with memory that is aligned to pages, for devices that need it: the driver of zram copies whole pages. DiskANN's reader asks for
-//! memory aligned to 512 bytes, and on zram its reads overwrite the rest of the page.
+//! Runs searches with page-aligned memory. Devices on zram need it, because the zram driver copies whole pages. DiskANN's reader requests
+//! memory that is aligned to 512 bytes only, so a read from zram would overwrite the rest of the page.
 
 use diskann::ANNResult;
 use diskann_disk::search::provider::aligned_file_reader::traits::{
@@ -16,11 +16,11 @@ impl Alignment for A4096 {
     const VALUE: PowerOfTwo = PowerOfTwo::V4096;
 }
 
-/// Makes the readers of a factory `F`, with memory that is aligned to pages.
+/// Makes the readers of the factory `F`, but with page-aligned memory.
 #[derive(Clone, Debug)]
 pub struct Paged<F>(pub F);
 
-/// A reader whose memory is aligned to pages.
+/// A reader with page-aligned memory.
 #[derive(Debug)]
 pub struct PagedReader<R>(R);
 

@@ -1,4 +1,4 @@
-//! Batches of reads by a reader, without a search.
+//! Measures a reader with batches of reads, without a search.
 
 use std::time::{Duration, Instant};
 
@@ -12,28 +12,28 @@ use ironmap::Buffer;
 use crate::dataset::Random;
 use crate::search::cpu_time;
 
-/// The number of reads in a batch: the width of the beam in diskann-benchmark.
+/// The number of reads in a batch. It equals the beam width in diskann-benchmark.
 pub const BEAM: usize = 4;
 
-/// The bytes of a read: a block of an index.
+/// The length of a read in bytes: one block of an index.
 const BLOCK: usize = 4096;
 const SEED: u64 = 11;
 
-/// Batches that were carried out.
+/// The measurement of some batches.
 #[derive(Debug)]
 pub struct Reading {
-    /// The duration.
+    /// The elapsed time.
     pub time: Duration,
-    /// The time on processors of all threads of this process.
+    /// The CPU time of all threads of this process.
     pub cpu: Duration,
-    /// A sum over a part of each block. Readers of the same file must agree.
+    /// A hash over a part of each block. All readers of the same file must return the same hash.
     pub sum: u64,
 }
 
-/// Carries out a number of batches.
+/// A function that carries out this number of batches.
 pub type Reads = Box<dyn Fn(usize) -> ANNResult<Reading>>;
 
-/// Reads random blocks of a file of `size` bytes, by one thread. The positions are the same in each call.
+/// Returns a function that reads random blocks of a file of `size` bytes in one thread. Each call reads the same positions.
 pub fn reads_by<F: AlignedReaderFactory + 'static>(factory: F, size: u64) -> Reads {
     let blocks = size / BLOCK as u64;
     Box::new(move |batches| {
@@ -46,7 +46,7 @@ pub fn reads_by<F: AlignedReaderFactory + 'static>(factory: F, size: u64) -> Rea
                 reads.map(|block| AlignedRead::new(random.next() % blocks * BLOCK as u64, block));
             reader.read(&mut reads.collect::<ANNResult<Vec<_>>>()?)
         };
-        // The first batch may open a ring, so it is not measured.
+        // The first batch may create a ring, so it is not measured.
         batch(&mut memory)?;
         let (start, cpu, mut sum) = (Instant::now(), cpu_time()?, 0_u64);
         for _ in 0..batches {

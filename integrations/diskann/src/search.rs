@@ -1,4 +1,4 @@
-//! Searches an index as diskann-benchmark does, by any reader.
+//! Searches an index as diskann-benchmark does. Any reader can be used.
 
 use std::time::{Duration, Instant};
 
@@ -25,30 +25,30 @@ pub struct Parameters {
     pub l: u32,
     /// The number of neighbours that a query returns.
     pub k: u32,
-    /// The number of nodes that are read together.
+    /// The number of nodes that are read in one batch.
     pub beam: usize,
 }
 
-/// One answer: the identifiers of the neighbours, with the bits of their distances.
+/// The answer to a query: for each neighbour, its identifier and the bits of its distance.
 pub type Answer = Vec<(u32, u32)>;
 
-/// All queries, carried out once.
+/// The results of one round, in which each query is carried out once.
 #[derive(Debug)]
 pub struct Round {
     /// The answer to each query.
     pub answers: Vec<Answer>,
-    /// DiskANN's statistics of each query.
+    /// The statistics that DiskANN returns for each query.
     pub statistics: Vec<QueryStatistics>,
-    /// The duration of the round.
+    /// The elapsed time of the round.
     pub time: Duration,
-    /// The time on processors of all threads of this process.
+    /// The CPU time of all threads of this process.
     pub cpu: Duration,
 }
 
-/// Carries out the queries, which follow each other in one slice.
+/// A function that carries out queries. The slice contains the query vectors one after the other.
 pub type Search = Box<dyn Fn(&[f32], Parameters) -> ANNResult<Round>>;
 
-/// Loads the part of an index that DiskANN keeps in memory.
+/// Loads the part of an index that DiskANN keeps in memory during searches.
 ///
 /// # Errors
 /// The errors of DiskANN.
@@ -57,7 +57,7 @@ pub fn load(prefix: &str) -> ANNResult<DiskIndexReader> {
     DiskIndexReader::new(pivots, compressed, &FileStorageProvider)
 }
 
-/// Opens an index for searches by `threads` threads. The nodes are not cached.
+/// Opens an index for searches with `threads` threads. No nodes are cached.
 ///
 /// # Errors
 /// The errors of DiskANN and of the reader.
@@ -91,12 +91,12 @@ pub fn search_by<F: AlignedReaderFactory + 'static>(
     }))
 }
 
-/// The time that all threads of this process have used, in user mode and in the kernel.
+/// The CPU time of all threads of this process, in user mode and in the kernel.
 pub(crate) fn cpu_time() -> ANNResult<Duration> {
     clock_gettime(ClockId::ProcessCPUTime).try_into().map_err(ANNError::new)
 }
 
-/// The mean recall of the first answers: how many of the `k` nearest vectors of the base they contain, between 0 and 1.
+/// The mean recall, between 0 and 1: for each query, the share of the `k` nearest vectors of `base` that its answer contains.
 #[must_use]
 pub fn recall(base: &[f32], queries: &[f32], answers: &[Answer], k: usize) -> f64 {
     let found: usize = queries
@@ -110,7 +110,7 @@ pub fn recall(base: &[f32], queries: &[f32], answers: &[Answer], k: usize) -> f6
     found as f64 / (queries.len() / DIM * k) as f64
 }
 
-/// The `k` nearest vectors of a query, by comparison with all.
+/// Finds the `k` nearest vectors of a query. Compares the query with all vectors.
 fn nearest(base: &[f32], query: &[f32], k: usize) -> Vec<u32> {
     let distance =
         |vector: &[f32]| vector.iter().zip(query).map(|(a, b)| (a - b) * (a - b)).sum::<f32>();

@@ -1,4 +1,4 @@
-//! The readers of one index on several devices (see devices.sh).
+//! The readers that are compared. They read copies of one index on several devices (see devices.sh).
 
 use std::error::Error;
 use std::path::Path;
@@ -14,44 +14,44 @@ use crate::paged::Paged;
 use crate::reads::{Reads, reads_by};
 use crate::search::{Search, search_by};
 
-/// A reader, and a copy of the index.
+/// A reader together with the copy of the index that it reads.
 pub struct Source {
     /// The name of the reader.
     pub reader: &'static str,
-    /// The place of the index.
+    /// The name of the place where this copy is stored.
     pub place: &'static str,
-    /// Carries out queries by this reader.
+    /// Carries out queries with this reader.
     pub search: Search,
-    /// Carries out reads by this reader.
+    /// Carries out reads with this reader.
     pub reads: Reads,
 }
 
 const OWN: &str = "DiskANN io_uring";
 
 impl Source {
-    /// Whether this is DiskANN's own reader.
+    /// Whether this reader belongs to DiskANN.
     #[must_use]
     pub fn is_own(&self) -> bool {
         self.reader == OWN
     }
 }
 
-/// The index and the devices of the sources.
+/// The index in memory and the devices, which all sources share.
 #[derive(Clone, Copy)]
 pub struct Place<'a> {
-    /// The part of the index in memory.
+    /// The part of the index that is in memory.
     pub index: &'a DiskIndexReader,
-    /// The directory of the devices.
+    /// The directory that devices.sh makes. It contains the mounted file systems, and a link to the volume's device.
     pub devices: &'a Path,
-    /// Whether searches need memory that is aligned to pages.
+    /// Whether searches need page-aligned memory.
     pub paged: bool,
 }
 
 impl Place<'_> {
-    /// Opens the index for `threads` threads in all ways. DiskANN's own readers are first.
+    /// Opens the index for `threads` threads with each reader. DiskANN's own readers are first in the list.
     ///
     /// # Errors
-    /// The errors of DiskANN and of ironmap; an error if a host file is not read around the kernel.
+    /// Returns the errors of DiskANN and of ironmap. If the kernel serves a host file, returns an error.
     pub fn open(&self, threads: usize) -> Result<Vec<Source>, Box<dyn Error>> {
         let mut sources = Vec::new();
         for place in ["ext4", "xfs"] {

@@ -1,4 +1,4 @@
-//! All readers give the same answers.
+//! All readers return the same answers.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,7 +17,7 @@ const SEED: u64 = 3;
 const VECTORS: usize = 5000;
 const QUERIES: usize = 200;
 
-/// A directory that is removed.
+/// A directory that is removed when the value is dropped.
 struct Dir(PathBuf);
 
 impl Dir {
@@ -35,7 +35,7 @@ impl Drop for Dir {
     }
 }
 
-/// The devices of devices.sh.
+/// The devices that devices.sh makes.
 struct Devices(PathBuf);
 
 impl Devices {
@@ -58,7 +58,7 @@ impl Drop for Devices {
     }
 }
 
-/// Why there can be no devices.
+/// The reason why the devices cannot be made on this machine.
 fn lack() -> Option<&'static str> {
     let succeeds = |program: &str, args: &[&str]| {
         Command::new(program).args(args).output().is_ok_and(|output| output.status.success())
@@ -74,7 +74,8 @@ fn lack() -> Option<&'static str> {
     }
 }
 
-/// The identifiers and the bits of the distances are those of DiskANN's io_uring reader, on each device, by one thread and by several.
+/// The searches return the same identifiers and the same distances, bit for bit, as with DiskANN's io_uring reader. The test covers each
+/// device, with one thread and with several threads.
 #[test]
 fn answers_are_those_of_diskann() {
     if let Some(reason) = lack() {
@@ -101,7 +102,7 @@ fn answers_are_those_of_diskann() {
     }
 }
 
-/// A read past the end of the index is an error, and not old memory. The file is shorter than an index: one block and a half.
+/// A read past the end of the index returns an error, and does not return old memory. The file has one and a half blocks.
 #[test]
 fn a_short_index_is_an_error() {
     let dir = Dir::new("short");

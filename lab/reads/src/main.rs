@@ -1,7 +1,8 @@
-//! `reads ENGINE TARGET DEPTH BUFFERS COUNT`: random reads of 4 KiB. lab/marker.c counts the instructions between the markers.
+//! `reads ENGINE TARGET DEPTH BUFFERS COUNT` makes random reads of 4 KiB. lab/marker.c counts the instructions between the markers.
 //!
 //! TARGET is a device, VOLUME:/FILE, or a file of a mounted file system (host:/FILE or kernel:/FILE). DEPTH 0 means synchronous calls.
-//! BUFFERS is `fixed` (registered with the ring) or `plain`. Each printed line "reads ... COUNT" belongs to the next window of the counts.
+//! BUFFERS is `fixed` (registered with the ring) or `plain`. The program prints a line "reads ... COUNT" before each window of counted
+//! instructions.
 
 mod marker;
 
@@ -19,8 +20,8 @@ use ironmap::{
 const BLOCK: u64 = 4096;
 /// The length of the range that is read, in bytes. The length is the same for a device and for a file.
 const RANGE: u64 = 64 << 20;
-/// The number of windows in which reads are counted. There are several windows, because the time that is spent waiting for a device differs
-/// between them.
+/// The number of windows in which reads are counted. The windows differ in the time that the program waits for the device, so there are
+/// several.
 const WINDOWS: u32 = 3;
 
 #[allow(clippy::large_enum_variant, reason = "there is one")]
@@ -111,7 +112,7 @@ impl Target {
         }
     }
 
-    /// A batch is a quarter of the depth, as in fio's examples: 32 of 128.
+    /// A batch is a quarter of the depth, as in fio's examples: 32 for a depth of 128.
     fn run(&mut self, count: u64, free: &mut Vec<Buffer>, sync: bool, at: &mut u64) -> Result<()> {
         let mut next = || {
             *at ^= *at << 13;
@@ -138,7 +139,7 @@ impl Target {
                 queued += 1;
             }
             let open = depth - free.len();
-            // If too few buffers are free for the next batch, wait for requests in flight.
+            // If too few buffers are free for the next batch, the program waits for requests in flight.
             self.wait(if free.len() < batch || submitted == count { batch.min(open) } else { 0 })?;
             while let Some(popped) = self.pop() {
                 let (memory, len) = popped?;

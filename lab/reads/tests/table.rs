@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-/// A row contains the counts per read, from the window in which program and kernel together have the lowest count.
+/// A row contains the counts per read. They are from the window in which the sum of the program's count and the kernel's count is lowest.
 #[test]
 fn a_row_has_the_least_of_its_windows() {
     let console = "lab: Linux 6.1\nreads psync /dev/a 0 plain 10\nreads psync /dev/a 0 plain 10\n\

@@ -1,5 +1,5 @@
-//! Files that grow by many concurrent writes from several threads: each append gets a separate range, the size follows completed writes,
-//! and synced data are durable.
+//! Many concurrent writes of several threads extend a file. Each append gets a separate range, the size includes only completed writes, and
+//! synced data are durable.
 
 use ironmap::dio::DioFlags;
 use ironmap::units::{FilePos, InodeNo};
@@ -54,7 +54,7 @@ fn by_threads(
     pieces
 }
 
-/// Checks content and size of a file after a sync, after a power cut, and as debugfs reads them from the closed volume.
+/// Checks the content and size of a file in three states: after a sync, after a power cut, and after a close, as debugfs reads them.
 fn check(bench: Bench, number: InodeNo, expected: &[u8], what: &str) {
     let (file, mut queue) = (bench.open(number, false), bench.queue());
     assert_eq!(file.size(), expected.len() as u64, "{what}: size");
@@ -67,8 +67,8 @@ fn check(bench: Bench, number: InodeNo, expected: &[u8], what: &str) {
     assert!(bench.close().dump("/file") == expected, "{what}: on the device");
 }
 
-/// Appends of several threads get adjacent ranges. The lengths are whole sectors, or arbitrary. Writes of arbitrary lengths are not all in
-/// flight at a time.
+/// Appends of several threads get adjacent ranges. In one case the lengths are whole sectors, in the other case arbitrary. An append of
+/// arbitrary length may have to wait for earlier appends.
 #[test]
 fn appends_of_many_threads_lie_one_after_the_other() {
     for unit in [512, 4096, 1] {
@@ -108,8 +108,8 @@ fn appends_of_many_threads_lie_one_after_the_other() {
     }
 }
 
-/// The threads write pieces past the end in turns, later pieces before earlier ones. Until all pieces are written, the gaps between them
-/// read as zeros, and never as the old content of the blocks.
+/// The threads write pieces past the end of the file. Later pieces are written before earlier ones. Until all pieces are written, the gaps
+/// read as zeros, never as the old content of the blocks.
 #[test]
 fn extending_writes_in_flight_of_many_threads_leave_all_their_data() {
     for len in [1536, BLOCK, 3 * BLOCK] {
@@ -125,7 +125,7 @@ fn extending_writes_in_flight_of_many_threads_leave_all_their_data() {
                 for at in (1..order.len()).rev() {
                     order.swap(at, rng.below(at as u64 + 1) as usize);
                 }
-                // Ranges that are never written remain holes.
+                // Ranges without a write remain holes.
                 order.truncate(12);
                 for piece in order {
                     let at = ((round * IN_FLIGHT + piece) * THREADS + thread) * len;
@@ -149,7 +149,7 @@ fn extending_writes_in_flight_of_many_threads_leave_all_their_data() {
     }
 }
 
-/// An extending write changes the size at its completion, not at its submission. A refused write leaves no gap.
+/// An extending write changes the size when it completes, not when it is submitted. A refused write leaves no gap.
 #[test]
 fn the_size_follows_when_a_write_is_complete() {
     let bench = Bench::new(EXT4);

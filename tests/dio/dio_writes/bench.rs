@@ -1,4 +1,4 @@
-//! A volume in memory, and a queue to it. The requests to the device are recorded, and can be made to fail.
+//! A volume in memory, and a queue for it. The device records its requests. A test can make requests fail.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use crate::common::image::{Image, words};
 pub(crate) const BLOCK: u64 = 4096;
 pub(crate) const NONE: DioFlags = DioFlags::empty();
 
-/// A volume on a device of three layers. From top to bottom, they record requests, make requests fail, and store the data in memory. A
-/// transaction is committed only on request.
+/// A volume on a device with three layers. From top to bottom: the first layer records requests, the second makes requests fail, and the
+/// third stores the data in memory. The volume commits a transaction only if a test requests it.
 pub(crate) struct Bench {
     image: Image,
     ram: Arc<Ram>,
@@ -28,10 +28,10 @@ pub(crate) struct Bench {
     pub(crate) volume: Volume,
 }
 
-/// The requests that a write sends to the device.
+/// The requests to the device that some writes cause.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// The number of writes, and the number of writes that are durable at their completion.
+    /// The number of writes, and how many of them are write-through.
     pub(crate) writes: usize,
     pub(crate) through: usize,
     pub(crate) flushes: usize,
@@ -112,7 +112,7 @@ impl Bench {
         self.open(number, false)
     }
 
-    /// Fills the free space with data that must never be visible, and frees the blocks. Returns the sectors.
+    /// Fills the free space with data that no file may show later, and frees the blocks again. Returns the sectors of these blocks.
     pub(crate) fn soil(&self) -> BTreeSet<u64> {
         let mut queue = self.queue();
         let file = self.open(self.create("junk"), false);
@@ -129,14 +129,14 @@ impl Bench {
         sectors
     }
 
-    /// The change of the counts of writes during some work.
+    /// How much the counters of writes increase while `work` runs.
     pub(crate) fn cost(&self, work: impl FnOnce()) -> WriteCounts {
         let before = self.fs().writable().unwrap().write_counts();
         work();
         self.fs().writable().unwrap().write_counts() - before
     }
 
-    /// The requests that some work sends to the device.
+    /// The requests to the device that are sent while `work` runs.
     pub(crate) fn seen(&self, work: impl FnOnce()) -> Seen {
         let from = self.record.log().len();
         work();
@@ -154,7 +154,7 @@ impl Bench {
         seen
     }
 
-    /// Opens a volume on a copy of the device's content, as after a power cut that loses no write.
+    /// Opens a volume on a copy of the device's content. This is the state after a power cut that loses no write.
     pub(crate) fn after_crash(&self) -> Self {
         Self::on(Image::none(), self.ram.snapshot())
     }

@@ -1,4 +1,5 @@
-//! Appends during operations that truncate a file or move its content. Each append is written at the end that the file has at that time.
+//! Appends while other operations truncate the file or move its content. Each append is written at the end that the file has at that
+//! moment.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -62,14 +63,14 @@ fn appends_come_back_to_the_end_of_a_file_that_was_cut() {
                     let mut queue = bench.queue();
                     while !stop.load(SeqCst) {
                         let before = ended_before_cut.load(SeqCst);
-                        // While the truncating thread does not run, the appends must not fill the volume.
+                        // The truncating thread may not run for a while. The appends wait for it, so that they do not fill the volume.
                         if ended.load(SeqCst) > before + MOST_UNCUT {
                             std::thread::yield_now();
                             continue;
                         }
                         begun.fetch_add(1, SeqCst);
                         let at = way.append(&file, &mut queue, 0);
-                        // At most this many appends were made since the file was last empty.
+                        // The maximum number of appends since the file was last empty.
                         let most = begun.load(SeqCst) - before;
                         ended.fetch_add(1, SeqCst);
                         assert!(
@@ -144,7 +145,8 @@ fn no_append_is_lost_where_content_moves() {
     }
 }
 
-/// In a file without extents and in a file with inline content, the file system carries out appends. Each append gets a separate range.
+/// For a file without extents, and for a file with inline content, the file system code carries out the appends. Each append gets a
+/// separate range.
 #[test]
 fn appends_that_the_file_system_writes_come_one_after_the_other() {
     for mkfs in ["-t ext3 -b 4096", "-t ext4 -b 4096 -I 256 -O inline_data"] {

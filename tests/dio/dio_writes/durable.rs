@@ -1,4 +1,5 @@
-//! `O_DSYNC`, `O_SYNC` and atomic writes: the requests to the device, and the data that a power cut may lose.
+//! Writes with `O_DSYNC`, writes with `O_SYNC`, and atomic writes. The tests check the requests to the device, and the data that a power
+//! cut may lose.
 
 use ironmap::ErrorKind;
 use ironmap::device::{Limits, Ram, ThroughFlushes};
@@ -17,9 +18,9 @@ use crate::require;
 const EXT4: &str = "-t ext4 -b 4096";
 const DSYNC: DioFlags = DioFlags::DSYNC;
 
-/// A DSYNC overwrite of written extents with clean metadata uses force unit access for each bio, without a flush. If the device would
-/// implement force unit access by a flush, the library sends a flush after the data instead. The reason: other writers would not learn that
-/// the device's own flush failed.
+/// A DSYNC overwrite of written extents with clean metadata sets force unit access on each bio, and sends no flush. Some devices implement
+/// force unit access by an internal flush. For them ironmap sends a flush after the data instead, because a failure of the internal flush
+/// would be reported to this write only.
 #[test]
 fn dsync_of_a_pure_overwrite_is_written_through() {
     require!([Need::NoJournalBeneath("all of its writes are durable")]);
@@ -45,7 +46,7 @@ fn dsync_of_a_pure_overwrite_is_written_through() {
     }
 }
 
-/// Queued writes that complete together share one flush, even if they are to several files.
+/// Queued writes that complete together share one flush, even if they belong to several files.
 #[test]
 fn queued_dsync_writes_share_a_flush() {
     require!([Need::NoJournalBeneath("all of its writes are durable")]);
@@ -67,7 +68,7 @@ fn queued_dsync_writes_share_a_flush() {
     assert_eq!(seen.flushes, 1, "{seen:?}");
 }
 
-/// A DSYNC write with one unwritten segment ends with a commit or a flush. Acknowledged data survive a power cut.
+/// A DSYNC write whose range contains one unwritten segment ends with a commit or a flush. Acknowledged data survive a power cut.
 #[test]
 fn dsync_that_needs_metadata_commits_them_and_flushes() {
     require!([Need::NoJournalBeneath("it needs no flushes")]);
@@ -110,8 +111,8 @@ fn dsync_that_needs_metadata_commits_them_and_flushes() {
     }
 }
 
-/// Blocks of an unsynced write are unwritten on the device until they are converted. A DSYNC overwrite of such blocks must convert them,
-/// because they are not yet durably mapped.
+/// The blocks of an unsynced write stay unwritten on the device until their conversion. A DSYNC overwrite of such blocks must convert them,
+/// because without the conversion a power cut would lose the data.
 #[test]
 fn dsync_over_what_is_not_converted_converts_it() {
     for way in CALLS {
@@ -126,8 +127,8 @@ fn dsync_over_what_is_not_converted_converts_it() {
     }
 }
 
-/// A write into preallocated blocks past the old size extends the file without a transaction. A later DSYNC write below the new size must
-/// convert these blocks too.
+/// A write into blocks preallocated past the old size extends the file without a transaction. A later DSYNC write below the new size must
+/// also convert these blocks.
 #[test]
 fn dsync_below_a_size_that_is_not_converted_converts_it() {
     for way in CALLS {
@@ -147,7 +148,7 @@ fn dsync_below_a_size_that_is_not_converted_converts_it() {
     }
 }
 
-/// A DSYNC write commits the map of a new file, even if another handle has opened the file after the map was changed.
+/// A DSYNC write commits the map of a new file, even if the map was changed before this handle was opened.
 #[test]
 fn dsync_commits_a_map_that_someone_else_has_changed() {
     require!([Need::NoJournalBeneath("it needs no flushes")]);
@@ -216,8 +217,8 @@ fn atomic_writes_are_refused_where_the_device_does_not_promise_them() {
     assert_eq!(seen.writes, 0);
 }
 
-/// An atomic write needs a length that is a power of two, a position that is a multiple of the length, and a range within one written
-/// extent. Otherwise the write is refused and nothing is written.
+/// An atomic write must have a length that is a power of two, a position that is a multiple of the length, and a range within one written
+/// extent. Any other atomic write is refused and writes nothing.
 #[test]
 fn atomic_writes_are_one_bio_or_refused() {
     require!([Need::NoJournalBeneath("all of its writes are atomic")]);
@@ -263,15 +264,15 @@ fn atomic_writes_are_one_bio_or_refused() {
     }
 }
 
-/// The journal is full of transactions of earlier sessions, whose files were deleted since. A recovery by ironmap or by the kernel replays
-/// no old transaction (lwext4 issue 86). The sessions end alternately with a close and with a power cut.
+/// The journal is full of old transactions of earlier sessions. The files of these transactions are deleted. A recovery by ironmap or by
+/// the kernel replays no old transaction (lwext4 issue 86). The sessions end alternately with a close and with a power cut.
 #[test]
 fn transactions_of_earlier_lives_bring_nothing_back() {
     let name = |life: usize, number: usize| format!("life{life}-{number}");
     let mut image = Image::in_memory("24M", &words(EXT4));
     for life in 0..8 {
         let bench = Bench::with_image(image, Ram::LIMITS);
-        // Each session is shorter than the previous one, so old transactions remain at the end of the journal.
+        // Each session is shorter than the session before, so old transactions remain at the end of the journal.
         for number in 0..16 - life {
             drop(bench.written(&name(life, number), 1));
             if life > 0 {

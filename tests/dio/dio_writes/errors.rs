@@ -1,4 +1,4 @@
-//! Writes that fail on the device after a part was written, and volumes that run out of space.
+//! Writes that fail after the device has written a part of them, and volumes that run out of space.
 
 use ironmap::device::Faults;
 use ironmap::dio::DioFlags;
@@ -20,7 +20,7 @@ fn fail_sector(bench: &Bench, file: &File, pos: u64) {
     bench.faults.set_faults(faults);
 }
 
-/// If a part of a write fails on the device, the write returns the error, and not a short count. One event reports the error, and other
+/// If the device fails for a part of a write, the write returns the error instead of a short count. One event reports the error, and other
 /// data are unchanged.
 #[test]
 fn an_error_in_the_middle_is_the_error_and_no_short_count() {
@@ -32,7 +32,7 @@ fn an_error_in_the_middle_is_the_error_and_no_short_count() {
             let file =
                 if unwritten { bench.unwritten("file", 1024) } else { bench.written("file", 1024) };
             fail_sector(&bench, &file, 700 * BLOCK);
-            // The request is longer than one bio, so data before the bad sector can have been written.
+            // The request is longer than one bio, so the device may have written the data before the bad sector.
             let result = way.write((&file, &mut queue), memory(3 * MIB, 0x22), BLOCK, NONE);
             assert_eq!(kind(result), ErrorKind::Io(Errno::EIO), "{way:?}");
             let (events, _) = bench.volume.events().take();
@@ -54,8 +54,8 @@ fn an_error_in_the_middle_is_the_error_and_no_short_count() {
     }
 }
 
-/// After a failed write past the end or into a hole, the size is unchanged, and allocated blocks show no old content. Blocks past the end
-/// are freed when the file is closed.
+/// After a failed write past the end or into a hole, the size is unchanged, and the newly allocated blocks show no old content. Blocks past
+/// the end are freed when the file is closed.
 #[test]
 fn an_error_while_a_file_grows_leaves_size_and_space_as_they_were() {
     for way in CALLS {
@@ -73,7 +73,7 @@ fn an_error_while_a_file_grows_leaves_size_and_space_as_they_were() {
             let bytes = content(&file, &mut queue);
             assert!(bytes.iter().all(|byte| *byte == 0), "{way:?}: {len} at {pos}");
         }
-        // Blocks that were allocated below the end remain, as unwritten blocks.
+        // Blocks that the failed write allocated below the end of the file remain allocated and unwritten.
         drop((file, queue));
         let left = bench.volume.ext4().unwrap().free_space();
         assert_eq!(free.blocks - left.blocks, 4, "{way:?}");
@@ -82,14 +82,14 @@ fn an_error_while_a_file_grows_leaves_size_and_space_as_they_were() {
     }
 }
 
-/// A failed sync is reported to the writer that requested it.
+/// If a sync fails, the writer that requested the sync gets the error.
 #[test]
 fn an_error_of_the_sync_is_an_error_of_the_write() {
     for way in CALLS {
         let bench = Bench::new(EXT4);
         let (file, mut queue) = (bench.hole("file", 64), bench.queue());
         file.write_at(&mut queue, &memory(BLOCK, 1), FilePos(0)).unwrap();
-        // The data are one request. The journal's requests follow it.
+        // The data are the first request. The journal's requests follow.
         bench.faults.set_faults(Faults { fail_after: Some(1), ..Faults::default() });
         let result = way.write((&file, &mut queue), memory(BLOCK, 2), 0, DioFlags::SYNC);
         assert!(result.is_err(), "{way:?}");
@@ -97,7 +97,7 @@ fn an_error_of_the_sync_is_an_error_of_the_write() {
     }
 }
 
-/// Short transfers are continued by each way to write, and no data are written to a wrong position.
+/// Every way to write continues after a short transfer, and writes no data to a wrong position.
 #[test]
 fn short_transfers_are_continued() {
     require!([Need::Bare("it continues them itself")]);
@@ -121,7 +121,7 @@ fn short_transfers_are_continued() {
     }
 }
 
-/// If there is space for a part of a write, this part is written and its length is returned. The next write is refused. Existing blocks can
+/// If space remains for a part of a write, this part is written and its length is returned. The next write is refused. Existing blocks can
 /// still be overwritten.
 #[test]
 fn without_space_for_all_a_part_is_written_and_counted() {
@@ -148,7 +148,7 @@ fn without_space_for_all_a_part_is_written_and_counted() {
     }
 }
 
-/// If there is space for a part of an append, this part is written and its length is returned. The next append begins after this part.
+/// If space remains for a part of an append, this part is written and its length is returned. The next append begins after this part.
 #[test]
 fn an_append_that_is_cut_short_leaves_no_gap() {
     let bench = Bench::new(EXT4);
@@ -165,8 +165,8 @@ fn an_append_that_is_cut_short_leaves_no_gap() {
     bench.close();
 }
 
-/// If the device returns an error, only the write fails, even if the file system itself writes the data and then frees the allocated
-/// blocks.
+/// If the device returns an error for data that the file system code writes itself, only this write fails. The blocks that were allocated
+/// for the write are freed.
 #[test]
 fn data_that_cannot_be_written_does_not_end_the_volume() {
     for mkfs in ["-t ext3 -b 4096", "-t ext4 -b 4096"] {

@@ -1,4 +1,4 @@
-//! Later effects of writes: ranges that stay unused, blocks past the end, conversions during commits, dropped queues, aborted journals.
+//! Later effects of writes: unused ranges, blocks past the end, conversions during commits, dropped queues, and aborted journals.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc;
@@ -25,7 +25,8 @@ const KEEP: Fallocate = Fallocate::Allocate { keep_size: true };
 /// A thread that waits for requests of a queue wakes up when the queue is dropped.
 #[test]
 fn a_queue_that_ends_with_writes_in_flight_blocks_no_thread() {
-    // The queue may be dropped just before the other thread starts to wait, so the test is repeated.
+    // The queue may be dropped just before the other thread begins to wait. The test is repeated, so that the drop also happens during the
+    // wait.
     assert!((0..20).any(|_| has_waited_for_a_queue_that_goes()), "nobody has waited");
 }
 
@@ -37,7 +38,7 @@ fn has_waited_for_a_queue_that_goes() -> bool {
     file.submit_write(&mut queue, memory(BLOCK, 0x22), FilePos(0), NONE, 1).unwrap();
     let (tell, told) = mpsc::channel();
     let (fs, number) = (bench.fs().clone(), file.inode());
-    // This thread is not scoped, because the scope would wait for a hung thread.
+    // The thread is not scoped. The end of a scope would wait for a thread that hangs.
     let changer = std::thread::spawn(move || {
         let result = fs.writable().unwrap().truncate(number, BLOCK);
         tell.send(()).unwrap();
@@ -51,8 +52,8 @@ fn has_waited_for_a_queue_that_goes() -> bool {
     bench.fs().writable().unwrap().write_counts().drains == 1
 }
 
-/// A conversion writes the size to the journal before it marks blocks as written. After a crash between any two commits, no written blocks
-/// lie past the recovered size.
+/// A conversion writes the new size to the journal before it marks the blocks as written. So after a crash between any two commits, no
+/// written block lies past the recovered size.
 #[test]
 fn no_written_data_lie_past_the_end_after_a_crash() {
     require!([Need::Bare("its crash states are those of the device below")]);
@@ -109,7 +110,7 @@ fn no_written_data_lie_past_the_end_after_a_crash() {
     bench.close();
 }
 
-/// Overwrites need no transaction. But a volume that refuses transactions, after its close or after an abort, also refuses overwrites.
+/// Overwrites need no transaction. Still, a volume that refuses transactions after its close or after an abort also refuses overwrites.
 #[test]
 fn nothing_is_overwritten_after_the_close_or_an_abort() {
     for closed in [true, false] {
@@ -138,7 +139,7 @@ fn nothing_is_overwritten_after_the_close_or_an_abort() {
     }
 }
 
-/// A write into a hole locks its inode once, for the allocation. Each wait for a lock is counted by the name of the lock.
+/// A write into a hole locks its inode once, to allocate blocks. Each kind of lock has a separate counter.
 #[test]
 fn locks_of_writes_are_counted() {
     let bench = Bench::new(EXT4);
@@ -197,7 +198,7 @@ fn a_failed_conversion_blocks_no_other_commit() {
     bench.close();
 }
 
-/// If an append fails after its submission, or finds no space, its range is released.
+/// If an append fails after its submission, or if it finds no space, it releases the range that it had reserved.
 #[test]
 fn an_append_in_flight_that_fails_leaves_no_gap() {
     let bench = Bench::new(EXT4);
@@ -221,7 +222,7 @@ fn an_append_in_flight_that_fails_leaves_no_gap() {
     bench.close();
 }
 
-/// An append-only file accepts many appends at a time, like other files.
+/// An append-only file accepts many appends in flight, like any other file.
 #[test]
 fn append_only_files_take_many_appends_at_a_time() {
     let bench = Bench::new(EXT4);
@@ -254,7 +255,7 @@ fn append_only_files_take_many_appends_at_a_time() {
     bench.close();
 }
 
-/// If an extending write is in flight, an append begins at the end that the file will have after this write.
+/// While an extending write is in flight, the next append begins at the end that the file will have after this write.
 #[test]
 fn an_append_comes_after_an_extending_write_in_flight() {
     let bench = Bench::new(EXT4);
@@ -272,7 +273,7 @@ fn an_append_comes_after_an_extending_write_in_flight() {
     bench.close();
 }
 
-/// If a file has preallocated blocks past the end and grows into them, a close does not free the rest of these blocks.
+/// If a file grows into blocks that were preallocated past its end, the close does not free the remaining preallocated blocks.
 #[test]
 fn blocks_preallocated_past_the_end_are_kept() {
     let bench = Bench::new(EXT4);
@@ -287,8 +288,7 @@ fn blocks_preallocated_past_the_end_are_kept() {
     bench.close();
 }
 
-/// A failed write may have allocated blocks far past the end. The close frees these blocks, even if only holes lie between them and the
-/// end.
+/// A failed write may have allocated blocks far past the end, after a range of holes. The close frees these blocks.
 #[test]
 fn a_failed_write_past_a_hole_keeps_no_blocks() {
     let bench = Bench::new(EXT4);
@@ -308,7 +308,7 @@ fn a_failed_write_past_a_hole_keeps_no_blocks() {
     bench.close();
 }
 
-/// A completed write does not fail if other ranges cannot be converted yet.
+/// If other ranges cannot be converted yet, a completed write still succeeds.
 #[test]
 fn a_write_does_not_fail_for_a_conversion_that_must_wait() {
     require!([Need::Bare("the first write to a region waits for its mark")]);
@@ -335,7 +335,7 @@ fn a_write_does_not_fail_for_a_conversion_that_must_wait() {
     bench.close();
 }
 
-/// A NOWAIT write of several bios is either refused or written in full.
+/// A NOWAIT write of several bios is refused, or it is written in full.
 #[test]
 fn nowait_is_not_refused_in_the_middle() {
     require!([Need::Bare("it counts requests of the device below")]);

@@ -1,5 +1,5 @@
-//! Direct writes. After a write, each kind of read returns the written data at every alignment, and the device contains a valid volume with
-//! this content. The model of each file is a vector of bytes.
+//! Direct writes. After a write, each kind of read returns the written data at every alignment. The device contains a valid volume with
+//! this content. The tests predict the content of a file with a vector of bytes.
 
 mod appends;
 pub(crate) mod bench;

@@ -79,7 +79,7 @@ impl Model {
         self.bytes[range.start.min(len) as usize..range.end.min(len) as usize].fill(0);
     }
 
-    /// A position, mostly within the file or at its end, and a length.
+    /// Chooses a position and a length. Most positions are within the file or at its end.
     fn range(&mut self, unit: u64) -> (u64, u64) {
         let size = self.bytes.len() as u64;
         let pos = match self.rng.below(6) {
@@ -152,7 +152,7 @@ impl Bench<'_> {
         self.model.put(pos, &buf);
     }
 
-    /// Submits writes to several disjoint ranges, all in flight at a time, and then reads.
+    /// Submits writes to several disjoint ranges. After all of them are in flight, it waits for them and reads.
     fn write_many(&mut self, unit: u64, what: &str) {
         let count = 1 + self.model.rng.below(12);
         let (mut at, _) = self.model.range(unit);
@@ -246,7 +246,7 @@ impl Bench<'_> {
                 let at = range.start as usize;
                 self.model.bytes.splice(at..at, vec![0; len as usize]);
             }
-            // Changes of other kinds do not affect the content.
+            // The other kinds of changes do not affect the content.
             _ => {}
         }
     }

@@ -1,5 +1,5 @@
-//! Requests that are carried out in part: short transfers, a lack of space in the middle of a write, and bad sectors in a range to be
-//! converted.
+//! Requests that are carried out in part: the device transfers too few bytes, space runs out in the middle of a write, or a range to be
+//! converted contains bad sectors.
 
 use std::collections::BTreeSet;
 use std::io::{IoSlice, IoSliceMut};
@@ -18,7 +18,7 @@ use crate::require;
 const EXT4: &str = "-t ext4 -b 4096";
 const KEEP: Fallocate = Fallocate::Allocate { keep_size: true };
 
-/// A short transfer is also continued for a NOWAIT request. An EAGAIN at this point would be wrong, because a part of the data is already
+/// ironmap continues after a short transfer, even for a NOWAIT request. EAGAIN would be wrong here, because a part of the data is already
 /// written.
 #[test]
 fn nowait_is_not_refused_after_a_short_transfer() {
@@ -41,8 +41,8 @@ fn nowait_is_not_refused_after_a_short_transfer() {
     }
 }
 
-/// A request is split at the borders of its extents, which may fall at any memory address. If the device does not accept this address, the
-/// data are copied.
+/// A request is split at the borders of its extents. The border can fall on any memory address. If the device does not accept this address,
+/// ironmap copies the data.
 #[test]
 fn memory_that_extents_cut_at_an_address_the_device_refuses_is_copied() {
     for stable_writes in [false, true] {
@@ -79,7 +79,7 @@ fn memory_that_extents_cut_at_an_address_the_device_refuses_is_copied() {
             let before = queue.stats().bounced;
             way.write((&file, &mut queue), memory(64 << 10, 0x22), 0, NONE).unwrap();
             assert_eq!(queue.stats().bounced, before + 1, "{way:?}");
-            // All blocks are written and contiguous, so nothing is split.
+            // All blocks are written and contiguous, so ironmap does not split the request.
             file.sync(&mut queue).unwrap();
             way.write((&file, &mut queue), memory(64 << 10, 0x33), 0, NONE).unwrap();
             let copied = u64::from(stable_writes && way == Call::Lent);
@@ -90,8 +90,8 @@ fn memory_that_extents_cut_at_an_address_the_device_refuses_is_copied() {
     }
 }
 
-/// A request is also split at the maximum transfer length. If the split falls at a memory address that the device does not accept, the data
-/// are copied.
+/// A request is also split at the maximum transfer length. If the second part begins at a memory address that the device does not accept,
+/// ironmap copies the data.
 #[test]
 fn buffers_that_the_longest_transfer_cuts_at_such_an_address_are_copied() {
     let limits = Limits { dma_align: 4096, logical_block: 512, ..Ram::LIMITS };
@@ -113,7 +113,8 @@ fn buffers_that_the_longest_transfer_cuts_at_such_an_address_are_copied() {
     bench.close();
 }
 
-/// If space ends within a write of several buffers, the write returns the written length, like a write of a single buffer.
+/// If space runs out in the middle of a write of several buffers, the write returns the length that was written. A write of a single buffer
+/// does the same.
 #[test]
 fn several_buffers_are_cut_where_space_ends() {
     for (mkfs, odd) in [("-t ext3 -b 1024", 0), ("-t ext3 -b 1024", 100), (EXT4, 0), (EXT4, 100)] {
@@ -130,7 +131,7 @@ fn several_buffers_are_cut_where_space_ends() {
     }
 }
 
-/// A sector that cannot be zeroed prevents only the conversion of its own block. Other acknowledged data remain.
+/// If a sector cannot be zeroed, only its own block cannot be converted. All other acknowledged data remain.
 #[test]
 fn a_sector_that_fails_takes_only_its_block_along() {
     require!([Need::Bare("a bad sector of the device below")]);
@@ -166,7 +167,7 @@ fn a_sector_that_fails_takes_only_its_block_along() {
     }
 }
 
-/// After a failed write past the end, the blocks of the failed write are freed. Blocks that were preallocated past the end remain.
+/// After a failed write past the end, the blocks of this write are freed. Blocks that the caller preallocated past the end remain.
 #[test]
 fn a_failed_append_takes_nothing_along_that_comes_later() {
     let bench = Bench::new(EXT4);
@@ -186,8 +187,8 @@ fn a_failed_append_takes_nothing_along_that_comes_later() {
     bench.close();
 }
 
-/// A lost write past the end left data in its blocks. These data do not become visible when the file system's own write path extends the
-/// file.
+/// A failed write past the end left data in its blocks. Later the file system code extends the file over these blocks. The range then reads
+/// as zeros.
 #[test]
 fn a_gap_shows_nothing_that_was_lost() {
     require!([Need::Bare("the request whose end is lost is that of the device below")]);

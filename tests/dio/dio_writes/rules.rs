@@ -1,4 +1,5 @@
-//! Valid writes, refused writes, and limits for the number of handles, locks and requests. Each rule has a test.
+//! Rules for writes: which writes are accepted, which are refused, and how many handles, locks and requests a write may use. Each rule has
+//! a test.
 
 use std::io::IoSlice;
 
@@ -15,7 +16,8 @@ use crate::dio_writes::bench::{BLOCK, Bench, CALLS, Call, NONE, content, kind, m
 
 const EXT4: &str = "-t ext4 -b 4096";
 
-/// Position, length and address must be multiples of the device's units. A request with a misaligned part is refused and has no effect.
+/// The position, length and address of a request must be multiples of the device's units. If one part of a request is misaligned, the whole
+/// request is refused and has no effect.
 #[test]
 fn strict_handles_refuse_what_is_misaligned() {
     let bench = Bench::new(EXT4);
@@ -97,7 +99,7 @@ fn immutable_files_are_not_written_and_append_only_ones_at_their_end() {
     let bench = Bench::new(EXT4);
     let (file, mut queue) = (bench.written("file", 2), bench.queue());
     let flags = bench.fs().inode(file.inode()).unwrap().flags();
-    // The first write after the change must respect the immutable flag, even though the queue has cached the file.
+    // The first write after the flag is set must respect it, although the queue has cached the state of the file.
     file.write_at(&mut queue, &memory(BLOCK, 0x12), FilePos(0)).unwrap();
     bench.fs().writable().unwrap().set_flags(file.inode(), flags | InodeFlags::IMMUTABLE).unwrap();
     for way in CALLS {
@@ -121,8 +123,8 @@ fn immutable_files_are_not_written_and_append_only_ones_at_their_end() {
     assert!(bytes[8192..] == [[0x33; 512], [0x33; 512], [0x33; 512], [0x44; 512]].concat());
 }
 
-/// A write removes set-id bits and capabilities before the data are written, even if it only overwrites existing data. Later overwrites
-/// have no extra cost.
+/// A write removes set-id bits and capabilities before it writes the data, even if it only overwrites existing data. Later overwrites have
+/// no extra cost.
 #[test]
 fn set_id_bits_and_capabilities_go_with_a_write() {
     let capability = {
@@ -161,8 +163,8 @@ fn set_id_bits_and_capabilities_go_with_a_write() {
     }
 }
 
-/// An overwrite of written blocks starts no handle and takes no exclusive lock. This holds for overwrites with any alignment, in one bio or
-/// several.
+/// An overwrite of written blocks starts no journal handle and acquires no exclusive lock. The alignment and the number of bios do not
+/// matter.
 #[test]
 fn pure_overwrites_start_no_handle_and_exclude_no_thread() {
     let bench = Bench::new(EXT4);
@@ -182,7 +184,7 @@ fn pure_overwrites_start_no_handle_and_exclude_no_thread() {
     assert!(queue.stats().overwrites > 0, "{:?}", queue.stats());
 }
 
-/// A write into unwritten blocks starts no handle before its conversion. The conversions of many writes share one handle.
+/// A write into unwritten blocks starts no journal handle until its conversion. Many conversions share one handle.
 #[test]
 fn writes_into_unwritten_blocks_start_no_handle_and_exclude_no_thread() {
     let bench = Bench::new(EXT4);
@@ -214,7 +216,7 @@ fn writes_into_unwritten_blocks_start_no_handle_and_exclude_no_thread() {
     assert!(bench.close().dump("/file") == expected);
 }
 
-/// Blocks that are allocated for holes stay unwritten until the data are on the device.
+/// Blocks that are allocated in a hole stay unwritten until the device has the data.
 #[test]
 fn holes_are_allocated_unwritten_and_converted_after_the_data() {
     let bench = Bench::new(EXT4);
@@ -222,7 +224,7 @@ fn holes_are_allocated_unwritten_and_converted_after_the_data() {
     file.submit_write(&mut queue, memory(2 * BLOCK, 0x22), FilePos(4 * BLOCK), NONE, 1).unwrap();
     assert_eq!(map(&file)[1], (IomapType::Unwritten, 2), "while it is in flight");
     bench.fs().sync().unwrap();
-    // Only the allocation is durable at this point.
+    // At this point only the allocation is durable.
     let crashed = bench.after_crash();
     let (other, mut other_queue) = (crashed.open(file.inode(), false), crashed.queue());
     assert!(content(&other, &mut other_queue).iter().all(|byte| *byte == 0));
@@ -235,7 +237,7 @@ fn holes_are_allocated_unwritten_and_converted_after_the_data() {
     bench.close();
 }
 
-/// Old content of the device is never visible: not before or after the written data, not past the end, and not between writes.
+/// Reads never return old content of the device: not next to the written data, not past the end, and not between writes.
 #[test]
 fn old_content_of_blocks_is_never_shown() {
     for (pos, len) in [(512, 512), (3 * 512, BLOCK), (2 * BLOCK + 512, 512), (BLOCK + 512, 3072)] {
@@ -279,7 +281,7 @@ fn vectored_writes_take_their_buffers_in_order() {
     bench.close();
 }
 
-/// A write advances the position by its count once. Linux 6.1.64 advanced the position twice and so corrupted data.
+/// A write advances the file position once, by its count. Linux 6.1.64 advanced the position twice, and so corrupted data.
 #[test]
 fn a_write_gives_its_count_and_the_next_append_begins_after_it() {
     let bench = Bench::new(EXT4);
@@ -294,7 +296,7 @@ fn a_write_gives_its_count_and_the_next_append_begins_after_it() {
     assert!(bench.close().dump("/file") == expected);
 }
 
-/// Blocks preallocated past the end remain allocated, and writes into them extend the size.
+/// Blocks that were preallocated past the end remain allocated. A write into them extends the size.
 #[test]
 fn the_size_follows_writes_into_blocks_preallocated_past_the_end() {
     let bench = Bench::new(EXT4);
@@ -311,7 +313,7 @@ fn the_size_follows_writes_into_blocks_preallocated_past_the_end() {
     assert!(image.dump("/file") == [[0; BLOCK as usize], [0x22; BLOCK as usize]].concat());
 }
 
-/// A write by a writer with `CAP_FSETID` preserves set-id bits, and still removes capabilities.
+/// If the writer has `CAP_FSETID`, a write preserves set-id bits. It still removes capabilities.
 #[test]
 fn set_id_bits_stay_where_the_handle_keeps_them() {
     let bench = Bench::new(EXT4);
@@ -334,7 +336,8 @@ fn set_id_bits_stay_where_the_handle_keeps_them() {
     bench.close();
 }
 
-/// A time that is set after a write is not overwritten when the size from that write reaches the metadata later.
+/// A program sets a modification time after a write. When the metadata later get the new size from this write, the time that the program
+/// set remains.
 #[test]
 fn a_time_that_was_set_outlives_the_conversion() {
     let bench = Bench::new(EXT4);
@@ -350,7 +353,7 @@ fn a_time_that_was_set_outlives_the_conversion() {
     bench.close();
 }
 
-/// A file whose last name was removed can be inspected and opened again while a handle has it open.
+/// While a handle has a file open, the file can be inspected and opened again, even after its last name was removed.
 #[test]
 fn an_open_file_without_a_name_can_be_opened_again() {
     let bench = Bench::new(EXT4);

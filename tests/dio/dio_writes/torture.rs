@@ -1,6 +1,7 @@
 //! Many threads write to one file at the same time. The writes overlap and may be unaligned. Their targets are written blocks, unwritten
 //! blocks, a hole, and the range past the end. In some tests other threads truncate the file and punch holes. Afterwards each sector must
-//! contain the data of exactly one of the writes to it (xfstests generic/538 tests overlaps of unaligned and aligned writes).
+//! contain the data of exactly one of the writes to it (compare xfstests generic/538, which tests overlaps of unaligned and aligned
+//! writes).
 //!
 //! `IRONMAP_TORTURE_SECONDS=SECONDS` runs longer.
 
@@ -21,7 +22,7 @@ use crate::dio_writes::model::{open, seed};
 const SEED: u64 = 0x0538;
 const SECTOR: u64 = 512;
 const THREADS: u64 = 6;
-/// The number of sectors at the beginning of the file, to which all threads write. Separate stripes for each thread follow.
+/// The number of sectors at the beginning of the file that all threads write. After them, each thread has separate stripes.
 const SECTORS: u64 = 1024;
 const STRIPES: u64 = 40;
 const STRIPE: u64 = 37;
@@ -64,7 +65,7 @@ impl Watchdog {
     }
 }
 
-/// The duration of each test in this file.
+/// How long each test in this file runs.
 fn time() -> Duration {
     let seconds =
         std::env::var("IRONMAP_TORTURE_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
@@ -79,7 +80,7 @@ fn sign(sector: &mut [u8], writer: u64, write: u64, place: u64) {
     }
 }
 
-/// The writer of a sector and the number of the write, or `None` for zeros.
+/// Returns the writer of a sector and the number of the write. Returns `None` if the sector contains zeros.
 fn signed(sector: &[u8], place: u64, what: &str) -> Option<(u64, u64)> {
     if sector.iter().all(|byte| *byte == 0) {
         return None;
@@ -96,7 +97,7 @@ fn signed(sector: &[u8], place: u64, what: &str) -> Option<(u64, u64)> {
     Some((writer, write))
 }
 
-/// The sectors of a write by a thread. They are compared with the final content.
+/// The sectors that a write of a thread has changed. At the end they are compared with the content of the file.
 #[derive(Clone, Copy, Debug)]
 struct Made {
     first: u64,
@@ -206,7 +207,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Reads without a check of atomicity: a device in memory copies without a lock, so a concurrent read may return parts of several
+    /// This read does not check atomicity. A device in memory copies without a lock, so a concurrent read may return parts of several
     /// writes.
     fn read(&mut self) {
         let made = self.place();
@@ -248,7 +249,7 @@ fn mutate(volume: &Volume, number: InodeNo, extents: bool, rng: &mut Rng) {
 fn prepare(volume: &Volume, extents: bool) -> InodeNo {
     let (fs, who) = (volume.fs(), ironmap::fs::Credentials::default());
     let root = ironmap::fs::ext4::ROOT;
-    // The content of the file `junk` is freed, and must never be visible.
+    // The file `junk` is removed. Its old content must never be visible.
     let junk = fs
         .writable()
         .unwrap()
@@ -280,7 +281,7 @@ fn torture(mkfs: &str, engine: Engine, mutator: Mutator, seed: u64) {
         volume.open_inode(inode, ironmap::FileOptions::new().write(true)).unwrap()
     };
     let (dog, until) = (&Watchdog::new(), Instant::now() + time());
-    // In some runs all threads share one handle; in other runs each thread has its own handle.
+    // In some runs all threads share one handle. In other runs each thread has its own handle.
     let shared = &open_file();
     let done: Vec<(Vec<Made>, [u8; STRIPES as usize])> = std::thread::scope(|scope| {
         let _leash = Leash(dog);

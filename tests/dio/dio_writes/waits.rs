@@ -1,4 +1,5 @@
-//! Requests that wait, and requests that fail instead of waiting: NOWAIT writes, and changes of a file while writes are in flight.
+//! Writes that cannot proceed at once. Some wait until they can. NOWAIT writes fail instead. Other tests change a file while writes are in
+//! flight.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
@@ -18,7 +19,8 @@ use crate::require;
 const EXT4: &str = "-t ext4 -b 4096";
 const NOWAIT: DioFlags = DioFlags::NOWAIT;
 
-/// NOWAIT returns EAGAIN, without any effect, if the write would allocate, extend the file, zero up to the size, or write a partial sector.
+/// A NOWAIT write returns EAGAIN and has no effect in four cases: it would allocate blocks, extend the file, zero a range up to the size,
+/// or write a partial sector.
 #[test]
 fn nowait_is_refused_where_metadata_would_change() {
     let bench = Bench::new(EXT4);
@@ -57,13 +59,13 @@ fn nowait_is_refused_where_metadata_would_change() {
         assert!((content(file, &mut queue), file.size()) == before, "{len} at {pos}");
     }
     assert_eq!(kind(hole.append(&mut queue, &memory(512, 1), NOWAIT)), ErrorKind::WouldBlock);
-    // The refused append has released its range.
+    // The refused append has released the range that it had reserved.
     let at = hole.append(&mut queue, &memory(512, 1), NONE).unwrap();
     assert_eq!(at.0, 8 * BLOCK);
     assert!(bench.volume.events().take().0.is_empty(), "EAGAIN is no error");
 }
 
-/// A write that is refused for lack of a slot has not changed the file's times.
+/// If a write is refused because no slot is free, the file's times are unchanged.
 #[test]
 fn nowait_that_is_refused_leaves_no_time() {
     let bench = Bench::new(EXT4);
@@ -87,8 +89,8 @@ fn nowait_that_is_refused_leaves_no_time() {
     bench.close();
 }
 
-/// A write in flight that extends its file changes the metadata at its completion. The close of the volume must wait for this completion,
-/// because otherwise the new size would be lost.
+/// A write in flight that extends its file changes the metadata when it completes. The close of the volume must wait for this completion.
+/// Otherwise the new size would be lost.
 #[test]
 fn a_volume_is_not_closed_over_its_writes_in_flight() {
     let bench = Bench::new(EXT4);
@@ -102,7 +104,7 @@ fn a_volume_is_not_closed_over_its_writes_in_flight() {
     assert!(image.ask_debugfs("stat file\n").contains("Size: 4096"));
 }
 
-/// A write into an unwritten block needs no handle, so NOWAIT does not refuse it.
+/// A write into an unwritten block starts no journal handle, so NOWAIT does not refuse it.
 #[test]
 fn nowait_writes_into_unwritten_blocks() {
     require!([Need::Bare("the first write to a region waits for its mark")]);
@@ -114,7 +116,8 @@ fn nowait_writes_into_unwritten_blocks() {
     assert!(content(&file, &mut queue)[512..1024] == [0x22; 512]);
 }
 
-/// Each written or unwritten extent in the range needs a slot. With too few slots, a NOWAIT request is refused before any part is written.
+/// Each written or unwritten extent in the range needs a slot. If the queue has too few slots, a NOWAIT request is refused before any part
+/// is written.
 #[test]
 fn nowait_counts_the_slots_for_unwritten_blocks_too() {
     let bench = Bench::new(EXT4);
@@ -131,7 +134,7 @@ fn nowait_counts_the_slots_for_unwritten_blocks_too() {
     assert!(!found.contains(&0x44), "a part of it was written");
 }
 
-/// Waits until a NOWAIT write is refused, which shows that another thread waits for the file.
+/// Waits until a NOWAIT write is refused. The refusal shows that another thread waits for the file.
 pub(crate) fn until_contended(bench: &Bench, file: &File, ended: impl Fn() -> bool) {
     let mut queue = bench.queue();
     loop {
@@ -146,8 +149,8 @@ pub(crate) fn until_contended(bench: &Bench, file: &File, ended: impl Fn() -> bo
     }
 }
 
-/// Truncate, punch, collapse and the file system's own write wait until the requests in flight have completed. Until then NOWAIT requests
-/// are refused.
+/// Truncate, punch, collapse, insert and the file system's own write wait until all requests in flight have completed. During this wait,
+/// NOWAIT requests are refused.
 #[test]
 fn changes_of_the_map_wait_for_writes_in_flight() {
     type Change = fn(&Bench, &File) -> Result<()>;
@@ -187,7 +190,7 @@ fn changes_of_the_map_wait_for_writes_in_flight() {
     for (name, change) in changes {
         let bench = Bench::new(EXT4);
         let (file, mut queue) = (bench.written(name, 8), bench.queue());
-        // One request is a single bio, the other request covers several mappings.
+        // The first request is a single bio. The second request covers several mappings.
         file.submit_write(&mut queue, memory(BLOCK, 0x22), FilePos(0), NONE, 1).unwrap();
         file.submit_write(&mut queue, memory(BLOCK, 0x33), FilePos(20 * BLOCK), NONE, 2).unwrap();
         let completed = AtomicBool::new(false);
@@ -197,7 +200,7 @@ fn changes_of_the_map_wait_for_writes_in_flight() {
                 assert!(completed.load(SeqCst), "{name} did not wait");
             });
             until_contended(&bench, &file, || changer.is_finished());
-            // The flag is set before the wait, because the change goes on as soon as the wait has collected the completions.
+            // The changing thread continues as soon as `wait` has collected the completions. So the flag must be set before `wait`.
             completed.store(true, SeqCst);
             queue.wait(2).unwrap();
             for _ in 0..2 {
@@ -209,7 +212,7 @@ fn changes_of_the_map_wait_for_writes_in_flight() {
     }
 }
 
-/// A thread gets an error if it would have to wait for its own requests in flight. The file is not changed.
+/// A thread that changes a file gets an error if the change would wait for the thread's own requests in flight. The file is not changed.
 #[test]
 fn a_thread_with_requests_in_flight_gets_busy_for_the_file() {
     let bench = Bench::new(EXT4);
@@ -227,7 +230,7 @@ fn a_thread_with_requests_in_flight_gets_busy_for_the_file() {
     assert_eq!(file.size(), 0);
 }
 
-/// If a write of a queue must wait for earlier writes of this queue, the queue collects their completions itself. The test covers
+/// A write may have to wait for earlier writes of the same queue. Then the queue collects their completions itself. The test covers
 /// sub-sector writes, appends and syncs.
 #[test]
 fn a_queue_does_not_wait_for_itself() {
@@ -256,8 +259,8 @@ fn a_queue_does_not_wait_for_itself() {
     bench.close();
 }
 
-/// A request owns its buffer while it is in flight. Queue, file and volume handle may be dropped at any time: the memory of a write is not
-/// freed (foyer issue 1286), and submitted data are written.
+/// A request owns its buffer while it is in flight. The queue, the file and the volume handle may be dropped at any time: the buffer of a
+/// write stays allocated (foyer issue 1286), and submitted data are written.
 #[test]
 fn handles_may_go_while_writes_are_in_flight() {
     let bench = Bench::new(EXT4);
@@ -275,7 +278,7 @@ fn handles_may_go_while_writes_are_in_flight() {
     assert!(image.dump("/many")[..40 * BLOCK as usize].iter().all(|byte| *byte == 0x22));
 }
 
-/// Two files are written at the same time, because no lock covers the volume (lwext4 issue 83).
+/// Two files can be written at the same time, because a write locks only its file and not the volume (lwext4 issue 83).
 #[test]
 fn a_file_that_waits_keeps_no_other_waiting() {
     let bench = Bench::new(EXT4);
@@ -296,11 +299,11 @@ fn a_file_that_waits_keeps_no_other_waiting() {
     assert_eq!(one.size(), 0);
 }
 
-/// If an inode is not in memory, a NOWAIT write is refused before any request to the device.
+/// If an inode is not in memory, a NOWAIT write is refused and sends no request to the device.
 #[test]
 fn an_inode_that_is_not_in_memory_is_not_read() {
     const FILES: usize = 64;
-    // The volume has more metadata than the cache holds.
+    // The volume has more metadata blocks than fit into the cache.
     let mkfs = "-t ext4 -b 4096 -I 1024 -N 100000 -O ^metadata_csum,^uninit_bg";
     let bench = Bench::with_image(Image::in_memory("256M", &words(mkfs)), Ram::LIMITS);
     let name = |number| format!("file{number}");
@@ -308,7 +311,7 @@ fn an_inode_that_is_not_in_memory_is_not_read() {
     let bench = Bench::with_image(bench.close(), Ram::LIMITS);
     let found = |number| bench.fs().lookup(ROOT, name(number).as_bytes()).unwrap().number();
     let files: Vec<_> = (0..FILES).map(|number| bench.open(found(number), false)).collect();
-    // Each block is read several times, because the cache does not evict used blocks for blocks that were read only once.
+    // The test reads each block several times. The cache keeps used blocks and evicts blocks that were read only once.
     for number in 1000..100_000 {
         assert_eq!(kind(bench.fs().inode(InodeNo(number)).map(drop)), ErrorKind::NotFound);
     }

@@ -1,5 +1,5 @@
-//! A device that stores a tag for every sector. The device computes the tag from a request's memory, and a moment later compares the memory
-//! with the tag.
+//! A device that stores a tag for every sector. For a request, the device computes the tags from the memory. A moment later it compares the
+//! memory with these tags.
 
 use std::collections::HashMap;
 use std::io::IoSlice;
@@ -14,11 +14,12 @@ use crate::stable::scribbler::Rounds;
 
 const SECTOR: usize = 512;
 
-/// The tags, and the hook that runs between computation and comparison.
+/// The tags, and the wait between computation and comparison.
 #[derive(Debug, Default)]
 pub(crate) struct Checks {
     tags: Mutex<HashMap<u64, u64>>,
-    /// While a scribbler runs, each request stays in flight until all of its memory has been overwritten.
+    /// Counts the rounds of the threads that overwrite memory. While they run, each request stays in flight until all of its memory has
+    /// been overwritten.
     pub(crate) rounds: Rounds,
     /// The number of reads that did not match their tags.
     pub(crate) mismatches: AtomicU64,
@@ -28,7 +29,7 @@ pub(crate) struct Checks {
 #[derive(Debug)]
 pub(crate) struct Checking(Arc<Checks>);
 
-/// A device that checks tags, over a device whose content is assumed to be correct.
+/// Makes a device that checks tags. At this time, the content of the device below must be correct.
 pub(crate) fn checking(below: Arc<dyn Device>) -> (Arc<Layered<Checking>>, Arc<Checks>) {
     let checks = Arc::new(Checks::default());
     for_each_part(&*below, |at, part| checks.learn(at, &[IoSlice::new(part)]));

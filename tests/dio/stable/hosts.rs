@@ -1,4 +1,5 @@
-//! The methods of [`StablePages`] also apply to host files, if the reads bypass the kernel's file system and the device computes over data.
+//! [`StablePages`] also applies to host files. It has an effect if the reads bypass the kernel's file system and the device computes
+//! checksums over the data.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +19,8 @@ use crate::stable::scribbler::Range;
 
 const SEED: u64 = 0x57ab1e;
 
-/// The test must see a failed raw read. The later read by the kernel must not hide the failure.
+/// If a raw read fails, the kernel carries out the read instead, which would hide the failure. So the test also checks whether the kernel
+/// served any read.
 #[test]
 fn raw_reads_into_scribbled_memory_do_not_fail() {
     require!([Need::Root, Need::Tool("losetup")]);

@@ -1,4 +1,4 @@
-//! Bounce buffers have a limit, and are allocated only once.
+//! The memory for bounce buffers has a limit, and is allocated only once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,7 +25,7 @@ fn is_whole(results: &[ironmap::Result<usize>], len: usize) -> bool {
     results.iter().all(|result| matches!(result, Ok(count) if *count == len))
 }
 
-/// A large request succeeds with a small pool, and reads return the written data.
+/// A large request succeeds even if the pool is small, and reads return the written data.
 #[test]
 fn a_large_request_needs_no_large_pool() {
     static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -67,12 +67,12 @@ fn a_large_request_needs_no_large_pool() {
     }
 }
 
-/// A pool that already has enough pieces for the requests in flight allocates nothing for further requests of any size.
+/// If a pool has enough pieces for the requests in flight, it allocates nothing for further requests, whatever their size.
 #[test]
 fn a_warm_pool_allocates_nothing() {
     let mut spare: Vec<Memory> = Vec::with_capacity(8);
     for engine in [Engine::Psync, Engine::IoUring, Engine::Dax] {
-        // The checking device allocates memory, so this test uses another device.
+        // This test does not use the checking device, because that device allocates memory.
         let image = Image::mke2fs("32M", &["-t", "ext4"]);
         let options = VolumeOptions::new().engine(engine).write(true);
         let volume = options.open(image.location()).unwrap();

@@ -16,11 +16,11 @@ use crate::stable::checking::{Checks, checking};
 use crate::stable::scribbler::Range;
 
 const SIZES: [usize; 6] = [512, 4096, 20 << 10, 64 << 10, (300 << 10) - 512, 1 << 20];
-/// The number of requests in flight at a time, for kinds of requests that can be queued.
+/// The number of requests in flight at a time. It applies to the kinds of requests that can be queued.
 const DEPTH: usize = 3;
 const NONE: DioFlags = DioFlags::empty();
 
-/// The kind of a request, by the memory that it uses.
+/// The kinds of requests. They differ in the memory that a request uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Lent,
@@ -32,7 +32,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Whether safe code cannot change the memory while the request is in flight.
+    /// Whether the type system prevents safe code from changing the memory while the request is in flight.
     fn is_out_of_reach(self) -> bool {
         matches!(self, Self::Borrowed | Self::Owned | Self::OwnedVectored)
     }
@@ -61,7 +61,7 @@ impl Bench {
     pub(crate) fn new(engine: Option<Engine>) -> Self {
         let options = ["-t", "ext4", "-b", "4096"];
         let image = match engine {
-            // A tmpfs does not support NOWAIT, which io_uring needs.
+            // The io_uring engine needs NOWAIT, which tmpfs does not support.
             Some(Engine::IoUring) => Image::mke2fs("32M", &options),
             _ => Image::in_memory("32M", &options),
         };
@@ -177,7 +177,7 @@ pub(crate) fn run(
     (results, memories)
 }
 
-/// The results of requests whose memory was overwritten in flight.
+/// The results of requests. Their memory was overwritten while they were in flight.
 #[derive(Debug)]
 struct Seen {
     errors: usize,
@@ -200,7 +200,7 @@ fn scribbled(bench: &Bench, way: StablePages, what: (Op, Kind), size: usize, sim
     let errors = results.iter().filter(|result| result.is_err()).count();
     let bad_tags = bench.checks.bad_tags(&*bench.below);
     if errors + bad_tags > 0 {
-        // The write makes all tags valid again for the next round.
+        // This write makes all tags valid again for the next round.
         let (file, mut queue) = (bench.open(None), bench.queue());
         file.write_at(&mut queue, &Buffer::aligned(4 << 20).unwrap(), FilePos(0)).unwrap();
         assert_eq!(bench.checks.bad_tags(&*bench.below), 0);
@@ -238,7 +238,7 @@ fn bounce_and_lazy_give_no_false_error_and_no_bad_tag() {
     });
 }
 
-/// Without protection, the faults that the other tests exclude do occur. This shows that those tests can detect them.
+/// If no method protects the requests, reads fail and tags are wrong. So the other tests, which exclude these faults, would detect them.
 #[test]
 fn zero_copy_gives_false_errors_and_bad_tags() {
     all(|bench, what, kind, size, simple| {
@@ -251,8 +251,8 @@ fn zero_copy_gives_false_errors_and_bad_tags() {
     });
 }
 
-/// Owned writes are not tested with overwritten memory, because safe code cannot access their memory (see the example that does not
-/// compile, at `StablePages`).
+/// Owned writes are not in this test: safe code cannot access their memory. An example at `StablePages`, which does not compile, shows
+/// this.
 #[test]
 fn with_owned_lent_memory_is_protected() {
     all(|bench, what, kind, size, simple| {

@@ -9,7 +9,7 @@ use ironmap::bio::Buffer;
 /// The number of threads that overwrite the memory at the same time.
 const THREADS: u64 = 2;
 
-/// Counts how many times the threads have overwritten all of the memory.
+/// Counts the rounds of the threads. In each round, a thread overwrites all of the memory once.
 #[derive(Debug, Default)]
 pub(crate) struct Rounds {
     on: AtomicBool,
@@ -17,10 +17,11 @@ pub(crate) struct Rounds {
 }
 
 impl Rounds {
-    /// Waits until a thread has overwritten all of the memory since this call began. Returns immediately if no threads run.
+    /// Waits until one thread has overwritten all of the memory. The overwriting must begin after this call. If no threads run, returns
+    /// immediately.
     pub(crate) fn pass(&self) {
         let from = self.count.load(Ordering::Acquire);
-        // After THREADS + 1 more rounds, at least one thread has completed two of them. The second round of this thread began after the
+        // After THREADS + 1 further rounds, at least one thread has completed two of them. The second of these two rounds began after the
         // call.
         let over = || self.count.load(Ordering::Acquire) > from + THREADS;
         while self.on.load(Ordering::Acquire) && !over() {
@@ -28,7 +29,7 @@ impl Rounds {
         }
     }
 
-    /// Runs `work` while threads overwrite the buffers. The buffers must stay allocated until the return.
+    /// Runs `work` while threads overwrite the buffers. The buffers must stay allocated until this function returns.
     pub(crate) fn during<R>(&self, memory: &[Range], work: impl FnOnce() -> R) -> R {
         self.on.store(true, Ordering::Release);
         std::thread::scope(|scope| {
@@ -49,7 +50,8 @@ impl Rounds {
                 for at in (0..range.len).step_by(128) {
                     value = value.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(seed * 2 + 1);
                     let to = std::ptr::with_exposed_provenance_mut::<u8>(range.address + at);
-                    // SAFETY: `during` requires that the memory stays allocated. The test is about concurrent use of this byte.
+                    // SAFETY: `during` requires that the memory stays allocated. The test intends that the device uses this byte at the
+                    // same time.
                     unsafe { to.write_volatile((value >> 56) as u8) };
                 }
             }
@@ -58,7 +60,7 @@ impl Rounds {
     }
 }
 
-/// The address range of a buffer, without a borrow of the buffer.
+/// The address range of a buffer. The value does not borrow the buffer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Range {
     address: usize,

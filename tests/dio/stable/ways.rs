@@ -1,4 +1,5 @@
-//! Each method of [`StablePages`]: the requests that it copies, the requests that use the simple path, and the faults that remain errors.
+//! Tests each method of [`StablePages`]: which requests it copies, which requests use the simple path, and that a fault of the device is
+//! still an error.
 
 use std::sync::atomic::Ordering;
 
@@ -47,7 +48,7 @@ fn each_way_copies_what_it_says_and_nothing_else() {
     }
 }
 
-/// A request that is not copied uses the simple path. A copied request misses the simple path, and the queue counts the copy as the reason.
+/// A request that is not copied uses the simple path. A copied request misses the simple path, and the queue counts the miss as a copy.
 #[test]
 fn requests_without_a_copy_take_the_simple_path() {
     let bench = Bench::new(None);

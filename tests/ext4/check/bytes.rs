@@ -55,7 +55,7 @@ fn plant(tree: &Path) {
 }
 
 fn base(name: &'static str, size: &str, options: &str) -> Base {
-    // The files are in tmpfs, which lists them in the order of their creation. So the layout of the volume is the same each time.
+    // The source files are in tmpfs, which lists files in the order of their creation. So the volume has the same layout each time.
     let tree = scratch_in(Path::new("/dev/shm"));
     plant(tree.path());
     let options = format!("{options} -E hash_seed=8f8e3a6d-3dad-4a3a-9990-0b7c5e21f0e3");
@@ -98,12 +98,12 @@ fn changed_bytes_are_found_as_e2fsck_finds_them() {
         let dir = scratch_in(Path::new("/dev/shm"));
         let path = dir.path().join("image");
         let mut volume = Scratch::new(base(name, size, options));
-        // For e2fsck, removed hashes of attributes are a fault. The repair of checksums here removes these hashes, so attributes are
-        // omitted.
+        // The repair of checksums sets the hashes of attributes to zero, and e2fsck reports this as a fault. So the test does not damage
+        // attributes.
         let mut spots = volume.base().spots.clone();
         spots.retain(|spot| !matches!(spot.sum, Sum::XattrBlock | Sum::XattrList));
         std::fs::write(&path, volume.bytes()).unwrap();
-        // The image changes only where the volume differs from the base, because it has megabytes.
+        // The image is large, so only the ranges that differ from the base are written to it.
         let image = std::fs::File::options().write(true).open(&path).unwrap();
         let put = |dirty: &[(usize, usize)], bytes: &[u8]| {
             for (at, len) in dirty {

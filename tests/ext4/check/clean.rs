@@ -1,4 +1,4 @@
-//! Undamaged volumes with many sets of features: neither checker finds a fault.
+//! Undamaged volumes with many sets of features. ironmap and e2fsck find no fault in them.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use crate::common::skip::{self, Need};
 use crate::common::tree::{Limits, Scope, grow};
 use crate::require;
 
-/// The feature sets: name, size, options of mke2fs. Sets that this kernel cannot mount are recorded as skipped.
+/// The feature sets: name, size, options of mke2fs. If this kernel cannot mount a set, the test records the set as skipped.
 pub(crate) const SETS: [(&str, &str, &str); 28] = [
     ("ext4", "96M", "-t ext4 -b 4096"),
     ("1 KiB", "96M", "-t ext4 -b 1024"),
@@ -62,7 +62,7 @@ fn volumes_filled_by_mke2fs_are_clean() {
     grow(source.path(), scope("1024", false));
     for (name, size, options) in SETS {
         let image = Image::populated(size, &words(options), source.path());
-        // mke2fs does not count copied files in the quota.
+        // mke2fs does not count the files that it copies in the quota.
         agree(name, &image.path(), !options.contains("quota"));
         image.rebuild_directories();
         agree(&format!("{name}, directories rebuilt"), &image.path(), true);
@@ -92,7 +92,7 @@ fn volumes_filled_by_the_kernel_are_clean() {
     }
 }
 
-/// Makes a hashed directory, with two levels for blocks of 1 KiB, and removes some of the names.
+/// Makes a hashed directory and removes some of its names. With blocks of 1 KiB, the directory has two levels.
 fn many_names(dir: &Path) {
     std::fs::create_dir(dir).unwrap();
     let file = dir.join("file");
@@ -105,7 +105,7 @@ fn many_names(dir: &Path) {
     }
 }
 
-/// A volume with a dirty journal is checked as if the journal had been replayed. e2fsck replays the journal and must find the same.
+/// ironmap checks a volume with a dirty journal as if the journal had been replayed. e2fsck replays the journal and must find the same.
 #[test]
 fn dirty_volumes_are_checked_as_recovered() {
     require!([Need::Root]);
@@ -115,7 +115,7 @@ fn dirty_volumes_are_checked_as_recovered() {
         ("orphan file", "-t ext4 -b 4096 -O orphan_file"),
     ] {
         let image = Image::mke2fs("96M", &words(options));
-        // The timer makes no commit, so the journal contains only the commits of sync.
+        // The commit timer is off, so each commit in the journal belongs to a sync.
         let mount = image.mount("noatime,commit=300");
         let dir = mount.dir().join("tree");
         std::fs::create_dir(&dir).unwrap();

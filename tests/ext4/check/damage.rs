@@ -1,4 +1,4 @@
-//! Volumes with one fault that debugfs makes, with and without checksums.
+//! Volumes with one fault, which debugfs makes. Each volume exists with and without checksums.
 
 use std::path::Path;
 
@@ -143,7 +143,8 @@ fn single_damages_are_found_as_e2fsck_finds_them() {
     tally.end(seed);
 }
 
-/// For e2fsck and the kernel, a nonzero slot in a quota file is an entry, even if the file's tree does not refer to it.
+/// Some slots of a quota file are not reachable from the file's tree. e2fsck and the kernel accept a nonzero slot as an entry even there.
+/// So a check must find faults in these slots.
 #[test]
 fn entries_of_quota_files_to_which_no_tree_leads_are_found() {
     let image = Image::mke2fs("16M", &words("-t ext4 -b 1024 -I 256 -O quota"));

@@ -1,13 +1,13 @@
 //! Intended differences between ironmap and e2fsck, with their reasons.
 
-/// A difference that is not a fault.
+/// An intended difference, which is not a fault of either program.
 pub(crate) struct Exception {
-    /// A part of the message of e2fsck or of ironmap.
+    /// A part of the message that e2fsck or ironmap prints.
     pub(crate) text: &'static str,
     pub(crate) reason: &'static str,
 }
 
-/// Faults that only e2fsck reports, on purpose.
+/// Faults that only e2fsck reports. ironmap omits them on purpose.
 pub(crate) const E2FSCK_ALONE: &[Exception] = &[Exception {
     text: "unsupported feature(s)",
     reason: "e2fsck refuses compatible features that it does not know, which the format lets a reader ignore",

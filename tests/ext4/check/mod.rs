@@ -1,11 +1,11 @@
-//! Compares `ironmap check` with e2fsck: both find a fault, or both find none.
+//! Compares `ironmap check` with e2fsck. For each volume, both find a fault, or neither does.
 //!
-//! Some volumes are undamaged: mke2fs makes them with many sets of features, and mke2fs or the kernel fills them. The other volumes have
-//! one fault, which is made by debugfs or by a changed byte. [`exceptions`] names the intended differences.
+//! Some volumes are undamaged: mke2fs makes them with many sets of features, and then mke2fs or the kernel fills them. The other volumes
+//! have one fault, made by debugfs or by a changed byte. [`exceptions`] names the intended differences.
 
 #![allow(unreachable_pub, reason = "fuzz/ gives two of the shared types out")]
 
-// Code that finds structures in a volume, damages them and repairs checksums. The tests of hostile volumes share this code.
+// Finds structures in a volume, damages them and repairs checksums. The tests of hostile volumes use the same code.
 #[allow(dead_code, reason = "these tests damage one place at a time")]
 #[path = "../../hostile/mutate.rs"]
 mod mutate;

@@ -1,4 +1,4 @@
-//! Single cases in which the two checkers could differ. Each test states the expected result.
+//! Single cases in which e2fsck and ironmap could differ. Each test states the expected result.
 
 use std::fs;
 
@@ -21,24 +21,24 @@ fn volume(options: &str) -> Image {
     image
 }
 
-/// Runs debugfs commands. Then both checkers must find the volume clean, or both must find a fault, as `clean` says.
+/// Runs debugfs commands, and then both checkers. If `clean` is set, both must find no fault; otherwise both must find a fault.
 fn both(what: &str, image: &Image, commands: &str, clean: bool) {
     image.debugfs(commands);
     agree(what, &image.path(), clean);
     assert_eq!(ironmap(&image.path()).clean, clean, "{what}: {}", e2fsck(&image.path()).text);
 }
 
-/// Old versions of mke2fs gave the journal one block more than its superblock says, which is accepted. A journal file that is shorter than
-/// its superblock says is a fault.
+/// Old versions of mke2fs gave the journal file one block more than the journal's superblock says. The check accepts this. A journal file
+/// that is shorter than its superblock says is a fault.
 #[test]
 fn a_journal_may_have_a_block_past_its_end() {
     for options in ["-t ext3 -b 1024 -J size=4", "-t ext4 -b 1024 -J size=4"] {
         let image = volume(options);
         let blocks = (4 << 10) - 1;
-        // Big-endian `s_maxlen`.
+        // The value of `s_maxlen`, in big-endian order.
         image.poke("<8>", 0, 16, &u32::to_be_bytes(blocks));
         both(options, &image, &format!("sif <8> size {}\n", blocks << 10), true);
-        // e2fsck accepts more blocks up to the end of the last pointer block. ironmap does not.
+        // e2fsck also accepts blocks after the journal's end, up to the end of the last pointer block. ironmap does not.
         image.debugfs(&format!("sif <8> size {}\n", (blocks + 2) << 10));
         assert!(!ironmap(&image.path()).clean, "{options}: longer than its blocks");
     }
@@ -54,14 +54,14 @@ fn shared_blocks_are_shared_where_the_volume_says_so() {
     both("not allowed", &image, &share, false);
     image.debugfs("feature shared_blocks\n");
     let counted = image.copy();
-    // With this feature, only counts are wrong, and e2fsck repairs them.
+    // With `shared_blocks`, only the counts are wrong, and e2fsck repairs them.
     counted.repair();
     assert_eq!(counted.bmap("two", 1..2)[0], shared, "they are not shared any more");
     both("allowed", &counted, "feature\n", true);
     both("a bitmap", &counted, "sif two block[1] 3\nsif one block[0] 3\n", false);
 }
 
-/// On a volume without `ext_attr`, a nonzero `i_file_acl` has no meaning, and is a fault.
+/// On a volume without `ext_attr`, the field `i_file_acl` has no meaning. A nonzero value in it is a fault.
 #[test]
 fn attributes_need_the_feature() {
     let image = volume("-t ext4 -b 1024");
@@ -86,7 +86,8 @@ fn unused_inodes_are_looked_at() {
     deleted("sif GONE dtime @12\n", false);
 }
 
-/// An encrypted inode needs an encryption context. An encrypted directory contains encrypted names of inodes with the same policy.
+/// An encrypted inode needs an encryption context. All names in an encrypted directory are encrypted, and their inodes have the policy of
+/// the directory.
 #[test]
 fn encrypted_inodes_are_looked_at() {
     require!([Need::Root], [Need::KernelExt4("test_dummy_encryption_v2")]);

@@ -13,8 +13,8 @@ pub(crate) struct Verdict {
     pub(crate) text: String,
 }
 
-/// The verdict of `e2fsck -fn`. Exit code 4 means that errors remain. Exit code 8 means that e2fsck could not begin, because the superblock
-/// is wrong.
+/// The verdict of `e2fsck -fn`. Exit code 4 means that the volume has errors. Exit code 8 means that e2fsck could not start its checks,
+/// because the superblock is wrong.
 pub(crate) fn e2fsck(image: &Path) -> Verdict {
     let output = output("e2fsck", &["-fn".as_ref(), image.as_os_str()]);
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
@@ -38,7 +38,7 @@ pub(crate) fn ironmap(image: &Path) -> Verdict {
     }
 }
 
-/// Asserts that both verdicts are the same. If `clean` is set, neither program may find a fault.
+/// Asserts that both programs return the same verdict. If `clean` is set, neither program may find a fault.
 pub(crate) fn agree(name: &str, image: &Path, clean: bool) {
     let (theirs, ours) = (e2fsck(image), ironmap(image));
     let same = theirs.clean == ours.clean && (theirs.clean || !clean);
@@ -55,7 +55,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Counts a damaged volume, and prints a difference that no exception explains.
+    /// Counts a damaged volume. If the verdicts differ and no exception explains it, prints the difference.
     pub(crate) fn compare(&mut self, what: &str, theirs: &Verdict, ours: &Verdict) {
         let list = match (theirs.clean, ours.clean) {
             (true, true) => return self.neither += 1,
@@ -72,7 +72,7 @@ impl Tally {
         println!("--- {what}\ne2fsck: {}\nironmap: {}", theirs.text, ours.text);
     }
 
-    /// Asserts that there was no difference, and that both clean and faulty volumes were tested.
+    /// Asserts that there was no unexplained difference. Asserts that the test covered clean volumes and faulty volumes.
     pub(crate) fn end(&self, seed: u64) {
         println!("seed {seed}: {self:?}");
         assert_eq!(self.differ, 0, "differences from e2fsck with seed {seed}");

@@ -1,4 +1,4 @@
-//! Checks the crash states of a workload by the rules of that workload.
+//! Checks the crash states of a workload. Each workload states the rules for its crash states.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -16,8 +16,8 @@ use crate::crash::fsck::Fsck;
 /// The number of threads is low, because other tests run at the same time.
 const THREADS: usize = 2;
 
-/// The range of the superblock, which a crash does not tear. The checksum is in another sector than the changing fields, so a torn
-/// superblock is invalid, and Linux refuses it too.
+/// The range of the superblock. The tests do not tear writes to this range: the checksum is in another sector than the changing fields, so
+/// a torn superblock would be invalid, and Linux refuses it too.
 pub(crate) const SUPERBLOCK: Range<DevOffset> = DevOffset(1024)..DevOffset(2048);
 
 /// The first broken rule as text, or success.
@@ -29,9 +29,9 @@ pub(crate) struct Case<R> {
     pub(crate) name: String,
     /// The content of the device before the workload.
     pub(crate) base: Ram,
-    /// The size of the volume, if an integrity device may lie below it and stores its tags on the same device.
+    /// The size of the volume. If an integrity device lies below the volume, it stores its tags on the same device, after the volume.
     pub(crate) volume: Option<u64>,
-    /// The log also contains marks of the workload's progress.
+    /// The log of the device. Marks in the log record the progress of the workload.
     pub(crate) log: Log,
     pub(crate) rules: R,
 }
@@ -43,17 +43,17 @@ pub(crate) trait Rules: Sync {
         true
     }
 
-    /// Checks that a state satisfies the rules.
+    /// Checks whether a state satisfies the rules.
     fn check(&self, state: &Crashed<'_>) -> Verdict;
 
-    /// Describes the progress of the workload at a cut, for a message.
+    /// Describes how far the workload was at a cut, for a message.
     fn progress(&self, log: &Log, cut: usize) -> String;
 
     /// Lists the operations of the workload, one per line.
     fn operations(&self) -> String;
 }
 
-/// A state after a crash, and the tools to check it.
+/// A state after a crash, with functions that check it.
 pub(crate) struct Crashed<'a> {
     pub(crate) image: Ram,
     pub(crate) log: &'a Log,
@@ -65,28 +65,28 @@ pub(crate) struct Crashed<'a> {
 }
 
 impl Crashed<'_> {
-    /// Returns true for about one of `count` states. The choice is reproducible.
+    /// Returns true for about one of `count` states. The choice is the same in each run.
     pub(crate) fn one_in(&self, count: u64) -> bool {
         self.chance.is_multiple_of(count)
     }
 }
 
-/// The number of states to check, and the checks for each state.
+/// How many states are checked, and which checks are made for each state.
 #[derive(Clone, Copy)]
 pub(crate) struct Plan {
     /// The number of random states at each cut.
     pub(crate) random: u32,
-    /// The maximum number of states to check. They are spread evenly over all states.
+    /// The maximum number of states to check. The checked states are spread evenly over all states.
     pub(crate) limit: usize,
     /// e2fsck also checks one of every `fsck_one_in` states.
     pub(crate) fsck_one_in: u64,
-    /// The recovery of one of every `interrupt_one_in` states is interrupted, and the resulting states are checked.
+    /// One of every `interrupt_one_in` states is recovered with interruptions. The states after these interruptions are also checked.
     pub(crate) interrupt_one_in: u64,
-    /// The kernel mounts one of every `mount_one_in` states, which needs root. `None` means that it mounts no state.
+    /// The kernel mounts one of every `mount_one_in` states, which needs root. `None` means that the kernel mounts none of them.
     pub(crate) mount_one_in: Option<u64>,
 }
 
-/// The counts for a series of workloads.
+/// The counts for several workloads.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) workloads: AtomicUsize,
@@ -104,7 +104,7 @@ pub(crate) fn count(counter: &AtomicUsize) {
 }
 
 impl<R: Rules> Case<R> {
-    /// Fails the test if a state breaks a rule, and stores an image of this state.
+    /// If a state breaks a rule, stores an image of this state and fails the test.
     pub(crate) fn assert_holds(&self, seed: u64, plan: Plan, counts: &Counts) {
         count(&counts.workloads);
         if let Err((state, fault)) = self.check(seed, plan, counts) {
@@ -114,7 +114,7 @@ impl<R: Rules> Case<R> {
         }
     }
 
-    /// Checks states from the workload's log, as many as the plan allows.
+    /// Checks the number of states that the plan gives, from the workload's log.
     ///
     /// # Errors
     /// The first state that breaks a rule, with the broken rule.
@@ -157,7 +157,8 @@ impl<R: Rules> Case<R> {
         Crashes::new(&self.base, self.log.clone()).with_atomic(SUPERBLOCK)
     }
 
-    /// Stores the image of a state, the operations, and the writes up to the state. Returns the path of the files without the extension.
+    /// Stores the image of a state, the list of operations, and the writes that led to the state. Returns the path of these files without
+    /// the extension.
     fn keep(&self, state: CrashState) -> String {
         let name = format!("crash-{}-{state}", self.name).replace([' ', ':', ','], "-");
         let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);

@@ -1,4 +1,4 @@
-//! Devices on which one request fails. The caller gets the error, and no data that were reported as durable are lost.
+//! Devices on which one request fails. The caller gets the error, and all data that were reported as durable exist.
 
 use crate::require;
 use std::sync::Arc;
@@ -18,14 +18,14 @@ use crate::crash::rules::{look, same};
 use crate::crash::seen::Tree;
 use crate::crash::{Effort, by_kernel, ours, volume, workloads};
 
-/// Opens a volume for writing, and closes it, on a device with faults. Returns the number of requests.
+/// Opens a volume for writing on a device with faults, and closes it. Returns the number of requests.
 fn open_and_close(device: &Arc<Ram>, faults: Faults) -> (ironmap::Result<()>, u64) {
     let sim = Arc::new(Sim::new(device.clone(), faults));
     let volume = Volume::writable_on(sim.clone(), Clock::System);
     (volume.and_then(|volume| volume.close()), sim.requests())
 }
 
-/// If any request of a recovery fails, the open or the close of the volume returns the error. The next recovery succeeds.
+/// One request of a recovery fails. The open or the close of the volume returns the error, and the next recovery succeeds.
 #[test]
 fn a_recovery_that_meets_an_error_can_be_repeated() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -34,9 +34,9 @@ fn a_recovery_that_meets_an_error_can_be_repeated() {
         let case = by_kernel(seed, layout);
         let mut crashes = case.crashes();
         let names = crashes.names(seed, 0);
-        // A crash state in the middle of the writes, in which no write is lost.
+        // A crash state in the middle of the workload's writes. All writes before the crash are on the device.
         let image = crashes.state(names[names.len() / 2]);
-        // Large sectors keep the superblock from being torn: see `campaign::SUPERBLOCK`.
+        // With large sectors, a crash cannot tear the superblock: see `campaign::SUPERBLOCK`.
         let image = image.with_limits(Limits { logical_block: 1024, ..Ram::LIMITS });
         let (seen, _) = look(&image).unwrap();
         let (result, requests) = open_and_close(&Arc::new(image.snapshot()), Faults::default());
@@ -106,7 +106,7 @@ fn run(base: &Ram, history: &History, faults: Faults) -> Outcome {
                 outcome.later = made.and_then(|_| fs.sync()).is_ok();
             }
             let closed = volume.close();
-            // If the volume accepts a change after the error, it must also accept the close.
+            // If the volume accepts a change after the error, the close must succeed too.
             assert!(!outcome.later || closed.is_ok(), "{ran:?}, then {closed:?}");
             outcome.result = ran.and(closed);
             outcome.events = Some(volume.events().take().0.len());
@@ -116,7 +116,7 @@ fn run(base: &Ram, history: &History, faults: Faults) -> Outcome {
     outcome
 }
 
-/// The faults to test: for each request both kinds of failure, or a sample of these faults.
+/// The faults to test. For each request there are two kinds of failure. A short run tests a sample of them.
 fn places(seed: u64, requests: u64, one_in: u64) -> impl Iterator<Item = Faults> {
     let errnos = move |fail_at: u64| {
         let both = [Errno::EIO, Errno::ENOSPC];
@@ -135,8 +135,8 @@ fn places(seed: u64, requests: u64, one_in: u64) -> impl Iterator<Item = Faults>
     })
 }
 
-/// If any read, write or flush of a workload fails, one of the operations or an event reports the error. The device then has a state that a
-/// crash could have left. After the error, the volume is read-only or works without restriction.
+/// If any read, write or flush of a workload fails, one of the operations or an event reports the error. The content of the device is then
+/// one that a crash could have left. After the error, the volume is read-only or works without restriction.
 #[test]
 fn a_workload_that_meets_an_error_keeps_its_promises() {
     let Effort { states, long, .. } = Effort::new();
@@ -144,7 +144,7 @@ fn a_workload_that_meets_an_error_keeps_its_promises() {
     let (mut faulty, mut read_only, mut repairs) = (0, 0, 0);
     for (seed, format) in workloads(&[&OURS[..], &QUOTA, &UNJOURNALED].concat()) {
         let base = volume::stale("12M", format);
-        // Large sectors keep the superblock from being torn: see `campaign::SUPERBLOCK`.
+        // With large sectors, a crash cannot tear the superblock: see `campaign::SUPERBLOCK`.
         let base = base.with_limits(Limits { logical_block: 1024, ..Ram::LIMITS });
         let history = workload(seed, 60, Style::of(format));
         let journal = !UNJOURNALED.contains(&format);
@@ -155,7 +155,7 @@ fn a_workload_that_meets_an_error_keeps_its_promises() {
             let outcome = run(&base, &history, faults);
             let Outcome { device, result, returned, events, later, .. } = outcome;
             let what = format!("{format}, seed {seed}, {errno:?} at {fail_at} of {requests}");
-            // Dropping a file returns no error, so only an event can report the failed request.
+            // The drop of a file returns no error, so only an event can report that the request failed.
             assert!(result.is_err() || events != Some(0), "{what}: the error was not reported");
             let error = result.err().map_or("an event".to_owned(), |error| error.to_string());
             assert!(events != Some(0), "{what}: {error}: no event");
@@ -171,7 +171,7 @@ fn a_workload_that_meets_an_error_keeps_its_promises() {
                 let held = look(&device).and_then(holds);
                 held.unwrap_or_else(|fault| panic!("{what}: {error}: {fault}"));
             }
-            // This check is slow, so it runs for some of the faults only.
+            // This check is slow, so it runs after some of the faults only.
             if !long || faulty % 4 == 0 {
                 let repaired = fsck.repaired(&device).and_then(|repaired| look(&repaired));
                 let repaired = repaired.and_then(|seen| if journal { holds(seen) } else { Ok(()) });
@@ -190,7 +190,7 @@ fn a_workload_that_meets_an_error_keeps_its_promises() {
     );
 }
 
-/// If any request of mkfs fails, mkfs fails. If a volume can be opened on the device afterwards, this volume is valid.
+/// If a request of mkfs fails, mkfs returns an error. If a volume can be opened on the device afterwards, this volume is valid.
 #[test]
 fn a_volume_that_is_made_on_a_device_with_an_error_is_good_or_none() {
     let Effort { long, .. } = Effort::new();
@@ -206,7 +206,7 @@ fn a_volume_that_is_made_on_a_device_with_an_error_is_good_or_none() {
     for (seed, edit) in (0..).zip(features) {
         let mut options = MkfsOptions::new().uuid([7; 16]).time(1).force(true);
         options.features.edit(edit).expect("known features");
-        // The device contains an older volume. No part of it may be mistaken for the new volume.
+        // The device contains an older volume. ironmap must not take a part of it for a part of the new volume.
         let base = volume::stale("24M", "-t ext4 -b 4096 -O ^metadata_csum");
         let make = |faults| {
             let device = Arc::new(base.snapshot());

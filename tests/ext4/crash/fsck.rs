@@ -1,4 +1,4 @@
-//! e2fsck as the judge of an image. e2fsck may recover the journal, and must then find no fault.
+//! e2fsck as the judge of an image. e2fsck may recover the journal. After the recovery it must find no fault.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use crate::common::command::{failure, output};
 use crate::common::image::scratch_in;
 
-/// A path in memory, at which the images are stored one after the other.
+/// A path in memory. The images are stored there one after the other.
 pub(crate) struct Fsck {
     dir: TempDir,
 }
@@ -23,7 +23,7 @@ impl Fsck {
         self.dir.path().join("image")
     }
 
-    /// The volume after recovery by e2fsck, or the fault if e2fsck had to repair more.
+    /// The volume after e2fsck has recovered it. If e2fsck had to repair anything else, returns the fault.
     pub(crate) fn recovered(&self, image: &Ram) -> Result<Ram, String> {
         self.store(image);
         let said = self.run("-fy")?;
@@ -37,8 +37,9 @@ impl Fsck {
     /// The volume after e2fsck has repaired all faults. If the superblock records an error, e2fsck ignores the list of orphans.
     pub(crate) fn repaired(&self, image: &Ram) -> Result<Ram, String> {
         self.store(image);
-        // e2fsck 1.47.0 reports remaining errors in one case: it must create lost+found, and has just repaired the checksums or the index
-        // of the root directory. It then finds the old checksum or no space for a new one. Its next run completes the repair.
+        // In one case, e2fsck 1.47.0 reports remaining errors after a repair. It must create lost+found, and has just repaired the
+        // checksums or the index of the root directory. It then finds the old checksum, or no space for a new one. The next run of e2fsck
+        // completes the repair.
         match self.run("-fy") {
             Err(fault) if fault.contains(NO_LOST_AND_FOUND) => self.run("-fy")?,
             first => first?,
@@ -46,7 +47,7 @@ impl Fsck {
         self.found_clean()
     }
 
-    /// Fails if e2fsck would change anything.
+    /// Returns an error if e2fsck would change anything.
     pub(crate) fn clean(&self, image: &Ram) -> Result<(), String> {
         self.store(image);
         self.run("-fn").map(drop)
@@ -56,7 +57,7 @@ impl Fsck {
         image.store(&File::create(self.path()).expect("a file")).expect("store the image");
     }
 
-    /// The volume after e2fsck has changed it. Another run of e2fsck must find nothing.
+    /// The volume after changes by e2fsck. Another run of e2fsck must find no fault.
     fn found_clean(&self) -> Result<Ram, String> {
         self.run("-fn")?;
         Ok(Ram::from_image(&std::fs::read(self.path()).expect("the image")))
@@ -77,8 +78,8 @@ impl Fsck {
 const NO_LOST_AND_FOUND: &str =
     "Error creating /lost+found directory (ext2fs_link): Directory block ";
 
-/// Faults that are normal for a volume in use. Linux writes the superblock's counts of free blocks and inodes only at the unmount, and
-/// until then the counts of the groups are valid. After e2fsck has processed the orphans in an orphan file, e2fsck also reports that this
+/// Faults that are normal for a volume in use. Linux writes the counts of free blocks and inodes to the superblock only at the unmount;
+/// until then only the counts of the groups are valid. If e2fsck has processed the orphans of an orphan file, it also reports that this
 /// file contains orphans.
 const FORGIVEN: [&str; 4] = [
     "Orphan file (inode ",
@@ -87,18 +88,19 @@ const FORGIVEN: [&str; 4] = [
     "Feature orphan_present is set but orphan file is clean.",
 ];
 
-/// Faults that remain after e2fsck 1.47 removes an orphan whose attribute values are in separate inodes. They are not accepted if ironmap
-/// has removed the orphan.
+/// Faults that remain after e2fsck 1.47 has removed an orphan with attribute values in separate inodes. If ironmap has removed the orphan,
+/// these faults are not accepted.
 const OF_ORPHANS: [&str; 3] = [
     "Connect to /lost+found? yes",
     "ref count is 2, should be 1.  Fix? yes",
     "Update quota info for",
 ];
 
-/// The first repair that is not part of a recovery. e2fsck prints messages about the recovery and orphans, and a question for each fault.
+/// Returns the first repair that is not part of a recovery. The output of e2fsck contains messages about the recovery and the orphans, and
+/// one question for each fault.
 fn repair(said: &str) -> Option<&str> {
-    // If a commit block is torn after its header fields, Linux accepts the block. e2fsck reports an error, drops the transaction and
-    // ignores the orphan list, so the repairs by e2fsck show nothing about ironmap.
+    // A commit block can be torn after its header fields. Linux accepts such a block. e2fsck reports an error, drops the transaction and
+    // ignores the orphan list. So the repairs by e2fsck are no evidence about ironmap.
     if said.contains("was corrupt, replay was aborted.") {
         return None;
     }
@@ -107,7 +109,7 @@ fn repair(said: &str) -> Option<&str> {
     for line in said.lines() {
         let forgiven = FORGIVEN.iter().any(|wrong| before.starts_with(wrong))
             || orphans && OF_ORPHANS.iter().any(|wrong| line.contains(wrong))
-            // e2fsck offers to make a valid map smaller.
+            // e2fsck offers to make this map smaller, although the map is valid.
             || line.contains("Optimize? yes");
         if line.contains("? yes") && !forgiven {
             return Some(line);

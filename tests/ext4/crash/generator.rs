@@ -1,4 +1,4 @@
-//! Random workloads. Each operation is possible in the state in which it is executed.
+//! Random workloads. Each operation is possible at the time when it is executed.
 
 use crate::common::rng::Rng;
 use crate::crash::history::History;
@@ -10,25 +10,25 @@ const FILE_LIMIT: u64 = 48 << 10;
 const TOTAL_LIMIT: usize = 1 << 20;
 const DIRECTORIES: u64 = 4;
 
-/// A multiple of every block and cluster size of these volumes.
+/// A common multiple of all block sizes and cluster sizes of these volumes.
 const UNIT: u64 = 8192;
 
-/// The properties of a volume and of its names that affect the choice of operations.
+/// Properties of a volume and of its file names. They determine which operations the generator chooses.
 #[derive(Clone, Copy)]
 pub(crate) struct Style {
     /// Whether files have extents. Without extents, space cannot be preallocated.
     extents: bool,
     /// Whether values of attributes may be larger than a block.
     large_values: bool,
-    /// The number of different names. With few names, operations often affect the same file. With many long names, most of which are
-    /// created, directories grow.
+    /// The number of different names. If there are few names, operations often affect the same file. If there are many long names,
+    /// directories grow.
     names: u64,
     /// The prefix of every name.
     prefix: &'static str,
 }
 
 impl Style {
-    /// The style for volumes that mke2fs makes with these options.
+    /// The style for a volume that is made with these options of mke2fs.
     pub(crate) fn of(format: &str) -> Self {
         Self {
             extents: !format.contains("ext3") && !format.contains("ext2"),
@@ -99,7 +99,7 @@ use Kind::{
     UnlinkOpen, Whiteout, Write, Xattr, Zero, ZeroKeepSize,
 };
 
-/// Every kind of operation, and its weight in the random choice.
+/// Every kind of operation. Its weight determines how often it is chosen.
 pub(crate) const KINDS: [(Kind, u64); 36] = [
     (Create, 14),
     (Mkdir, 4),
@@ -148,7 +148,7 @@ pub(crate) fn workload(seed: u64, count: usize, style: Style) -> History {
     history
 }
 
-/// Adds a random operation, if the chosen operation is possible.
+/// Chooses a random operation, and adds it if it is possible.
 pub(crate) fn push_any(rng: &mut Rng, history: &mut History, style: Style) {
     let mut point = rng.below(KINDS.iter().map(|(_, weight)| weight).sum());
     let mut chosen = KINDS.iter().find_map(|(kind, weight)| {
@@ -218,7 +218,7 @@ pub(crate) fn choose(kind: Kind, rng: &mut Rng, history: &History, style: Style)
         Punch => space(rng, history, style, Space::Punch)?,
         Collapse => space(rng, history, style, Space::Collapse)?,
         Insert => space(rng, history, style, Space::Insert)?,
-        // New files in a directory inherit the no-dump flag.
+        // A new file inherits the no-dump flag from its directory.
         NoDump => Op::Set { path: file(rng)?, what: Set::NoDump(rng.below(3) > 0) },
         Permissions | Owner | Accessed | Xattr | LargeXattr | RemoveXattr | Acl => {
             let path = any(rng, names, |node| node.id().is_some())?;
@@ -259,7 +259,7 @@ fn set(kind: Kind, rng: &mut Rng, history: &History, style: Style, path: &str) -
         Permissions => Set::Permissions([0o600, 0o644, 0o711, 0o777][rng.below(4) as usize]),
         Owner => Set::Owner([0, 1000, 70_000][rng.below(3) as usize]),
         Accessed => Set::Accessed(1_000_000 + rng.below(1 << 30) as i64),
-        // Some values are stored in the inode, and others in a block. All values together fit into the smallest block.
+        // Some values are stored in the inode, others in a block. Even the smallest block has space for all of them together.
         Xattr => Set::Xattr { name, len: [1, 30, 200][rng.below(3) as usize] },
         // On some volumes a large value is in a separate inode.
         LargeXattr => {
@@ -316,7 +316,7 @@ fn any(rng: &mut Rng, names: &Names, wanted: impl Fn(&Node) -> bool) -> Option<S
 /// Chooses a name for a new file, in the root or in an existing directory.
 fn free(rng: &mut Rng, names: &Names, style: Style) -> Option<String> {
     let number = rng.below(style.names);
-    // The lengths differ, so that directory entries are split and joined.
+    // The names have different lengths, so that directory entries are split and joined.
     let padding = if style.grows() { 200 + number % 40 } else { number * 7 };
     let name = format!("{}f{number}{}", style.prefix, "-".repeat(padding as usize));
     let path = match any(rng, names, |node| matches!(node, Node::Directory(_))) {

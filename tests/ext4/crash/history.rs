@@ -1,9 +1,11 @@
 //! The changes of a workload, and the states that a volume may have after a crash.
 //!
-//! The name space and the attributes of inodes change in transactions, so a crash leaves the state after one of the operations. An
-//! operation that reports earlier changes as durable, such as a sync, promises that this state is not older than those changes. The state
-//! is not newer than the operation in progress either. Each byte of a file has a value that it has had since the last promise for the data
-//! of the file, or is zero if the file had a hole at this position.
+//! Names and the attributes of inodes change in transactions, so a crash leaves the state after one of the operations. Some operations,
+//! such as a sync, report earlier changes as durable. The state after the crash must include these changes. It can include changes up to
+//! the operation in progress.
+//!
+//! Each byte of a file has one of its values since the last sync of the file's data. If the file had a hole at this position, the byte can
+//! also be zero.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +13,7 @@ use crate::crash::op::{Op, Space, Special};
 use crate::crash::seen::{Body, Seen, Tree};
 use crate::crash::state::{About, Id, Names, Node, State};
 
-/// The byte that fills free space. It stands for old data of other users, which no file may ever show.
+/// The byte that fills free space. It stands for old data of other users. No file may show it.
 pub(crate) const STALE: u8 = 0xDB;
 
 /// An operation that made earlier changes durable.
@@ -19,26 +21,26 @@ pub(crate) const STALE: u8 = 0xDB;
 struct Promise {
     /// The number of this operation.
     number: usize,
-    /// The number of the operation whose state is durable. A crash leaves this state or a later one.
+    /// The number of the operation whose state is durable. After a crash, the volume has this state or a later one.
     state: usize,
     /// The file whose data are durable; `None` for all files.
     file: Option<Id>,
 }
 
-/// The operations, and the state of each name and file after each operation. Operations are numbered from 1; the state of number 0 is the
-/// volume before them.
+/// The operations, and the state of each name and file after each operation. The operations are numbered from 1. State 0 is the volume
+/// before the first operation.
 #[derive(Clone)]
 pub(crate) struct History {
     pub(crate) ops: Vec<Op>,
-    /// The seed of the data. Workloads with different seeds write different data, except by chance.
+    /// The seed of the data. Workloads with different seeds write different data; equal data are very unlikely.
     seed: u64,
     /// Each state, with the number of the operation that made it.
     states: Vec<(usize, State)>,
-    /// For each file, its successive contents with the numbers of the operations that made them. Directories have no content.
+    /// For each file: its contents over time, each with the number of the operation that made it. A directory has no contents.
     contents: Vec<Vec<(usize, Vec<u8>)>>,
-    /// For each file or directory, the last operation that changed it, its names, or names in it.
+    /// For each file or directory: the last operation that changed the file, one of its names, or a name in it.
     touched: Vec<usize>,
-    /// Operations that moved the content of a file, and the distance of the move.
+    /// Operations that moved the content of a file, each with the distance of the move.
     shifts: Vec<(Id, usize, i64)>,
     promises: Vec<Promise>,
     /// The number of removed files that are still open.
@@ -192,7 +194,7 @@ impl History {
         self.change(number, path, |content| how.apply(content, pos, len));
     }
 
-    /// Records an operation for the file with this path and for its parent directory.
+    /// Records that an operation changed the file with this path and its parent directory.
     fn touch(&mut self, number: usize, path: &str) {
         let parent = path.rsplit_once('/').map(|(parent, _)| parent);
         for path in [path].into_iter().chain(parent) {
@@ -209,7 +211,7 @@ impl History {
         self.contents[file].push((number, content));
     }
 
-    /// Checks whether a volume may have this tree after `returned` operations have returned. Otherwise returns the fault.
+    /// Checks whether the volume may have this tree after the first `returned` operations have returned. If not, returns the fault.
     pub(crate) fn check(&self, tree: &Tree, returned: usize) -> Result<(), String> {
         let under_way = returned + 1;
         let promised = self.promises.iter().filter(|promise| promise.number <= returned);
@@ -217,7 +219,7 @@ impl History {
         let current =
             |since: usize| self.states.partition_point(|(number, _)| *number <= since) - 1;
         let possible = &self.states[current(oldest)..=current(under_way)];
-        // States with equal names can refer to different files, so all possible states are compared.
+        // Two states with equal names can refer to different files. So the tree is compared with all possible states.
         let mut closest: Option<Vec<String>> = None;
         for (number, state) in possible {
             let faults = self.faults(state, tree, returned);
@@ -277,7 +279,7 @@ impl History {
         if distinct.len() != inodes.len() {
             faults.push("two files share an inode".to_owned());
         }
-        // This check is the most expensive one, so it comes last.
+        // This check needs the most time, so it is the last one.
         if faults.is_empty() {
             for (path, file, content) in contents {
                 let fault = self.fault_of(file, content, returned);
@@ -305,7 +307,8 @@ impl History {
         if !(least..=most).contains(&content.len()) {
             return Some(format!("{} bytes, not {least} to {most}", content.len()));
         }
-        // Data that are written after a shift are in the shifted blocks. If the shift was lost, these data appear at the old position.
+        // A write after a shift goes to the shifted blocks. If the shift is lost in the crash, the data of this write appear at the old
+        // position.
         let mut distances = vec![0];
         for (of, number, shift) in &self.shifts {
             if *of == file && (since + 1..=returned + 1).contains(number) {

@@ -1,5 +1,5 @@
-//! Workloads of the kernel's ext4 on a recorded device. ironmap must recover the crash states to the same trees as the kernel, and Linux
-//! must satisfy the rules by which ironmap is tested.
+//! Workloads that the kernel's ext4 runs on a recorded device. For each crash state, ironmap and the kernel must recover the same tree.
+//! Linux must satisfy the same rules as ironmap.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
@@ -55,7 +55,7 @@ impl Drop for Mount {
     }
 }
 
-/// The tree of a volume as the kernel shows it after its recovery.
+/// The tree of a volume after the kernel has recovered it, as the kernel shows it.
 pub(crate) fn look(image: &Ram) -> Result<Tree, String> {
     let scratch = scratch_in(Path::new("/dev/shm"));
     let path = scratch.path().join("image");
@@ -94,7 +94,7 @@ fn walk(dir: &Path, path: &str, tree: &mut Tree) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The content of a file. For a directory, its entries are added to the tree recursively.
+/// Reads the content of a file. If it is a directory, adds its entries to the tree recursively.
 fn body(at: &Path, about: &Metadata, path: &str, tree: &mut Tree) -> std::io::Result<Body> {
     let kind = about.file_type();
     Ok(if kind.is_dir() {
@@ -127,7 +127,8 @@ fn xattrs(at: &Path) -> std::io::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     Ok(xattrs)
 }
 
-/// Records the kernel's requests to a device with the content `base`, while the kernel mounts it, runs the operations and unmounts it.
+/// Records the kernel's requests to a device with the content `base`. The kernel mounts the device, runs the operations, and unmounts the
+/// device.
 pub(crate) fn record(base: &Ram, history: &History, options: &str) -> Log {
     let dir = scratch();
     let record = Arc::new(Record::new(Arc::new(base.snapshot())));

@@ -1,6 +1,7 @@
-//! The layouts of volumes for workloads: options of `mke2fs`, and the additional options of [`crate::crash::volume`].
+//! The layouts of volumes for workloads. A layout consists of `mke2fs` options and the additional options of [`crate::crash::volume`].
 
-/// Layouts for the kernel, with mount options. Without delayed allocation, more writes reach the device between two syncs.
+/// Layouts for the kernel, with mount options. Delayed allocation is off in some of them, so that more writes reach the device between two
+/// syncs.
 pub(crate) const KERNEL: [(&str, &str); 10] = [
     ("-t ext4 -b 1024 -J size=1", "nodelalloc"),
     ("-t ext4 -b 1024 -J size=1", "defaults"),
@@ -31,8 +32,8 @@ pub(crate) const OURS: [&str; 13] = [
     "-t ext4 -b 1024 -J size=1 checksum_v2",
 ];
 
-/// Layouts with quota, for ironmap only, because the kernel may be built without quota. bigalloc is omitted, because e2fsck 1.47 miscounts
-/// the freed blocks of orphans there.
+/// Layouts with quota. Only ironmap runs them, because the kernel may be built without quota. bigalloc is omitted: with quota, e2fsck 1.47
+/// miscounts the freed blocks of orphans.
 pub(crate) const QUOTA: [&str; 3] = [
     "-t ext4 -b 1024 -J size=1 -I 256 -O quota,project",
     "-t ext4 -b 4096 -J size=4 -I 256 -O quota,project,inline_data",

@@ -1,8 +1,8 @@
-//! Power cuts: a recorded device is cut between any two of its writes, with any part of the unflushed writes. After each cut the volume
-//! must be consistent, all data that were reported as durable must exist, and no file may show foreign data.
+//! Power cuts. A recorded device is cut between any two of its writes. Each write since the last flush may be lost or not. After a cut, the
+//! volume must be consistent, all data that were reported as durable must exist, and no file may show data of another file.
 //!
-//! `IRONMAP_CRASH_STATES` sets the number of states for each kind of workload, and also tests an error at every request (`./x crash` sets
-//! it). `IRONMAP_CRASH_SEED` sets the seed of the first workload, to repeat a failure.
+//! `IRONMAP_CRASH_STATES` sets the number of states for each kind of workload, and enables tests with an error at every request (`./x
+//! crash` sets it). `IRONMAP_CRASH_SEED` sets the seed of the first workload, so that a failure can be repeated.
 
 pub(crate) mod campaign;
 mod faults;
@@ -34,7 +34,7 @@ use rules::Histories;
 
 type Case = campaign::Case<Histories>;
 
-/// The plan for the states of a workload, and the number of states for each kind of workload.
+/// How the states of a workload are checked, and how many states each kind of workload gets.
 struct Effort {
     plan: Plan,
     states: usize,
@@ -92,7 +92,7 @@ fn workloads<T: Copy>(layouts: &[T]) -> impl Iterator<Item = (u64, T)> {
     (0..).zip(layouts.iter().copied().cycle()).skip(first_seed() as usize)
 }
 
-/// The number of operations: few, or enough to wrap around the journal.
+/// The number of operations. The larger number fills the journal, so that the log wraps around its end.
 fn length(seed: u64) -> usize {
     if seed % 3 == 2 { 500 } else { 60 }
 }
@@ -121,8 +121,8 @@ fn by_ironmap(seed: u64, format: &str) -> Case {
     Case { volume: Some(stale.size()), ..case }
 }
 
-/// A workload of several threads in ironmap, partly in the same directory. The order of the threads varies, so a seed does not reproduce
-/// the log. The record of a failing state contains the log.
+/// A workload of several threads in ironmap, partly in the same directory. The order of the threads varies, so the same seed can lead to
+/// another log. The record of a failing state contains the log.
 fn by_threads(seed: u64, format: &str) -> Case {
     const PREFIXES: [&str; 3] = ["a-", "b-", "c-"];
     let stale = volume::stale("12M", format);
@@ -138,18 +138,18 @@ fn by_threads(seed: u64, format: &str) -> Case {
     Case { name, base, volume, log, rules }
 }
 
-/// ironmap, e2fsck and the kernel each recover a crashed volume of ironmap.
+/// ironmap writes to a volume. ironmap, e2fsck and the kernel each recover the crash states.
 #[test]
 fn crash_states_of_ironmap_are_recovered() {
     let cases = workloads(&OURS).map(|(seed, format)| (seed, by_ironmap(seed, format)));
     Effort::new().look("ironmap's crashes", cases);
 }
 
-/// Crash states around each pair of consecutive operations are recovered.
+/// Each pair of operations runs in one transaction or with a sync between them. Crash states around each pair are recovered.
 #[test]
 fn crash_states_of_two_operations_are_recovered() {
     let Effort { plan, states, long } = Effort::new();
-    // There are about a thousand pairs, so fewer states are checked for each pair.
+    // There are about a thousand pairs. So the test checks only a few states of each pair.
     let plan = if long {
         Plan { limit: 60, ..plan }
     } else {
@@ -158,7 +158,7 @@ fn crash_states_of_two_operations_are_recovered() {
     let (counts, start) = (Counts::default(), Instant::now());
     let (pairs, mut cases, mut impossible) = (pairs::all(), 0, 0);
     for round in first_seed().. {
-        // In each round, a layout is tested with other pairs.
+        // Each round assigns other pairs to a layout.
         let starts = (0..)
             .zip(OURS)
             .map(|(index, format)| (index, Start::new(round * OURS.len() as u64 + index, format)));
@@ -188,7 +188,7 @@ fn crash_states_of_two_operations_are_recovered() {
     assert!(impossible * 10 < cases, "{impossible} pairs were not possible");
 }
 
-/// Crash states of concurrent operations of several threads are recovered.
+/// Several threads run operations at the same time. The crash states are recovered.
 #[test]
 fn crash_states_of_threads_are_recovered() {
     let cases = workloads(&OURS).map(|(seed, format)| (seed, by_threads(seed, format)));
@@ -206,7 +206,7 @@ fn crash_states_without_a_journal_can_be_repaired() {
 #[test]
 fn quota_is_recovered() {
     let Effort { plan, states, long } = Effort::new();
-    // Only e2fsck verifies the quota usage, so it checks more states than in other campaigns.
+    // Only e2fsck verifies the quota usage. So e2fsck checks a larger share of the states than in other campaigns.
     let fsck_one_in = if long { 40 } else { 5 };
     let plan = Plan { fsck_one_in, mount_one_in: None, ..plan };
     let states = if long { states } else { 300 };
@@ -214,21 +214,21 @@ fn quota_is_recovered() {
     Effort { plan, states, long }.look("crashes with quota", cases);
 }
 
-/// Linux satisfies the rules by which ironmap is tested. ironmap reads the crash states of Linux without writing to the device.
+/// Linux satisfies the same rules as ironmap. ironmap reads the crash states of Linux without writing to the device.
 #[test]
 fn crash_states_of_the_kernel_are_recovered() {
     require!([Need::Root, Need::Tool("losetup")]);
     let effort = Effort::new();
-    // With data=journal, a few states among thousands show a block of another file after a recovery by Linux, and therefore also by
-    // ironmap.
+    // With data=journal, a few of some thousand states show a block of another file after a recovery by Linux. ironmap recovers the same
+    // content.
     let kept = |(_, options): &(&str, &str)| !effort.long || !options.contains("data=journal");
     let layouts: Vec<_> = KERNEL.into_iter().filter(kept).collect();
     let cases = workloads(&layouts).map(|(seed, layout)| (seed, by_kernel(seed, layout)));
     effort.look("the kernel's crashes", cases);
 }
 
-/// The rules detect data of other files, which occur if Linux does not write data before metadata. They also detect a device that loses
-/// flushed writes.
+/// The rules detect a violation. In the first case, Linux writes metadata before data, so a file shows data of another file. In the second
+/// case, the device loses flushed writes.
 #[test]
 fn broken_promises_are_found() {
     require!([Need::Root, Need::Tool("losetup")]);

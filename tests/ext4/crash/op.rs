@@ -17,12 +17,12 @@ pub(crate) enum Op {
         path: String,
         to: String,
     },
-    /// Removes a name. A file that is open exists until it is closed.
+    /// Removes a name. If the file is open, it exists until it is closed.
     Unlink {
         path: String,
         open: bool,
     },
-    /// Closes the removed file that has been open the longest.
+    /// Of the removed files that are open, closes the one that was removed first.
     LetGo,
     Rmdir(String),
     Rename {
@@ -63,7 +63,7 @@ pub(crate) enum Special {
     Device(u32, u32),
 }
 
-/// The special file that represents a whiteout.
+/// The special file that stands for a whiteout.
 pub(crate) const WHITEOUT: Special = Special::Device(0, 0);
 
 /// The modes of `renameat2`.
@@ -73,7 +73,7 @@ pub(crate) enum Renaming {
     Plain,
     NoReplace,
     Exchange,
-    /// A [`WHITEOUT`] is created at the old name.
+    /// The rename creates a [`WHITEOUT`] at the old name.
     Whiteout,
 }
 
@@ -118,13 +118,13 @@ pub(crate) enum Set {
         len: usize,
     },
     RemoveXattr(&'static str),
-    /// Sets the list of [`acl`] with these permissions, which also become the permissions of the file.
+    /// Sets the list that [`acl`] makes for these permissions. The file also gets these permissions.
     Acl(u32),
 }
 
 pub(crate) const ACL: &str = "system.posix_acl_access";
 
-/// An access control list in the form of the system call, for a file with these permissions. The group bits become the mask.
+/// An access control list in the form of the system call. The file has these permissions; their group bits become the mask.
 pub(crate) fn acl(permissions: u32) -> Vec<u8> {
     const NOBODY: u32 = u32::MAX;
     let entries = [

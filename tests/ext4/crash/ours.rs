@@ -18,11 +18,11 @@ use crate::crash::op::{ACL, Op, Renaming, Set, Space, Special, acl};
 
 pub(crate) const WHO: Credentials = Credentials::new(0, 0, 0o022);
 
-/// The time is constant, so that a workload has the same effect each time.
+/// The clock is constant, so each run of a workload writes the same time stamps.
 pub(crate) const CLOCK: Clock = Clock::Fixed(Timestamp { seconds: 1_000_000_000, nanoseconds: 0 });
 
-/// Records the requests of ironmap to a device with the content `base`, while ironmap opens the volume, runs these operations and closes
-/// the volume.
+/// Records the requests of ironmap to a device with the content `base`. ironmap opens the volume, runs the operations, and closes the
+/// volume.
 pub(crate) fn record(base: &Ram, history: &History, ops: Range<usize>) -> Log {
     let record = Arc::new(Record::new(Arc::new(base.snapshot())));
     record.mark(ops.start as u64);
@@ -34,7 +34,7 @@ pub(crate) fn record(base: &Ram, history: &History, ops: Range<usize>) -> Log {
     record.log()
 }
 
-/// Records the requests while each history runs in a separate thread. Marks contain the index of the history: [`mark`].
+/// Records the requests of several threads. Each thread runs one history. A mark contains the index of its history: [`mark`].
 pub(crate) fn record_threads(base: &Ram, histories: &[History]) -> Log {
     let record = Arc::new(Record::new(Arc::new(base.snapshot())));
     let volume = Volume::writable_on(tail::open(record.clone()), CLOCK).expect("open the volume");
@@ -52,7 +52,7 @@ pub(crate) fn record_threads(base: &Ram, histories: &[History]) -> Log {
     record.log()
 }
 
-/// The mark for the log which means that an operation of a history has returned.
+/// The mark that the log gets after an operation of a history has returned.
 pub(crate) fn mark(history: usize, number: usize) -> u64 {
     (history as u64) << 32 | number as u64
 }

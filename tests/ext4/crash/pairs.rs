@@ -1,4 +1,4 @@
-//! Every ordered pair of operations, in one transaction or with a sync between the two.
+//! Tests every ordered pair of operations, both in one transaction and with a sync between the two.
 
 use ironmap::device::{Device, Ram};
 
@@ -10,12 +10,12 @@ use crate::crash::history::History;
 use crate::crash::op::Op;
 use crate::crash::{ours, volume};
 
-/// The number of operations before a pair. It limits the number of files.
+/// The number of operations before a pair. More operations would make more files.
 const BEFORE: usize = 70;
-/// The number of attempts to choose an operation of a kind. After them the kind counts as impossible.
+/// How often the generator tries to choose an operation of a kind. After that many failures, the kind counts as impossible.
 const TRIES: usize = 60;
 
-/// Ordered pairs of the kinds of operations that change something.
+/// All ordered pairs of the kinds of operations that change the volume.
 pub(crate) fn all() -> Vec<(Kind, Kind)> {
     let kinds = || {
         let kinds = KINDS.iter().map(|(kind, _)| *kind);
@@ -27,7 +27,7 @@ pub(crate) fn all() -> Vec<(Kind, Kind)> {
 /// A volume on which pairs of operations are tested.
 pub(crate) struct Start {
     format: &'static str,
-    /// The content of the device, including the layer below the volume.
+    /// The content of the device. The device includes the layer below the volume.
     base: Ram,
     /// The size of the volume.
     size: u64,
@@ -40,7 +40,7 @@ impl Start {
         let base = tail::tagged(&stale);
         let style = style(seed, format);
         let mut history = workload(seed, BEFORE, style);
-        // The removed files that are still open are closed, because the volume is closed before a pair.
+        // The volume is closed before a pair, so the removed files that are still open are closed too.
         while history.held() > 0 {
             history.push(Op::LetGo);
         }
@@ -53,7 +53,7 @@ impl Start {
         Self { format, base: crashes.state(end), size: stale.size(), history }
     }
 
-    /// The workload of a pair, or `None` if an operation of the pair is impossible on this volume.
+    /// The workload of a pair. `None` if an operation of the pair is impossible on this volume.
     pub(crate) fn case(&self, seed: u64, (first, second): (Kind, Kind)) -> Option<Case> {
         let mut rng = Rng::new(seed);
         let style = style(seed, self.format);
@@ -76,7 +76,7 @@ impl Start {
                 let case = Case::new(name, self.base.snapshot(), log, history);
                 return Some(Case { volume: Some(self.size), ..case });
             }
-            // The preparation is synced, so that the transaction contains only the pair.
+            // The operations before the pair are synced, so that the transaction contains only the pair.
             push_any(&mut rng, &mut before, style);
             if !matches!(before.ops.last(), Some(Op::Sync)) {
                 before.push(Op::Sync);
@@ -86,7 +86,7 @@ impl Start {
     }
 }
 
-/// Every third volume gets a style in which directories grow.
+/// In every third volume, directories grow.
 fn style(seed: u64, format: &str) -> Style {
     let style = Style::of(format);
     if seed.is_multiple_of(3) { style.growing() } else { style }

@@ -1,4 +1,4 @@
-//! The rules for workloads that change names, attributes and content. After a crash, ironmap, e2fsck and the kernel must each find the data
+//! The rules for workloads that change names, attributes and content. After a crash, ironmap, e2fsck and the kernel must each find all data
 //! that ironmap has reported as durable.
 
 use std::fmt::Write;
@@ -16,14 +16,15 @@ use crate::crash::seen::{Tree, tree};
 use crate::crash::{kernel, ours};
 
 pub(crate) struct Histories {
-    /// One history for each thread. The threads use different names. The log contains a mark after each operation: [`ours::mark`].
+    /// The histories, one for each thread. Each thread uses separate names. The log contains a mark after each operation: [`ours::mark`].
     pub(crate) of_threads: Vec<History>,
     /// The name prefix of each thread, if there are several.
     pub(crate) prefixes: &'static [&'static str],
     /// Whether the volume has a journal. Without a journal ironmap promises only that synced data survive, and that e2fsck can repair the
     /// volume.
     pub(crate) journal: bool,
-    /// Whether Linux makes fast commits. e2fsck 1.47 cannot replay all of them: it reports EINVAL and ignores the remaining fast commits.
+    /// Whether Linux writes fast commits. e2fsck 1.47 cannot replay all of them: at the first fast commit that it cannot replay, it reports
+    /// EINVAL and ignores the rest.
     pub(crate) fast_commits: bool,
 }
 
@@ -91,8 +92,8 @@ impl Histories {
         Ok(())
     }
 
-    /// e2fsck recovers the same tree as ironmap. After ironmap has recovered the volume to the device and closed it, e2fsck finds nothing
-    /// to change.
+    /// e2fsck recovers the same tree as ironmap. If ironmap recovers the volume to the device and closes it, e2fsck finds nothing to
+    /// change.
     fn by_e2fsck(&self, state: &Crashed<'_>, seen: &Tree) -> Verdict {
         let Crashed { image, fsck, .. } = state;
         count(&state.counts.fsck);
@@ -100,8 +101,8 @@ impl Histories {
             return fsck.clean(&rewritten(image)?.0);
         }
         let (theirs, _) = look(&fsck.recovered(image)?)?;
-        // Linux checks only the first fields of a commit block, and e2fsck checks all of it. So the changes of a transaction with a torn
-        // commit block may exist or be missing.
+        // Linux checks only the first fields of a commit block. e2fsck checks all of them. So if a commit block is torn, the changes of its
+        // transaction may exist or be missing.
         let held = same(&theirs, seen).or_else(|fault| {
             self.check_tree(&theirs, state.log, state.cut)
                 .map_err(|other| format!("{fault}; {other}"))
@@ -111,7 +112,7 @@ impl Histories {
         fsck.clean(&written).map_err(|fault| format!("after ironmap: {fault}"))
     }
 
-    /// Without a journal, ironmap may report faults but must not panic. A synced file that was not changed later must exist, and e2fsck
+    /// Without a journal, ironmap may report faults, but must not panic. A file must exist if it was synced and not changed later. e2fsck
     /// must be able to repair the rest.
     fn check_unjournaled(&self, state: &Crashed<'_>) -> Verdict {
         let Crashed { image, fsck, counts, .. } = state;
@@ -126,13 +127,14 @@ impl Histories {
             }
         } else if repair {
             count(&counts.fsck);
-            // A crash can leave a half-written value of an attribute. e2fsck does not check the checksum of the value, so a read may fail.
+            // A crash can leave a half-written attribute value. e2fsck does not check the checksum of the value, so a read of the value may
+            // fail.
             let _ = look(&fsck.repaired(image)?);
         }
         Ok(())
     }
 
-    /// Whether no write was made since a sync.
+    /// Whether the last sync comes after all writes.
     fn is_synced(&self, log: &Log, cut: usize) -> bool {
         let history = &self.of_threads[0];
         for entry in log.entries()[..cut].iter().rev() {
@@ -152,7 +154,7 @@ impl Histories {
     }
 }
 
-/// The number of operations of a thread that had returned at a cut of the log.
+/// The number of operations of a thread that returned before a cut of the log.
 fn returned(log: &Log, cut: usize, thread: usize) -> usize {
     let numbers = log.marks(cut).filter_map(|mark| {
         let number = mark.checked_sub(ours::mark(thread, 0))?;
@@ -161,7 +163,7 @@ fn returned(log: &Log, cut: usize, thread: usize) -> usize {
     numbers.max().unwrap_or(0) as usize
 }
 
-/// The kernel recovers the same tree as ironmap, and sees the same tree on the volume that ironmap has recovered.
+/// The kernel recovers the same tree as ironmap. On the volume that ironmap has recovered, the kernel sees the same tree too.
 fn by_kernel(state: &Crashed<'_>, seen: &Tree) -> Verdict {
     let image = &state.image;
     count(&state.counts.mounted);
@@ -171,7 +173,7 @@ fn by_kernel(state: &Crashed<'_>, seen: &Tree) -> Verdict {
         .map_err(|fault| format!("the kernel, after ironmap: {fault}"))
 }
 
-/// A recovery that writes to the device gives the same tree, even if a crash interrupts this recovery at any point.
+/// A recovery that writes to the device gives the same tree. This holds even if a crash interrupts the recovery at any point.
 fn interrupted(state: &Crashed<'_>, seen: &Tree) -> Verdict {
     let image = &state.image;
     let (written, log) = rewritten(image)?;
@@ -185,7 +187,7 @@ fn interrupted(state: &Crashed<'_>, seen: &Tree) -> Verdict {
     Ok(())
 }
 
-/// Checks that a tree is the same as the tree after another way of recovery.
+/// Checks that two ways of recovery lead to the same tree.
 pub(crate) fn same(tree: &Tree, expected: &Tree) -> Verdict {
     let differs = |path: &&String| tree.get(*path) != expected.get(*path);
     match tree.keys().chain(expected.keys()).find(differs) {
@@ -194,7 +196,7 @@ pub(crate) fn same(tree: &Tree, expected: &Tree) -> Verdict {
     }
 }
 
-/// The volume after a recovery to the device and a close, and the writes that the recovery and the close made.
+/// The volume after ironmap has recovered it to the device and closed it, and the writes of the recovery and the close.
 pub(crate) fn rewritten(image: &Ram) -> Result<(Ram, Log), String> {
     let device = Arc::new(image.snapshot());
     let record = Arc::new(Record::new(device.clone()));
@@ -204,7 +206,7 @@ pub(crate) fn rewritten(image: &Ram) -> Result<(Ram, Log), String> {
     Ok((device.snapshot(), record.log()))
 }
 
-/// The tree of a volume, and whether its journal had to be replayed. Nothing is written to the device.
+/// The tree of a volume, and whether its journal had to be replayed. This function writes nothing to the device.
 pub(crate) fn look(image: &Ram) -> Result<(Tree, bool), String> {
     let volume = Volume::on(Arc::new(image.snapshot())).map_err(|error| error.to_string())?;
     let recovered = matches!(volume.ext4().unwrap().journal().state, JournalState::Recovered(_));

@@ -1,4 +1,4 @@
-//! A name space, and the attributes of each of its inodes. A transaction changes both atomically.
+//! Names, and the attributes of each inode. A transaction changes both atomically.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::crash::seen::{NO_DUMP, Seen};
 /// The number of a file or directory, in the order of creation.
 pub(crate) type Id = usize;
 
-/// The object that a name refers to.
+/// The object that a name refers to: a file, a directory, or another kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Node {
     File(Id),
@@ -102,7 +102,7 @@ impl About {
         }
     }
 
-    /// The first difference between these attributes and those seen on a volume.
+    /// The first difference between these attributes and the attributes that a volume shows.
     pub(crate) fn fault(&self, seen: &Seen) -> Option<String> {
         let mut xattrs: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
         if self.has_acl {

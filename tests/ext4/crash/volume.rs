@@ -1,4 +1,5 @@
-//! Volumes for workloads. They are small, so that thousands of them can be checked, and full of old data that no file may show.
+//! Volumes for workloads. They are small, so that thousands of them can be checked. Their free blocks are full of old data, which no file
+//! may show.
 
 use std::os::unix::fs::FileExt;
 
@@ -8,7 +9,7 @@ use crate::common::command::run;
 use crate::common::image::{Image, words};
 use crate::crash::history::STALE;
 
-/// Additional options for old versions of journal checksums, with the debugfs commands that enable them.
+/// Additional options, each with debugfs commands. The commands enable an old version of journal checksums.
 const CHECKSUMS: [(&str, &str); 2] =
     [("checksum_v1", "jo -c\njc"), ("checksum_v2", "jo -c -v 2\njc")];
 
@@ -29,7 +30,8 @@ pub(crate) fn stale(size: &str, options: &str) -> Ram {
     };
     let block_size = field("Block size:");
     let file = std::fs::OpenOptions::new().write(true).open(image.path()).expect("the image");
-    // dumpe2fs prints `  Free blocks: 1618-8191, 9000` for each group, and a line without the indent with the number of free blocks.
+    // dumpe2fs prints a line ` Free blocks: 1618-8191, 9000` for each group. It also prints a line without the indent, which contains the
+    // number of free blocks.
     let lists = described.lines().filter_map(|line| line.strip_prefix("  Free blocks: "));
     for range in lists.flat_map(|list| list.split(", ")).filter(|range| !range.is_empty()) {
         let (first, last) = range.split_once('-').unwrap_or((range, range));

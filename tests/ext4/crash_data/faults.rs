@@ -14,14 +14,14 @@ use crate::crash_data::workload::{Kind, Outcome, run};
 
 const LENGTH: usize = 40;
 
-/// If any request fails, an operation or an event reports the error. Data that were acknowledged before the error exist, and the device has
-/// a state that a crash could have left.
+/// If a request fails, an operation or an event reports the error. All data that were acknowledged before the error exist. The content of
+/// the device is one that a crash could have left.
 #[test]
 fn a_request_that_fails_takes_nothing_with_it() {
     let fsck = Fsck::new();
     let mut tried = 0;
     for (seed, (size, format, kind)) in (0..).zip(LAYOUTS) {
-        // Large sectors keep the superblock from being torn: see `campaign::SUPERBLOCK`.
+        // With large sectors, a crash cannot tear the superblock: see `campaign::SUPERBLOCK`.
         let limits = Limits { logical_block: 1024, ..Ram::LIMITS };
         let base = volume::stale(size, format).with_limits(limits);
         let run = |faults: Faults| {
@@ -33,7 +33,8 @@ fn a_request_that_fails_takes_nothing_with_it() {
             let closed = volume.close();
             outcome.result = outcome.result.and(closed);
             let events = volume.events().take().0;
-            // A retried request makes no event. If the last handle of a file was dropped, no caller remains that could get an error.
+            // There may be no error and no event: a retried request makes no event, and after the drop of the last handle no caller gets an
+            // error.
             if outcome.result.is_ok() && events.is_empty() {
                 let (begin, end) = (outcome.history.event(), outcome.history.event());
                 outcome.history.synced(None, begin, end);
@@ -56,14 +57,14 @@ fn a_request_that_fails_takes_nothing_with_it() {
             let Outcome { history, result, since } = outcome;
             let what = format!("{format}, seed {seed}, request {fail_at} of {requests}");
             if let Err(error) = &result {
-                // The fault may have failed an earlier request in flight. Then the completion of this request has reported the error.
+                // The fault may have hit an earlier request in flight. Then the completion of that request has reported the error.
                 assert!(matches!(error.errno(), Errno::EIO | Errno::EROFS), "{what}: {error}");
                 assert!(!events.is_empty(), "{what}: {error}: no event");
             }
             let what = format!("{what}: {result:?}");
             let now = history.events();
             tried += 1;
-            // Without a journal, no promise is made for a file during its creation.
+            // Without a journal, ironmap promises nothing for a file until the file has been created.
             if kind == Kind::Overwrites && now <= since {
                 continue;
             }
@@ -77,7 +78,7 @@ fn a_request_that_fails_takes_nothing_with_it() {
     eprintln!("errors of direct writes: {tried}");
 }
 
-/// The distance between the failed requests of successive runs: 1 in a long run, otherwise more.
+/// The distance between the failing requests of two successive runs. It is 1 in a long run, and larger in a short run.
 fn stride(requests: u64) -> usize {
     match std::env::var("IRONMAP_CRASH_STATES") {
         Ok(_) => 1,

@@ -21,16 +21,16 @@ use crate::crash_data::workload::{Kind, run};
 
 const LENGTH: usize = 40;
 
-/// The effect of a write-through request in addition to its own write.
+/// The additional effect of a write-through request, besides its own write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Through {
     /// No additional effect: the device supports FUA.
     Alone,
-    /// A flush of the device. The kernel does this for devices without FUA and for files.
+    /// A flush of the device. The kernel sends this flush if the device does not support FUA, and for files.
     Flushes,
 }
 
-/// A volatile cache over a device. The flush with a chosen number fails, and loses the data that it should have made durable.
+/// A volatile cache over a device. The flush with a chosen number fails. The data that this flush should have made durable are lost.
 #[derive(Debug)]
 struct Forgetful {
     disk: Arc<Ram>,
@@ -92,8 +92,8 @@ impl Layer for Forgetful {
                 cache.since.push((at, request.len()));
                 if fua {
                     let data: Vec<u8> = bufs.iter().flat_map(|buf| buf.iter().copied()).collect();
-                    // With an NBD server, another connection can flush before this request continues, so the data are written to the disk
-                    // at this point.
+                    // With an NBD server, another connection can flush before this request continues. So the data are written to the disk
+                    // here.
                     put(&self.disk, &data, at);
                     match self.through {
                         Through::Alone => put(&cache.durable, &data, at),
@@ -114,7 +114,7 @@ fn put(ram: &Ram, bytes: &[u8], at: DevOffset) {
     ram.write_all_at(&[IoSlice::new(&buffer)], at, false).unwrap();
 }
 
-/// After a failed flush of any caller, each kind of sync fails, and data that were acknowledged before the failure exist.
+/// After a flush fails, each kind of sync fails, whichever caller had sent the flush. Data that were acknowledged before the failure exist.
 #[test]
 fn no_sync_succeeds_after_a_flush_that_failed() {
     let fsck = Fsck::new();
@@ -130,7 +130,7 @@ fn no_sync_succeeds_after_a_flush_that_failed() {
                 let device = Arc::new(Layered::with_layer(disk.clone(), layer));
                 (disk, cache, Volume::writable_on(tail::open(device), CLOCK))
             };
-            // Flushes during the open are skipped, because there is no volume yet that could fail.
+            // Flushes during the open are skipped, because at that time no volume exists that could report the failure.
             let (_, cache, opened) = attempt(None);
             let opening = cache.lock().unwrap().flushes;
             let opened = opened.unwrap();
@@ -145,7 +145,8 @@ fn no_sync_succeeds_after_a_flush_that_failed() {
                 let opened = opened.unwrap();
                 let outcome = run(&opened, kind, seed, LENGTH, &|_| ());
                 let now = outcome.history.events();
-                // With an NBD server, the number of flushes depends on the order of its answers.
+                // With an NBD server, the number of flushes is not the same in each run, because it depends on the order of the server's
+                // answers.
                 if cache.lock().unwrap().flushes <= fail_at {
                     let is_server = matches!(beneath::chosen(), Some(Beneath::Nbd(_)));
                     assert!(is_server, "{what}: it did not come to that");
@@ -155,7 +156,7 @@ fn no_sync_succeeds_after_a_flush_that_failed() {
                 assert_syncs_fail(&opened, &what);
                 drop(opened);
                 tried += 1;
-                // Without a journal, no promise is made for a file during its creation.
+                // Without a journal, ironmap promises nothing for a file until the file has been created.
                 if kind == Kind::Overwrites && now <= outcome.since {
                     continue;
                 }
@@ -187,7 +188,7 @@ fn assert_syncs_fail(volume: &Volume, what: &str) {
     assert!(synced.is_err(), "{what}: the volume's sync");
     let mut queue = match volume.queue(&QueueOptions::new().depth(4)) {
         Ok(queue) => queue,
-        // After the failure, the client of an export refuses to make a queue.
+        // After the failure, the NBD client refuses to make a new queue.
         Err(error) => {
             assert!(matches!(beneath::chosen(), Some(Beneath::Nbd(_))), "{what}: {error}");
             return;
@@ -212,7 +213,7 @@ fn assert_syncs_fail(volume: &Volume, what: &str) {
     assert!(volume.close().is_err(), "{what}: close once more");
 }
 
-/// The distance between the failed flushes of successive runs: 1 in a long run, otherwise more.
+/// The distance between the failing flushes of two successive runs. It is 1 in a long run, and larger in a short run.
 fn stride(flushes: u64) -> usize {
     match std::env::var("IRONMAP_CRASH_STATES") {
         Ok(_) => 1,

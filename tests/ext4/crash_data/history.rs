@@ -1,8 +1,8 @@
 //! The changes of files, and the states that a crash may leave after them.
 //!
 //! A file is checked in cells. Each cell contains the number of its file, its position and the number of the write, so that data at a wrong
-//! position are recognised. A change must exist if it was acknowledged with O_DSYNC, or acknowledged before a sync that has returned. Any
-//! part of the later changes may exist.
+//! position are recognised. A change must exist in two cases: it was a write with O_DSYNC that was acknowledged, or it was acknowledged
+//! before a sync that has returned. Any part of the other changes may exist.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
@@ -12,7 +12,7 @@ use crate::crash::seen::{Body, Tree};
 /// The size of a cell in bytes. It is less than a sector, so that two writes can share a sector.
 pub(crate) const CELL: u64 = 16;
 
-/// The byte that fills free space. It stands for old data of other users, which no file may ever show.
+/// The byte that fills free space. It stands for old data of other users. No file may show it.
 pub(crate) const STALE: u8 = 0xDB;
 
 /// The number of a file, in the order of creation. The name of a file is never reused.
@@ -26,10 +26,10 @@ pub(crate) struct ChangeId(FileId, usize);
 pub(crate) enum What {
     Create,
     Unlink,
-    /// A write with this number. Afterwards the file is at least as long as the end of the range.
+    /// A write with this number. The file then extends at least to the end of the range.
     Write(u32, Range<u64>),
     Truncate(u64),
-    /// Afterwards the range reads as zeros, and the file is at least as long as `grown`.
+    /// The range reads as zeros. The file then has at least the size `grown`.
     Space {
         zeroed: Range<u64>,
         grown: u64,
@@ -39,12 +39,12 @@ pub(crate) enum What {
 #[derive(Debug)]
 struct Change {
     what: What,
-    /// Whether the change is durable when it is acknowledged.
+    /// Whether the acknowledgement of the change also means that the change is durable.
     synced: bool,
     when: When,
 }
 
-/// The events at which an operation began and returned. For a failed operation there is no second event.
+/// The event at which an operation began, and the event at which it returned. A failed operation has no second event.
 #[derive(Clone, Copy, Debug)]
 struct When {
     begin: u64,
@@ -69,8 +69,8 @@ pub(crate) struct History {
     files: Vec<Vec<Change>>,
     /// The syncs, each of one file or of all files (`None`).
     syncs: Vec<(Option<FileId>, When)>,
-    /// Writes whose data were made for a later position in the file. The value is the distance between that position and the actual
-    /// position.
+    /// Some writes were made for one position in the file and written at an earlier one. For each such write: the distance between the two
+    /// positions.
     moved: HashMap<u32, u64>,
 }
 
@@ -122,13 +122,13 @@ impl History {
         self.events
     }
 
-    /// Records a change that began at an event. Changes of the same bytes must be recorded in their order.
+    /// Records a change that began at an event. If several changes affect the same bytes, they must be recorded in order.
     pub(crate) fn begun(&mut self, file: FileId, what: What, synced: bool, begin: u64) -> ChangeId {
         self.files[file].push(Change { what, synced, when: When { begin, end: None } });
         ChangeId(file, self.files[file].len() - 1)
     }
 
-    /// Changes the position of a write whose data were made for another position. This happens to an append after a failed append.
+    /// Records that a write has another position than its data were made for. This happens to an append that follows a failed append.
     pub(crate) fn moved(&mut self, change: ChangeId, pos: u64) {
         if let What::Write(number, range) = &mut self.files[change.0][change.1].what {
             self.moved.insert(*number, range.start - pos);
@@ -146,11 +146,11 @@ impl History {
         self.syncs.push((file, When { begin, end: Some(end) }));
     }
 
-    /// Whether a change of a file must be durable after the first `now` events.
+    /// Whether a change of a file must be durable after event number `now`.
     fn is_certain(&self, file: FileId, change: &Change, now: u64) -> bool {
         let Some(end) = change.when.end.filter(|end| *end <= now) else { return false };
         let covers = |of: Option<FileId>| match change.what {
-            // A sync of a file does not cover its names.
+            // A sync of a file does not make its names durable.
             What::Unlink => of.is_none(),
             _ => of.is_none_or(|of| of == file),
         };
@@ -161,7 +161,7 @@ impl History {
                 .any(|(of, when)| when.begin > end && when.had_ended(now) && covers(*of))
     }
 
-    /// Checks whether a volume shows an allowed state after the first `now` events.
+    /// Checks whether a volume shows an allowed state after event number `now`.
     ///
     /// # Errors
     /// The fault.
@@ -243,7 +243,7 @@ fn check_cell(
     Err(format!("byte {pos}: {what}, not one of {allowed:?}"))
 }
 
-/// The possible states of a name: `true` if it may exist, `false` if it may be missing.
+/// The possible states of a name. `true`: the name may exist. `false`: the name may be missing.
 fn presence(changes: &Changes<'_>) -> BTreeSet<bool> {
     let (mut now, mut options) = (false, BTreeSet::from([false]));
     for (what, certain) in changes {
@@ -252,7 +252,7 @@ fn presence(changes: &Changes<'_>) -> BTreeSet<bool> {
             What::Unlink => false,
             _ => now,
         };
-        // After a file has lost its name, a durable change of the file does not imply that the removal of the name is durable.
+        // A durable change of a file without a name does not imply that the removal of the name is durable.
         if *certain && (now || matches!(what, What::Unlink)) {
             options.clear();
         }
@@ -261,9 +261,10 @@ fn presence(changes: &Changes<'_>) -> BTreeSet<bool> {
     options
 }
 
-/// The possible sizes of a file. Writes in flight can extend the file in any order. A truncation waits for writes in flight.
+/// The possible sizes of a file. Writes in flight can extend the file in any order. A truncation begins after the writes in flight have
+/// completed.
 fn sizes(changes: &Changes<'_>) -> BTreeSet<u64> {
-    // The possible sizes before the last truncation, and after it.
+    // Two sets: the possible sizes before the last truncation, and those after it.
     let (mut older, mut newer) = (BTreeSet::new(), BTreeSet::from([0]));
     for (what, certain) in changes {
         let grown: BTreeSet<u64> = match what {
@@ -286,7 +287,7 @@ fn sizes(changes: &Changes<'_>) -> BTreeSet<u64> {
     older
 }
 
-/// The range whose content a change replaces.
+/// The range of the file whose content a change replaces.
 fn touched(what: &What) -> Range<u64> {
     match what {
         What::Write(_, range) | What::Space { zeroed: range, .. } => range.clone(),
@@ -295,7 +296,7 @@ fn touched(what: &What) -> Range<u64> {
     }
 }
 
-/// Splits a file into parts. Each change affects either all of a part or nothing of it.
+/// Splits a file into parts. A change affects a part as a whole, or not at all.
 fn parts(changes: &Changes<'_>, size: u64) -> Vec<Range<u64>> {
     let edges = changes.iter().flat_map(|(what, _)| [touched(what).start, touched(what).end]);
     let edges: BTreeSet<_> = edges.filter(|edge| *edge < size).chain([0, size]).collect();
@@ -303,7 +304,7 @@ fn parts(changes: &Changes<'_>, size: u64) -> Vec<Range<u64>> {
     edges.windows(2).map(|pair| pair[0]..pair[1]).collect()
 }
 
-/// The numbers of the writes that may be visible in a part; 0 stands for zeros.
+/// The numbers of the writes that a part may show; 0 stands for zeros.
 fn numbers(changes: &Changes<'_>, part: &Range<u64>) -> Vec<u32> {
     let mut numbers = vec![0];
     for (what, certain) in changes {

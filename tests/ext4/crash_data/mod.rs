@@ -1,8 +1,8 @@
-//! Power cuts during writes past the page cache: data acknowledged as durable exist, and no data appear at a position to which they were
-//! not written.
+//! Power cuts during direct writes. Data that were acknowledged as durable exist, and data appear only at the positions to which they were
+//! written.
 //!
-//! `IRONMAP_CRASH_STATES` sets the number of states (`./x crash` sets it). e2fsck checks one in ten of these states. `IRONMAP_CRASH_SEED`
-//! sets the seed of the first workload, to repeat a failure.
+//! `IRONMAP_CRASH_STATES` sets the number of states (`./x crash` sets it). e2fsck checks one of every ten states. `IRONMAP_CRASH_SEED` sets
+//! the seed of the first workload, so that a failure can be repeated.
 
 mod faults;
 mod flushes;
@@ -28,7 +28,7 @@ fn plan_of(random: u32, limit: usize, fsck_one_in: u64) -> Plan {
     Plan { random, limit, fsck_one_in, interrupt_one_in: u64::MAX, mount_one_in: None }
 }
 
-/// The plan for a workload, and the total number of states to check.
+/// How a workload is checked, and the total number of states to check.
 fn plan() -> (Plan, usize) {
     match std::env::var("IRONMAP_CRASH_STATES") {
         Ok(states) => {
@@ -99,7 +99,7 @@ fn broken_promises_are_found() {
         }
         other => Some(other.clone()),
     };
-    // With an NBD export, the server flushes after a write with FUA.
+    // Below an NBD export, the server flushes after a write with FUA.
     let has_fua = !matches!(beneath::chosen(), Some(Beneath::Nbd(_)));
     assert!(!has_fua || is_broken(without_fua), "FUA does nothing");
 }

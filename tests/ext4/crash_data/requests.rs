@@ -42,8 +42,9 @@ impl Run<'_> {
         }
     }
 
-    /// The range of an append whose position is known. It is known if no request in flight moves the end, and no failed append is
-    /// unreported, because the report of a failed append would move the end back. A long file is truncated first.
+    /// The range of an append whose position is known. The position is unknown while a request in flight may move the end. It is also
+    /// unknown until the failure of an append is reported, because the report moves the end back. If the file is long, it is truncated
+    /// first.
     fn place_at_end(&mut self, at: usize) -> Result<Range<u64>> {
         self.queue.poll()?;
         self.take_completed()?;
@@ -162,14 +163,14 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// An append began before the expected end, so an earlier append in flight must have failed.
+    /// The append began before the expected end. So an earlier append in flight must have failed.
     fn one_has_failed(&mut self, id: FileId) -> Result<()> {
         let failed = self.drain();
         assert!(failed.is_err(), "an append of {} came elsewhere", name(id));
         failed
     }
 
-    /// Waits for this number of requests, or for all requests in flight if there are fewer.
+    /// Waits for this number of requests. If fewer are in flight, waits for all of them.
     pub(crate) fn complete(&mut self, count: usize) -> Result<()> {
         self.queue.wait(count.min(self.flights.len()))?;
         self.take_completed()

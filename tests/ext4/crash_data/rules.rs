@@ -1,4 +1,4 @@
-//! The rules of direct writes: durable data exist, and no other data appear than those that were written.
+//! The rules for direct writes: durable data exist, and the files show only data that were written to them.
 
 use std::sync::Arc;
 
@@ -14,26 +14,26 @@ use crate::crash::seen::{Body, Tree, tree};
 use crate::crash_data::history::History;
 use crate::crash_data::workload::{Kind, run};
 
-/// The maximum delay of a completion. Delays make the order of completions differ from the order of submissions.
+/// The maximum delay of a completion. Because of the delays, completions arrive in another order than the submissions.
 const LATENCY: u32 = 6;
 
-/// The length by which a file is extended in the check. If a file has too many blocks, their old content becomes visible in the extended
-/// part.
+/// The check extends each file by this length. If blocks were left past the end of the file, their old content becomes visible in the
+/// extended part.
 const LONGER: u64 = 12 << 10;
 
 pub(crate) struct Writes {
     pub(crate) kind: Kind,
-    /// The numbers of the events are marks in the log.
+    /// Marks in the log contain the numbers of the events.
     pub(crate) history: History,
-    /// The event from which on the rules apply.
+    /// The rules apply from this event on.
     pub(crate) since: u64,
-    /// Whether the volume has clusters. With bigalloc, e2fsck 1.47 does not complete truncations: it frees the cluster of an orphan, but
-    /// leaves the extent.
+    /// Whether the volume has clusters (bigalloc). On such a volume, e2fsck 1.47 does not complete the truncation of an orphan: it frees
+    /// the cluster, but leaves the extent.
     pub(crate) clusters: bool,
 }
 
 impl Case<Writes> {
-    /// Runs `count` operations on a recorded device with the volume, and closes the volume.
+    /// Runs `count` operations on a volume on a recorded device, and closes the volume.
     pub(crate) fn new(name: String, kind: Kind, volume: &Ram, seed: u64, count: usize) -> Self {
         let (base, size) = (tail::tagged(volume), Some(volume.size()));
         let faults = Faults { seed, latency: LATENCY, ..Faults::default() };
@@ -76,7 +76,7 @@ impl Rules for Writes {
 }
 
 impl Writes {
-    /// e2fsck and ironmap each recover the volume to the device. Afterwards no fault is found, the files contain only allowed data, and
+    /// e2fsck and ironmap each recover the volume to the device. Afterwards there is no fault, the files contain only allowed data, and
     /// blocks past their ends show no old content.
     fn check_closely(&self, state: &Crashed<'_>, now: u64) -> Verdict {
         let Crashed { image, fsck, .. } = state;

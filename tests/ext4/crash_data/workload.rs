@@ -1,4 +1,4 @@
-//! Random direct writes, single ones and many in flight, together with operations that move and free blocks.
+//! Random direct writes: single writes, and many writes in flight. Between them are operations that move and free blocks.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use ironmap::{File, FileOptions, Queue, QueueOptions, Result, Volume};
 use crate::common::rng::Rng;
 use crate::crash_data::history::{CELL, ChangeId, FileId, History, What, name};
 
-/// The maximum size of a file before its last write.
+/// A file may grow up to this size before its last write.
 pub(crate) const FILE_LIMIT: u64 = 128 << 10;
 /// The number of files that are open at a time.
 const FILES: usize = 6;
@@ -22,7 +22,7 @@ pub(crate) const DEPTH: usize = 12;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Everything,
-    /// Files are created and synced, and then only overwritten. This is for volumes without a journal.
+    /// The files are created and synced, and then only overwritten. This kind is for volumes without a journal.
     Overwrites,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Open {
     pub(crate) id: FileId,
     number: InodeNo,
     pub(crate) file: File,
-    /// The size of the file after all requests in flight.
+    /// The size that the file will have after all requests in flight.
     pub(crate) size: u64,
     linked: bool,
 }
@@ -53,7 +53,7 @@ pub(crate) struct Flight {
     pub(crate) number: u32,
     pub(crate) file: FileId,
     pub(crate) range: Range<u64>,
-    /// Whether the write moves the end of the file and is not an append. Until such a write completes, the position of an append is
+    /// Whether the write moves the end of the file without being an append. Until such a write completes, the position of an append is
     /// unknown.
     pub(crate) moves_end: bool,
     pub(crate) change: ChangeId,
@@ -62,7 +62,7 @@ pub(crate) struct Flight {
 /// The result of a workload.
 pub(crate) struct Outcome {
     pub(crate) history: History,
-    /// The event from which on the rules apply.
+    /// The rules apply from this event on.
     pub(crate) since: u64,
     /// The result of the last operation. All earlier operations have succeeded.
     pub(crate) result: Result<()>,

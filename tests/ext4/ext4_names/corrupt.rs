@@ -1,4 +1,5 @@
-//! Damaged directories, trees and attributes: the result is an error that names the position, and never a panic or an endless loop.
+//! Damaged directories, trees and attributes. The result is an error that names the position. ironmap never panics and never loops
+//! endlessly.
 
 use std::fs;
 
@@ -44,7 +45,8 @@ fn assert_corrupt<T>(result: Result<T, Error>, dir: &Ext4Inode, field: &str) {
     assert_eq!((place.inode, place.field), (Some(dir.number()), field), "{error}");
 }
 
-/// A wrong value in each field of an entry is refused. In the linear directory, the first entry after `.` and `..` begins at byte 24.
+/// ironmap refuses a wrong value in any field of a directory entry. In the linear directory, the first entry after `.` and `..` begins at
+/// byte 24.
 #[test]
 fn broken_entries_are_refused_by_field() {
     for (offset, bytes, field) in [
@@ -62,7 +64,8 @@ fn broken_entries_are_refused_by_field() {
         image.poke("linear", 0, offset, bytes);
         let dir = dir(&image, "linear");
         assert_corrupt(list(&dir), &dir, field);
-        // Like Linux, a lookup checks only the length of the entries before the one that it finds. It checks all fields of the found entry.
+        // A lookup checks all fields of the entry that it finds. Of the entries before it, the lookup checks only the lengths, as Linux
+        // does.
         match field {
             "rec_len" => assert_corrupt(dir.lookup(b"file-004"), &dir, field),
             "inode" => assert_corrupt(dir.lookup(&third.name), &dir, field),
@@ -71,7 +74,7 @@ fn broken_entries_are_refused_by_field() {
     }
 }
 
-/// With checksums, any changed byte in a block of a directory is detected, in leaves and in nodes.
+/// With checksums, ironmap detects any changed byte in a block of a directory. The block can be a leaf or a node.
 #[test]
 fn changed_directory_blocks_fail_their_checksum() {
     for (path, offset, field) in [
@@ -90,8 +93,7 @@ fn changed_directory_blocks_fail_their_checksum() {
     assert_corrupt(list(&dir(&image, "linear")), &dir(&image, "linear"), "det_checksum");
 }
 
-/// A broken tree makes a lookup fail, and the directory is not searched linearly instead. A listing succeeds, because it does not use the
-/// tree.
+/// A lookup in a broken tree fails, and does not fall back to a linear search. A listing succeeds, because it does not use the tree.
 #[test]
 fn broken_trees_are_refused_by_field() {
     for (offset, bytes, field) in [
@@ -115,8 +117,8 @@ fn broken_trees_are_refused_by_field() {
     }
 }
 
-/// A lookup ends with an error if all entries of the tree refer to the same leaf with the same hash. It does not search the leaf again for
-/// each entry.
+/// If all entries of the tree refer to the same leaf with the same hash, a lookup ends with an error. The lookup searches the leaf once,
+/// not once for each entry.
 #[test]
 fn a_tree_that_leads_in_circles_ends() {
     let image = image(false);
@@ -124,7 +126,7 @@ fn a_tree_that_leads_in_circles_ends() {
     let output = image.ask_debugfs(&format!("dx_hash -h half_md4 -s {HASH_SEED} missing\n"));
     let hash = output.split(" is 0x").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
     let continued = u32::from_str_radix(hash, 16).unwrap() | 1;
-    // All entries refer to block 1. Each entry except the first is marked as a continuation of the previous leaf.
+    // All entries refer to block 1. Except for the first entry, each is marked as a continuation of the previous leaf.
     let count = 123_u16;
     assert!(blocks < u64::from(count));
     let mut entries = Vec::from(1_u32.to_le_bytes());
@@ -138,7 +140,7 @@ fn a_tree_that_leads_in_circles_ends() {
     assert_corrupt(dir.lookup(b"missing"), &dir, "block");
 }
 
-/// Random changes in a directory or in attributes lead to an error or to other names, never to a panic or an endless loop.
+/// Random changes in a directory or in attributes give an error or other names. ironmap never panics and never loops endlessly.
 #[test]
 fn random_damage_is_survived() {
     let image = image(false);
@@ -188,7 +190,7 @@ fn entries_that_point_to_no_file_accuse_the_directory() {
     }
 }
 
-/// A directory whose size is not a multiple of the block size, or is larger than the volume, is refused.
+/// ironmap refuses a directory if its size is not a multiple of the block size, or if the directory is larger than the volume.
 #[test]
 fn impossible_directory_sizes_are_refused() {
     for size in [1000_u64, 2000, 1 << 31] {
@@ -199,7 +201,7 @@ fn impossible_directory_sizes_are_refused() {
     }
 }
 
-/// Names in an encrypted directory and targets of encrypted links are not returned.
+/// ironmap does not return the names in an encrypted directory, or the targets of encrypted links.
 #[test]
 fn encrypted_names_are_refused() {
     let source = scratch();
@@ -219,7 +221,7 @@ fn encrypted_names_are_refused() {
     assert_eq!(link.read_link().err().map(|e| e.kind()), Some(ErrorKind::Encrypted));
 }
 
-/// Attribute values may overlap on a damaged volume. Their total size in memory is still limited.
+/// On a damaged volume, attribute values may overlap. Their total size in memory is still limited.
 #[test]
 fn overlapping_values_are_limited() {
     let source = scratch();
@@ -246,7 +248,7 @@ fn overlapping_values_are_limited() {
     assert_eq!(file.xattr(b"user.0299").unwrap().map(|value| value.len()), Some(59_000));
 }
 
-/// A block of attributes with contradictory fields is refused, with or without a checksum.
+/// ironmap refuses an attribute block whose fields contradict each other, with or without a checksum.
 #[test]
 fn broken_attribute_blocks_are_refused() {
     let source = scratch();
@@ -272,7 +274,8 @@ fn broken_attribute_blocks_are_refused() {
             .and_then(|rest| rest.split_whitespace().next()?.parse().ok())
             .unwrap();
         image.poke_block(block, offset, bytes);
-        // A name of 255 bytes still lies within the block. With a broken name, the attribute is not found. A broken list is an error.
+        // A name of 255 bytes still ends within the block, so a wrong name length only hides the attribute. All other broken fields give an
+        // error.
         let file = dir(&image, "file");
         if field == "e_name_len" {
             assert_eq!(file.xattr(b"user.name").ok().flatten(), None);

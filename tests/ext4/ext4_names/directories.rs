@@ -1,4 +1,5 @@
-//! Listing and lookup in directories of each form: linear, hashed with every function and depth, inline, and case-insensitive.
+//! Lists directories and looks up names in them. The directories have each form: linear, hashed with every function and depth, inline, and
+//! case-insensitive.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +16,7 @@ use crate::common::image::{Image, scratch, words};
 use crate::common::skip::Need;
 use crate::require;
 
-/// A name for each number. The names have all lengths; some are not ASCII, and some are not UTF-8.
+/// Makes the name that belongs to a number. The names have all lengths. Some are not ASCII, and some are not UTF-8.
 fn name(number: usize) -> Vec<u8> {
     let mut name = format!("{number}-").into_bytes();
     match number % 5 {
@@ -27,7 +28,7 @@ fn name(number: usize) -> Vec<u8> {
     name
 }
 
-/// Asserts that the listing has exactly the expected entries, and that a lookup of each name finds the same inode.
+/// Asserts that the listing contains exactly the expected entries. Asserts that a lookup of each name finds the same inode as the listing.
 fn assert_names(fs: &Arc<Ext4>, path: &str, expected: &BTreeMap<Vec<u8>, u64>) {
     let dir = fs.resolve(path.as_bytes(), Follow::All).unwrap();
     let mut listed: BTreeMap<_, _> =
@@ -42,7 +43,7 @@ fn assert_names(fs: &Arc<Ext4>, path: &str, expected: &BTreeMap<Vec<u8>, u64>) {
     assert_eq!(missing, Some(ErrorKind::NotFound));
 }
 
-/// For every feature that changes how a directory is stored, a copied tree has the same names and types as its source.
+/// Some features change how a directory is stored. With each of them, a copied tree has the same names and types as its source.
 #[test]
 fn a_copied_tree_has_the_names_and_types_of_its_source() {
     let source = scratch();
@@ -82,7 +83,7 @@ fn a_copied_tree_has_the_names_and_types_of_its_source() {
 
 fn compare_tree(fs: &Arc<Ext4>, root: &Path, options: &str) {
     let typed = !options.contains("^filetype");
-    // Each block except the first contains one unused entry, which is as long as the block.
+    // In `lost+found`, each block except the first contains one unused entry, which is as long as the block.
     let lost_and_found = fs.resolve(b"lost+found", Follow::All).unwrap();
     assert_eq!(lost_and_found.read_dir().unwrap().map(Result::unwrap).count(), 2, "{options}");
     for dir in fs::read_dir(root).unwrap() {
@@ -108,7 +109,7 @@ fn compare_tree(fs: &Arc<Ext4>, root: &Path, options: &str) {
     }
 }
 
-/// If a directory has a tree, a lookup uses only the tree. So a wrong hash function would not find the names.
+/// If a directory has a tree, a lookup uses only the tree. So a wrong hash function would make lookups fail.
 #[test]
 fn every_hash_function_finds_every_name() {
     let source = scratch();
@@ -140,7 +141,7 @@ fn every_hash_function_finds_every_name() {
     }
 }
 
-/// All names in a directory that the kernel filled are found, with a tree of up to three levels of nodes.
+/// A lookup finds every name in a directory that the kernel filled. The tree has up to three levels of nodes.
 #[test]
 fn kernel_made_directories_of_any_depth_are_found_whole() {
     require!([Need::Root]);
@@ -178,9 +179,9 @@ fn kernel_made_directories_of_any_depth_are_found_whole() {
     }
 }
 
-/// If names with the same hash fill several leaves, all are found, because a lookup continues in the next leaf.
+/// Names with the same hash can fill several leaves. A lookup finds all of them, because it continues in the next leaf.
 ///
-/// The eight names have the same legacy hash. A search over nine-digit numbers up to 260,000,000 found them.
+/// The eight names have the same legacy hash. A search over all numbers of nine digits up to 260,000,000 found them.
 #[test]
 fn names_of_equal_hash_are_found_across_leaves() {
     require!([Need::Root]);
@@ -211,8 +212,8 @@ fn names_of_equal_hash_are_found_across_leaves() {
     assert_names(&image.ext4(), "dir", &expected);
 }
 
-/// A case-insensitive directory, hashed or linear, finds a name in any case and in any normal form. Names that are not UTF-8 must match
-/// exactly.
+/// In a case-insensitive directory, a lookup finds a name in any case and in any normal form. This holds for hashed and linear directories.
+/// A name that is not UTF-8 must match exactly.
 #[test]
 fn names_without_regard_to_case() {
     for (padding, indexed) in [(0, false), (400, true)] {
@@ -261,8 +262,8 @@ fn names_without_regard_to_case() {
     }
 }
 
-/// Changes of names that are recorded only in fast commits of the journal are visible. Names are added, renamed and removed, in old and new
-/// directories. The kernel mounts a copy of the same state for comparison.
+/// Some changes of names are recorded only in fast commits of the journal. ironmap shows these changes. The test adds, renames and removes
+/// names in old and new directories. The kernel mounts a copy of the same state for comparison.
 #[test]
 fn names_in_fast_commits_are_those_that_the_kernel_recovers() {
     require!([Need::Root]);

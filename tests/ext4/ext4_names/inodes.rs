@@ -1,4 +1,4 @@
-//! Inodes by their number: a deleted inode is not found, and an inconsistent inode is refused.
+//! Access to inodes by number. A deleted inode is not found, and an inconsistent inode is refused.
 
 use std::fs;
 
@@ -22,8 +22,8 @@ fn number(image: &Image, path: &str) -> InodeNo {
     image.ext4().resolve(path.as_bytes(), Follow::All).unwrap().number()
 }
 
-/// An inode without links is not found by its number, whether it is erased or still on the list of orphans. The count of orphans still
-/// includes it. A name that refers to such an inode is an error of kind `Corrupt`.
+/// An inode without links is not found by its number, even if it is still on the list of orphans. The count of orphans includes it. If a
+/// name refers to such an inode, a lookup returns an error of kind `Corrupt`.
 #[test]
 fn an_inode_without_a_name_is_not_found() {
     let image = image("-t ext4 -b 1024");
@@ -42,7 +42,7 @@ fn an_inode_without_a_name_is_not_found() {
     assert_eq!((error.kind(), error.place().unwrap().field), (ErrorKind::Corrupt, "inode"));
 }
 
-/// The upper half of the attribute block's number is used on volumes with 64bit, and ignored on others.
+/// The number of an attribute block has an upper half. ironmap uses it on volumes with 64bit, and ignores it on other volumes.
 #[test]
 fn the_upper_half_of_an_attribute_block_needs_64bit() {
     for (options, valid) in
@@ -63,18 +63,18 @@ fn the_upper_half_of_an_attribute_block_needs_64bit() {
     }
 }
 
-/// An inner node without entries is corrupt and not a hole, even if it is the root of the tree.
+/// An inner node without entries is an error of kind `Corrupt`, even at the root of the tree. It does not count as a hole.
 #[test]
 fn an_inner_node_without_entries_is_corrupt() {
     let image = image("-t ext4 -b 1024");
-    // Magic number, 0 of at most 4 entries, and depth 1.
+    // The root node: magic number, 0 of at most 4 entries in use, depth 1.
     image.debugfs("set_inode_field a block[0] 0xf30a\nset_inode_field a block[1] 0x10004\n");
     let inode = image.ext4().resolve(b"a", Follow::All).unwrap();
     let error = inode.map(FilePos(0), 1).expect_err("a tree without leaves");
     assert_eq!((error.kind(), error.place().unwrap().field), (ErrorKind::Corrupt, "eh_entries"));
 }
 
-/// An orphan file that is larger than the limit is refused before its blocks are read.
+/// ironmap refuses an orphan file that is larger than the limit, before it reads the blocks of the file.
 #[test]
 fn an_endless_orphan_file_is_refused() {
     let image = image("-t ext4 -b 1024 -O orphan_file");

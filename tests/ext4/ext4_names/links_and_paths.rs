@@ -12,7 +12,7 @@ use ironmap::units::FilePos;
 
 use crate::common::image::{Image, scratch, words};
 
-/// Targets with lengths around the limits of each form of storage are read back unchanged.
+/// Each form of storage limits the length of a link's target. Targets with lengths around these limits are read back unchanged.
 #[test]
 fn targets_of_links_are_those_of_the_source() {
     let source = scratch();

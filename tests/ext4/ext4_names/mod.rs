@@ -1,4 +1,4 @@
-//! The name space of ext4, compared with other sources: the tree that mke2fs copied, debugfs, and the kernel.
+//! The names of ext4, compared with three sources: the tree that mke2fs copied, debugfs, and the kernel.
 
 mod corrupt;
 mod directories;

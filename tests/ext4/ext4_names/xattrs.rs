@@ -1,4 +1,4 @@
-//! Extended attributes, compared with those of the kernel and of the files that mke2fs copied.
+//! Extended attributes. The test compares them with the kernel's attributes and with the attributes of the files that mke2fs copied.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -44,8 +44,8 @@ fn set(path: &Path, name: &str, value: &[u8]) {
     rustix::fs::lsetxattr(path, name, value, rustix::fs::XattrFlags::empty()).unwrap();
 }
 
-/// Attributes that the kernel wrote are read as the kernel reads them, in each form of storage. The test compares names, values, and access
-/// control lists in the form of the system call.
+/// ironmap reads the attributes that the kernel wrote as the kernel reads them, in each form of storage. The test compares names, values,
+/// and access control lists in the form of the system call.
 #[test]
 fn attributes_are_those_that_the_kernel_gives() {
     require!([Need::Root], [Need::Tool("setfacl")]);

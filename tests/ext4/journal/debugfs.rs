@@ -1,4 +1,4 @@
-//! Journals that debugfs writes. Their transactions contain blocks of a file, so that the content of the file shows which copies were
+//! Journals that debugfs writes. The transactions contain blocks of a file, so the content of the file shows which transactions were
 //! replayed.
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use crate::journal::{content, journal, set_sequence};
 const FILE_BLOCKS: usize = 64;
 const MAGIC: [u8; 4] = 0xC03B_3998_u32.to_be_bytes();
 
-/// An image with the file `data` of known content. The journal overwrites blocks of this file.
+/// An image with the file `data`, whose content is known. The transactions in the journal overwrite blocks of this file.
 struct Target {
     image: Image,
     block_size: usize,
@@ -41,7 +41,7 @@ impl Target {
         Self { image, block_size, blocks, number, script: String::new(), writes: 0 }
     }
 
-    /// Adds a transaction: blocks of the file with the byte that fills each, and blocks to revoke.
+    /// Adds a transaction. It contains blocks of the file, each filled with one byte, and blocks to revoke.
     fn transaction(&mut self, options: &str, writes: &[(usize, u8)], revokes: &[usize]) {
         let mut bytes = Vec::new();
         for (_, fill) in writes {
@@ -70,7 +70,7 @@ impl Target {
         );
     }
 
-    /// Writes the transactions with debugfs; `open` contains the options of debugfs's command `jo`.
+    /// Writes the transactions with debugfs. `open` contains the options of debugfs's command `jo`.
     fn write(&mut self, open: &str) {
         let script = format!("jo {open}\n{}jc\n", self.script);
         self.script.clear();
@@ -114,7 +114,7 @@ impl Target {
     }
 }
 
-/// Every layout of tags, revocations and commit blocks that debugfs can make: the block size, options of `mke2fs`, and options of debugfs's
+/// Every layout of tags, revocations and commit blocks that debugfs can make: block size, options of `mke2fs`, and options of debugfs's
 /// command `jo`. On a volume without metadata_csum, `-c` makes checksums of version 1.
 const FORMATS: [(usize, &[&str], &str); 10] = [
     (1024, &["-O", "^64bit,^metadata_csum"], ""),
@@ -136,11 +136,11 @@ fn the_newest_copy_wins_and_revocations_take_back_what_is_older() {
         target.transaction("", &[(0, 0xA0), (1, 0xA1), (2, 0xA2), (3, 0xA3)], &[]);
         target.transaction("", &[(1, 0xB1), (9, 0xEE)], &[]);
         target.transaction("", &[], &[2, 3, 40]);
-        // The block is revoked first and written again later, so it is replayed.
+        // The block is first revoked and later written again, so the later copy is replayed.
         target.transaction("", &[(3, 0xC3)], &[]);
         target.write(open);
         if open == "-c" {
-            // debugfs includes revoke blocks in the checksum. Linux and e2fsck do not, so they refuse this journal.
+            // debugfs includes revoke blocks in the checksum, and Linux and e2fsck do not. So Linux and e2fsck refuse this journal.
             let error = target.ours().unwrap_err();
             assert_eq!(error.place().unwrap().field, "h_chksum", "{error}");
             continue;
@@ -165,7 +165,8 @@ fn a_transaction_without_commit_is_not_replayed() {
     }
 }
 
-/// A transaction with more tags than fit into one descriptor block has several descriptor blocks, and all are replayed.
+/// A transaction can have more tags than fit into one descriptor block. It then has several descriptor blocks, and ironmap replays all of
+/// them.
 #[test]
 fn a_transaction_has_several_descriptor_blocks() {
     for (block_size, options, open) in FORMATS {
@@ -218,8 +219,8 @@ fn flip(image: &Image, index: u64, byte: usize) {
     image.poke_block(block, byte as u64, &[changed]);
 }
 
-/// The expected result for the two transactions of [`broken`]. They are in blocks 1 to 8 of the journal, each with a descriptor, two copies
-/// and a commit.
+/// The expected result for the journal of [`broken`]. Its two transactions are in blocks 1 to 8 of the journal. Each consists of a
+/// descriptor, two copies and a commit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Expect {
     /// Both transactions are replayed.
@@ -231,7 +232,8 @@ enum Expect {
     Corrupt(&'static str),
 }
 
-/// The mke2fs options for the checksums that debugfs writes: versions 2 and 3 need metadata_csum, and version 1 needs a volume without it.
+/// The mke2fs options for the checksums that debugfs writes. Versions 2 and 3 need metadata_csum. Version 1 needs a volume without
+/// metadata_csum.
 fn options_for(open: &str) -> &'static [&'static str] {
     if open.contains("-v") {
         &["-O", "64bit,metadata_csum"]
@@ -288,7 +290,7 @@ fn a_broken_block_ends_the_log_or_is_an_error_that_names_it() {
     broken("-c", 2, 77, Corrupt("h_chksum"));
     broken("-c", 1, 0x0F, Corrupt("h_chksum"));
     broken("-c", 8, 0x13, Corrupt("h_chksum"));
-    // Without checksums, a wrong block number is detected only if it is outside the volume.
+    // Without checksums, a wrong block number can be detected only if the block is outside the volume.
     broken("", 1, 0x0C, Corrupt("t_blocknr"));
     for version in ["-c -v 2", "-c -v 3"] {
         broken(version, 0, 0x1F, Corrupt("s_checksum"));
@@ -300,13 +302,13 @@ fn a_broken_block_ends_the_log_or_is_an_error_that_names_it() {
     }
 }
 
-/// A broken copy of a block does not stop the recovery if a later transaction contains a new copy.
+/// If a copy of a block is broken, but a later transaction contains a new copy, the recovery continues.
 #[test]
 fn a_broken_copy_that_was_replaced_is_not_missed() {
     broken("-c -v 3", 2, 77, Expect::Both);
 }
 
-/// Random bytes in any block of the log lead to a result or to an error, never to a panic.
+/// Random bytes in any block of the log give a result or an error, never a panic.
 #[test]
 fn noise_in_the_journal_is_survived() {
     for open in ["", "-c", "-c -v 2", "-c -v 3"] {
@@ -323,7 +325,7 @@ fn noise_in_the_journal_is_survived() {
             let kept = image.block(at);
             let mut block = kept.clone();
             for _ in 0..1 + round % 5 {
-                // Most decisions depend on the first bytes of a block, so these are changed more often.
+                // The first bytes of a block decide most about a recovery, so the test changes these bytes more often.
                 let reach = [64, 1024][rng.below(2) as usize];
                 block[rng.below(reach) as usize] = rng.next() as u8;
             }
@@ -350,16 +352,17 @@ fn transaction_numbers_wrap_around() {
     }
 }
 
-/// A revocation also cancels the copies in its own transaction.
+/// A revocation also cancels copies of the block in the same transaction.
 #[test]
 fn a_transaction_revokes_what_it_writes() {
     for (block_size, options, open) in FORMATS {
         let mut target = Target::new(block_size, options);
         target.transaction("", &[(0, 0xA0), (1, 0xA1), (2, 0xA2)], &[]);
-        // This is the last transaction, because debugfs 1.47.0 would write the next transaction over its commit block.
+        // After this transaction no other one is possible: debugfs 1.47.0 would write the next transaction over the commit block of this
+        // one.
         target.transaction("", &[(0, 0xB0), (1, 0xB1), (3, 0xB3)], &[1, 3]);
         target.write(open);
-        // debugfs includes revoke blocks in the checksum. Linux and e2fsck do not, so they refuse this journal.
+        // debugfs includes revoke blocks in the checksum, and Linux and e2fsck do not. So Linux and e2fsck refuse this journal.
         if open != "-c" {
             let expected = BTreeMap::from([(0, 0xB0), (2, 0xA2)]);
             assert_eq!(target.agrees(), expected, "{options:?} {open}");

@@ -1,5 +1,4 @@
-//! Journals on separate devices, as Linux wrote them. The oracle is the kernel's recovery of a copy of the volume and the journal. Needs
-//! root.
+//! Journals on separate devices, written by Linux. The oracle is the kernel's recovery of a copy of the volume and the journal. Needs root.
 
 use std::fs;
 
@@ -49,8 +48,8 @@ impl Pair {
         Mounted { mount: self.volume.mount(&options), _journal: journal }
     }
 
-    /// Copies the volume and its journal while the volume is mounted and written. The journal is copied last, so that every block that was
-    /// checkpointed between the two copies is also in the copied journal.
+    /// Copies the volume and its journal while programs write to the mounted volume. The journal is copied last. A block that the kernel
+    /// checkpoints between the two copies is then also in the copied journal.
     fn dirty(block_size: u32, options: &str, mount: &str, seed: u64) -> Self {
         let pair = Self::new(block_size, options);
         let mounted = pair.mount(&format!("noatime,commit=600,{mount}"));
@@ -85,7 +84,7 @@ impl Pair {
         let with = format!(",journal_path={}", device.node());
         let mut expected = recovered(&copy.volume, &with, Replay::Full).unwrap();
         if mount == "data=journal" {
-            // If the newest copy of a block is in the journal, the map refers to the journal, so maps are not compared.
+            // If the newest copy of a block is in the journal, ironmap's map refers to the journal. So maps are not compared.
             expected.values_mut().for_each(|record| record.map = None);
         }
         assert!(expected.len() > 40, "the workload left {} files", expected.len());
@@ -98,7 +97,7 @@ impl Pair {
         recovery
     }
 
-    /// The kind and message of the error when the volume is opened with this journal device.
+    /// The kind and the message of the error that an open with this journal device returns.
     fn refusal(&self, journal: &Image) -> (ErrorKind, String) {
         let options = VolumeOptions::new().journal(journal.location());
         let error = beneath::open(&self.volume.location(), &options).expect_err("a refusal");
@@ -110,7 +109,7 @@ fn journal(block_size: u32, uuid: &str) -> Image {
     Image::mke2fs("8M", &words(&format!("-O journal_dev -b {block_size} -U {uuid}")))
 }
 
-/// Metadata are read from the journal as the kernel recovers them, with blocks of each size and checksums of each kind.
+/// Metadata are read from the journal as the kernel recovers them. The test covers each block size and each kind of checksum.
 #[test]
 fn metadata_are_recovered() {
     require!([Need::Root]);
@@ -136,8 +135,8 @@ fn journaled_data_are_read_from_the_journal() {
     assert!(recovery.blocks > 20, "{recovery:?}");
 }
 
-/// A volume that needs recovery is refused without its journal device, and is always refused for writing. The message names the device. A
-/// clean volume needs no journal device, but a given device is verified.
+/// If a volume needs recovery, an open without the journal device is refused, and so is every open for writing. The message names the
+/// device. A clean volume can be opened without its journal device. If the caller names a journal device, the device is verified.
 #[test]
 fn a_volume_is_refused_without_its_journal_and_for_writing() {
     require!([Need::Root]);
@@ -147,7 +146,7 @@ fn a_volume_is_refused_without_its_journal_and_for_writing() {
     let said = error.to_string();
     assert!(said.contains(UUID) && said.contains("--journal"), "{said}");
     let location = dirty.volume.location();
-    // A backup superblock does not record whether the journal needs recovery, so this open is also refused.
+    // A backup superblock does not record whether the journal needs recovery. So an open with a backup superblock is also refused.
     let backup = VolumeOptions::new().superblock(8193);
     let error = backup.clone().open(&location).expect_err("a refusal");
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
@@ -164,7 +163,7 @@ fn a_volume_is_refused_without_its_journal_and_for_writing() {
     assert_eq!(dirty.refusal(&other).0, ErrorKind::InvalidInput);
 }
 
-/// Another device, or a damaged superblock on the right device, is refused with an error that names the fault.
+/// ironmap refuses another device, and the right device with a damaged superblock. The error names the fault.
 #[test]
 fn only_the_journal_of_the_volume_is_taken() {
     require!([Need::Root]);

@@ -1,6 +1,6 @@
-//! A volume whose journal contains fast commits is opened for writing. Afterwards the volume contains their changes. The oracles are the
-//! output of e2fsck and the view after the kernel's own recovery of a copy. A read-only open before the recovery shows the same. Needs
-//! root.
+//! A volume whose journal contains fast commits is opened for writing. Afterwards the volume contains the changes of these fast commits.
+//! One oracle is the output of e2fsck. The other is the kernel's view after it has recovered a copy. Before the recovery, a read-only open
+//! shows the same. Needs root.
 
 use std::fs::{self, File, OpenOptions as Options};
 use std::io::Write;
@@ -43,8 +43,8 @@ fn recover(dirty: &Image, what: &str) -> Image {
     image
 }
 
-/// The view of a read-only open of the dirty volume. Values that fast commits do not record are removed: the blocks of directories and of
-/// map nodes, the number of subdirectories, and the times at which entries changed.
+/// The view of a read-only open of the dirty volume. The view omits everything that fast commits do not record: the blocks of directories
+/// and of map nodes, the number of subdirectories, and the times at which entries changed.
 fn seen(image: &Image) -> View {
     let mut view = Subject::open(image).view();
     for record in view.values_mut() {
@@ -94,7 +94,7 @@ fn they_become_part_of_the_volume() {
             count += compare(&scenario.dirty(seed), &scenario.name(seed));
         }
     }
-    // Linux sometimes makes a full commit instead, so only the total is checked.
+    // Linux sometimes makes a full commit instead of a fast commit, so the test checks only the total.
     assert!(count > 0, "no fast commits");
 }
 
@@ -108,7 +108,8 @@ fn append(path: &Path, bytes: &[u8]) {
     file.sync_all().unwrap();
 }
 
-/// Makes one change of each kind after a full commit. One name is created and removed, and one inode number is reused.
+/// Makes one change of each kind after a full commit. In these changes, one name is created and removed again, and one inode number is
+/// reused.
 fn one_of_each(root: &Path) {
     let at = |name: &str| root.join(name);
     let bytes = |number: u8| vec![number; 20_000];
@@ -181,7 +182,7 @@ fn every_kind_of_change_is_recovered() {
     }
 }
 
-/// If power fails at any point of a recovery, the next open recovers the volume with the same result.
+/// If power fails at any point of a recovery, the next open recovers the volume to the same result.
 #[test]
 fn a_recovery_that_is_cut_off_is_done_again() {
     require!([Need::Root]);

@@ -1,4 +1,4 @@
-//! Journals that Linux wrote. The device is copied while the volume is mounted, and the oracle is Linux's own recovery of the copy.
+//! Journals that Linux wrote. The device is copied while the volume is mounted. The oracle is the recovery of the copy by Linux.
 
 use crate::require;
 use std::fs::{self, File};
@@ -28,11 +28,11 @@ pub(crate) struct Scenario {
     pub(crate) mke2fs: &'static str,
     pub(crate) mount: &'static str,
     pub(crate) features: JournalFeatures,
-    /// Whether only operations run that fast commits can record. Other operations cause full commits.
+    /// Whether the workload consists only of operations that fast commits can record. Other operations cause full commits.
     pub(crate) plain: bool,
     /// The number of the first transaction.
     pub(crate) sequence: u32,
-    /// Whether to continue until the log wraps around the end of the journal.
+    /// Whether the workload continues until the log wraps around the end of the journal.
     pub(crate) wrapped: bool,
 }
 
@@ -50,7 +50,7 @@ impl Scenario {
         format!("{}, {}, plain {}, seed {seed}", self.mke2fs, self.mount, self.plain)
     }
 
-    /// A copy of the device while the volume is mounted and written.
+    /// Copies the device while the volume is mounted and programs write to it.
     pub(crate) fn dirty(&self, seed: u64) -> Image {
         let size = if self.wrapped { "-J size=4" } else { "-J size=8" };
         let options = format!("-t ext4 {size} {}", self.mke2fs);
@@ -82,7 +82,7 @@ impl Scenario {
         panic!("{}: the log did not wrap", self.name(seed));
     }
 
-    /// Recovers the journal in memory, and compares the result with the kernel's recovery. If no comparison is possible, returns the
+    /// Recovers the journal in memory, and compares the result with the kernel's recovery. If the two cannot be compared, returns the
     /// reason.
     fn run(&self, seed: u64) -> Result<Recovery, String> {
         let what = self.name(seed);
@@ -99,7 +99,7 @@ impl Scenario {
         let replay = if recovery.fast_commits > 0 { Replay::Fast } else { Replay::Full };
         let mut expected = recovered_by_kernel(&dirty, replay)?;
         if self.mount == "data=journal" {
-            // If the newest copy of a block is in the journal, the map refers to the journal, so maps are not compared.
+            // If the newest copy of a block is in the journal, ironmap's map refers to the journal. So maps are not compared.
             expected.values_mut().for_each(|record| record.map = None);
         }
         assert!(expected.len() > 40, "{what}: the workload left {} files", expected.len());
@@ -107,7 +107,7 @@ impl Scenario {
         Ok(recovery)
     }
 
-    /// Runs a seed. If the kernel refuses its own journal, the seed is recorded as skipped.
+    /// Runs the test with a seed. If the kernel refuses the journal that it wrote, the seed is recorded as skipped.
     fn run_or_note(&self, test: &str, seed: u64) -> Option<Recovery> {
         let result = self.run(seed);
         result.map_err(|refusal| note_part(test, &self.name(seed), refusal.trim())).ok()
@@ -119,36 +119,38 @@ pub(crate) fn sync(mounted: &LoopMount) {
     rustix::fs::syncfs(File::open(mounted.dir()).unwrap()).unwrap();
 }
 
-/// Whether the log continues in the first block of the journal after the last block, according to debugfs's list of blocks.
+/// Whether the log wraps around, that is, continues in the journal's first block after the last block. The order of the blocks comes from
+/// debugfs.
 fn wraps(image: &Image) -> bool {
     let blocks = logged_blocks(image);
     blocks.windows(2).any(|pair| pair[1] < pair[0])
 }
 
-/// The kind of recovery by the kernel. The kernel can change inodes in ways that the journal does not record.
+/// The kind of the kernel's recovery. The kernel can change inodes in ways that the journal does not record.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Replay {
     Full,
-    /// A replay of fast commits. If Linux adds names to a directory, it sets the directory's times to the time of the replay. A new file
-    /// keeps blocks past its end that the previous file with the same inode number had allocated.
+    /// A replay of fast commits. When Linux adds names to a directory, it sets the directory's times to the time of the replay. A new file
+    /// can have blocks past its end: the previous file with the same inode number had allocated them.
     Fast,
 }
 
-/// The kernel's view after it has recovered a copy, or the message if the kernel refuses the mount.
+/// The kernel's view after it has recovered a copy. If the kernel refuses the mount, returns its message.
 pub(crate) fn recovered_by_kernel(dirty: &Image, replay: Replay) -> Result<View, String> {
     recovered(&dirty.copy(), "", replay)
 }
 
-/// The kernel's view after it has recovered this image, which is a copy, with these additional mount options.
+/// The kernel's view after it has recovered this image. The image is a copy. `options` are additional mount options.
 pub(crate) fn recovered(copy: &Image, options: &str, replay: Replay) -> Result<View, String> {
-    // This time is later than all times of the workload, because attaching a loop device takes longer than one tick of the clock for time
-    // stamps.
+    // This time is later than all times of the workload: a loop device was attached in between, which takes longer than one tick of the
+    // clock for time stamps.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let begun = (now.as_secs() as i64, now.subsec_nanos());
     drop(copy.try_mount(&format!("rw,noatime{options}"))?);
     let mount = copy.mount(&format!("ro,noload{options}"));
     let mut view = kernel::view_with_maps(mount.dir(), DEPTH, 1);
-    // The recovery completes an interrupted truncation, and sets the times of the file to the time of the recovery.
+    // If the recovery completes an interrupted truncation, it sets the times of the file to the time of the recovery. These times are not
+    // compared.
     for record in view.values_mut() {
         let times = [&mut record.modified, &mut record.changed];
         times.into_iter().for_each(|time| *time = time.filter(|time| *time < begun));
@@ -159,13 +161,13 @@ pub(crate) fn recovered(copy: &Image, options: &str, replay: Replay) -> Result<V
     Ok(view)
 }
 
-/// Removes values that Linux's replay of fast commits sets without a record in the journal.
+/// Removes the values that Linux sets during a replay of fast commits although the journal does not contain them.
 fn as_replayed(record: &mut Record) {
     (record.blocks, record.map) = (None, None);
     if !record.is(FileType::Directory) {
         return;
     }
-    // After the replay a new directory has one link instead of two.
+    // The replay gives a new directory one link instead of two.
     let links = record.links.map(|links| links.max(2));
     let times = [&mut record.accessed, &mut record.modified, &mut record.changed];
     times.into_iter().for_each(|time| *time = None);
@@ -191,7 +193,8 @@ fn ordered_data() {
         ("-b 1024 -O ^64bit,^metadata_csum", JournalFeatures::empty()),
         ("-b 2048 -O 64bit,^metadata_csum", JournalFeatures::SIXTY_FOUR_BIT),
     ] {
-        // The kernel revokes nothing if its writeback has already made the block durable at its place. Another seed is then tried.
+        // If the kernel's writeback has already written the block to its place, the kernel revokes nothing. Then the test tries another
+        // seed.
         let revoked = (2..6).any(|seed| {
             let recovery = Scenario { mke2fs, features, ..ORDERED }.run(seed).unwrap();
             assert!(recovery.transactions > 0 && recovery.blocks > 0, "{mke2fs}: {recovery:?}");
@@ -201,7 +204,7 @@ fn ordered_data() {
     }
 }
 
-/// File data in the journal are replayed. Some of their blocks are escaped, and the log wraps around the end of the journal.
+/// File data in the journal are replayed. Some of the data blocks are escaped, and the log wraps around the end of the journal.
 #[test]
 fn journaled_data() {
     require!([Need::Root]);
@@ -216,7 +219,7 @@ fn journaled_data() {
 #[test]
 fn transaction_numbers_wrap_around() {
     require!([Need::Root]);
-    // The numbers begin slightly below the maximum. The log begins at a checkpoint, so it can contain numbers before and after the wrap.
+    // The numbers begin slightly below the maximum. The log begins at a checkpoint, so it can contain numbers from both sides of the wrap.
     for back in [3, 30] {
         let scenario = Scenario { sequence: u32::MAX - back, ..ORDERED };
         let recovery = scenario.run(11).unwrap();
@@ -238,8 +241,8 @@ fn checksums_of_the_first_version_and_asynchronous_commits() {
     }
 }
 
-/// Fast commits are replayed as the kernel replays them. Linux 6.18 can refuse its own journal if blocks have 1 KiB and the fast-commit
-/// area is full. There is no oracle for such a seed, so the seed is recorded as skipped.
+/// Fast commits are replayed as the kernel replays them. With blocks of 1 KiB and a full fast-commit area, Linux 6.18 can refuse the
+/// journal that it wrote. Then there is no oracle, so the seed is recorded as skipped.
 #[test]
 fn fast_commits() {
     require!([Need::Root]);
@@ -260,11 +263,12 @@ fn fast_commits() {
             }
         }
     }
-    // Linux sometimes makes a full commit instead, so only the total is checked.
+    // Linux sometimes makes a full commit instead of a fast commit, so the test checks only the total.
     assert!(fast_commits > 0, "{runs} runs without a fast commit");
 }
 
-/// A journal with a changed byte is refused if the kernel refuses it. Otherwise ironmap recovers the same tree as the kernel.
+/// One byte of a journal is changed. If the kernel refuses the journal, ironmap refuses it too. Otherwise ironmap recovers the same tree as
+/// the kernel.
 #[test]
 fn broken_journals_are_what_the_kernel_makes_of_them() {
     require!([Need::Root]);

@@ -1,7 +1,7 @@
-//! A dirty volume that is opened read-only shows the same tree as after a recovery by Linux or e2fsck.
+//! A read-only open of a dirty volume shows the same tree as the volume after a recovery by Linux or e2fsck.
 //!
-//! - `debugfs`: journals written by debugfs, in every checksum version, valid and broken; the oracle is the recovery of a copy by e2fsck.
-//! - `kernel`: journals that were copied during a kernel mount; the oracle is the kernel's own recovery of a copy. Needs root.
+//! - `debugfs`: journals that debugfs wrote, in every checksum version, valid and broken. The oracle is e2fsck's recovery of a copy.
+//! - `kernel`: journals that were copied during a kernel mount. The oracle is the kernel's recovery of a copy. Needs root.
 //! - `external`: journals on separate devices, compared in the same way.
 //! - `fast_commits`: journals with fast commits, recovered to the device, with power cuts during the recovery.
 
@@ -25,7 +25,7 @@ fn journal(image: &Image) -> Result<Journal> {
 fn content(volume: &Volume, number: u64) -> Result<Vec<u8>> {
     let inode = volume.fs().inode(InodeNo(number))?;
     let file = volume.open_inode(inode, FileOptions::new().write(volume.fs().is_writable()))?;
-    // If the journal is broken, the size may be wrong, so it is limited.
+    // A broken journal can give a file a wrong size, so the length is limited.
     let mut bytes = vec![0; file.size().min(1 << 24) as usize];
     let count =
         file.read_at(&mut volume.queue(&QueueOptions::default())?, &mut bytes, FilePos(0))?;
@@ -33,8 +33,8 @@ fn content(volume: &Volume, number: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Sets the number of the next transaction in a clean journal. The journal's superblock must not have a checksum yet, which is true after
-/// mke2fs.
+/// Sets the number of the next transaction in a clean journal. The journal's superblock must not have a checksum yet. After mke2fs it has
+/// none.
 fn set_sequence(image: &Image, sequence: u32) {
     image.poke("<8>", 0, 0x18, &sequence.to_be_bytes());
 }

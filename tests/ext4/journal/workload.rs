@@ -6,15 +6,14 @@ use std::path::{Path, PathBuf};
 
 use crate::common::rng::Rng;
 
-/// A seeded sequence of operations on a tree. Each file is synced with some probability, so that some changes are in the journal and others
-/// are not.
+/// A seeded sequence of operations on a tree. Some files are synced and others are not, so the journal contains only some of the changes.
 pub(crate) struct Workload {
     root: PathBuf,
     rng: Rng,
     files: Vec<PathBuf>,
     dirs: Vec<PathBuf>,
     made: u32,
-    /// Whether to omit operations that Linux does not record in fast commits.
+    /// Whether the workload omits operations that Linux does not record in fast commits.
     plain: bool,
 }
 
@@ -41,7 +40,7 @@ impl Workload {
             let at = self.below(150_000) as u64;
             let mut bytes = vec![self.below(256) as u8; 1 + self.below(40_000)];
             if self.below(6) == 0 {
-                // Data blocks that begin with the journal's magic number must be escaped in the journal.
+                // A data block that begins with the journal's magic number must be escaped in the journal.
                 for block in bytes.chunks_mut(1024).filter(|block| block.len() >= 4) {
                     block[..4].copy_from_slice(&[0xC0, 0x3B, 0x39, 0x98]);
                 }
@@ -130,7 +129,7 @@ impl Workload {
         }
     }
 
-    /// Makes a directory of several blocks, and removes it after it is in the journal, so that its blocks are revoked.
+    /// Makes a directory of several blocks. After the directory is in the journal, removes it, so that the journal revokes its blocks.
     pub(crate) fn revoke(&mut self) {
         let dir = self.root.join("revoked");
         fs::create_dir(&dir).unwrap();

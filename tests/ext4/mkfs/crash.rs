@@ -1,4 +1,4 @@
-//! Power cuts during mkfs: the device contains the complete new volume, or nothing that could be mistaken for a volume.
+//! Power cuts during mkfs. Afterwards the device contains the complete new volume, or nothing that looks like a volume.
 
 use std::sync::Arc;
 
@@ -48,8 +48,8 @@ fn a_volume_is_there_as_a_whole_or_not_at_all() {
                     assert!(content == made, "{text}: {name} is a part of the volume");
                     whole += 1;
                 }
-                // The old volume may still be found until the flush after its superblock was cleared, even if other blocks have been
-                // written.
+                // mkfs clears the superblock of the old volume and then flushes. Before this flush, a cut can leave the old volume, even if
+                // other blocks have been written.
                 Ok(_) => assert!(name.cut <= flush + 1, "{text}: {name} is the old volume"),
                 Err(_) => nothing += 1,
             }

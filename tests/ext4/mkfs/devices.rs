@@ -14,7 +14,7 @@ use crate::require;
 
 const MIB: u64 = 1 << 20;
 
-/// A file filled with a nonzero byte, so that ranges that mkfs does not write can be recognised.
+/// A file filled with a nonzero byte. So the test can recognise ranges that mkfs does not write.
 fn dirty(size: u64) -> Image {
     let image = Image::none();
     fs::write(image.path(), vec![0xA5; size as usize]).unwrap();
@@ -33,7 +33,7 @@ fn same_options_make_the_same_bytes() {
     assert_ne!(uuids[0], uuids[1]);
 }
 
-/// Old content of the device is cleared where it could be mistaken for a part of the volume.
+/// mkfs clears old content of the device where it could be mistaken for a part of the new volume.
 #[test]
 fn a_device_that_is_not_empty_is_cleared_where_it_matters() {
     for text in
@@ -51,7 +51,7 @@ fn a_device_that_is_not_empty_is_cleared_where_it_matters() {
     image.check();
 }
 
-/// A sparse image stays sparse: tables of zeros allocate no space.
+/// A sparse image stays sparse: tables of zeros need no space.
 #[test]
 fn a_sparse_image_stays_sparse() {
     let image = Image::none();
@@ -87,7 +87,7 @@ fn a_volume_may_be_smaller_than_its_device() {
     assert_eq!(make_on(&image.path(), &larger).unwrap_err().kind(), ErrorKind::InvalidInput);
 }
 
-/// A device with known content is refused without `force`, and is not changed.
+/// If a device has known content, mkfs without `force` refuses the device and does not change it.
 #[test]
 fn known_content_is_refused_unless_forced() {
     let magics: [(u64, &[u8], &str); 4] = [
@@ -101,7 +101,7 @@ fn known_content_is_refused_unless_forced() {
         let file = File::create(image.path()).unwrap();
         file.set_len(8 * MIB).unwrap();
         file.write_all_at(bytes, at).unwrap();
-        // If another program has the image open for writing, mkfs refuses the image for this reason.
+        // If another program has the image open for writing, mkfs refuses the image and names this reason.
         drop(file);
         let before = fs::read(image.path()).unwrap();
         let error = make_on(&image.path(), &options("")).unwrap_err();

@@ -1,4 +1,4 @@
-//! Many sizes and features. Each volume is compared with a volume that mke2fs makes with the same options.
+//! Makes volumes with many sizes and features. Each is compared with the volume that mke2fs makes with the same options.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,7 +16,7 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// Fields that differ for each volume, count writes, or contain a block number.
+/// Fields that are not compared: they differ for each volume, count writes, or contain a block number.
 const CHANGING: [&str; 11] = [
     "MMP block number",
     "Filesystem created",
@@ -57,8 +57,8 @@ fn by_mke2fs(size: u64, text: &str, made: &MkfsOptions) -> Image {
     image
 }
 
-/// Makes a volume with ironmap and one with mke2fs, checks ironmap's, and compares all fields that dumpe2fs prints. The fields in `ours`
-/// are not compared, because ironmap intentionally chooses other values.
+/// Makes a volume with ironmap and one with mke2fs, checks ironmap's, and compares all fields that dumpe2fs prints. The fields named in
+/// `ours` are not compared, because ironmap intentionally chooses other values for them.
 fn compare(size: u64, text: &str, ours: &[&str]) {
     let options = options(text);
     let image = make(size, &options).unwrap_or_else(|error| panic!("{size} {text}: {error}"));
@@ -92,11 +92,11 @@ fn sizes() {
     }
 }
 
-/// A last group that is too small for its metadata is omitted. A group that is just large enough is kept.
+/// If the last group is too small for its metadata, it is omitted. If it is just large enough, it is kept.
 #[test]
 fn tails() {
-    // Blocks of 1 KiB make groups of 8 MiB. The reserve is a share of all blocks; ironmap and mke2fs may differ in whether an omitted last
-    // group counts.
+    // With blocks of 1 KiB, a group has 8 MiB. The number of reserved blocks is a share of all blocks. ironmap and mke2fs may differ in
+    // whether blocks of an omitted last group count.
     for size in
         [16_500, 16_900, 17_100, 17_200, 17_300, 17_400, 24_700, 25_000, 8300, 8900, 9000, 9500]
     {
@@ -119,8 +119,8 @@ fn sizes_of_blocks_and_inodes() {
     {
         compare(64 * MIB, text, &[]);
     }
-    // These numbers of inodes do not fit into the bitmaps of full-size groups, so the groups are smaller. The number of reserved blocks is
-    // computed before this change.
+    // With these numbers of inodes, the inode bitmap of a full-size group would be too small, so the groups are smaller. The number of
+    // reserved blocks is computed before the groups are made smaller.
     for text in ["-b 1024 -N 20000", "-b 1024 -N 10000", "-b 2048 -N 30000", "-b 4096 -N 40000"] {
         for size in [16 * MIB, 31 * MIB] {
             compare(size, text, &["Reserved block count"]);
@@ -167,7 +167,7 @@ fn features() {
             compare(size, &format!("-O {names}"), &[]);
         }
     }
-    // The root directory of a new volume is a block of entries, even with inline_data.
+    // The root directory of a new volume stores its entries in a block, even with inline_data.
     compare(64 * MIB, "-O inline_data", &["Free blocks"]);
 }
 

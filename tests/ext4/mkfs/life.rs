@@ -1,4 +1,4 @@
-//! Use of a new volume: the kernel mounts and writes the volume, and resize2fs grows it.
+//! Uses new volumes: the kernel mounts and writes them, and resize2fs grows them.
 
 use std::fs::{self, File};
 
@@ -60,7 +60,7 @@ fn the_kernel_writes_to_it() {
     }
 }
 
-/// resize2fs grows the volume and e2fsck finds no fault, which shows that the resize inode is valid.
+/// resize2fs grows the volume, and e2fsck finds no fault. This shows that the resize inode is valid.
 #[test]
 fn resize2fs_grows_it() {
     require!([Need::Tool("resize2fs")]);

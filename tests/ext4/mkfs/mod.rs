@@ -1,6 +1,6 @@
 //! e2fsck, dumpe2fs, resize2fs and the kernel accept the volumes that ironmap makes.
 //!
-//! - `fields`: many sizes and features; e2fsck finds nothing, and dumpe2fs prints the same as for a volume that mke2fs makes.
+//! - `fields`: many sizes and features. e2fsck finds no fault, and dumpe2fs prints the same as for a volume of mke2fs.
 //! - `life`: the kernel writes to the volumes, which needs root, and resize2fs grows them.
 //! - `crash`: power cuts at any moment.
 //! - `devices`: refused devices, cleared ranges, and reproducible volumes.
@@ -43,7 +43,7 @@ fn options(text: &str) -> MkfsOptions {
     options
 }
 
-/// The list of features for mke2fs: exactly these features, and no default ones.
+/// The list of features for mke2fs. The volume gets exactly these features, and no default ones.
 fn feature_list(features: &Features) -> String {
     let Features { compat, incompat, ro_compat } = features;
     let names = compat.names().chain(incompat.names()).chain(ro_compat.names());

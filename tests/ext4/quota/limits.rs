@@ -1,5 +1,5 @@
-//! Limits, which the tests write into the quota file. Hard limits apply immediately, soft limits after their grace time, and projects are
-//! counted separately.
+//! Quota limits. The tests write them into the quota file. A hard limit applies immediately, and a soft limit after its grace time.
+//! Projects are counted separately.
 
 use ironmap::ErrorKind;
 use ironmap::fs::ext4::ROOT;
@@ -27,7 +27,7 @@ fn word(entry: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(entry[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// The positions of an id's entry in the image: in the quota file, and copies in the journal.
+/// The positions of an id's entry in the image. One position is in the quota file, and the others are copies in the journal.
 fn entries(image: &[u8], id: u32, said: &Said) -> Vec<usize> {
     let is_entry = |at: &usize| {
         let entry = &image[*at..*at + ENTRY];
@@ -60,7 +60,7 @@ fn write(quota: &Quota, file: InodeNo, block: u64, blocks: usize) -> Result<usiz
     written.map(|count| count / 4096).map_err(|error| error.kind())
 }
 
-/// A user can allocate blocks and inodes up to the hard limits, and no more. A refused operation changes nothing.
+/// A user can allocate blocks and inodes only up to the hard limits. A refused operation changes nothing.
 #[test]
 fn hard_limits_hold() {
     let mut quota = Quota::new("64M", OPTIONS);
@@ -102,7 +102,7 @@ fn hard_limits_hold() {
     assert_eq!(quota.said("user", 1001), Said { bytes: 8 * 4096, inodes: 1 });
 }
 
-/// A soft limit may be exceeded for the grace time in the quota file. After this time, usage cannot grow until it has been below the limit
+/// Usage may exceed a soft limit for the grace time in the quota file. After this time, usage cannot grow until it has been below the limit
 /// again.
 #[test]
 fn soft_limits_hold_when_their_time_is_over() {
@@ -132,7 +132,7 @@ fn soft_limits_hold_when_their_time_is_over() {
     quota.reopen();
 }
 
-/// An operation that reaches a limit at any point undoes its changes. Afterwards the usage is correct, and no limit was exceeded.
+/// If an operation reaches a limit at any point, it undoes its changes. Afterwards the usage is correct, and no limit was exceeded.
 #[test]
 fn refusals_change_nothing() {
     let sets = [
@@ -164,8 +164,8 @@ fn refusals_change_nothing() {
     }
 }
 
-/// A directory with project inheritance accepts no file of another project, for each operation that could add one. New files are counted
-/// for the project of the directory.
+/// A directory with project inheritance accepts no file of another project. The test tries each operation that could add such a file. New
+/// files count for the project of the directory.
 #[test]
 fn projects_keep_apart() {
     for options in [OPTIONS, "-t ext4 -b 1024 -I 256 -O project"] {

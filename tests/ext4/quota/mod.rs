@@ -1,5 +1,5 @@
-//! Quota is exact: after any sequence of operations, e2fsck's own count agrees with the quota files. The running kernel may be built
-//! without quota, so the kernel is not an oracle here.
+//! Quota is exact: after any sequence of operations, the quota files agree with the count of e2fsck. The kernel is not an oracle here,
+//! because it may be built without quota.
 
 mod limits;
 mod random;
@@ -24,7 +24,7 @@ const SETS: [&str; 8] = [
 
 const ANY: Scope = Scope { id: None, names: 12 };
 
-/// After batches of random operations the usage is correct, after a close and after a crash.
+/// After random operations, the usage is correct, both after a close and after a crash.
 #[test]
 fn usage_is_exact_after_any_operations() {
     let seed = 0x0051_07A5;
@@ -44,7 +44,7 @@ fn usage_is_exact_after_any_operations() {
     }
 }
 
-/// If space runs out, for files or for the quota files, only allocated space is counted.
+/// If space for files or for the quota files runs out, the usage includes only allocated space.
 #[test]
 fn usage_is_exact_on_a_full_volume() {
     let seed = 0x00F0_1157;
@@ -62,7 +62,7 @@ fn usage_is_exact_on_a_full_volume() {
     assert!(full > 10, "{full} times");
 }
 
-/// Threads change the usage of the same owners, and add new owners, at the same time. Afterwards the usage is exact.
+/// Several threads change the usage of the same owners at the same time, and add new owners. Afterwards the usage is exact.
 #[test]
 fn usage_is_exact_with_many_threads() {
     let seed = 0x07_4EAD;

@@ -1,4 +1,4 @@
-//! Random operations that change the usage of an owner.
+//! Random operations that change how much space and how many inodes an owner uses.
 
 use std::sync::Arc;
 
@@ -12,10 +12,11 @@ use ironmap::{ErrorKind, Result};
 
 use crate::common::rng::Rng;
 
-/// The owners of the files, and the number of different names.
+/// The number of owners of the files, and the number of different names.
 #[derive(Clone, Copy)]
 pub(crate) struct Scope {
-    /// The owner, or `None` for many owners: adjacent ids and distant ids, more than fit into one block of the quota file.
+    /// The owner. `None` stands for many owners with adjacent ids and distant ids. Their entries need more than one block of the quota
+    /// file.
     pub(crate) id: Option<u32>,
     pub(crate) names: u64,
 }
@@ -32,7 +33,7 @@ impl Scope {
     }
 }
 
-/// Runs one random operation. The operation may fail with any expected error, and usage must be correct afterwards.
+/// Runs one random operation. The operation may fail with an expected error. The usage must be correct in each case.
 pub(crate) fn step(fs: &Arc<dyn FileSystem>, rng: &mut Rng, scope: Scope) -> Option<ErrorKind> {
     let error = operation(fs, rng, scope).err()?;
     let accident = matches!(
@@ -45,7 +46,7 @@ pub(crate) fn step(fs: &Arc<dyn FileSystem>, rng: &mut Rng, scope: Scope) -> Opt
 
 fn operation(fs: &Arc<dyn FileSystem>, rng: &mut Rng, scope: Scope) -> Result<()> {
     let (dir, name) = place(fs, rng, scope);
-    // The inode is held, because another thread may remove the file.
+    // The inode is held in memory, because another thread may remove the file.
     let found = || fs.lookup(dir, &name).and_then(|inode| fs.hold(inode.number()));
     let pos = FilePos(rng.below(200_000));
     let writer = fs.writable().unwrap();

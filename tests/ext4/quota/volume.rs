@@ -1,4 +1,4 @@
-//! A volume with quota in memory, and the programs that check it.
+//! A volume with quota, in memory, and the programs that check it.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -82,7 +82,7 @@ impl Quota {
         self.ram.store(&File::create(self.image()).expect("a file")).expect("store the image");
         let out = output("e2fsck", &["-fn".as_ref(), self.image().as_os_str()]);
         let text = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
-        // The exit code of e2fsck does not report wrong quota.
+        // The exit code of e2fsck does not show wrong quota, so its output is searched.
         let complains = text.contains("? no") || text.contains("QUOTA WARNING");
         assert!(out.status.success() && !complains, "{}: {text}", self.options);
         let device = over(Arc::clone(&self.ram) as _);
@@ -93,7 +93,8 @@ impl Quota {
         assert!(report.is_clean(), "{}: {}", self.options, findings.join("\n"));
     }
 
-    /// The entry of an id that debugfs reads from the quota file of `user`, `group` or `project`, as the last close left the file.
+    /// The entry of an id in the quota file of `user`, `group` or `project`, as debugfs prints it. The file contains the usage at the last
+    /// close.
     pub(crate) fn said(&self, kind: &str, id: u32) -> Said {
         let request = format!("lq {kind}");
         let out = run("debugfs", &["-R".as_ref(), request.as_ref(), self.image().as_os_str()]);

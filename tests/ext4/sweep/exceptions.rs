@@ -1,4 +1,4 @@
-//! Intended differences of ironmap from the running kernel and from e2fsck, with their reasons.
+//! Intended differences between ironmap and the running kernel or e2fsck, with their reasons.
 
 use Difference::{Check, Reading, Writing};
 
@@ -10,7 +10,7 @@ pub(super) enum Difference {
     Check,
 }
 
-/// The program that refuses the volume. The other program accepts it.
+/// The only program that refuses the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Ironmap,
@@ -29,14 +29,13 @@ struct Exception {
 
 type Values = fn(u64) -> bool;
 
-/// An exception for a volume that only Linux refuses to read. ironmap reads the volume, but refuses to write it, and its check reports this
-/// fault.
+/// An exception for a volume that Linux refuses to read. ironmap reads it, refuses to write it, and reports this fault in a check.
 const fn read(field: &'static str, values: Values, said: &'static str) -> Exception {
     let reason = "reading asks for less than a mount: files are rescued, and the fault is found";
     Exception { what: Reading, side: Side::Linux, field, values, said, reason }
 }
 
-/// An exception for a volume that only ironmap refuses to write, with this message.
+/// An exception for a volume that only ironmap refuses to write. ironmap prints this message.
 const fn written(
     field: &'static str,
     values: Values,
@@ -46,7 +45,7 @@ const fn written(
     Exception { what: Writing, side: Side::Ironmap, field, values, said, reason }
 }
 
-/// An exception for a volume in which only ironmap's check reports a fault, with this text.
+/// An exception for a volume in which only ironmap's check finds a fault. The check prints this text.
 const fn found(
     field: &'static str,
     values: Values,
@@ -139,7 +138,7 @@ const EXCEPTIONS: &[Exception] = &[
     found("s_grp_quota_inum", |value| matches!(value, 7 | 12), "its feature is not set", NAMED),
 ];
 
-/// The reason for a difference, if it is intended. `texts` are the messages of the programs.
+/// Returns the reason for a difference if it is intended. `texts` are the messages of the programs.
 pub(super) fn reason(
     (what, side): (Difference, Side),
     (field, value): (&str, u64),

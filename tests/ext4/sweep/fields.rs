@@ -1,8 +1,8 @@
-//! The fields of the superblock, and the values that are tried in them.
+//! The fields of the superblock, and the values that the tests store in them.
 
 use std::collections::BTreeSet;
 
-/// The fields of a superblock in order: name, number of bytes in a word, number of words.
+/// The fields of a superblock, in order. Each has a name, a word length in bytes, and a number of words.
 #[rustfmt::skip]
 const FIELDS: &[(&str, usize, usize)] = &[
     ("s_inodes_count", 4, 1), ("s_blocks_count_lo", 4, 1), ("s_r_blocks_count_lo", 4, 1), ("s_free_blocks_count_lo", 4, 1),
@@ -33,7 +33,7 @@ const FIELDS: &[(&str, usize, usize)] = &[
 const LEFT_OUT: &[&str] =
     &["s_magic", "s_uuid", "s_volume_name", "s_last_mounted", "s_mount_opts", "s_hash_seed"];
 
-/// Fields that, as far as known, no mount and no check reads.
+/// Fields that probably no mount and no check reads.
 const QUIET: &[&str] = &[
     "s_mtime",
     "s_wtime",
@@ -122,14 +122,14 @@ impl Field {
         superblock[self.at..][..self.len].copy_from_slice(&value.to_le_bytes()[..self.len]);
     }
 
-    /// Other values for the field: limits and neighbours of the valid value, and for a feature word, the valid value with each single bit
-    /// changed.
+    /// Other values for the field: limits, and neighbours of the valid value. For a feature word: the valid value with one bit changed, for
+    /// each bit.
     pub(super) fn hostile(self, sound: &[u8]) -> BTreeSet<u64> {
         let (now, most) = (self.get(sound), u64::MAX >> (64 - 8 * self.len));
         let mut values: BTreeSet<u64> = if self.name.starts_with("s_feature") {
             (0..20).map(|bit| now ^ 1 << bit).collect()
         } else if self.name == "s_checksum_seed" {
-            // Any other seed makes all checksums wrong.
+            // A changed seed would make all checksums wrong.
             [0, now.wrapping_add(1)].into()
         } else {
             let near =

@@ -1,5 +1,5 @@
-//! Each field of the file system's internal inodes is set to hostile values, and the maps of these inodes are changed. The results are
-//! compared as for the superblock, and `IRONMAP_FIELDS` has the same meaning.
+//! Stores hostile values in each field of the file system's internal inodes, and changes the maps of these inodes. The results are compared
+//! as for the superblock. `IRONMAP_FIELDS` has the same meaning.
 
 use super::exceptions::Side;
 use super::programs::{Bench, write_changes};
@@ -9,7 +9,7 @@ use crate::common::rng::Rng;
 use crate::common::skip::Need;
 use crate::require;
 
-/// A volume with every internal inode of the file system, and a volume without the optional ones.
+/// Two volumes: one has every internal inode of the file system, the other has only the required ones.
 const VOLUMES: [&str; 2] = [
     "-t ext4 -b 1024 -g 2048 -N 256 -J size=1 -O orphan_file -I 256",
     "-t ext4 -b 1024 -g 2048 -N 256 -O ^has_journal,^resize_inode,^orphan_file -I 256",
@@ -68,7 +68,7 @@ const MAPS: &[&str] = &[
     "punch <12> 31 31",
 ];
 
-/// The volume, the change, the only program that refuses the changed volume, and the reason.
+/// The volume, the change, the only program that refuses the changed volume, and the reason why it does.
 type Exception = (&'static str, &'static str, Side, &'static str);
 
 const EXCEPTIONS: &[Exception] = &[
@@ -92,7 +92,7 @@ fn is_meant(change: &str, what: &str, side: Side) -> bool {
         .any(|exception| (exception.0, exception.1, exception.2) == (change, what, side))
 }
 
-/// Applies each change to a volume. Returns the changes whose results differ between the programs.
+/// Applies each change to a volume. Returns the changes for which the results of the programs differ.
 fn sweep(mkfs: &str) -> Vec<String> {
     let image = Image::in_memory("6M", &words(mkfs));
     let made = std::fs::read(image.path()).unwrap();
@@ -134,7 +134,7 @@ fn each_field_of_the_file_systems_own_inodes() {
         [Need::Bare("the kernel mounts the image itself")]
     );
     let wrong: Vec<_> = std::thread::scope(|scope| {
-        // The threads run at the same time, because a mount mostly waits.
+        // A mount mostly waits, so the threads run at the same time.
         let threads = VOLUMES.map(|mkfs| scope.spawn(move || sweep(mkfs)));
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });

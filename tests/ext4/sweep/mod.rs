@@ -1,9 +1,9 @@
-//! Each field of the superblock is set to hostile values. ironmap must open exactly the volumes that the kernel mounts, for reading and for
-//! writing, and its check must find a fault if `e2fsck -fn` does. [`exceptions`] names the intended differences.
+//! Stores hostile values in each field of the superblock. ironmap must open the same volumes for reading and for writing that the kernel
+//! mounts. If `e2fsck -fn` finds a fault, ironmap's check must find one too. [`exceptions`] names the intended differences.
 //!
-//! Fields that no program is known to check are changed together. If all programs accept such a volume, each of the values counts as
-//! accepted. Otherwise the fields are tried in halves, down to a single field. By default, two values of each field are tried, chosen by a
-//! seed, and all values of [`NAMED`]. `IRONMAP_FIELDS=N` tries N values of each field, and `IRONMAP_FIELDS=all` tries all values.
+//! Fields that probably no program checks are changed together. If all programs accept the volume, each of the values counts as accepted.
+//! Otherwise the fields are divided into halves repeatedly, down to a single field. By default, the test tries two random values of each
+//! field, and all values of [`NAMED`]. `IRONMAP_FIELDS=N` tries N values of each field, and `IRONMAP_FIELDS=all` tries all values.
 
 mod exceptions;
 mod fields;
@@ -24,17 +24,17 @@ use crate::require;
 
 const SEED: u64 = 0x4649_454C_4453;
 const SUPERBLOCK: usize = 1024;
-/// The default number of values of each field.
+/// The default number of values for each field.
 const SAMPLE: usize = 2;
 
-/// A volume of three groups, a volume with clusters, and a volume without checksums and extents.
+/// Three volumes: one with three groups, one with clusters, and one without checksums and extents.
 const VOLUMES: [(&str, &str); 3] = [
     ("6M", "-t ext4 -b 1024 -g 2048 -N 256 -J size=1 -O orphan_file,metadata_csum_seed -I 256"),
     ("12M", "-t ext4 -b 1024 -O bigalloc,^has_journal,^metadata_csum -C 4096 -N 64"),
     ("6M", "-t ext2 -b 1024 -g 2048 -N 128"),
 ];
 
-/// The values of a field that are tried: all, or a random sample.
+/// How many values of a field are tried: all, or a random sample.
 fn drawn<T>(mut values: Vec<T>, rng: &mut Rng) -> Vec<T> {
     let count = match std::env::var("IRONMAP_FIELDS").as_deref() {
         Ok("all") => values.len(),
@@ -57,7 +57,7 @@ struct Sweep {
     /// Whether the kernel can mount the unchanged volume for writing.
     written: bool,
     bench: Bench,
-    /// The number of times that the programs have run.
+    /// How many times the programs have run.
     asked: Cell<u32>,
 }
 
@@ -71,7 +71,7 @@ impl Sweep {
         Self { number, bytes, written: !theirs.writing, bench, asked: Cell::new(0) }
     }
 
-    /// The unintended differences for a batch of cases, which are applied together.
+    /// Applies a batch of cases together. Returns the unintended differences.
     fn differences(&self, cases: &[Case]) -> Vec<String> {
         let Some(((field, value), others)) = cases.split_first() else { return Vec::new() };
         let mut bytes = self.bytes.clone();
@@ -94,7 +94,7 @@ impl Sweep {
         ];
         let differ = rows.into_iter().filter(|row| row.1 != row.2 && row.3);
         let sides = differ.map(|row| (row.0, if row.2 { Side::Ironmap } else { Side::Linux }));
-        // If only ironmap reads a volume, ironmap must refuse to write it, and its check must find a fault.
+        // If ironmap reads a volume that Linux refuses to read, ironmap must refuse to write it, and its check must find a fault.
         let is_kept = ours.writing && ours.check;
         let meant = |row: &(Difference, Side)| {
             let texts = [theirs.text.as_str(), ours.text.as_str()];
@@ -108,8 +108,8 @@ impl Sweep {
         wrong.map(told).inspect(|wrong| println!("{wrong}")).collect()
     }
 
-    /// The batches of cases that are applied together. For a field that programs check, each case is a separate batch. The other fields
-    /// share batches, with one value of each field.
+    /// The batches of cases. The cases of a batch are applied together. If a program checks a field, each case of this field is a separate
+    /// batch. The other fields share batches, with one value of each field per batch.
     fn batches(&self) -> Vec<Vec<Case>> {
         let mut rng = Rng::new(SEED + self.number as u64);
         let mut values = |field: Field| {
@@ -138,7 +138,7 @@ fn indented(text: &str) -> String {
     lines.take(8).map(|line| format!("\n    {line}")).collect()
 }
 
-/// Values that once were accepted by mistake.
+/// Values that ironmap once accepted by mistake.
 const NAMED: [(&str, &[u64]); 9] = [
     ("s_log_groups_per_flex", &[32, 255]),
     ("s_log_cluster_size", &[3]),
@@ -151,7 +151,7 @@ const NAMED: [(&str, &[u64]); 9] = [
     ("s_def_hash_version", &[7]),
 ];
 
-/// Tries the values on a volume. Returns the differences, and the number of tried values.
+/// Tries the values on a volume. Returns the differences, and how many values were tried.
 fn sweep(number: usize) -> (Vec<String>, usize) {
     let sweep = Sweep::new(number);
     let batches = sweep.batches();
@@ -180,7 +180,7 @@ fn each_field_of_the_superblock() {
         [Need::Bare("the kernel mounts the image itself")]
     );
     let found: Vec<_> = std::thread::scope(|scope| {
-        // The threads run at the same time, because a mount mostly waits.
+        // A mount mostly waits, so the threads run at the same time.
         let threads = [0, 1, 2].map(|number| scope.spawn(move || sweep(number)));
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });

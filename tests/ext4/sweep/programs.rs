@@ -1,5 +1,5 @@
-//! The programs that judge a superblock: the kernel, e2fsck and ironmap. The kernel mounts a loop device by a system call, so no process is
-//! started for a mount.
+//! The programs that judge a superblock: the kernel, e2fsck and ironmap. A system call mounts the loop device, so a mount starts no
+//! process.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -14,13 +14,13 @@ use crate::common::command::output;
 use crate::common::image::{Image, scratch_in};
 use crate::common::loop_device::LoopDevice;
 
-/// A limit of processor time, because e2fsck does not end on some damaged volumes.
+/// The limit of processor time for e2fsck, because e2fsck runs endlessly on some damaged volumes.
 const LIMIT: &str = "--cpu=4";
-/// The maximum number of attempts to unmount. Other programs may have the loop device open for a moment.
+/// The maximum number of attempts to unmount. An attempt fails while another program has the loop device open.
 const TRIES: usize = 500;
 const CHUNK: usize = 4096;
 
-/// Whether a program refuses to read or to write, and whether its check finds a fault.
+/// The verdict of a program: whether it refuses to read, whether it refuses to write, and whether its check finds a fault.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Verdict {
     pub(super) reading: bool,
@@ -36,7 +36,7 @@ impl Verdict {
     }
 }
 
-/// Two copies of a volume in memory: one below a loop device for the kernel, and one for e2fsck and ironmap.
+/// Two copies of a volume in memory. The kernel uses one copy through a loop device. e2fsck and ironmap use the other copy.
 pub(super) struct Bench {
     // This field is dropped first, so that the device is detached before its file is removed.
     device: LoopDevice,
@@ -60,13 +60,13 @@ impl Bench {
     /// The verdict of the kernel. If the kernel mounts the volume, e2fsck checks it.
     pub(super) fn linux(&self, bytes: &[u8]) -> Verdict {
         let refuses = |flags| {
-            // The changes are written through the device, so that the device's page cache has the same bytes.
+            // The changes are written through the loop device, so that its page cache has the same bytes.
             write_changes(&self.kernels.path(), self.device.node().as_ref(), bytes);
             self.refuses(flags)
         };
         let writing = refuses(MountFlags::empty());
-        // Every volume that the kernel mounts for writing can also be mounted read-only, so a read-only mount is tried only after a
-        // refusal.
+        // A volume that the kernel mounts for writing can also be mounted read-only. So the read-only mount is tried only if the kernel
+        // refuses the first mount.
         if writing && refuses(MountFlags::RDONLY) {
             return Verdict { reading: true, writing, check: true, text: String::new() };
         }
@@ -79,7 +79,8 @@ impl Bench {
         Verdict { reading: false, writing, check: !said.status.success(), text }
     }
 
-    /// Whether the kernel refuses to mount the volume with these flags. A mount that becomes read-only counts as a refusal to write.
+    /// Whether the kernel refuses to mount the volume with these flags. If the kernel mounts the volume read-only instead, it counts as a
+    /// refusal to write.
     fn refuses(&self, flags: MountFlags) -> bool {
         if mount(self.device.node(), &self.dir, "ext4", flags, None).is_err() {
             return true;
@@ -90,11 +91,11 @@ impl Bench {
         mounted.contains(StatVfsMountFlags::RDONLY) && !flags.contains(MountFlags::RDONLY)
     }
 
-    /// The verdict of ironmap. A volume that needs a backup superblock counts as refused.
+    /// The verdict of ironmap. If ironmap needs a backup superblock, the volume counts as refused.
     pub(super) fn ironmap(&self, bytes: &[u8]) -> Verdict {
         self.put(bytes);
         let judged = catch_unwind(AssertUnwindSafe(|| self.judged()));
-        // A panic becomes a verdict, so that the message contains the case.
+        // A panic is caught and becomes a verdict, so that the message of the test contains the case.
         judged.unwrap_or_else(|_| Verdict { text: "it panics".to_owned(), ..Verdict::default() })
     }
 
@@ -136,12 +137,12 @@ impl Bench {
 
 impl Drop for Bench {
     fn drop(&mut self) {
-        // After a failed test the volume may still be mounted.
+        // If the test has failed, the volume may still be mounted.
         let _ = unmount(&self.dir, UnmountFlags::DETACH);
     }
 }
 
-/// Compares `bytes` with the old file, and writes only the chunks that differ to the path `to`.
+/// Compares `bytes` with the previous content of the file `to`, and writes only the chunks that differ.
 pub(super) fn write_changes(old: &Path, to: &Path, bytes: &[u8]) {
     let old = fs::read(old).unwrap();
     let to = File::options().write(true).open(to).unwrap();

@@ -1,18 +1,20 @@
-//! The shell blocks of a page, and their marks, which say how the blocks are tested. The program that runs the blocks includes this file.
+//! Finds the shell blocks of a page and their marks. A mark says how a block is tested. The program that runs the blocks includes this
+//! file.
 //!
-//! A mark is in the line above its block. A page can also have one mark for all of its blocks that have no mark: `<!-- page tested:
-//! arguments -->`.
+//! A mark is in the line above its block. One mark for a whole page, `<!-- page tested: arguments -->`, applies to all blocks without a
+//! mark of their own.
 #![allow(dead_code, reason = "the rules and the runner each use a part of it")]
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// The marks of blocks that run in an empty directory: without root, and as root. All blocks on a page with the same mark run in one shell.
+/// The marks of blocks that run in an empty directory. The first mark means without root, the second as root. All blocks on a page with the
+/// same mark run in one shell.
 pub(crate) const USER: &str = "tested: user";
 pub(crate) const ROOT: &str = "tested: root";
-/// The mark of blocks that are not run, but whose commands and options must exist.
+/// The mark of a block that is not run. Its commands and options must still exist.
 pub(crate) const ARGUMENTS: &str = "tested: arguments";
-/// The beginning of the mark of a block that is not tested. The reason follows.
+/// The beginning of the mark of a block that is not tested. The reason follows in the mark.
 const NOT: &str = "not tested: ";
 
 /// If a line of a block begins with one of these words, the block is a shell block, even without a language tag.
@@ -26,7 +28,7 @@ pub(crate) struct Block<'a> {
     pub(crate) commands: String,
 }
 
-/// The pages of the repository, in order: three in its root, and all below `docs/`.
+/// The pages of the repository, in order: three pages in its root, and all pages below `docs/`.
 pub(crate) fn pages(root: &Path) -> io::Result<Vec<PathBuf>> {
     let names = ["CONTRIBUTING.md", "README.md", "SECURITY.md"];
     let mut pages: Vec<_> = names.iter().map(|name| root.join(name)).collect();
@@ -112,7 +114,7 @@ mod tests {
         }
     }
 
-    /// Fenced and indented blocks are found. Each has only the mark directly above it. Tables and lists in code are not shell.
+    /// Fenced and indented blocks are found. A mark applies only to the block directly below it. Tables and lists in code are not shell.
     #[test]
     fn a_block_has_the_mark_above_it() {
         let page = "<!-- tested: user -->\n```sh\na\nb\n```\ntext\n\n    ./x test   # all\n    more\n\n    file   owner\n\n\
@@ -122,7 +124,7 @@ mod tests {
         assert_eq!(marks(page), [&found[..], &[(16, None, "c".to_owned())]].concat());
     }
 
-    /// The mark of a page applies to all of its blocks that have no mark. A mark above prose does not apply to the block below the prose.
+    /// The mark of a page applies to all blocks without a mark. A mark above prose does not apply to a block after this prose.
     #[test]
     fn a_page_may_have_one_mark() {
         let page = "<!-- page tested: arguments -->\n\n    ironmap ls\n\n<!-- tested: root -->\n\n    ironmap ls\n\n\

@@ -1,19 +1,19 @@
-//! The limit for the length of a function.
+//! Checks the length of functions.
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-/// The maximum number of lines from `fn` to the closing brace, so that a function fits on a screen. `clippy::too_many_lines` cannot check
-/// this limit: it does not count comments and blank lines, and it sees only the code that is built.
+/// The maximum number of lines from `fn` to the closing brace. With this limit, a function fits on a screen. `clippy::too_many_lines`
+/// cannot check it: that lint ignores comments and blank lines, and sees only the code that is built.
 const MAX_LINES: usize = 70;
 
 pub(super) fn check(stream: TokenStream) -> Vec<(usize, String)> {
     let mut found = Vec::new();
-    // The first line of a function whose body has not been reached.
+    // The line of the `fn` whose body has not begun yet.
     let mut open = None;
     let mut trees = stream.into_iter().peekable();
     while let Some(tree) = trees.next() {
         match tree {
-            // The type of a function pointer has no name before the parameters.
+            // In the type of a function pointer, no name stands before the parameters.
             TokenTree::Ident(word) if word == "fn" => {
                 let named = !matches!(trees.peek(), Some(TokenTree::Group(_)));
                 open = named.then(|| word.span().start().line);
@@ -51,7 +51,7 @@ mod tests {
         format!("fn long(\n) {{{}}}\n", "\n".repeat(lines - 2))
     }
 
-    /// The lines between `fn` and the closing brace count, and comments, blank lines and the parameters are such lines.
+    /// All lines between `fn` and the closing brace count, including comments, blank lines and the lines of the parameters.
     #[test]
     fn a_function_ends_at_the_limit() {
         assert_eq!(findings(&function(MAX_LINES)), []);
@@ -70,7 +70,7 @@ mod tests {
         assert_eq!(findings(&long.replace("long", "$name")).len(), 1);
     }
 
-    /// A function without a body, and the type of a function pointer, do not reach to the next brace.
+    /// The search does not continue to the next brace after a function without a body, or after the type of a function pointer.
     #[test]
     fn functions_without_a_body_are_short() {
         let body = format!("{{{}}}", "\n".repeat(MAX_LINES));

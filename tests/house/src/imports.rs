@@ -1,7 +1,7 @@
-//! Imports follow the path of a request: front end, file, dio, iomap, bio, device, sys.
+//! Checks the imports between modules. They follow the path of a request: front end, file, dio, iomap, bio, device, sys.
 //!
-//! Each module in the root of the library is a layer. The table `LAYERS` lists the layers that a layer may name by `crate::`: itself, and
-//! some of the rows above it. So there is no cycle between layers.
+//! Each module in the root of the library is a layer. For each layer, the table `LAYERS` lists the layers that it may name by `crate::`.
+//! These are the layer itself, and some of the rows above it. So the layers contain no cycle.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use proc_macro2::TokenStream;
 
 use super::tokens::{Token, starts_with, without_tests};
 
-/// Each row contains a layer and the layers that it may name. If a layer has braces, only the items in the braces may be named.
+/// A row contains a layer and the layers that it may name. Braces after a layer contain the only items that may be named.
 const LAYERS: &str = "
 units:
 error: units
@@ -43,7 +43,7 @@ file: open_file queue host dio fs iomap bio device{Device,DeviceQueue,LentPart,L
 
 struct Layer {
     name: &'static str,
-    /// The layers that this layer may name, with the permitted items. An empty list permits all items.
+    /// The layers that this layer may name, each with the permitted items. An empty list permits all items.
     may: Vec<(&'static str, Vec<&'static str>)>,
 }
 
@@ -59,11 +59,11 @@ fn layers() -> Vec<Layer> {
     rows.collect()
 }
 
-/// Modules that may name all layers, because they join the layers or show them to the user.
+/// Modules that may name all layers. They connect the layers or show them to the user.
 const JOINERS: [&str; 7] = ["cursor", "files", "volume", "tools", "mounted", "prelude", "lib"];
 
-/// The row of a file's layer in the table. 0 is the lowest layer, and modules that join layers are higher than all rows. `None` for a file
-/// that is not in a layer.
+/// The position of a file's layer in the table. Row 0 is the lowest layer. Modules that may name all layers are above all rows. `None`
+/// means that the file belongs to no layer.
 pub(super) fn height(path: &Path) -> Option<usize> {
     let name = module_path(path.strip_prefix("src").ok()?).into_iter().next()?;
     if JOINERS.contains(&name.as_str()) {
@@ -86,7 +86,7 @@ pub(super) fn check(path: &Path, stream: TokenStream) -> Vec<(usize, String)> {
             format!("`{name}` has no row in the table of layers (tests/house/src/imports.rs)"),
         )];
     };
-    // Such a file contains only tests: its module is declared after `#[cfg(test)]`.
+    // A file with such a name contains only tests: its module is declared after `#[cfg(test)]`.
     if module.iter().any(|name| name == "tests" || name.ends_with("_tests")) {
         return Vec::new();
     }
@@ -105,7 +105,8 @@ pub(super) fn check(path: &Path, stream: TokenStream) -> Vec<(usize, String)> {
     found
 }
 
-/// The number of tokens at the beginning that lead to the root of the crate: `crate::`, or as many `super::` as the depth of the module.
+/// If the tokens begin with the path to the root of the crate, returns the number of tokens in this path. The path is `crate::`, or one
+/// `super::` for each level of the module.
 fn path_to_root(tokens: &[Token], depth: usize) -> Option<usize> {
     if starts_with(tokens, &["crate", "::"]) {
         return Some(2);
@@ -139,7 +140,7 @@ impl Layer {
             None if height(&Path::new("src").join(head)).is_some() => {
                 Err(format!("`{own}` may not name `{shown}`"))
             }
-            // The path names a macro or a re-export in the root of the crate.
+            // This path names a macro or a re-export in the root of the crate.
             None if head.starts_with(char::is_uppercase) || head == "*" => {
                 Err(format!("name the layer of `{shown}`, not the crate's root"))
             }
@@ -148,7 +149,7 @@ impl Layer {
     }
 }
 
-/// Parses a use tree, or a path in an expression, and returns its paths: `a::b` and `a::c::d` for `a::{b, c::d}`.
+/// Parses a use tree, or a path in an expression. Returns its paths, for example `a::b` and `a::c::d` for `a::{b, c::d}`.
 fn tree<'a>(rest: &mut &'a [Token]) -> Vec<Vec<&'a str>> {
     let Some((first, after)) = rest.split_first() else { return Vec::new() };
     *rest = after;

@@ -1,4 +1,4 @@
-//! Links in pages: the files of the repository and the headings to which they refer must exist.
+//! Checks links in pages. The file and the heading to which a link refers must exist.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ fn links(text: &str) -> impl Iterator<Item = (usize, &str)> {
     lines.filter(|(_, link)| !link.is_empty() && !link.contains(':'))
 }
 
-/// Reports the links of a page whose file or heading does not exist.
+/// Reports each link of a page whose file or heading does not exist.
 pub(super) fn check(page: &Path, text: &str) -> Vec<(usize, String)> {
     let page = page.display().to_string();
     let dead = links(text).filter(|(_, link)| {
@@ -32,7 +32,7 @@ fn leads(file: &str, link: &str) -> bool {
     }
 }
 
-/// The name by which a link refers to a heading.
+/// The anchor of a heading: the name that a link to the heading uses.
 fn anchor(line: &str) -> String {
     let Some(heading) = line.strip_prefix('#') else { return String::new() };
     let heading = heading.trim_start_matches('#').trim().to_lowercase();

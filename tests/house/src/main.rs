@@ -1,4 +1,4 @@
-//! The rules of the house (docs/ARCHITECTURE.md) that the compiler does not check: `cargo run -p house`. With a directory as the argument,
+//! Checks the house rules (docs/ARCHITECTURE.md) that the compiler does not check: `cargo run -p house`. With a directory as the argument,
 //! the program prints the phrases to avoid in all sources of this directory, including unchecked ones. With `sample SEED`, it prints texts
 //! for a reader to judge.
 
@@ -23,7 +23,7 @@ use proc_macro2::TokenStream;
 const ROOTS: [&str; 9] =
     ["benches", "crates", "examples", "fuzz", "integrations", "lab", "src", "tests", "xtask"];
 
-/// The page that contains the walks.
+/// The page with the walks through the layers.
 const PAGE: &str = "docs/ARCHITECTURE.md";
 
 fn main() -> io::Result<ExitCode> {
@@ -39,8 +39,8 @@ fn main() -> io::Result<ExitCode> {
     Ok(if count == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Checks every Rust source of the workspace, the pages, the walks and the packages. Prints each violation with its position, and returns
-/// the number of violations.
+/// Checks every Rust source of the workspace, the pages, the walks and the packages. Prints each violation with its position. Returns the
+/// number of violations.
 fn check_all() -> io::Result<usize> {
     std::env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))?;
     let files = files("rs");

@@ -1,11 +1,11 @@
-//! The files in the packages for the registry. `./x package` builds the crates from only these files.
+//! Checks the files in the packages for the registry. `./x package` builds the crates from these files only.
 
 use std::path::Path;
 use std::process::Command;
 use std::{fs, io};
 
-/// A crate with a package: the files that its package must contain, and the files and folders that it may contain. The fio engine has no
-/// package, because it is under the GPL.
+/// A crate with a package. The lists name the files that its package must contain, and the files and folders that it may contain. The fio
+/// engine has no package, because it is under the GPL.
 struct Package {
     name: &'static str,
     folder: &'static str,
@@ -55,7 +55,7 @@ const PACKAGES: [Package; 6] = [
 /// The manifest that lists the files of the Debian package.
 const DEBIAN: &str = "crates/ironmap-cli/Cargo.toml";
 
-/// The file to which a link refers, with or without a heading, relative to the root of the repository.
+/// The file to which a link refers, relative to the root of the repository. The link may include a heading.
 pub(super) fn target(page: &str, link: &str) -> String {
     let folder = page.rsplit_once('/').map_or("", |(folder, _)| folder);
     resolve(folder, link.split('#').next().unwrap_or_default())
@@ -64,7 +64,7 @@ pub(super) fn target(page: &str, link: &str) -> String {
 /// The files that Cargo adds to each package.
 const OF_CARGO: [&str; 4] = ["Cargo.toml", "Cargo.toml.orig", "Cargo.lock", ".cargo_vcs_info.json"];
 
-/// The violations in the packages, with the manifest that lists the files of the package.
+/// The violations in the packages. Each is reported for the manifest that lists the files of the package.
 pub(super) fn check() -> io::Result<Vec<(String, String)>> {
     let mut found = Vec::new();
     let metadata = cargo(&["metadata", "--no-deps", "--format-version", "1"])?;
@@ -88,7 +88,7 @@ fn debian_pages(manifest: &str) -> Vec<String> {
     sources.filter_map(|rest| rest.split('"').next()).map(str::to_owned).collect()
 }
 
-/// The links of a page to files that the list does not contain. Only links within the repository are considered.
+/// The links of a page to files that are not in the list. Only links within the repository are considered.
 fn missing_links(page: &str, text: &str, listed: &[String]) -> Vec<String> {
     let dir = page.rsplit_once('/').map_or("", |(dir, _)| dir);
     let links = text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
@@ -102,7 +102,7 @@ fn missing_links(page: &str, text: &str, listed: &[String]) -> Vec<String> {
     missing.map(|link| format!("the Debian package lacks {link}, to which {page} links")).collect()
 }
 
-/// The path of a link's target, relative to the root of the repository. The page with the link is in this folder.
+/// The path of a link's target, relative to the root of the repository. `folder` contains the page with the link.
 fn resolve(folder: &str, link: &str) -> String {
     let mut path: Vec<_> = folder.split('/').filter(|part| !part.is_empty()).collect();
     for part in link.split('/') {
@@ -115,7 +115,7 @@ fn resolve(folder: &str, link: &str) -> String {
     path.join("/")
 }
 
-/// Reports links between pages of the Debian package whose target is not in the package.
+/// Reports links in pages of the Debian package whose target page is not in the package.
 fn check_debian() -> io::Result<Vec<String>> {
     let listed = debian_pages(&fs::read_to_string(DEBIAN)?);
     let mut pages = Vec::new();
@@ -146,7 +146,7 @@ fn cargo(args: &[&str]) -> io::Result<String> {
 }
 
 impl Package {
-    /// Compares the files of the package with the required and the permitted files.
+    /// Compares the files of the package with the files that are required and the files that are permitted.
     fn check(&self, list: &str) -> Vec<String> {
         let files: Vec<_> = list.lines().collect();
         let missing = self.needs.iter().filter(|needed| !files.contains(needed));
@@ -160,8 +160,8 @@ impl Package {
             .collect()
     }
 
-    /// Checks that the licences in a package equal those of the repository. In a copy of the tree, the symbolic links to the repository's
-    /// files may have become separate files.
+    /// Checks that the licences in a package equal those of the repository. They are symbolic links, but in a copy of the tree they may
+    /// have become separate files.
     fn check_licences(&self) -> io::Result<Option<String>> {
         for licence in ["LICENSE-MIT", "LICENSE-APACHE"] {
             let packed = Path::new(self.folder).join(licence);
@@ -177,7 +177,7 @@ impl Package {
 mod tests {
     use super::*;
 
-    /// A missing licence is reported, and so are tests and images in a package.
+    /// If a package lacks a licence, or contains tests or images, this is reported.
     #[test]
     fn a_list_is_checked_in_both_directions() {
         let program = PACKAGES.iter().find(|package| package.name == "ironmap-cli").unwrap();

@@ -1,5 +1,5 @@
-//! A random sample for a reader: comments, messages and first screens of pages, chosen by a seed. The reader marks each sentence that has
-//! to be read twice.
+//! Prints a random sample for a reader: comments, messages, and first screens of pages. A seed chooses the sample. The reader marks each
+//! sentence that has to be read twice.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ pub(super) fn print(seed: u64, sources: &[PathBuf], pages: &[PathBuf]) -> io::Re
     for path in sources {
         let source = std::fs::read_to_string(path)?;
         comments.extend(paragraphs(&source).into_iter().map(|text| (path, text)));
-        // Literals in tests are data and not messages, so they are omitted.
+        // Literals in tests are data, not messages. So they are omitted.
         if !path.components().any(|part| part.as_os_str() == "tests") {
             messages.extend(sentences(&source).into_iter().map(|text| (path, text)));
         }
@@ -63,7 +63,7 @@ fn first_screen(page: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The paragraphs of prose in the comments of a source, with their first lines.
+/// The paragraphs of prose in the comments of a source, each with its first line number.
 fn paragraphs(source: &str) -> Vec<(usize, String)> {
     let (mut all, mut open) = (Vec::<(usize, String)>::new(), false);
     for (line, text) in comment_lines(source) {

@@ -1,5 +1,5 @@
-//! Rules for a single file: unsafe code only in certain files, a limit of lines, no tests that sleep or are ignored, no marks of unfinished
-//! work.
+//! Rules for a single file: a limit of lines, unsafe code only in certain files, no tests that sleep or are ignored, and no marks of
+//! unfinished work.
 
 use std::path::Path;
 
@@ -10,8 +10,9 @@ use super::tokens::{starts_with, tokens, without_tests};
 /// The maximum number of lines. A longer file usually contains more than one concept.
 const MAX_LINES: usize = 600;
 
-/// The files that may contain unsafe code. In this order, they contain: system calls and memory shared with the kernel; system calls of
-/// tests; a thread that overwrites memory in use; the C interface; memory, forks and queues of Python; a processor instruction.
+/// The files that may contain unsafe code. In the order of the list, the code is for: system calls, and memory shared with the kernel;
+/// system calls of tests; a thread that overwrites memory in use; the C interface; memory, forks and queues of Python; a processor
+/// instruction.
 const UNSAFE_ROOMS: [&str; 8] = [
     "src/sys",
     "tests/common/sys.rs",
@@ -23,8 +24,8 @@ const UNSAFE_ROOMS: [&str; 8] = [
     "lab/reads/src/marker.rs",
 ];
 
-/// The front ends, with their files that may name ext4: for ext4's options and structures, and for benchmarks. All other files use
-/// `fs::FileSystem`.
+/// The front ends, each with its files that may name ext4. These files contain ext4's options and structures, or benchmarks. All other
+/// files use `fs::FileSystem`.
 const FRONT_ENDS: [&str; 4] = [
     "crates/ironmap-cli/src",
     "crates/ironmap-fio/src",

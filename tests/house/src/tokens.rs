@@ -1,8 +1,8 @@
-//! A source as a sequence of tokens, in which paths can be found. Comments and literals are omitted.
+//! Splits a source into tokens, so that paths can be found. Comments and literals are omitted.
 
 use proc_macro2::{Delimiter, Group, Span, TokenStream, TokenTree};
 
-/// An identifier, a `::`, or another single character, with its line.
+/// A token with its line: an identifier, a `::`, or another single character.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Token {
     pub(super) text: String,
@@ -25,14 +25,14 @@ pub(super) fn tokens(source: TokenStream) -> Vec<Token> {
     found
 }
 
-/// The tokens outside of `#[cfg(test)]` modules. Tests may name any layer, so their tokens are omitted.
+/// The tokens of a source, without `#[cfg(test)]` modules. Tests may name any layer.
 pub(super) fn without_tests(source: TokenStream) -> Vec<Token> {
     let mut found = Vec::new();
     flatten(source, false, &mut found);
     found
 }
 
-/// The string literals in source form, with their lines. Doc comments are omitted.
+/// The string literals as they stand in the source, with their lines. Doc comments are omitted.
 pub(super) fn strings(stream: TokenStream, found: &mut Vec<(usize, String)>) {
     let mut trees = stream.into_iter().peekable();
     if trees.peek().is_some_and(|tree| tree.to_string() == "doc") {

@@ -1,4 +1,5 @@
-//! The walks in docs/ARCHITECTURE.md: each follows a request down the layers and back up, through a few existing files.
+//! Checks the walks in docs/ARCHITECTURE.md. Each walk follows a request down the layers and back up. It names a few files, which must
+//! exist.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -7,11 +8,11 @@ use super::imports::height;
 
 /// The heading above the walks. Each walk has a subheading, and each item of its list begins with a file in backquotes.
 const HEADING: &str = "## Three walks";
-/// The line in a walk after which the request returns through the layers.
+/// The line in a walk that marks the turn. After it, the request returns up through the layers.
 const BACK: &str = "and back:";
 /// The number of walks.
 const WALKS: usize = 3;
-/// The maximum number of files in a walk, because a reader cannot remember more.
+/// The maximum number of files in a walk. A reader cannot remember more.
 const MAX_FILES: usize = 10;
 
 #[derive(Default)]
@@ -70,7 +71,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The file that a list item names, or an empty text if it names no file. `None` for a line that is not a list item.
+/// The file that a list item names. An item without a file gives an empty text. A line that is not a list item gives `None`.
 fn step(text: &str) -> Option<&str> {
     let (number, item) = text.split_once(". ")?;
     number.parse::<u32>().ok()?;

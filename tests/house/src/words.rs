@@ -1,6 +1,7 @@
-//! Phrases that readers had to read twice, each with a plain replacement. They are the rules of CONTRIBUTING.md, "Plain technical English".
+//! Phrases that readers had to read twice, each with a plain replacement. They implement the rules of CONTRIBUTING.md, "Plain technical
+//! English".
 //!
-//! The text of pages, of comments and of strings is split into paragraphs and words. Code in the text is skipped.
+//! The text of pages, comments and strings is split into paragraphs and words. Code in the text is skipped.
 
 use std::path::Path;
 
@@ -14,7 +15,7 @@ pub(super) const UNCLEAN: &[&str] = &[];
 /// This file is not checked, because its strings are the phrases.
 const THIS: &str = "tests/house/src/words.rs";
 
-/// A phrase as a list of words, where `a/b` means either word, and the plain form to use instead.
+/// A phrase, and the plain form to use instead. The phrase is a list of words; `a/b` means either word.
 struct Phrase {
     words: &'static [&'static str],
     place: Place,
@@ -24,9 +25,9 @@ struct Phrase {
 #[derive(PartialEq)]
 enum Place {
     Anywhere,
-    /// At the beginning of a sentence that is not a question, or of a clause after `:` or `;`.
+    /// The phrase is at the beginning of a sentence that is not a question, or after `:` or `;`.
     Start,
-    /// Anywhere in a page. Comments may use the phrase. Of the pages, only CHANGELOG.md describes earlier versions.
+    /// The phrase is anywhere in a page. Comments may use it. Of the pages, only CHANGELOG.md describes earlier versions.
     Page,
 }
 
@@ -108,7 +109,7 @@ pub(super) fn check_names(stream: TokenStream) -> Vec<(usize, String)> {
     found.map(|pair| (pair[1].line, format!("fn {}: name the subject", pair[1].text))).collect()
 }
 
-/// The text of a literal without escapes and without the names of values in braces.
+/// The text of a literal. Escapes, and the names of values in braces, are removed.
 fn without_code(literal: &str) -> String {
     let mut text = String::new();
     let mut depth = 0_u32;
@@ -118,7 +119,7 @@ fn without_code(literal: &str) -> String {
             '{' => depth += 1,
             '}' => depth = depth.saturating_sub(1),
             _ if depth > 0 => {}
-            // An escape becomes a space, even the escape of a newline.
+            // An escape becomes a space. This also applies to the escape of a newline.
             '\\' => text.extend(chars.next().map(|_| ' ')),
             _ => text.push(char),
         }
@@ -126,7 +127,7 @@ fn without_code(literal: &str) -> String {
     text
 }
 
-/// A line number with a line of prose, or with `None` at the end of a paragraph.
+/// A line number, with a line of prose. `None` instead of the line marks the end of a paragraph.
 type Line<'a> = (usize, Option<&'a str>);
 
 /// The lines of a page. Fenced and indented code ends a paragraph.
@@ -136,14 +137,14 @@ fn page_lines(source: &str) -> Vec<Line<'_>> {
         let fence = text.trim_start().starts_with("```");
         let code = fenced || fence || (empty && text.starts_with("    "));
         fenced ^= fence;
-        // An indented line directly after indented code also belongs to the code, without an empty line between them.
+        // An indented line directly after indented code also belongs to the code.
         empty = text.trim().is_empty() || (code && !fenced);
         (line, (!code && !empty).then_some(text))
     });
     lines.collect()
 }
 
-/// The comment lines of a source. A line of code, also in a comment, ends a paragraph.
+/// The comment lines of a source. A line of code ends a paragraph. This includes lines of code within a comment.
 pub(super) fn comment_lines(source: &str) -> Vec<Line<'_>> {
     let mut fenced = false;
     let lines = (1..).zip(source.lines()).map(|(line, text)| {
@@ -156,7 +157,7 @@ pub(super) fn comment_lines(source: &str) -> Vec<Line<'_>> {
     lines.collect()
 }
 
-/// The text of a comment, on a separate line or after code.
+/// Returns the text of a comment, which can be on a separate line or after code.
 fn comment(text: &str) -> Option<&str> {
     if let Some(own) = text.trim_start().strip_prefix("//") {
         return Some(own.trim_start_matches(['/', '!']));
@@ -272,12 +273,12 @@ mod tests {
         check_page(source).into_iter().map(|(line, what)| format!("{line}: {what}")).collect()
     }
 
-    /// The line and the phrase of each finding, without the advice.
+    /// For each finding, the line and the phrase. The advice is omitted.
     fn phrases(found: &[(usize, String)]) -> Vec<(usize, &str)> {
         found.iter().map(|(at, what)| (*at, what.split('"').nth(1).unwrap_or_default())).collect()
     }
 
-    /// Each phrase of the list is found in a sentence that contains its words.
+    /// Each phrase of the list is found in a sentence that consists of its words.
     #[test]
     fn every_phrase_is_found() {
         for phrase in PHRASES {
@@ -318,7 +319,7 @@ mod tests {
         assert_eq!(phrases(&check_comments(source)), [(2, "behind"), (6, "behind")]);
     }
 
-    /// A function name that begins with a pronoun is reported.
+    /// A function whose name begins with a pronoun is reported.
     #[test]
     fn a_function_is_named_by_its_subject() {
         let found = |source: &str| check_names(source.parse().unwrap()).len();
@@ -326,7 +327,7 @@ mod tests {
         assert_eq!(found("fn what() {} fn a_thread_that_waits() { what_is_read() }"), 0);
     }
 
-    /// Escapes and the names of values are not words. A literal of one word is a name. Two literals are not one sentence.
+    /// Escapes and the names of values are not words. A literal of one word is a name. Two literals do not form one sentence.
     #[test]
     fn strings_are_read_as_messages() {
         let found = |source: &str| {

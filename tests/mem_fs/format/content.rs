@@ -1,4 +1,4 @@
-//! The content of files: maps, blocks, and changes that need exclusive access.
+//! The content of files: maps, blocks, and operations that need exclusive access.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSlice;
@@ -30,7 +30,7 @@ struct Block {
     written: bool,
     /// Whether another file shares the block. A shared block is never written again and never freed.
     shared: bool,
-    /// The new block for a write to shared data.
+    /// A write to shared data goes to this new block.
     copy: Option<u64>,
 }
 
@@ -43,13 +43,13 @@ impl Blocks {
         self.0.values().any(|block| block.shared)
     }
 
-    /// A second list of the same blocks for another file. The blocks are marked as shared in each list.
+    /// Makes a second list of the same blocks for another file. In both lists, the blocks are marked as shared.
     pub(super) fn share(&mut self) -> Self {
         self.0.values_mut().for_each(|block| block.shared = true);
         Self(self.0.clone())
     }
 
-    /// The mapping of a position in a file that shares blocks. The mapping covers one block.
+    /// The mapping of one block, for a position in a file that shares blocks.
     pub(super) fn lookup(&self, pos: FilePos, to_write: bool) -> Result<Iomap> {
         let (iomap, number) = (self.map()?.lookup(pos), pos.0 / BLOCK);
         let Some(found) = self.0.get(&number) else { return Ok(iomap) };
@@ -88,8 +88,7 @@ pub(super) struct OpenFile<'a> {
 }
 
 impl OpenFile<'_> {
-    /// A block of the file: the existing block, or a new block. A new block is placed directly after the previous block of the file if
-    /// possible.
+    /// A block of the file. If it does not exist, allocates a new block, directly after the previous block of the file if possible.
     fn place(&mut self, block: u64) -> Result<Block> {
         if let Some(found) = self.blocks.0.get(&block).filter(|found| !found.shared) {
             return Ok(*found);
@@ -128,7 +127,7 @@ impl OpenFile<'_> {
         Ok(())
     }
 
-    /// Allocates blocks for the holes in a range of bytes. On an error, returns the end of the allocated part.
+    /// Allocates blocks for the holes in a range of bytes. If it fails, returns the end of the part that was allocated.
     pub(super) fn allocate(&mut self, range: &Range<u64>) -> Result<(), u64> {
         for block in range.start / BLOCK..range.end.div_ceil(BLOCK) {
             self.place(block).map_err(|_| block * BLOCK)?;
@@ -136,7 +135,8 @@ impl OpenFile<'_> {
         Ok(())
     }
 
-    /// Updates the metadata for written data. The unwritten rest of a block is zeroed before the block counts as written.
+    /// Updates the metadata after data were written. If a write covered only a part of a block, the rest is zeroed before the block counts
+    /// as written.
     pub(super) fn convert(&mut self) -> Result<()> {
         let what = self.open.unconverted();
         if what == Unconverted::default() {
@@ -178,7 +178,7 @@ impl OpenFile<'_> {
         self.put(block, &content)
     }
 
-    /// The blocks that overlap a range, each with the overlapping part as offsets in the block.
+    /// The blocks that overlap a range. For each block, also returns the overlapping part, as offsets in the block.
     fn parts(range: Range<u64>) -> impl Iterator<Item = (u64, Range<usize>)> {
         (range.start / BLOCK..range.end.div_ceil(BLOCK)).map(move |block| {
             let from = range.start.max(block * BLOCK) - block * BLOCK;
@@ -198,12 +198,12 @@ impl OpenFile<'_> {
         Ok(())
     }
 
-    /// Zeros the rest of the last block past the end of the file.
+    /// Zeros the part of the last block that lies past the end of the file.
     pub(super) fn zero_tail(&mut self) -> Result<()> {
         self.zero(self.stat.size..self.stat.size.next_multiple_of(BLOCK))
     }
 
-    /// Writes data. Writes fewer bytes if space runs out.
+    /// Writes data. If space runs out, writes only a part of them.
     pub(super) fn write(&mut self, pos: u64, bytes: &[u8]) -> Result<usize> {
         let end = pos.checked_add(bytes.len() as u64).filter(|end| *end <= LARGEST);
         let end = end.ok_or_else(too_large)?;
@@ -249,7 +249,7 @@ impl OpenFile<'_> {
         if reached < range.end { Err(no_space()) } else { Ok(()) }
     }
 
-    /// Frees the whole blocks in a range, and zeros the partial blocks at its ends.
+    /// Frees the whole blocks in a range. Zeros the partial blocks at the ends of the range.
     pub(super) fn punch(&mut self, range: Range<u64>) -> Result<()> {
         let range = range.start.min(LARGEST)..range.end.min(LARGEST);
         let (first, last) = (range.start.div_ceil(BLOCK), range.end / BLOCK);
@@ -289,7 +289,7 @@ impl OpenFile<'_> {
         Ok(())
     }
 
-    /// Changes the indexes of the blocks, beginning with the block `from`.
+    /// Changes the indexes of the block `from` and of all blocks after it.
     fn shift(&mut self, from: u64, to: impl Fn(u64) -> u64) {
         let moved = self.blocks.0.split_off(&from);
         self.blocks.0.extend(moved.into_iter().map(|(block, found)| (to(block), found)));

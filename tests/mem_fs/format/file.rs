@@ -1,4 +1,4 @@
-//! Open files, and the writes of their data.
+//! Open files, and writes of their data.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -33,7 +33,7 @@ impl Drop for Open {
     fn drop(&mut self) {
         let last = self.fs.tree().node(self.number).is_ok_and(|node| node.holders == 1);
         if last && self.fs.kind.writes {
-            // If the conversion fails, the next sync tries again.
+            // If the conversion fails, the next sync tries it again.
             let _ = self.fs.convert(self.number);
         }
         let mut tree = self.fs.tree();
@@ -75,7 +75,7 @@ impl WriteFile for Open {
     }
 
     fn size(&self) -> Result<u64> {
-        // The lock excludes a conversion, which changes unwritten blocks to written ones.
+        // A conversion changes unwritten blocks to written blocks. This lock excludes it.
         let tree = self.fs.tree();
         let size = tree.node(self.number)?.stat.size;
         Ok(size.max(self.open.unconverted().size))

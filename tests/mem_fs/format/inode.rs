@@ -1,4 +1,4 @@
-//! An inode, in the state in which it was read.
+//! An inode. It has the state at the time when it was read.
 
 use std::sync::{Arc, OnceLock};
 
@@ -28,14 +28,14 @@ pub(super) struct MemInode {
 }
 
 impl MemFs {
-    /// An inode for users. Its size includes writes that are not yet in the metadata.
+    /// The inode as users see it. Its size includes writes that the metadata do not contain yet.
     pub(super) fn read(&self, number: InodeNo) -> Result<MemInode> {
         let mut inode = self.decode(&self.tree(), number)?;
         inode.stat.size = inode.stat.size.max(inode.open.unconverted().size);
         Ok(inode)
     }
 
-    /// An inode as it is in the metadata.
+    /// The inode as the metadata contain it.
     pub(super) fn decode(&self, tree: &Tree, number: InodeNo) -> Result<MemInode> {
         let node = tree.node(number)?;
         let (mut stat, map, mut shares) = (node.stat.clone(), OnceLock::new(), false);
@@ -62,7 +62,7 @@ impl MemFs {
 }
 
 impl MemInode {
-    /// Reads the present blocks of the file. Also returns the number of changes at this time.
+    /// Reads the present blocks of the file. Also returns how many changes the file has had so far.
     fn read_blocks<T>(&self, look: impl FnOnce(&Blocks) -> Result<T>) -> Result<(T, u64)> {
         let tree = self.fs.tree();
         match &tree.node(self.stat.inode)?.content {
@@ -178,7 +178,7 @@ impl InodeOps for MemInode {
     }
 }
 
-/// The remaining entries of a directory. Each entry is looked up when it is requested.
+/// The entries of a directory that have not been returned yet. Each entry is looked up when it is requested.
 struct List {
     fs: MemFs,
     dir: InodeNo,

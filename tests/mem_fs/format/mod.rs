@@ -1,5 +1,5 @@
-//! A minimal file system format: names, inodes and maps in memory under one lock, and content on a device. The format is implemented with
-//! only the public items of the library.
+//! A minimal file system format. Names, inodes and maps are in memory, under one lock; the content is on a device. The code uses only the
+//! public items of the library.
 
 mod content;
 mod file;
@@ -32,7 +32,7 @@ pub(crate) struct MemFs {
     pub(crate) gate: Arc<Gate>,
 }
 
-/// Lets a test stop an allocation.
+/// With this switch a test can stop an allocation.
 #[derive(Default)]
 pub(crate) struct Gate {
     /// While this is true, allocations wait.
@@ -55,9 +55,9 @@ impl Gate {
 pub(crate) struct Kind {
     /// Whether the volume is open for writing.
     pub(crate) writes: bool,
-    /// Whether the map is completely in memory from the first request on.
+    /// Whether the complete map is in memory when the first request arrives.
     pub(crate) resident: bool,
-    /// Whether blocks can be allocated as unwritten blocks. Otherwise the file system itself writes to new blocks.
+    /// Whether new blocks are allocated as unwritten blocks. Otherwise the file system code itself writes the data of new blocks.
     pub(crate) unwritten: bool,
 }
 
@@ -98,14 +98,14 @@ impl MemFs {
         refused.map_or(Ok(tree), |why| Err(Error::new(ErrorKind::ReadOnly, why)))
     }
 
-    /// Changes the content of a file with exclusive access. The metadata are first updated for all earlier writes.
+    /// Changes the content of a file with exclusive access. First updates the metadata for all earlier writes.
     fn change_content<T>(
         &self,
         number: InodeNo,
         work: impl FnOnce(&mut OpenFile<'_>) -> Result<T>,
     ) -> Result<T> {
         let open = self.tree().open(number)?;
-        // The lock order: the file is locked before the tree.
+        // The order of locks: first the file, then the tree.
         let _alone = open.alone(0..u64::MAX)?;
         let mut tree = self.change()?;
         let mut file = tree.file(&*self.device, number)?;
@@ -115,7 +115,7 @@ impl MemFs {
         done
     }
 
-    /// Updates a file's metadata for written data, if necessary.
+    /// If data of a file were written since the last update, updates the metadata of the file.
     fn convert(&self, number: InodeNo) -> Result<()> {
         let waits = self.change()?.open(number)?.unconverted() != Unconverted::default();
         if waits { self.change_content(number, |_| Ok(())) } else { Ok(()) }
@@ -135,7 +135,7 @@ impl MemFs {
         Ok(())
     }
 
-    /// Refuses all later changes.
+    /// From now on, refuses all changes.
     fn end(&self, why: &'static str) {
         let mut tree = self.tree();
         tree.ended = Some(why);

@@ -1,4 +1,4 @@
-//! Directories, and changes to their names.
+//! Directories, and changes of their names.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use ironmap::{Error, ErrorKind, Result};
 use super::content::Blocks;
 use super::tree::{Content, Node, ROOT, Tree};
 
-/// The positions of `.` and `..` in a listing. Other names have higher positions, which are never reused.
+/// The positions of `.` and `..` in a listing. Every other name has a higher position. A position is never reused.
 const PARENT: u64 = 2;
 
 /// The names of a directory.
@@ -65,7 +65,7 @@ impl Tree {
         }
     }
 
-    /// Checks that a name can be created in a directory: the directory exists, and the name does not exist.
+    /// Checks whether a name can be created in a directory. The directory must exist, and the name must not exist in it.
     fn check_free(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
         if self.node(dir)?.stat.links == 0 {
             return Err(refuse(ErrorKind::NotFound, "the directory has been removed"));
@@ -77,7 +77,7 @@ impl Tree {
         }
     }
 
-    /// Gives a name to an inode. For a directory, the entry `..` counts as a link of the parent.
+    /// Gives a name to an inode. If the inode is a directory, its entry `..` adds a link to the parent.
     fn attach(&mut self, dir: InodeNo, name: &[u8], number: InodeNo) -> Result<()> {
         if let Ok(below) = self.names_mut(number) {
             below.parent = dir;
@@ -208,7 +208,7 @@ impl Tree {
         self.attach(to, new, moved)
     }
 
-    /// Refuses to move a directory into itself.
+    /// A directory cannot be moved into itself or below itself.
     fn check_not_within(&self, moved: InodeNo, mut dir: InodeNo) -> Result<()> {
         loop {
             if dir == moved {

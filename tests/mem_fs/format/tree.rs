@@ -17,7 +17,7 @@ pub(super) const ROOT: InodeNo = InodeNo(2);
 pub(super) struct Tree {
     pub(super) nodes: BTreeMap<InodeNo, Node>,
     pub(super) free: BTreeSet<u64>,
-    /// The reason why all changes are refused, if they are.
+    /// If all changes are refused: the reason.
     pub(super) ended: Option<&'static str>,
     last: InodeNo,
 }
@@ -27,7 +27,7 @@ pub(super) struct Node {
     pub(super) content: Content,
     pub(super) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     pub(super) open: Arc<OpenInode>,
-    /// The number of users that have the inode open.
+    /// How many users have the inode open.
     pub(super) holders: u32,
 }
 
@@ -75,7 +75,7 @@ impl Tree {
         Ok(Arc::clone(&self.node(number)?.open))
     }
 
-    /// A regular file, with the parts of the tree that are needed to change its content.
+    /// A regular file, together with the parts of the tree that a change of its content needs.
     pub(super) fn file<'a>(
         &'a mut self,
         device: &'a dyn Device,
@@ -92,7 +92,7 @@ impl Tree {
         }
     }
 
-    /// The files with written data that are not yet in the metadata.
+    /// The files that have written data whose metadata are not updated yet.
     pub(super) fn unconverted(&self) -> Vec<InodeNo> {
         let waits = |node: &Node| node.open.unconverted() != Unconverted::default();
         self.nodes.values().filter(|node| waits(node)).map(|node| node.stat.inode).collect()

@@ -1,14 +1,14 @@
-//! An event that one thread waits for, together with the completions of a queue.
+//! An event. A thread can wait for the event and for the completions of a queue at the same time.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ironmap::{Errno, Error, Readiness, Result};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
-/// A descriptor that is readable when requests have completed.
+/// A descriptor that is readable if requests have completed.
 pub(crate) type Source<'a> = BorrowedFd<'a>;
 
-/// The source of the completions of a queue.
+/// The descriptor that signals the completions of a queue.
 #[allow(clippy::unnecessary_wraps, reason = "the model has no source")]
 pub(crate) fn source(ready: &Readiness) -> Option<Source<'_>> {
     Some(ready.as_fd())
@@ -24,7 +24,7 @@ impl Event {
     }
 
     pub(crate) fn set(&self) {
-        // The counter cannot overflow, because the waiting thread resets it, and each call adds one.
+        // Each call adds one, and the waiting thread resets the counter. So it cannot overflow.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
@@ -32,12 +32,12 @@ impl Event {
         let _ = rustix::io::read(&self.0, &mut [0_u8; 8]);
     }
 
-    /// Waits until the event is set or `other` is readable. The wait may end earlier.
+    /// Waits until the event is set or `other` is readable. The wait may also end without a cause.
     pub(crate) fn wait(&self, other: Option<Source<'_>>) {
         let second = other.unwrap_or(self.0.as_fd());
         let mut both = [PollFd::new(&self.0, PollFlags::IN), PollFd::new(&second, PollFlags::IN)];
         let fds = if other.is_some() { &mut both[..] } else { &mut both[..1] };
-        // A signal may interrupt the wait. The thread then looks for jobs and completions, as after any other end of the wait.
+        // A signal may interrupt the wait. The thread looks for jobs and completions after each wait, so this does no harm.
         let _ = poll(fds, None);
     }
 }

@@ -1,4 +1,4 @@
-//! An event of the model checker.
+//! The event, implemented with the types of the model checker.
 
 use std::sync::PoisonError;
 
@@ -6,10 +6,10 @@ use ironmap::{Readiness, Result};
 use shuttle::sync::{Mutex, MutexGuard};
 use shuttle::thread::{Thread, current, park};
 
-/// The event that a modelled device sets when requests have completed.
+/// The event that the model of a device sets when requests have completed.
 pub(crate) type Source<'a> = &'a Event;
 
-/// The model waits for no descriptor.
+/// The model has no descriptor to wait for.
 pub(crate) fn source(_: &Readiness) -> Option<Source<'_>> {
     None
 }

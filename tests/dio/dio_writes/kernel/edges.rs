@@ -1,4 +1,4 @@
-//! Single requests at the limits of the format and of the calls.
+//! Single requests at the limits of the on-disk format and of the system calls.
 
 use ironmap::Engine;
 use ironmap::dio::DioFlags;
@@ -57,21 +57,22 @@ fn requests_that_the_kernel_refuses_get_its_errno() {
         }
     }
     assert!(differ.is_empty(), "{}", differ.join("\n"));
-    // The system call rejects a position beyond `off_t` as an invalid argument. For ironmap such a position is past the limit of the
-    // format, like the other positions.
+    // A position above the maximum of `off_t` gives EINVAL from the system call, and EFBIG from ironmap. For ironmap it is one more
+    // position past the limit of the format.
     for (pos, len) in [((1 << 63) - 4096, 4096), (1 << 63, 512), (u64::MAX - 511, 512)] {
         let (write, bytes) = (Write::plain(pos, len), vec![0x77; len as usize]);
         assert_eq!((kernel.write(&write, &bytes), ours.write(&write, &bytes)), (Err(22), Err(27)));
     }
-    // Linux writes the part below the limit. ironmap refuses the whole write, because such a large position is more likely a mistake.
+    // Linux writes the part of the range below the limit. ironmap refuses the whole write, because such a large position is more likely a
+    // mistake.
     let (write, bytes) = (Write::plain(LIMIT - 4096, 8192), vec![0x77; 8192]);
     assert_eq!(ours.write(&write, &bytes), Err(27));
     assert_eq!((ours.size(), kernel.size()), (size, size));
     assert!(ours.content() == before && kernel.content() == before);
 }
 
-/// A write to an immutable file is refused even if the file was already open. For append-only files, Linux checks the flag only when the
-/// file is opened.
+/// A write to an immutable file is refused, even if the file was opened before the flag was set. For an append-only file, Linux checks the
+/// flag only during the open.
 #[test]
 fn immutable_files_are_refused_as_the_kernel_does() {
     require!([Need::Root]);

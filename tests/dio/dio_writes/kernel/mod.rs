@@ -1,5 +1,6 @@
-//! Sends the same requests to the kernel's O_DIRECT on a mounted volume with sectors of 512 bytes, and to a strict handle on an unmounted
-//! copy of the volume. The counts and errors of each request must be the same. At the end, the bytes, sizes and maps must be the same too.
+//! Sends the same requests to both sides: to the kernel's O_DIRECT on a mounted volume with sectors of 512 bytes, and to a strict handle on
+//! an unmounted copy of the volume. The counts and errors of each request must be equal. At the end, the bytes, sizes and maps must be
+//! equal too.
 //!
 //! [`Difference`] names the intended differences.
 
@@ -24,7 +25,7 @@ use crate::require;
 
 const SEED: u64 = 0x0d10_2026;
 const STEPS: usize = 1200;
-/// The position up to which maps are compared. No request writes past it.
+/// Maps are compared up to this position. No request writes past it.
 const MAPPED: u64 = 2 * LARGEST;
 const FILES: [&str; 4] = ["written", "hole", "unwritten", "mixed"];
 const SIZE: u64 = 300 << 10;
@@ -35,17 +36,17 @@ const IN_INODE: usize = 4;
 const EINVAL: Outcome = Err(22);
 const EAGAIN: Outcome = Err(11);
 
-/// A difference between the two results that is not an error of either side.
+/// A difference between the two results that is not a fault of either side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Difference {
-    /// Linux checks each part of a request separately and leaves the check of addresses to the driver. So Linux may serve a request that a
-    /// strict handle refuses, or write a part of the request before the error.
+    /// Linux checks each part of a request separately, and lets the driver check addresses. So Linux may serve a request that a strict
+    /// handle refuses, or may write a part of the request before the error.
     Misaligned,
-    /// Linux waits for exclusive access to pad partially written blocks. ironmap writes partial blocks without exclusive access, so NOWAIT
-    /// does not refuse them.
+    /// To pad a partially written block, Linux needs exclusive access, so it refuses the NOWAIT request. ironmap writes partial blocks
+    /// without exclusive access, so it accepts the request.
     NowaitPads,
-    /// For a map that does not fit into the inode, Linux keeps recent changes in memory. ironmap must read a changed map again, which a
-    /// NOWAIT request does not do.
+    /// If a map does not fit into the inode, Linux keeps recent changes of the map in memory. ironmap must read the changed map from the
+    /// device again, so it refuses a NOWAIT request.
     NowaitMap,
 }
 
@@ -80,7 +81,7 @@ impl Twins {
         let ours = Image::in_memory("32M", &words(mkfs));
         std::fs::copy(kernel.path(), ours.path()).unwrap();
         let mount = kernel.mount("noatime");
-        // The setting turns off a default of Linux: to write zeros into a small unwritten extent instead of splitting the extent.
+        // By default, Linux writes zeros into a small unwritten extent instead of splitting it. This setting turns that off.
         let device = mount.device().trim_start_matches("/dev/");
         let setting = format!("/sys/fs/ext4/{device}/extent_max_zeroout_kb");
         std::fs::write(setting, "0").unwrap();
@@ -129,7 +130,7 @@ impl Lockstep<'_> {
         let what = format!("{}, step {number}: {step:?}", self.what);
         match &step {
             Step::Write(write) => self.write(write, &what),
-            // Files with indirect blocks cannot be preallocated. Collapse and insert have separate tests.
+            // Files with indirect blocks cannot be preallocated. Other tests cover collapse and insert.
             Step::Allocate { .. } | Step::Zero(..) if !extents => {}
             step => {
                 let (kernel, ours) = (self.kernel.change(step), self.ours.change(step));
@@ -146,7 +147,8 @@ impl Lockstep<'_> {
     fn write(&mut self, write: &Write, what: &str) {
         let bytes = self.rng.bytes(write.len());
         let size = self.kernel.size();
-        // If a misaligned write fails, Linux frees all blocks that were preallocated past the end, so no misaligned write is sent there.
+        // If a misaligned write fails, Linux frees all blocks that were preallocated past the end. So the test sends no misaligned write
+        // past the end.
         if !write.is_aligned() && write.pos + write.len() as u64 > size {
             return;
         }
@@ -161,7 +163,7 @@ impl Lockstep<'_> {
             };
             *self.differences.entry(difference).or_default() += 1;
         }
-        // If only one side has written the range, the test overwrites the range on each side.
+        // If only one side has written the range, the test overwrites the range on both sides.
         let pos = write.pos / 4096 * 4096;
         let end = (write.pos + write.len() as u64).next_multiple_of(4096);
         let healing = Write::plain(pos, end - pos);

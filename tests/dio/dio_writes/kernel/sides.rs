@@ -1,4 +1,5 @@
-//! The two sides of the comparison: the kernel's O_DIRECT on a mounted volume, and a strict handle on an unmounted copy of the volume.
+//! The two sides of the comparison: a mounted volume, written through the kernel with O_DIRECT, and an unmounted copy of the volume,
+//! written through a strict handle of ironmap.
 
 use std::fs::{File as KernelFile, OpenOptions};
 use std::io::IoSlice;
@@ -38,7 +39,7 @@ pub(super) struct Ours<'a> {
     volume: &'a Volume,
     number: InodeNo,
     strict: File,
-    /// A file that accepts any position, used to remove differences between the sides.
+    /// A handle that accepts any position. The test uses it to make both sides equal again after a difference.
     file: File,
     queue: Queue,
 }

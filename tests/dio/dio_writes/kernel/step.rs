@@ -17,7 +17,7 @@ pub(super) struct Write {
     pub(super) pieces: Vec<usize>,
     pub(super) flags: DioFlags,
     pub(super) append: bool,
-    /// Whether ironmap gets owned memory instead of borrowed memory.
+    /// Whether the request to ironmap owns its memory. Otherwise it borrows the memory.
     pub(super) owned: bool,
 }
 
@@ -32,7 +32,7 @@ pub(super) enum Step {
 }
 
 impl Write {
-    /// A write that both sides accept, for any content of the file.
+    /// A write that both sides must accept, whatever the file contains.
     pub(super) fn plain(pos: u64, len: u64) -> Self {
         let flags = DioFlags::empty();
         Self { pos, offset: 0, pieces: vec![len as usize], flags, append: false, owned: false }

@@ -1,8 +1,9 @@
-//! DataFusion over ironmap's stores beside `LocalFileSystem`, on the same table, cold.
+//! Compares DataFusion over ironmap's stores with DataFusion over `LocalFileSystem`. All stores contain the same table. The kernel's caches
+//! are empty before each measurement.
 //!
 //! - `measure make FILE` writes the table.
-//! - `measure run FORMAT DIR DEVICE VOLUME ROUNDS` prints a row of JSON for each query and store. DIR is on DEVICE and has the
-//!   table; VOLUME is a device with a copy of that file system, which is not mounted.
+//! - `measure run FORMAT DIR DEVICE VOLUME ROUNDS` prints a row of JSON for each query and store. DIR is a directory of the file system on
+//!   DEVICE, and contains the table. VOLUME is a device with a copy of this file system. The copy is not mounted.
 
 mod rounds;
 
@@ -28,13 +29,14 @@ const QUERIES: [Query; 4] = [
     Query::LookUps { ids: 1, count: 400, at_once: 8 },
 ];
 
-/// The stores on one file system. The first is the one to which the others are compared.
+/// The stores that contain one file system. All other stores are compared with the first one.
 async fn contenders(
     dir: &Path,
     device: &str,
     volume: &str,
 ) -> Result<Vec<Contender>, Box<dyn Error>> {
-    // On XFS this lets ironmap read files around the file system: the script makes the file system, and dedupes nothing.
+    // On XFS, ironmap reads files from the device only if the caller promises that no deduplication runs. The script makes the file system
+    // and starts no deduplication.
     let options = StoreOptions::new().assume_no_dedupe(true);
     let host = Host::new(&HostOptions::new())?;
     let file = host.open_with(dir.join(OBJECT), FileOptions::new().assume_no_dedupe(true))?;

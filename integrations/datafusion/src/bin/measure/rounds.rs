@@ -1,4 +1,5 @@
-//! Rounds: in each, all stores answer the same queries one after the other, each with empty caches of the kernel.
+//! Runs rounds of queries. In each round, all stores answer the same queries one after the other. Before each store's turn, the kernel's
+//! caches are emptied.
 
 use std::error::Error;
 use std::fs;
@@ -12,14 +13,14 @@ use ironmap_datafusion::{PAGE_ROWS, Random, id, look_up, scan};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::task::JoinSet;
 
-/// The pages of the table in each column.
+/// The number of pages of each column in the table.
 pub(crate) const PAGES: usize = 3000;
 const SECTOR: u64 = 512;
 
 #[derive(Clone, Copy)]
 pub(crate) enum Query {
     Scan,
-    /// Look-ups of so many ids each, `count` in a round, of which `at_once` are in flight.
+    /// `count` look-ups per round. Each look-up requests `ids` ids, and `at_once` look-ups are in flight at a time.
     LookUps {
         ids: usize,
         count: usize,
@@ -37,7 +38,8 @@ impl Query {
         }
     }
 
-    /// The ids of each look-up. No two ids of a round are in one page, so each look-up reads pages that no other has read.
+    /// Chooses the ids for each look-up. No two ids of a round are in the same page. So no look-up finds its pages in a cache because of
+    /// another look-up.
     fn ids(self, random: &mut Random) -> Vec<Vec<i64>> {
         let Self::LookUps { ids, count, .. } = self else { return Vec::new() };
         let mut pages: Vec<usize> = (0..PAGES).collect();
@@ -50,7 +52,7 @@ impl Query {
     }
 }
 
-/// A session over one store, and the device that the store reads.
+/// A DataFusion session over one store, and the device from which this store reads.
 pub(crate) struct Contender {
     name: &'static str,
     session: SessionContext,
@@ -63,7 +65,7 @@ impl Contender {
         Self { name, session, device: format!("/sys/block/{device}/stat").into() }
     }
 
-    /// The bytes that were read from the device since it exists.
+    /// The number of bytes that have been read from the device since it was created.
     fn read(&self) -> Result<u64, Box<dyn Error>> {
         let stat = fs::read_to_string(&self.device)?;
         let sectors = stat.split_whitespace().nth(2).ok_or("a stat of a device without sectors")?;
@@ -71,7 +73,7 @@ impl Contender {
     }
 }
 
-/// The measurements of one store: sums over all rounds, and single values.
+/// The measurements of one store: sums over all rounds, the time of each round, and the latency of each query.
 #[derive(Default)]
 struct Figures {
     latencies: Vec<Duration>,
@@ -90,10 +92,10 @@ fn drop_caches() -> std::io::Result<()> {
     fs::write("/proc/sys/vm/drop_caches", "3")
 }
 
-/// Answers of some queries, each with its number and its latency.
+/// The answers to some queries. Each answer has the number of its query and its latency.
 type Answers = Vec<(usize, RecordBatch, Duration)>;
 
-/// Every `step`-th query from the number `from`, one after the other.
+/// Runs every `step`-th query, beginning with the query number `from`, one after the other.
 async fn answer(
     session: SessionContext,
     ids: Arc<Vec<Vec<i64>>>,
@@ -131,7 +133,7 @@ async fn answer_all(
 }
 
 impl Figures {
-    /// Measures one store in one round, and returns the rows of each query.
+    /// Measures one store in one round. Returns the rows that each query returned.
     async fn add(
         &mut self,
         contender: &Contender,
@@ -148,7 +150,7 @@ impl Figures {
         Ok(answers.into_iter().map(|(_, rows, _)| rows).collect())
     }
 
-    /// A row of JSON. `rate` is the number of rows (of a scan) or queries for each second, the median over the rounds.
+    /// Makes a row of JSON. `rate` is a number per second, the median over the rounds. A scan counts rows, and look-ups count queries.
     fn row(&mut self, format: &str, query: Query, contender: &Contender, ratio: f64) -> String {
         let (queries, rounds) = (self.latencies.len(), self.rounds.len());
         self.latencies.sort_unstable();
@@ -180,7 +182,7 @@ impl Figures {
     }
 }
 
-/// The median over the rounds of the time of the first store, divided by that of another store.
+/// For each round, divides the first store's time by the other store's time. Returns the median of these ratios.
 fn ratio(first: &Figures, other: &Figures) -> f64 {
     let pairs = first.rounds.iter().zip(&other.rounds);
     let mut ratios: Vec<f64> =
@@ -189,8 +191,9 @@ fn ratio(first: &Figures, other: &Figures) -> f64 {
     ratios[ratios.len() / 2]
 }
 
-/// Measures all stores in rounds, and prints a row for each. The order of the stores changes with each round. A round that is not counted comes
-/// first: it fills the caches of DataFusion, which are of the same size for each store, and keeps the metadata of the file.
+/// Measures all stores in rounds, and prints a row for each store. The order of the stores changes from round to round. The first round is
+/// not counted: it fills the caches of DataFusion, which then contain the metadata of the file. These caches have the same size for each
+/// store.
 pub(crate) async fn compare(
     format: &str,
     query: Query,
