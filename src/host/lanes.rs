@@ -46,7 +46,7 @@ pub(crate) struct Lane {
     file: RefCell<Option<Arc<OpenFile>>>,
 }
 
-/// What the queue stores about a queued request for a host file.
+/// The data that the queue stores about a queued request for a host file.
 struct Booking {
     token: u64,
     pos: FilePos,

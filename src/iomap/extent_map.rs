@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::{Iomap, IomapDevice, IomapFlags, IomapType};
 use crate::units::{BlockSize, DevOffset, FileBlock, FilePos, FsBlock};
 
-/// What the blocks of an extent contain.
+/// The content of the blocks of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExtentState {
     /// The blocks contain data.
@@ -28,7 +28,7 @@ pub struct Extent {
     pub start: FsBlock,
     /// The number of blocks; never 0.
     pub len: u32,
-    /// What the blocks contain.
+    /// The content of the blocks.
     pub state: ExtentState,
 }
 
