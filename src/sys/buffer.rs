@@ -131,6 +131,18 @@ impl Buffer {
         Self::of(base, len, Source::Owner(owner))
     }
 
+    /// Makes a buffer of memory that the region of this buffer, or the caller, keeps valid. The new buffer is registered where this one is.
+    ///
+    /// # Safety
+    /// The `len` bytes from `base` are initialised, readable and writable while the new buffer or a request of it exists, and no other code
+    /// reads or writes them meanwhile. If this buffer is registered, the bytes are part of it.
+    #[doc(hidden)] // For bindings of other languages, whose programs lend memory to several requests at a time.
+    #[must_use]
+    #[inline(always)]
+    pub unsafe fn alias(&self, base: NonNull<u8>, len: usize) -> Self {
+        Self { base, len, region: Arc::clone(&self.region), registered: self.registered }
+    }
+
     /// Creates a buffer from memory by its address. `owner` is dropped after the last buffer that was cut from this memory.
     ///
     /// # Safety

@@ -11,12 +11,13 @@ use super::tokens::{starts_with, tokens, without_tests};
 const MAX_LINES: usize = 600;
 
 /// The files that may contain unsafe code. In the order of the list, the code is for: system calls, and memory shared with the kernel;
-/// system calls of tests; a thread that overwrites memory in use; the C interface; memory, forks and queues of Python; a processor
-/// instruction.
-const UNSAFE_ROOMS: [&str; 8] = [
+/// system calls of tests; a thread that overwrites memory in use; the C library; the C interface of fio; memory, forks and queues of
+/// Python; a processor instruction.
+const UNSAFE_ROOMS: [&str; 9] = [
     "src/sys",
     "tests/common/sys.rs",
     "tests/dio/stable/scribbler.rs",
+    "crates/ironmap-capi",
     "crates/ironmap-fio",
     "crates/ironmap-python/src/buffer.rs",
     "crates/ironmap-python/src/process.rs",
@@ -26,8 +27,9 @@ const UNSAFE_ROOMS: [&str; 8] = [
 
 /// The front ends, each with its files that may name ext4. These files contain ext4's options and structures, or benchmarks. All other
 /// files use `fs::FileSystem`.
-const FRONT_ENDS: [&str; 4] = [
+const FRONT_ENDS: [&str; 5] = [
     "crates/ironmap-cli/src",
+    "crates/ironmap-capi/src",
     "crates/ironmap-fio/src",
     "crates/ironmap-image/src",
     "crates/ironmap-load/src",

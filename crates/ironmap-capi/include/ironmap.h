@@ -1,0 +1,1030 @@
+#ifndef IRONMAP_H
+#define IRONMAP_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+// The promise that no program dedupes a host file on XFS while it is open. A flag of `ironmap_open` that no flag of `open(2)` equals.
+#define IRONMAP_O_ASSUME_NO_DEDUPE 1073741824
+
+// Memory for requests. Any thread may use it.
+struct ironmap_buffer;
+
+// The entries of a directory. Any thread may use it.
+struct ironmap_directory;
+
+// A file that was opened on a queue. Only the thread of the queue may use it.
+struct ironmap_file;
+
+// The files of the mounted file systems. Any thread may use it.
+struct ironmap_host;
+
+// The description of an image to build. Any thread may use it.
+struct ironmap_image;
+
+// A pool of threads that have a queue each. Any thread may use it.
+struct ironmap_pool;
+
+// A file that was opened on a pool. Any thread may use it.
+struct ironmap_pool_file;
+
+// A queue of requests. Only the thread that made it may use it.
+struct ironmap_queue;
+
+// A volume: an unmounted file system. Any thread may use it.
+struct ironmap_volume;
+
+// A fault that a check has found. The texts are valid until the callback returns.
+struct ironmap_finding {
+    // 0: a note, no fault. 1: a fault that can be repaired without loss. 2: content or names are lost. 3: the volume cannot be used.
+    uint32_t severity;
+    // Not used: 0.
+    uint32_t unused;
+    // The inode, or UINT64_MAX if it is unknown.
+    uint64_t inode;
+    // The block, or UINT64_MAX if it is unknown.
+    uint64_t block;
+    // The name of the kind of fault.
+    const char *kind;
+    // One line with the place and the fault.
+    const char *message;
+};
+
+// The result of a check.
+struct ironmap_check_report {
+    // The number of findings of each severity.
+    uint64_t counts[4];
+    // The number of inodes in use.
+    uint64_t inodes;
+    // The number of directories in use.
+    uint64_t directories;
+    // The number of blocks in use.
+    uint64_t blocks;
+};
+
+// An entry of a directory.
+struct ironmap_dirent {
+    // The inode number.
+    uint64_t inode;
+    // The type, as in `st_mode`: S_IFREG, S_IFDIR and so on; 0 if the directory does not store it.
+    uint32_t kind;
+    // The length of the name in bytes, without the zero byte at its end.
+    uint32_t len;
+    // The name, with a zero byte at its end. It may have any bytes except 0 and a slash.
+    char name[256];
+};
+
+// The reason for the failure of a call.
+//
+// `error` is the errno that the call has returned with a minus sign. `kind` is a name of the kind of failure, such as "NotFound" or
+// "Corrupt": the names of the Rust library's `ErrorKind`. `structure` and `field` name the structure on disk and its field, and are empty if
+// the failure concerns none. `inode` and `block` are UINT64_MAX if they are unknown. `message` is one line, which names the operation, the
+// place and the cause. All texts end with a zero byte.
+struct ironmap_failure {
+    // The errno.
+    int error;
+    // The name of the kind.
+    char kind[28];
+    // The name of the structure on disk.
+    char structure[64];
+    // The name of its field.
+    char field[64];
+    // The inode number.
+    uint64_t inode;
+    // The block number.
+    uint64_t block;
+    // The message.
+    char message[1024];
+};
+
+// A time: seconds since 1970 in UTC, and nanoseconds.
+struct ironmap_time {
+    // Seconds since the beginning of 1970; negative for earlier times.
+    int64_t seconds;
+    // Nanoseconds after the second: 0 to 999999999.
+    uint32_t nanoseconds;
+    // Not used: 0.
+    uint32_t unused;
+};
+
+// The attributes of a file.
+struct ironmap_stat {
+    // The inode number.
+    uint64_t inode;
+    // The type and the permissions, as `st_mode`.
+    uint32_t mode;
+    // The number of names.
+    uint32_t links;
+    // The user that owns the file.
+    uint32_t uid;
+    // The group that owns the file.
+    uint32_t gid;
+    // The size in bytes.
+    uint64_t size;
+    // The allocated space in units of 512 bytes.
+    uint64_t blocks;
+    // The size of a block in bytes.
+    uint32_t block_size;
+    // The flags of the inode, as FS_IOC_GETFLAGS returns them.
+    uint32_t flags;
+    // The major number of a device; 0 for other files.
+    uint32_t device_major;
+    // The minor number of a device; 0 for other files.
+    uint32_t device_minor;
+    // The project of the file; 0 if there are no projects.
+    uint32_t project;
+    // 1 if the format stores the time of creation.
+    uint32_t has_created;
+    // The time of the last read.
+    struct ironmap_time accessed;
+    // The time of the last change of the content.
+    struct ironmap_time modified;
+    // The time of the last change of the attributes.
+    struct ironmap_time changed;
+    // The time of creation, if `has_created` is 1.
+    struct ironmap_time created;
+};
+
+// How a host file is read.
+struct ironmap_host_report {
+    // 1 if the file is read from its device; 0 if the kernel reads it.
+    uint32_t raw;
+    // 1 if the reason is temporary: the file may be read from its device later.
+    uint32_t temporary;
+    // The number of times that the kernel has taken the lease of the file back.
+    uint64_t breaks;
+    // The reason why the kernel reads the file; empty if `raw` is 1.
+    char why[256];
+};
+
+// A read of `ironmap_pool_read_many`.
+struct ironmap_pool_read {
+    // The memory.
+    void *memory;
+    // The number of bytes to read.
+    size_t len;
+    // The position in the file, in bytes.
+    uint64_t pos;
+    // Set by the call: the number of bytes that were read, or an errno with a minus sign.
+    ptrdiff_t result;
+};
+
+// A read of `ironmap_read_many`.
+struct ironmap_read {
+    // The file, which was opened on the queue of the call.
+    struct ironmap_file *file;
+    // The memory. No other read of the call may use it.
+    void *memory;
+    // The number of bytes to read.
+    size_t len;
+    // The position in the file, in bytes.
+    uint64_t pos;
+    // Set by the call: the number of bytes that were read, or an errno with a minus sign.
+    ptrdiff_t result;
+};
+
+// The completion of a request.
+struct ironmap_completion {
+    // The pointer that was passed with the request.
+    void *user;
+    // The number of bytes that were transferred, or an errno with a minus sign.
+    ptrdiff_t result;
+};
+
+// The options of `ironmap_volume_open`. All bytes that the caller does not set are 0, which stands for the default.
+struct ironmap_volume_options {
+    // 1 opens the volume for writing.
+    uint32_t write;
+    // 1 does not recover the journal. Only for reading: files may be damaged.
+    uint32_t no_load;
+    // 1 opens a volume whose device is shorter than the volume. Only for reading.
+    uint32_t truncated;
+    // The longest time in milliseconds between a change and its commit; 0 stands for 5000.
+    uint32_t commit_ms;
+    // The block of a copy of the superblock of ext4; 0 stands for the first superblock.
+    uint64_t superblock;
+};
+
+// The properties of a volume.
+struct ironmap_volume_info {
+    // The name of the format: "ext4" or "xfs".
+    char format[16];
+    // The name of the I/O engine.
+    char engine[16];
+    // 1 if the volume is open for writing.
+    uint32_t writable;
+    // The size of a block in bytes.
+    uint32_t block_size;
+    // The number of blocks.
+    uint64_t blocks;
+    // The number of free blocks.
+    uint64_t free_blocks;
+    // The number of free blocks that users other than root can allocate.
+    uint64_t available_blocks;
+    // The number of inodes.
+    uint64_t inodes;
+    // The number of free inodes.
+    uint64_t free_inodes;
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// Allocates a buffer of `size` zeroed bytes, aligned for direct I/O. The caller frees it by `ironmap_buffer_free`.
+//
+// Returns 0; -ENOMEM; -EMFILE if too many buffers exist.
+//
+// Requires:
+// `buffer` can be written to.
+int ironmap_buffer_new(size_t size, struct ironmap_buffer **buffer);
+
+// Makes a buffer of memory of the caller, such as huge pages or a pool of an engine.
+//
+// The library calls `release` with `arg`, in any thread, when the buffer was freed, all its requests are complete, and all queues that it
+// is registered with were freed. `release` may be NULL. If the call fails, `release` is not called.
+//
+// Returns 0; -EFAULT for NULL; -EINVAL for more bytes than the address space has; -EMFILE if too many buffers exist.
+//
+// Requires:
+// The `size` bytes from `memory` can be read and written until `release` is called. `buffer` can be written to.
+int ironmap_buffer_wrap(void *memory,
+                        size_t size,
+                        void (*release)(void*),
+                        void *arg,
+                        struct ironmap_buffer **buffer);
+
+// The address of the memory of a buffer, or NULL if the handle is not open.
+void *ironmap_buffer_data(struct ironmap_buffer *buffer);
+
+// The number of bytes of a buffer, or -EBADF.
+ptrdiff_t ironmap_buffer_size(struct ironmap_buffer *buffer);
+
+// Frees a buffer. The memory is released when its requests in flight are complete.
+//
+// Returns 0 or -EBADF. Any thread may call it.
+int ironmap_buffer_free(struct ironmap_buffer *buffer);
+
+// Checks all metadata of a volume, and changes nothing. Then calls `found` with `arg` for each finding, in the calling thread, until it
+// returns another value than 0. At most 100,000 findings are passed.
+//
+// `found` and `report` may be NULL. `size` is `sizeof(struct ironmap_check_report)`. The check of a volume that is open for writing commits
+// its changes first.
+//
+// Returns 0 if there are no faults; 1 if there are faults; -EIO; -EBADF.
+//
+// Requires:
+// `found` can be called with `arg` and a finding, and `report` is NULL or can be written to for `size` bytes.
+int ironmap_check(struct ironmap_volume *volume,
+                  int (*found)(void*, const struct ironmap_finding*),
+                  void *arg,
+                  struct ironmap_check_report *report,
+                  size_t size);
+
+// Opens a directory of a volume to read its entries. The caller closes it by `ironmap_closedir`.
+//
+// Returns 0; -ENOTDIR, and the other errors of `ironmap_stat`; -EMFILE if too many directories are open.
+//
+// Requires:
+// `path` ends with a zero byte, and `directory` can be written to.
+int ironmap_opendir(struct ironmap_volume *volume, const char *path, struct ironmap_directory **directory);
+
+// Stores the next entry of a directory. The entries "." and ".." are left out. `size` is `sizeof(struct ironmap_dirent)`.
+//
+// Returns 1 if there is an entry, and 0 at the end; -EUCLEAN, -EIO; -EBADF; -EBUSY while another thread is in a call on the directory;
+// -EINVAL for NULL.
+//
+// Requires:
+// `entry` can be written to for `size` bytes.
+int ironmap_readdir(struct ironmap_directory *directory,
+                    struct ironmap_dirent *entry,
+                    size_t size);
+
+// Closes a directory. Returns 0 or -EBADF.
+int ironmap_closedir(struct ironmap_directory *directory);
+
+// Tells the reason of a failure.
+//
+// With a handle of any type, the reason is that of the last failed call on this handle, in any thread. With NULL it is that of the last
+// failed call of the calling thread on any handle, or on none: for example, of a call that opens something. `size` is
+// `sizeof(struct ironmap_failure)`. A successful call does not change the reason.
+//
+// Returns 0, -ENODATA if no call has failed, or -EINVAL if `failure` is NULL. Any thread may call it.
+//
+// Requires:
+// `failure` can be written to for `size` bytes.
+int ironmap_failure(const void *handle,
+                    struct ironmap_failure *failure,
+                    size_t size);
+
+// The version of the library, such as "0.1.0". The text is static. Any thread may call it.
+const char *ironmap_version(void);
+
+// Opens a file on a queue.
+//
+// `flags` are those of `open(2)`: O_RDONLY, O_WRONLY or O_RDWR; O_CREAT, O_EXCL, O_TRUNC, O_APPEND; O_SYNC, O_DSYNC; O_DIRECT, which
+// refuses misaligned requests; and IRONMAP_O_ASSUME_NO_DEDUPE. `mode` is the mode of a file that O_CREAT creates; no umask is applied. Files
+// of the host are only read. In a volume, a path begins at its root, with or without a slash. The caller closes the file by
+// `ironmap_close`; `ironmap_queue_free` closes it too.
+//
+// Returns 0; -ENOENT, -EEXIST, -EISDIR, -ENOTDIR, -ELOOP, -ENAMETOOLONG as `open(2)`; -EROFS to write without permission; -EINVAL for other
+// flags, and for a file that is not regular; -EUCLEAN for a damaged volume; -EMFILE if too many files are open; -EBADF, -EPERM or -EBUSY as
+// any call on a queue.
+//
+// Requires:
+// `path` ends with a zero byte, and `file` can be written to.
+int ironmap_open(struct ironmap_queue *queue,
+                 const char *path,
+                 int flags,
+                 uint32_t mode,
+                 struct ironmap_file **file);
+
+// Closes a file. Its requests in flight are carried out.
+//
+// Returns 0; -EBADF for a file that is closed already; -EPERM or -EBUSY as any call on a queue.
+int ironmap_close(struct ironmap_file *file);
+
+// Reads up to `len` bytes from position `pos`, and waits.
+//
+// Returns the number of bytes, which is smaller than `len` only at the end of the file, and 0 past the end; -EINVAL for a misaligned
+// request on a file with O_DIRECT; -EFAULT for NULL; -EIO and other errnos of the device; -EUCLEAN if the map of the file is damaged; -EBADF
+// for a closed file; -EPERM in another thread than that of the queue; -EBUSY in a signal handler that has interrupted a call on the queue.
+//
+// Requires:
+// `memory` can be written to for `len` bytes.
+ptrdiff_t ironmap_pread(struct ironmap_file *file,
+                        void *memory,
+                        size_t len,
+                        uint64_t pos);
+
+// Writes `len` bytes at position `pos`, and waits. With O_APPEND the position is the end of the file.
+//
+// The data are durable after `ironmap_fsync`, or at once with O_DSYNC or O_SYNC.
+//
+// Returns the number of bytes, which is smaller than `len` only if there is no space for all; -ENOSPC, -EDQUOT, -EFBIG, -EROFS; and the
+// errors of `ironmap_pread`.
+//
+// Requires:
+// `memory` can be read for `len` bytes.
+ptrdiff_t ironmap_pwrite(struct ironmap_file *file,
+                         const void *memory,
+                         size_t len,
+                         uint64_t pos);
+
+// Reads from position `pos` into several ranges of memory, and waits. `flags` are 0 or RWF_NOWAIT and RWF_HIPRI of `preadv2`.
+//
+// Returns as `ironmap_pread`; -EAGAIN if the call has RWF_NOWAIT and would have to wait; -EINVAL for other flags or a `count` that is not 0
+// to 1024.
+//
+// Requires:
+// `iov` points to `count` structures, whose memory can be written to and does not overlap.
+ptrdiff_t ironmap_preadv(struct ironmap_file *file,
+                         const struct iovec *iov,
+                         int count,
+                         uint64_t pos,
+                         int flags);
+
+// Writes several ranges of memory at position `pos`, and waits. `flags` are 0 or RWF_DSYNC, RWF_SYNC, RWF_NOWAIT, RWF_HIPRI and RWF_ATOMIC
+// of `pwritev2`.
+//
+// Returns as `ironmap_pwrite` and `ironmap_preadv`; -EOPNOTSUPP if the device cannot write the data atomically as RWF_ATOMIC asks.
+//
+// Requires:
+// `iov` points to `count` structures, whose memory can be read.
+ptrdiff_t ironmap_pwritev(struct ironmap_file *file,
+                          const struct iovec *iov,
+                          int count,
+                          uint64_t pos,
+                          int flags);
+
+// Writes all `len` bytes at the end of the file, and waits. `pos` may be NULL; otherwise the call stores the position of the data there.
+//
+// Returns 0, or the errors of `ironmap_pwrite`. After -ENOSPC nothing was written.
+//
+// Requires:
+// `memory` can be read for `len` bytes, and `pos` is NULL or can be written to.
+int ironmap_append(struct ironmap_file *file,
+                   const void *memory,
+                   size_t len,
+                   uint64_t *pos);
+
+// Makes all completed writes of the file and its metadata durable.
+//
+// Returns 0; -EIO if a write since the last call on this queue was lost; -EBADF, -EPERM or -EBUSY as any call on a queue.
+int ironmap_fsync(struct ironmap_file *file);
+
+// Makes all completed writes of the file durable, with the metadata that a read needs. Returns as `ironmap_fsync`.
+int ironmap_fdatasync(struct ironmap_file *file);
+
+// The size of the file in bytes, or -EBADF, -EPERM or -EBUSY as any call on a queue.
+int64_t ironmap_size(struct ironmap_file *file);
+
+// Stores the attributes of the file. `size` is `sizeof(struct ironmap_stat)`.
+//
+// Returns 0; -EINVAL for NULL; -ESTALE for a host file whose path names another file; -EUCLEAN, -EIO; -EBADF, -EPERM or -EBUSY as any call
+// on a queue.
+//
+// Requires:
+// `stat` can be written to for `size` bytes.
+int ironmap_fstat(struct ironmap_file *file,
+                  struct ironmap_stat *stat,
+                  size_t size);
+
+// Sets the size of a file of a volume. A larger file reads as zeros there.
+//
+// Returns 0; -EFBIG; -EROFS, also for a host file; -EIO; -EBADF, -EPERM or -EBUSY as any call on a queue.
+int ironmap_ftruncate(struct ironmap_file *file, uint64_t len);
+
+// Sets the permissions of a file of a volume: the lower twelve bits of its mode. Returns as `ironmap_ftruncate`.
+int ironmap_fchmod(struct ironmap_file *file, uint32_t mode);
+
+// Allocates, frees or moves the blocks of a range of a file of a volume. `mode` is that of `fallocate(2)`: 0, FALLOC_FL_KEEP_SIZE, or
+// FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE, FALLOC_FL_COLLAPSE_RANGE or FALLOC_FL_INSERT_RANGE.
+//
+// Returns 0; -ENOSPC, -EFBIG; -EOPNOTSUPP for another mode; -EINVAL for a range that the mode does not accept; -EROFS, also for a host
+// file; -EBADF, -EPERM or -EBUSY as any call on a queue.
+int ironmap_fallocate(struct ironmap_file *file,
+                      int mode,
+                      uint64_t pos,
+                      uint64_t len);
+
+// Finds the next data (`whence` is SEEK_DATA) or the next hole (SEEK_HOLE) at or after a position, as `lseek(2)` does.
+//
+// Returns the position; -ENXIO past the end of the file, or if no data follow; -EINVAL for another `whence`; -EUCLEAN, -EIO; -EBADF, -EPERM
+// or -EBUSY as any call on a queue.
+int64_t ironmap_seek(struct ironmap_file *file,
+                     uint64_t pos,
+                     int whence);
+
+// Tells how a host file is read. `size` is `sizeof(struct ironmap_host_report)`.
+//
+// Returns 0; -EINVAL for a file of a volume, or for NULL; -EBADF, -EPERM or -EBUSY as any call on a queue.
+//
+// Requires:
+// `report` can be written to for `size` bytes.
+int ironmap_file_report(struct ironmap_file *file, struct ironmap_host_report *report, size_t size);
+
+// Begins the description of an ext4 image. Without a size, the image is as large as its content needs, with some free space. The caller
+// frees the description by `ironmap_image_free`.
+//
+// Returns 0; -EMFILE if too many descriptions exist.
+//
+// Requires:
+// `image` can be written to.
+int ironmap_image_new(struct ironmap_image **image);
+
+// Frees a description. An image that was built stays. Returns 0 or -EBADF.
+int ironmap_image_free(struct ironmap_image *image);
+
+// Sets the size of the image in bytes. Size 0 stands for the smallest size that its content fits into.
+//
+// Returns 0; -EBADF; -EINVAL if the image was built already; -EBUSY while another thread is in a call on the description. All calls on a
+// description return these errors.
+int ironmap_image_size(struct ironmap_image *image,
+                       uint64_t bytes);
+
+// Adds a directory, or a tar archive, which may be compressed by gzip or zstd. The path "-" is standard input.
+//
+// Requires:
+// `path` ends with a zero byte.
+int ironmap_image_add_path(struct ironmap_image *image, const char *path);
+
+// Adds an image of a container: an OCI layout, or the output of `docker save`. The whiteouts of its layers are applied.
+//
+// Requires:
+// `path` ends with a zero byte.
+int ironmap_image_add_oci(struct ironmap_image *image, const char *path);
+
+// Adds the entries of a directory of another volume. The directory begins with a slash.
+//
+// Requires:
+// The texts end with a zero byte.
+int ironmap_image_add_volume(struct ironmap_image *image, const char *location, const char *directory);
+
+// Adds a tar archive, which may be compressed by gzip or zstd, and whose bytes a function provides.
+//
+// `ironmap_image_build` calls `read` with `arg`, in any thread but in one at a time: it stores up to the requested number of bytes, and
+// returns their number, 0 at the end, or an errno with a minus sign. `name` stands for the archive in messages. If `layer` is not 0, the
+// archive is a layer of a container image, whose whiteouts hide files of earlier sources.
+//
+// Requires:
+// `name` ends with a zero byte. `read` can be called with `arg` until the description was built or freed.
+int ironmap_image_add_tar(struct ironmap_image *image,
+                          const char *name,
+                          ptrdiff_t (*read)(void *arg, void *memory, size_t len),
+                          void *arg,
+                          int layer);
+
+// Adds a file with this content, mode and owner. It replaces a file of the sources.
+//
+// Requires:
+// `path` ends with a zero byte, and `content` can be read for `len` bytes.
+int ironmap_image_inject(struct ironmap_image *image,
+                         const char *path,
+                         const void *content,
+                         size_t len,
+                         uint32_t mode,
+                         uint32_t uid,
+                         uint32_t gid);
+
+// Sets the label of the volume: at most 16 bytes.
+//
+// Requires:
+// `label` ends with a zero byte.
+int ironmap_image_label(struct ironmap_image *image, const char *label);
+
+// Sets the UUID of the volume: 16 bytes. Without this call it is random.
+//
+// Requires:
+// `uuid` can be read for 16 bytes.
+int ironmap_image_uuid(struct ironmap_image *image, const uint8_t *uuid);
+
+// Sets the time that stands for all later times, in seconds since 1970, so that two builds of one content have the same bytes. The UUID then
+// depends on the content.
+int ironmap_image_source_date_epoch(struct ironmap_image *image,
+                                    int64_t seconds);
+
+// Sets the owner of all files.
+int ironmap_image_owner(struct ironmap_image *image, uint32_t uid, uint32_t gid);
+
+// Replaces an existing file system, if `force` is not 0.
+int ironmap_image_force(struct ironmap_image *image, int force);
+
+// Builds the image at a location: the path of an image file, which appears when it is complete, or a device.
+//
+// `progress` may be NULL. Otherwise it is called with `arg` and the numbers of copied files and bytes, in any thread but in one at a time; if
+// it returns another value than 0, the build ends with -EINTR and the image does not appear. After the call, the description can only be
+// freed.
+//
+// Returns 0; -EEXIST if the location contains a file system and `ironmap_image_force` was not called; -ENOSPC if the content does not fit;
+// -ENOENT, -EACCES, -EIO; -EINVAL for a wrong description; the errors of `ironmap_image_size`.
+//
+// Requires:
+// `location` ends with a zero byte, and `progress` can be called with `arg`.
+int ironmap_image_build(struct ironmap_image *image,
+                        const char *location,
+                        int (*progress)(void *arg, uint64_t files, uint64_t bytes),
+                        void *arg);
+
+// Copies a file of the volume at a location and, if it is a directory, everything below it, to a path of the host. `progress` as for
+// `ironmap_image_build`. Owners and devices need the privileges of root.
+//
+// Returns 0; the error of the first file that cannot be copied, after all others were copied; -EINTR if `progress` has ended the call.
+//
+// Requires:
+// The texts end with a zero byte, and `progress` can be called with `arg`.
+int ironmap_image_extract(const char *location,
+                          const char *from,
+                          const char *to,
+                          int (*progress)(void *arg, uint64_t files, uint64_t bytes),
+                          void *arg);
+
+// Makes the ext4 volume at a location larger or smaller. An image file is extended or truncated to the new size. With `bytes` 0, the volume
+// gets the smallest size that its content fits into. `size` may be NULL; otherwise the call stores the new size in bytes there.
+//
+// Returns 0; -EINVAL for a size that the volume cannot have; -ENOSPC for a size that its content does not fit into; -EUCLEAN for a damaged
+// volume; -EBUSY if it is in use; -EIO.
+//
+// Requires:
+// `location` ends with a zero byte, and `size` is NULL or can be written to.
+int ironmap_image_resize(const char *location,
+                         uint64_t bytes,
+                         uint64_t *size);
+
+// Stores the attributes of the file at a path. With AT_SYMLINK_NOFOLLOW in `flags`, a symbolic link is not followed. `size` is
+// `sizeof(struct ironmap_stat)`.
+//
+// Returns 0; -ENOENT, -ENOTDIR, -ELOOP, -ENAMETOOLONG as `stat(2)`; -EUCLEAN, -EIO; -EBADF; -EINVAL for NULL or other flags.
+//
+// Requires:
+// `path` ends with a zero byte, and `stat` can be written to for `size` bytes.
+int ironmap_stat(struct ironmap_volume *volume,
+                 const char *path,
+                 int flags,
+                 struct ironmap_stat *stat,
+                 size_t size);
+
+// Copies the target of a symbolic link, without a zero byte at its end. With `len` 0 only the length is returned.
+//
+// Returns the length; -ERANGE if the memory is too short; -EINVAL if the file is not a symbolic link; and the errors of `ironmap_stat`.
+//
+// Requires:
+// `path` ends with a zero byte, and `target` can be written to for `len` bytes.
+ptrdiff_t ironmap_readlink(struct ironmap_volume *volume,
+                           const char *path,
+                           char *target,
+                           size_t len);
+
+// Creates a directory. No umask is applied to `mode`.
+//
+// Returns 0; -EEXIST; -EROFS for a volume that is open for reading; -ENOSPC; -EMLINK; and the errors of `ironmap_stat`.
+//
+// Requires:
+// `path` ends with a zero byte.
+int ironmap_mkdir(struct ironmap_volume *volume, const char *path, uint32_t mode);
+
+// Removes a name of a file that is not a directory.
+//
+// Returns 0; -EISDIR; -EROFS; and the errors of `ironmap_stat`.
+//
+// Requires:
+// `path` ends with a zero byte.
+int ironmap_unlink(struct ironmap_volume *volume, const char *path);
+
+// Removes an empty directory.
+//
+// Returns 0; -ENOTEMPTY, -ENOTDIR; -EROFS; and the errors of `ironmap_stat`.
+//
+// Requires:
+// `path` ends with a zero byte.
+int ironmap_rmdir(struct ironmap_volume *volume, const char *path);
+
+// Renames a file. `flags` are those of `renameat2(2)`: 0, RENAME_NOREPLACE, RENAME_EXCHANGE or RENAME_WHITEOUT.
+//
+// Returns 0; -EEXIST with RENAME_NOREPLACE; -ENOTEMPTY, -EISDIR, -ENOTDIR; -EXDEV; -EINVAL for a directory that would move into itself;
+// -EROFS; and the errors of `ironmap_stat`.
+//
+// Requires:
+// The paths end with a zero byte.
+int ironmap_rename(struct ironmap_volume *volume,
+                   const char *from,
+                   const char *to,
+                   uint32_t flags);
+
+// Creates a symbolic link at `path` with this target. Returns 0; -EEXIST; -EROFS; -ENOSPC; and the errors of `ironmap_stat`.
+//
+// Requires:
+// The texts end with a zero byte.
+int ironmap_symlink(struct ironmap_volume *volume,
+                    const char *target,
+                    const char *path);
+
+// Gives a file another name. A symbolic link is not followed. Returns 0; -EEXIST; -EMLINK; -EPERM for a directory; -EROFS; -ENOSPC; and the
+// errors of `ironmap_stat`.
+//
+// Requires:
+// The paths end with a zero byte.
+int ironmap_link(struct ironmap_volume *volume,
+                 const char *original,
+                 const char *path);
+
+// Sets the permissions of a file: the lower twelve bits of its mode. Returns 0; -EROFS; and the errors of `ironmap_stat`.
+//
+// Requires:
+// `path` ends with a zero byte.
+int ironmap_chmod(struct ironmap_volume *volume,
+                  const char *path,
+                  uint32_t mode);
+
+// Sets the user and the group that own a file. UINT32_MAX leaves one unchanged. `flags` are 0 or AT_SYMLINK_NOFOLLOW. Returns as
+// `ironmap_chmod`.
+//
+// Requires:
+// `path` ends with a zero byte.
+int ironmap_chown(struct ironmap_volume *volume,
+                  const char *path,
+                  uint32_t uid,
+                  uint32_t gid,
+                  int flags);
+
+// Sets the times of a file. NULL leaves one unchanged. `flags` are 0 or AT_SYMLINK_NOFOLLOW. Returns as `ironmap_chmod`; -EINVAL for
+// nanoseconds outside their range.
+//
+// Requires:
+// `path` ends with a zero byte, and the times are NULL or can be read.
+int ironmap_set_times(struct ironmap_volume *volume,
+                      const char *path,
+                      const struct ironmap_time *accessed,
+                      const struct ironmap_time *modified,
+                      int flags);
+
+// Copies the value of an extended attribute, such as "user.comment". With `len` 0 only its length is returned. `flags` are 0 or
+// AT_SYMLINK_NOFOLLOW.
+//
+// Returns the length; -ENODATA if the attribute does not exist; -ERANGE if the memory is too short; -EOPNOTSUPP if the name has no known
+// prefix; and the errors of `ironmap_stat`.
+//
+// Requires:
+// The texts end with a zero byte, and `value` can be written to for `len` bytes.
+ptrdiff_t ironmap_getxattr(struct ironmap_volume *volume,
+                           const char *path,
+                           const char *name,
+                           void *value,
+                           size_t len,
+                           int flags);
+
+// Copies the names of all extended attributes, each with a zero byte at its end. With `len` 0 only the length is returned.
+//
+// Returns the length; and the errors of `ironmap_getxattr`.
+//
+// Requires:
+// `path` ends with a zero byte, and `names` can be written to for `len` bytes.
+ptrdiff_t ironmap_listxattr(struct ironmap_volume *volume,
+                            const char *path,
+                            char *names,
+                            size_t len,
+                            int flags);
+
+// Sets an extended attribute. `how` is 0, XATTR_CREATE or XATTR_REPLACE; `flags` are 0 or AT_SYMLINK_NOFOLLOW.
+//
+// Returns 0; -EEXIST with XATTR_CREATE; -ENODATA with XATTR_REPLACE; -E2BIG, -ERANGE as `setxattr(2)`; -ENOSPC; -EROFS; and the errors of
+// `ironmap_getxattr`.
+//
+// Requires:
+// The texts end with a zero byte, and `value` can be read for `len` bytes.
+int ironmap_setxattr(struct ironmap_volume *volume,
+                     const char *path,
+                     const char *name,
+                     const void *value,
+                     size_t len,
+                     int how,
+                     int flags);
+
+// Removes an extended attribute. Returns 0; -ENODATA; -EROFS; and the errors of `ironmap_getxattr`.
+//
+// Requires:
+// The texts end with a zero byte.
+int ironmap_removexattr(struct ironmap_volume *volume, const char *path, const char *name, int flags);
+
+// Starts a pool of threads for the files of a volume.
+//
+// `threads` is the number of threads, and `depth` the number of requests that each has in flight; 0 lets the library choose. Any thread may
+// use the pool and its files. The caller frees the pool by `ironmap_pool_free`.
+//
+// Returns 0; -EBADF for a closed volume; -EMFILE, -ENOMEM, -EAGAIN if descriptors, memory or threads are exhausted.
+//
+// Requires:
+// `pool` can be written to.
+int ironmap_volume_pool(struct ironmap_volume *volume,
+                        uint32_t threads,
+                        uint32_t depth,
+                        struct ironmap_pool **pool);
+
+// Starts a pool of threads for the files of the host. Otherwise as `ironmap_volume_pool`.
+//
+// Requires:
+// `pool` can be written to.
+int ironmap_host_pool(struct ironmap_host *host, uint32_t threads, uint32_t depth, struct ironmap_pool **pool);
+
+// Ends the threads of a pool. Returns 0; -EBUSY while a file of the pool is open; -EBADF.
+int ironmap_pool_free(struct ironmap_pool *pool);
+
+// Opens a file on a pool. `flags` and `mode` are those of `ironmap_open`. The caller closes the file by `ironmap_pool_close`.
+//
+// Returns as `ironmap_open`.
+//
+// Requires:
+// `path` ends with a zero byte, and `file` can be written to.
+int ironmap_pool_open(struct ironmap_pool *pool,
+                      const char *path,
+                      int flags,
+                      uint32_t mode,
+                      struct ironmap_pool_file **file);
+
+// Closes a file of a pool. Calls of other threads on it are carried out. Returns 0 or -EBADF.
+int ironmap_pool_close(struct ironmap_pool_file *file);
+
+// Reads up to `len` bytes from position `pos`, and waits. Returns as `ironmap_pread`; any thread may call it.
+//
+// Requires:
+// `memory` can be written to for `len` bytes.
+ptrdiff_t ironmap_pool_pread(struct ironmap_pool_file *file, void *memory, size_t len, uint64_t pos);
+
+// Writes `len` bytes at position `pos`, and waits. Returns as `ironmap_pwrite`; any thread may call it.
+//
+// Requires:
+// `memory` can be read for `len` bytes.
+ptrdiff_t ironmap_pool_pwrite(struct ironmap_pool_file *file, const void *memory, size_t len, uint64_t pos);
+
+// Writes all `len` bytes at the end of the file, and waits. Returns as `ironmap_append`; any thread may call it.
+//
+// Requires:
+// `memory` can be read for `len` bytes, and `pos` is NULL or can be written to.
+int ironmap_pool_append(struct ironmap_pool_file *file, const void *memory, size_t len, uint64_t *pos);
+
+// Reads several ranges of a file, and waits for all of them. The reads are in flight together. The call sets the `result` of each. `size` is
+// `sizeof(struct ironmap_pool_read)`. Any thread may call it.
+//
+// Returns 0 if the reads have results; -EBADF; -ENOMEM; -EINVAL for another `size` or a NULL `reads`.
+//
+// Requires:
+// `reads` points to `count` structures, whose memory can be written to and does not overlap.
+int ironmap_pool_read_many(struct ironmap_pool_file *file,
+                           struct ironmap_pool_read *reads,
+                           size_t count,
+                           size_t size);
+
+// Makes all completed writes of the file durable: with all metadata, or, if `data_only` is not 0, with the metadata that a read needs.
+// Returns as `ironmap_fsync`; any thread may call it.
+int ironmap_pool_fsync(struct ironmap_pool_file *file,
+                       int data_only);
+
+// The size of the file in bytes, or -EBADF. Any thread may call it.
+int64_t ironmap_pool_size(struct ironmap_pool_file *file);
+
+// Makes a queue for the files of a volume, for the calling thread.
+//
+// `depth` is the number of requests that the device has at a time, at most 4096; 0 stands for 256. The caller frees the queue in the same
+// thread by `ironmap_queue_free`.
+//
+// Returns 0; -EBADF for a closed volume; -EMFILE if too many queues or descriptors are open; -ENOMEM.
+//
+// Requires:
+// `queue` can be written to.
+int ironmap_volume_queue(struct ironmap_volume *volume,
+                         uint32_t depth,
+                         struct ironmap_queue **queue);
+
+// Makes a queue for the files of the host, for the calling thread. Otherwise as `ironmap_volume_queue`.
+//
+// Requires:
+// `queue` can be written to.
+int ironmap_host_queue(struct ironmap_host *host, uint32_t depth, struct ironmap_queue **queue);
+
+// Frees a queue, closes the files that were opened on it, and waits for its requests. Their completions are lost.
+//
+// Returns 0; -EBADF; -EPERM in another thread than that of the queue; -EBUSY in a signal handler that has interrupted a call on the queue.
+int ironmap_queue_free(struct ironmap_queue *queue);
+
+// Reads several ranges, of one or more files of a queue, and waits for all of them. The reads are in flight together, as many as the depth
+// of the queue allows.
+//
+// The call sets the `result` of each read: the number of bytes, which is smaller than `len` only at the end of the file, or an errno with a
+// minus sign. `size` is `sizeof(struct ironmap_read)`.
+//
+// Returns 0 if the reads have results; -EBADF, -EPERM or -EBUSY as any call on a queue; -EINVAL for another `size` or a NULL `reads`. The
+// results are not changed then.
+//
+// Requires:
+// `reads` points to `count` structures. The memory of each read can be written to, and the memory of two reads does not overlap.
+int ironmap_read_many(struct ironmap_queue *queue,
+                      struct ironmap_read *reads,
+                      size_t count,
+                      size_t size);
+
+// Submits a read of `len` bytes from position `pos` into memory. `ironmap_reap` returns its completion with the pointer `user`.
+//
+// `flags` are 0 or RWF_NOWAIT and RWF_HIPRI of `preadv2`. The request is sent to the device by this call or by a later one on the queue.
+//
+// Returns 0; -EAGAIN if the queue is full, or with RWF_NOWAIT if the call would have to wait; -EINVAL, -EIO and other errors of
+// `ironmap_pread`. After an error there is no completion.
+//
+// Requires:
+// The memory stays valid, and nothing else accesses it, until `ironmap_reap` has returned the completion or `ironmap_queue_free` has
+// returned.
+int ironmap_submit_read(struct ironmap_file *file,
+                        void *memory,
+                        size_t len,
+                        uint64_t pos,
+                        int flags,
+                        void *user);
+
+// Submits a write of `len` bytes at position `pos`. `flags` may also have RWF_DSYNC, RWF_SYNC and RWF_ATOMIC. Otherwise as
+// `ironmap_submit_read`; also -EROFS, -ENOSPC and other errors of `ironmap_pwrite`.
+//
+// Requires:
+// The memory stays valid, and nothing changes it, until `ironmap_reap` has returned the completion or `ironmap_queue_free` has returned.
+int ironmap_submit_write(struct ironmap_file *file,
+                         const void *memory,
+                         size_t len,
+                         uint64_t pos,
+                         int flags,
+                         void *user);
+
+// Submits a read of `len` bytes from position `pos` into a buffer, from its byte `offset`. Otherwise as `ironmap_submit_read`. The buffer
+// may be freed while the request is in flight: its memory is then released after the request.
+//
+// Returns also -EBADF for a buffer that was freed, and -ERANGE for bytes outside the buffer.
+//
+// Requires:
+// Nothing else accesses these bytes of the buffer until the request is complete.
+int ironmap_submit_read_buffer(struct ironmap_file *file,
+                               struct ironmap_buffer *buffer,
+                               size_t offset,
+                               size_t len,
+                               uint64_t pos,
+                               int flags,
+                               void *user);
+
+// Submits a write of `len` bytes of a buffer, from its byte `offset`, at position `pos`. Otherwise as `ironmap_submit_write` and
+// `ironmap_submit_read_buffer`.
+//
+// Requires:
+// Nothing changes these bytes of the buffer until the request is complete.
+int ironmap_submit_write_buffer(struct ironmap_file *file,
+                                struct ironmap_buffer *buffer,
+                                size_t offset,
+                                size_t len,
+                                uint64_t pos,
+                                int flags,
+                                void *user);
+
+// Sends the submitted requests to the device, and waits until `min` of them are complete, or all of them if there are fewer.
+//
+// Returns 0; -EBADF, -EPERM or -EBUSY as any call on a queue; -EIO and other errnos if the kernel does not serve the queue any longer.
+int ironmap_wait(struct ironmap_queue *queue,
+                 size_t min);
+
+// Sends the submitted requests to the device, and returns up to `max` completions. The call does not wait for the device.
+//
+// If the call returns `max` completions, there may be more. Otherwise the descriptor of `ironmap_queue_fd` becomes readable at the next
+// completion. The completions are in the order of the device. `size` is `sizeof(struct ironmap_completion)`.
+//
+// Returns the number of completions; -EBADF, -EPERM or -EBUSY as any call on a queue; -EINVAL for another `size` or a NULL `completions`.
+//
+// Requires:
+// `completions` has place for `max` structures.
+ptrdiff_t ironmap_reap(struct ironmap_queue *queue,
+                       struct ironmap_completion *completions,
+                       size_t max,
+                       size_t size);
+
+// The number of requests that were submitted to a queue and not reaped, or -EBADF, -EPERM or -EBUSY.
+ptrdiff_t ironmap_outstanding(struct ironmap_queue *queue);
+
+// A descriptor that becomes readable when a request completes, for `poll` and `epoll`. It belongs to the queue, which closes it.
+//
+// When the descriptor is readable, the caller calls `ironmap_reap` until it returns fewer completions than it has place for. The caller
+// does not read the descriptor.
+//
+// Returns the descriptor; -EBADF, -EPERM or -EBUSY as any call on a queue; -EOPNOTSUPP if the engine polls its device; -EMFILE.
+int ironmap_queue_fd(struct ironmap_queue *queue);
+
+// Registers a buffer with the kernel, so that the kernel need not pin its pages for each request of this queue. A queue can register one
+// buffer of at most 1 GiB. Requests whose memory is in the buffer then use it as registered memory, also if they were submitted by address.
+//
+// The buffer may be freed before the queue: its memory is released after the queue was freed.
+//
+// Returns 0; -EBADF; -EPERM or -EBUSY as any call on a queue; -EBUSY for a second buffer, or for a buffer that is registered with another
+// queue; -ENOMEM if the process may not lock so much memory; -EINVAL for an empty or too long buffer.
+int ironmap_queue_register(struct ironmap_queue *queue,
+                           struct ironmap_buffer *buffer);
+
+// Opens a volume: an ext4 or XFS file system that is not mounted.
+//
+// `location` is a path of an image or a device, or a location such as "qcow2:disk.qcow2@p1" or "nbd://server/export". `engine` is the name of
+// the I/O engine, such as "io_uring" or "psync"; NULL lets the library choose. `options` may be NULL, which opens the volume for reading;
+// `size` is `sizeof(struct ironmap_volume_options)`. The caller closes the volume by `ironmap_volume_close`. Any thread may call it.
+//
+// Returns 0; -ENOENT, -EACCES; -EBUSY if another program uses the volume; -EINVAL for a location without a file system or with wrong
+// syntax; -EOPNOTSUPP for a feature that the library does not support; -EUCLEAN for a damaged volume; -E2BIG for an option that this
+// version does not know; -EIO.
+//
+// Requires:
+// The texts end with a zero byte, `options` can be read for `size` bytes, and `volume` can be written to.
+int ironmap_volume_open(const char *location,
+                        const char *engine,
+                        const struct ironmap_volume_options *options,
+                        size_t size,
+                        struct ironmap_volume **volume);
+
+// Closes a volume. Its changes are committed and written to their final places.
+//
+// Returns 0; -EBUSY while a queue, a pool or a directory of the volume is open, or another thread is in a call on it: the volume stays
+// open then; -EBADF; -EIO if the changes cannot be written: the volume is closed then, and is recovered when it is next opened.
+int ironmap_volume_close(struct ironmap_volume *volume);
+
+// Makes all changes of a volume durable. Returns 0, -EBADF or -EIO.
+int ironmap_volume_sync(struct ironmap_volume *volume);
+
+// Stores the properties of a volume. `size` is `sizeof(struct ironmap_volume_info)`. Returns 0, -EBADF, or -EINVAL for NULL.
+//
+// Requires:
+// `info` can be written to for `size` bytes.
+int ironmap_volume_info(struct ironmap_volume *volume,
+                        struct ironmap_volume_info *info,
+                        size_t size);
+
+// Copies a notice of a volume: a setting that could not be applied as requested, or a fault of the device that was ignored. `index` counts
+// from 0. The text has no zero byte at its end; with `len` 0 only its length is returned.
+//
+// Returns the length of the text; -ENODATA if there are not so many notices; -ERANGE if the memory is too short; -EBADF.
+//
+// Requires:
+// `text` can be written to for `len` bytes.
+ptrdiff_t ironmap_volume_notice(struct ironmap_volume *volume,
+                                size_t index,
+                                char *text,
+                                size_t len);
+
+// Opens the files of the mounted file systems for reading around their file systems.
+//
+// `engine` is the name of the I/O engine, or NULL. The caller closes the host by `ironmap_host_close`. Any thread may call it.
+//
+// Returns 0; -EINVAL for an unknown engine; -EOPNOTSUPP for an engine that cannot be used here.
+//
+// Requires:
+// `engine` ends with a zero byte, and `host` can be written to.
+int ironmap_host_open(const char *engine,
+                      struct ironmap_host **host);
+
+// Closes a host. Returns 0; -EBUSY while a queue or a pool of the host is open; -EBADF.
+int ironmap_host_close(struct ironmap_host *host);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* IRONMAP_H */

@@ -1,0 +1,225 @@
+//! The result of a call for C code: a number that is negative for an error, and a message that the caller can ask for.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::{c_char, c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use ironmap::{Errno, Error, ErrorKind};
+use parking_lot::Mutex;
+
+use crate::handle::Handle;
+use crate::memory::{Out, copy_text};
+
+/// The reason for the failure of a call.
+///
+/// `error` is the errno that the call has returned with a minus sign. `kind` is a name of the kind of failure, such as "NotFound" or
+/// "Corrupt": the names of the Rust library's `ErrorKind`. `structure` and `field` name the structure on disk and its field, and are empty if
+/// the failure concerns none. `inode` and `block` are UINT64_MAX if they are unknown. `message` is one line, which names the operation, the
+/// place and the cause. All texts end with a zero byte.
+#[repr(C)]
+#[derive(Clone, Copy)]
+#[allow(non_camel_case_types, reason = "the name in C")]
+pub struct ironmap_failure {
+    /// The errno.
+    pub error: c_int,
+    /// The name of the kind.
+    pub kind: [c_char; 28],
+    /// The name of the structure on disk.
+    pub structure: [c_char; 64],
+    /// The name of its field.
+    pub field: [c_char; 64],
+    /// The inode number.
+    pub inode: u64,
+    /// The block number.
+    pub block: u64,
+    /// The message.
+    pub message: [c_char; 1024],
+}
+
+/// A failure as it is kept until the next one.
+#[derive(Clone)]
+struct Kept {
+    errno: Errno,
+    kind: String,
+    structure: &'static str,
+    field: &'static str,
+    inode: Option<u64>,
+    block: Option<u64>,
+    message: String,
+}
+
+thread_local! {
+    /// The last failure of this thread.
+    static OF_THREAD: RefCell<Option<Box<Kept>>> = const { RefCell::new(None) };
+}
+
+/// The last failure of each open handle.
+static OF_HANDLES: Mutex<Option<HashMap<Handle, Kept>>> = Mutex::new(None);
+
+impl Kept {
+    fn of(error: &Error) -> Self {
+        let place = error.place();
+        let kind = match error.kind() {
+            ErrorKind::Io(_) => "Io".to_owned(),
+            kind => format!("{kind:?}"),
+        };
+        Self {
+            errno: error.errno(),
+            kind,
+            structure: place.map_or("", |place| place.structure),
+            field: place.map_or("", |place| place.field),
+            inode: place.and_then(|place| place.inode).map(|inode| inode.0),
+            block: place.and_then(|place| place.block).map(|block| block.0),
+            message: error.to_string(),
+        }
+    }
+
+    fn show(&self) -> ironmap_failure {
+        let mut shown = ironmap_failure {
+            error: self.errno.0,
+            kind: [0; _],
+            structure: [0; _],
+            field: [0; _],
+            inode: self.inode.unwrap_or(u64::MAX),
+            block: self.block.unwrap_or(u64::MAX),
+            message: [0; _],
+        };
+        copy_text(self.kind.as_bytes(), &mut shown.kind);
+        copy_text(self.structure.as_bytes(), &mut shown.structure);
+        copy_text(self.field.as_bytes(), &mut shown.field);
+        copy_text(self.message.as_bytes(), &mut shown.message);
+        shown
+    }
+}
+
+/// Keeps the reason of a failure, for the thread and the handle.
+#[cold]
+#[inline(never)]
+pub(crate) fn keep(handle: Option<Handle>, error: &Error) -> c_int {
+    let kept = Kept::of(error);
+    let errno = kept.errno.0;
+    if let Some(handle) = handle {
+        OF_HANDLES.lock().get_or_insert_default().insert(handle, kept.clone());
+    }
+    // At the end of a thread its storage is gone, and nobody can ask for the message.
+    let _ = OF_THREAD.try_with(|last| {
+        if let Ok(mut last) = last.try_borrow_mut() {
+            *last = Some(Box::new(kept));
+        }
+    });
+    -errno
+}
+
+/// Forgets the failure of a handle that is closed.
+pub(crate) fn forget(handle: Handle) {
+    if let Some(kept) = &mut *OF_HANDLES.lock() {
+        kept.remove(&handle);
+    }
+}
+
+/// The lock of the failures of handles, for forks.
+pub(crate) fn lock_for_fork() {
+    std::mem::forget(OF_HANDLES.lock());
+}
+
+/// # Safety
+/// The calling thread, or the thread that it continues in a child, has called [`lock_for_fork`].
+pub(crate) unsafe fn unlock_after_fork() {
+    // SAFETY: the caller guarantees that the guard was forgotten by this thread.
+    unsafe { OF_HANDLES.force_unlock() };
+}
+
+/// The error of a panic. The message of the panic is part of it.
+#[cold]
+fn panicked(panic: &(dyn Any + Send)) -> Error {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic");
+    Error::io(Errno(libc::ENOTRECOVERABLE), format!("a bug in ironmap: {text}"))
+}
+
+/// Runs a call from C. The outer error is that of a panic: the state of all objects that `work` has changed is then unknown.
+#[inline(always)]
+pub(crate) fn catch<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<Result<T, Error>, Error> {
+    // The caller makes the objects of the call unusable.
+    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| panicked(&*panic))
+}
+
+/// A number that a successful call returns. It is not negative.
+pub(crate) trait Count {
+    fn count(self) -> isize;
+}
+
+impl Count for usize {
+    #[inline(always)]
+    fn count(self) -> isize {
+        // No transfer and no value is longer than the largest `isize`, because no memory is.
+        self as isize
+    }
+}
+
+impl Count for () {
+    #[inline(always)]
+    fn count(self) -> isize {
+        0
+    }
+}
+
+/// The result of a call for C code: the count, or the errno with a minus sign. The reason of a failure is kept for the handle.
+#[inline(always)]
+pub(crate) fn returned<T: Count>(handle: Option<Handle>, result: Result<T, Error>) -> isize {
+    match result {
+        Ok(value) => value.count(),
+        Err(error) => keep(handle, &error) as isize,
+    }
+}
+
+/// Runs a call from C that uses no object of a thread. Such objects are locked while they change, and a panic leaves a lock poisoned or
+/// free; a volume makes itself read-only.
+pub(crate) fn call<T: Count>(
+    handle: Option<Handle>,
+    work: impl FnOnce() -> Result<T, Error>,
+) -> isize {
+    returned(handle, catch(work).and_then(|result| result))
+}
+
+/// Tells the reason of a failure.
+///
+/// With a handle of any type, the reason is that of the last failed call on this handle, in any thread. With NULL it is that of the last
+/// failed call of the calling thread on any handle, or on none: for example, of a call that opens something. `size` is
+/// `sizeof(struct ironmap_failure)`. A successful call does not change the reason.
+///
+/// Returns 0, -ENODATA if no call has failed, or -EINVAL if `failure` is NULL. Any thread may call it.
+///
+/// # Safety
+/// `failure` can be written to for `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ironmap_failure(
+    handle: *const c_void,
+    failure: *mut ironmap_failure,
+    size: usize,
+) -> c_int {
+    let kept = if handle.is_null() {
+        OF_THREAD.try_with(|last| last.try_borrow().ok().and_then(|last| last.clone()))
+    } else {
+        let failures = OF_HANDLES.lock();
+        Ok(failures.as_ref().and_then(|kept| kept.get(&Handle::of(handle))).cloned().map(Box::new))
+    };
+    let Ok(Some(kept)) = kept else { return -libc::ENODATA };
+    // SAFETY: the caller guarantees this.
+    let out = unsafe { Out::new(failure, size) };
+    match out {
+        Ok(out) => {
+            out.set(kept.show());
+            0
+        }
+        Err(_) => -libc::EINVAL,
+    }
+}
+
+/// The version of the library, such as "0.1.0". The text is static. Any thread may call it.
+#[unsafe(no_mangle)]
+pub extern "C" fn ironmap_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}

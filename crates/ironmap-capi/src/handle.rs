@@ -1,0 +1,348 @@
+//! Tables of handles.
+//!
+//! C code holds a handle as a pointer, but the pointer is a number and nothing is stored at its address: the position of a slot in a table,
+//! and the generation of the slot. A call compares the number with the state of the slot. So a handle that was closed, closed twice, made up
+//! or mistaken for one of another type is found, and no memory is accessed through it.
+//!
+//! The slots are in static memory, which the kernel provides when a slot is first used. They are never freed, so a call can read the state
+//! of any slot at any time.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ironmap::{Errno, Error};
+use parking_lot::Mutex;
+
+/// A handle as a number: the generation in the upper 32 bits, the index of the slot, and the kind in the lower 6 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Handle(pub(crate) u64);
+
+const KIND_BITS: u32 = 6;
+const KIND_MASK: u64 = (1 << KIND_BITS) - 1;
+const GENERATION: u32 = 32;
+
+/// The kind of a slot that has no object.
+const FREE: u64 = 0;
+/// The kind of a slot whose object is in an unknown state, because a call on it panicked.
+const POISONED: u64 = 1;
+/// The kind of a slot whose object belongs to the process from which this one was forked.
+const FORKED: u64 = 2;
+
+/// The error of a call on an object that was in use when a call panicked.
+pub(crate) fn poisoned() -> Error {
+    let what = "an earlier call on this handle panicked, so its state is unknown: close it";
+    Error::io(Errno(libc::ENOTRECOVERABLE), what)
+}
+
+/// Not enough slots.
+fn no_slot() -> Error {
+    Error::io(Errno(libc::EMFILE), "too many handles are open")
+}
+
+impl Handle {
+    /// The handle that C code passes. Null is no handle.
+    #[inline(always)]
+    pub(crate) fn of<T>(pointer: *const T) -> Self {
+        Self(pointer.addr() as u64)
+    }
+
+    /// The form for C code.
+    pub(crate) fn pointer<T>(self) -> *mut T {
+        std::ptr::without_provenance_mut(self.0 as usize)
+    }
+
+    fn index(self) -> usize {
+        (self.0 as u32 >> KIND_BITS) as usize
+    }
+
+    fn with_kind(self, kind: u64) -> Self {
+        Self(self.0 & !KIND_MASK | kind)
+    }
+}
+
+/// The content of a slot, apart from its state.
+pub(crate) trait Content {
+    /// The content of a slot that has not been used. All bytes are zero.
+    const EMPTY: Self;
+}
+
+/// A slot. It fills a cache line, so that threads with different handles do not share one.
+#[repr(C, align(64))]
+pub(crate) struct Slot<C> {
+    /// The handle of the object. If there is no object that can be used, the kind is `FREE`, `POISONED` or `FORKED`.
+    state: AtomicU64,
+    pub(crate) content: C,
+}
+
+impl<C: Content> Slot<C> {
+    const EMPTY: Self = Self { state: AtomicU64::new(0), content: C::EMPTY };
+}
+
+impl<C> Slot<C> {
+    /// Whether the object of the slot has this handle.
+    #[inline(always)]
+    pub(crate) fn has(&self, handle: Handle) -> bool {
+        self.state.load(Ordering::Acquire) == handle.0
+    }
+
+    /// Marks the object as unusable after a panic. It is leaked.
+    pub(crate) fn poison(&self, handle: Handle) {
+        let poisoned = handle.with_kind(POISONED).0;
+        let _ =
+            self.state.compare_exchange(handle.0, poisoned, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    /// Marks the object, whatever its handle is, as unusable after a panic.
+    pub(crate) fn poison_current(&self) {
+        self.poison(Handle(self.state.load(Ordering::Relaxed)));
+    }
+
+    pub(crate) fn is_poisoned(&self) -> bool {
+        self.state.load(Ordering::Relaxed) & KIND_MASK == POISONED
+    }
+
+    /// The error of a call with a handle that this slot does not have.
+    #[cold]
+    pub(crate) fn refuse(&self, handle: Handle) -> Error {
+        let state = self.state.load(Ordering::Acquire);
+        if state == handle.with_kind(POISONED).0 {
+            poisoned()
+        } else if state == handle.with_kind(FORKED).0 {
+            let what = "the handle belongs to the parent of this process: open it again after fork";
+            Error::io(Errno::EBADF, what)
+        } else {
+            Error::io(Errno::EBADF, "the handle is closed, or is not one of this type")
+        }
+    }
+}
+
+/// All handles of one kind: at most `N` at a time, where `N` is a power of two.
+pub(crate) struct Table<C: 'static, const N: usize> {
+    kind: u64,
+    slots: [Slot<C>; N],
+    unused: Mutex<Unused>,
+}
+
+/// The slots without objects.
+struct Unused {
+    /// Slots whose objects were closed. The first one is used next, so that a slot rests as long as possible.
+    closed: VecDeque<u32>,
+    /// The number of slots that have been used at least once. All slots after them are free.
+    used: u32,
+}
+
+impl<C: Content, const N: usize> Table<C, N> {
+    /// A table for handles of this kind, which must differ from the kinds of all other tables.
+    pub(crate) const fn new(kind: u64) -> Self {
+        assert!(N.is_power_of_two() && N <= 1 << 26);
+        assert!(size_of::<Slot<C>>() == 64);
+        assert!(kind > FORKED && kind <= KIND_MASK);
+        let unused = Unused { closed: VecDeque::new(), used: 0 };
+        Self { kind, slots: [const { Slot::EMPTY }; N], unused: Mutex::new(unused) }
+    }
+}
+
+impl<C, const N: usize> Table<C, N> {
+    /// The slot at the position of a handle. The slot may have another handle.
+    #[inline(always)]
+    pub(crate) fn slot(&self, handle: Handle) -> &Slot<C> {
+        &self.slots[handle.index() & (N - 1)]
+    }
+
+    /// Opens a handle. `fill` puts the object into the slot, which no other thread uses meanwhile.
+    ///
+    /// # Errors
+    /// `Io` with EMFILE if all slots are in use.
+    pub(crate) fn open(&self, fill: impl FnOnce(Handle, &C)) -> Result<Handle, Error> {
+        let index = {
+            let mut unused = self.unused.lock();
+            // A slot is used again only after many others, so an old handle stays invalid for long.
+            let rested = unused.closed.len() > 1024 || unused.used as usize == N;
+            match if rested { unused.closed.pop_front() } else { None } {
+                Some(index) => index,
+                None if (unused.used as usize) < N => {
+                    unused.used += 1;
+                    unused.used - 1
+                }
+                None => return Err(no_slot()),
+            }
+        };
+        let slot = &self.slots[index as usize];
+        let generation = (slot.state.load(Ordering::Relaxed) >> GENERATION) as u32;
+        let generation = generation.wrapping_add(1).max(1);
+        let position = u64::from(index) << KIND_BITS;
+        let handle = Handle(u64::from(generation) << GENERATION | position | self.kind);
+        fill(handle, &slot.content);
+        slot.state.store(handle.0, Ordering::Release);
+        Ok(handle)
+    }
+
+    /// Ends the handle. Only one caller gets the permission to take the object out of the slot, which it then [frees](Self::free).
+    ///
+    /// # Errors
+    /// The slot does not have this handle. A poisoned handle is closed, and its object is leaked.
+    pub(crate) fn end(&self, handle: Handle) -> Result<&C, Error> {
+        let slot = self.slot(handle);
+        let ended = handle.with_kind(FREE).0;
+        let swap = |from: u64| {
+            slot.state.compare_exchange(from, ended, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        if swap(handle.0) {
+            return Ok(&slot.content);
+        }
+        let error = slot.refuse(handle);
+        swap(handle.with_kind(POISONED).0);
+        Err(error)
+    }
+
+    /// Makes the slot of an ended handle available, after its object was taken out.
+    pub(crate) fn free(&self, handle: Handle) {
+        self.unused.lock().closed.push_back(handle.index() as u32);
+    }
+}
+
+/// The handles of a kind, as far as forks concern them.
+pub(crate) trait Forks: Sync {
+    /// Waits until no thread opens or frees a handle, and locks the table.
+    fn lock(&self);
+    /// Unlocks the table.
+    ///
+    /// # Safety
+    /// The calling thread, or the thread that it continues in a child, has called `lock`.
+    unsafe fn unlock(&self);
+    /// Makes all handles those of the parent process. Their objects are leaked, because they share files and rings with the parent.
+    fn disown(&self);
+}
+
+impl<C: Sync, const N: usize> Forks for Table<C, N> {
+    fn lock(&self) {
+        std::mem::forget(self.unused.lock());
+    }
+
+    unsafe fn unlock(&self) {
+        // SAFETY: the caller guarantees that the guard of `lock` was forgotten by this thread.
+        unsafe { self.unused.force_unlock() };
+    }
+
+    fn disown(&self) {
+        // The table is locked by this thread.
+        // SAFETY: so no other thread changes the number.
+        let used = unsafe { (*self.unused.data_ptr()).used };
+        for slot in &self.slots[..used as usize] {
+            let handle = Handle(slot.state.load(Ordering::Relaxed));
+            if handle.0 & KIND_MASK == self.kind {
+                slot.state.store(handle.with_kind(FORKED).0, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// The content of a slot whose object all threads may use.
+pub(crate) struct Shared<T>(Mutex<Option<Arc<T>>>);
+
+impl<T> Content for Shared<T> {
+    const EMPTY: Self = Self(Mutex::new(None));
+}
+
+impl<T: Send + Sync, const N: usize> Table<Shared<T>, N> {
+    /// Opens a handle of an object.
+    pub(crate) fn add(&self, object: T) -> Result<Handle, Error> {
+        self.open(|_, shared| *shared.0.lock() = Some(Arc::new(object)))
+    }
+
+    /// The object. It stays alive during the call, even if another thread closes the handle.
+    pub(crate) fn get(&self, handle: Handle) -> Result<Arc<T>, Error> {
+        let slot = self.slot(handle);
+        // The state is compared before the lock, because in a forked child the lock of a disowned slot may be held for ever.
+        if slot.has(handle) {
+            let object = slot.content.0.lock();
+            if let (true, Some(object)) = (slot.has(handle), &*object) {
+                return Ok(Arc::clone(object));
+            }
+        }
+        Err(slot.refuse(handle))
+    }
+
+    /// Closes the handle, and returns its object.
+    pub(crate) fn remove(&self, handle: Handle) -> Result<Arc<T>, Error> {
+        let object = self.end(handle)?.0.lock().take();
+        self.free(handle);
+        object.ok_or_else(|| self.slot(handle).refuse(handle))
+    }
+
+    /// Closes the handle, and returns its object, unless something else uses the object.
+    ///
+    /// # Errors
+    /// `Busy` if the object is in use. The handle then stays open.
+    pub(crate) fn remove_unused(&self, handle: Handle, users: &'static str) -> Result<T, Error> {
+        let slot = self.slot(handle);
+        if !slot.has(handle) {
+            // For a poisoned handle this ends the handle.
+            return Err(self.end(handle).err().unwrap_or_else(|| slot.refuse(handle)));
+        }
+        let mut shared = slot.content.0.lock();
+        let Some(object) = shared.take() else { return Err(slot.refuse(handle)) };
+        match Arc::try_unwrap(object) {
+            Ok(object) => {
+                let ended = self.end(handle);
+                drop(shared);
+                ended?;
+                self.free(handle);
+                Ok(object)
+            }
+            Err(object) => {
+                *shared = Some(object);
+                Err(Error::new(ironmap::ErrorKind::Busy, users))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static TABLE: Table<Shared<String>, 2048> = Table::new(40);
+
+    /// A closed handle is refused, also after its slot has a new object; so are null, numbers that were never handles, and handles of
+    /// another kind.
+    #[test]
+    fn only_open_handles_have_objects() {
+        let first = TABLE.add("first".into()).unwrap();
+        assert_eq!(*TABLE.get(first).unwrap(), "first");
+        assert_eq!(*TABLE.remove(first).unwrap(), "first");
+        assert_eq!(TABLE.remove(first).unwrap_err().errno(), Errno::EBADF);
+        for round in 0..10_000 {
+            let handle = TABLE.add(round.to_string()).unwrap();
+            assert!(TABLE.get(first).is_err());
+            TABLE.remove(handle).unwrap();
+        }
+        for number in [0, 1, u64::MAX, first.0 ^ 1, first.0 ^ 1 << 40] {
+            assert!(TABLE.get(Handle(number)).is_err());
+        }
+    }
+
+    /// A handle whose object is in use stays open when it is closed.
+    #[test]
+    fn a_used_object_is_busy() {
+        static TABLE: Table<Shared<String>, 2> = Table::new(41);
+        let handle = TABLE.add("object".into()).unwrap();
+        let user = TABLE.get(handle).unwrap();
+        let refused = TABLE.remove_unused(handle, "in use").unwrap_err();
+        assert_eq!(refused.errno(), Errno::EBUSY);
+        drop(user);
+        assert_eq!(TABLE.remove_unused(handle, "in use").unwrap(), "object");
+        assert!(TABLE.get(handle).is_err());
+    }
+
+    /// A full table refuses to open a handle, and a closed handle makes room.
+    #[test]
+    fn a_full_table_refuses() {
+        static TABLE: Table<Shared<u32>, 2> = Table::new(42);
+        let handles = [TABLE.add(0).unwrap(), TABLE.add(1).unwrap()];
+        assert_eq!(TABLE.add(2).unwrap_err().errno(), Errno(libc::EMFILE));
+        TABLE.remove(handles[0]).unwrap();
+        assert_eq!(*TABLE.get(TABLE.add(3).unwrap()).unwrap(), 3);
+    }
+}

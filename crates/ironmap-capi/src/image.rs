@@ -1,0 +1,410 @@
+//! Images: a description that calls complete step by step, and the calls that build, extract and resize.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::io::{self, Read};
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ::ironmap_image::progress::{Bar, Total};
+use ::ironmap_image::{Content, Failure, Image, Reason, Stop};
+use ironmap::{Errno, Error, Location, NewSize};
+use parking_lot::Mutex;
+
+use crate::failure::{call, forget};
+use crate::handle::Handle;
+use crate::memory::{bytes, path, place_of_handle, text};
+use crate::tables::{IMAGES, ironmap_image, locked};
+
+/// An image that is described. It is gone after it was built.
+pub(crate) struct Builder(Mutex<Option<Image>>);
+
+/// A failure of the image crate as an error of the library.
+fn error(failure: &Failure) -> Error {
+    let errno = failure.errno().unwrap_or(match failure.reason() {
+        Reason::Usage => Errno::EINVAL,
+        Reason::Corrupt => Errno::EUCLEAN,
+        Reason::Stopped(_) => Errno::EINTR,
+        _ => Errno::EIO,
+    });
+    let line = failure.to_string();
+    let suffix = format!(" ({errno:?})");
+    Error::io(errno, line.strip_suffix(&suffix).unwrap_or(&line).to_owned())
+}
+
+/// Changes the description.
+fn describe(image: *mut ironmap_image, step: impl FnOnce(Image) -> Result<Image, Error>) -> c_int {
+    let handle = Handle::of(image);
+    call(Some(handle), || {
+        let builder = IMAGES.get(handle)?;
+        let mut description = locked(&builder.0)?;
+        let built = || Error::invalid("the image was built already: free the handle");
+        let image = description.take().ok_or_else(built)?;
+        *description = Some(step(image)?);
+        Ok(())
+    }) as c_int
+}
+
+/// Begins the description of an ext4 image. Without a size, the image is as large as its content needs, with some free space. The caller
+/// frees the description by `ironmap_image_free`.
+///
+/// Returns 0; -EMFILE if too many descriptions exist.
+///
+/// # Safety
+/// `image` can be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ironmap_image_new(image: *mut *mut ironmap_image) -> c_int {
+    call(None, || {
+        // SAFETY: the caller guarantees this.
+        let place = unsafe { place_of_handle(image) }?;
+        *place = IMAGES.add(Builder(Mutex::new(Some(Image::ext4().fit()))))?.pointer();
+        Ok(())
+    }) as c_int
+}
+
+/// Frees a description. An image that was built stays. Returns 0 or -EBADF.
+#[unsafe(no_mangle)]
+pub extern "C" fn ironmap_image_free(image: *mut ironmap_image) -> c_int {
+    let handle = Handle::of(image);
+    call(Some(handle), || {
+        drop(IMAGES.remove(handle)?);
+        forget(handle);
+        Ok(())
+    }) as c_int
+}
+
+/// Sets the size of the image in bytes. Size 0 stands for the smallest size that its content fits into.
+///
+/// Returns 0; -EBADF; -EINVAL if the image was built already; -EBUSY while another thread is in a call on the description. All calls on a
+/// description return these errors.
+#[unsafe(no_mangle)]
+pub extern "C" fn ironmap_image_size(image: *mut ironmap_image, bytes: u64) -> c_int {
+    describe(image, |image| Ok(if bytes == 0 { image.shrink() } else { image.size(bytes) }))
+}
+
+/// Adds a directory, or a tar archive, which may be compressed by gzip or zstd. The path "-" is standard input.
+///
+/// # Safety
+/// `path` ends with a zero byte.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ironmap_image_add_path(
+    image: *mut ironmap_image,
+    path: *const c_char,
+) -> c_int {
+    describe(image, |image| {
+        // SAFETY: the caller guarantees this.
+        Ok(image.add(Content::path(unsafe { self::path(path) }?)))
+    })
+}
+
+/// Adds an image of a container: an OCI layout, or the output of `docker save`. The whiteouts of its layers are applied.
+///
+/// # Safety
+/// `path` ends with a zero byte.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ironmap_image_add_oci(
+    image: *mut ironmap_image,
+    path: *const c_char,
+) -> c_int {
+    describe(image, |image| {
+        // SAFETY: the caller guarantees this.
+        Ok(image.add(Content::oci(unsafe { self::path(path) }?)))
+    })
+}
+
+/// Adds the entries of a directory of another volume. The directory begins with a slash.
+///
+/// # Safety
+/// The texts end with a zero byte.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ironmap_image_add_volume(
+    image: *mut ironmap_image,
+    location: *const c_char,
+    directory: *const c_char,
+) -> c_int {
+    describe(image, |image| {
+        // SAFETY: the caller guarantees this.
+        let location = Location::parse(unsafe { path(location) }?.as_os_str())?;
+        // SAFETY: the caller guarantees this.
+        Ok(image.add(Content::volume(location, unsafe { text(directory, "the directory") }?)))
+    })
+}
+
+/// A function of the caller that provides the bytes of an archive.
+struct Source {
+    read: unsafe extern "C" fn(*mut c_void, *mut c_void, usize) -> isize,
+    arg: *mut c_void,
+}
+
+// SAFETY: the contract of `ironmap_image_add_tar` says that any thread may call the function.
+unsafe impl Send for Source {}
+
+impl Read for Source {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        // SAFETY: the caller of `ironmap_image_add_tar` guarantees that the function can be called so, and the memory can be written to.
+        let count = unsafe { (self.read)(self.arg, to.as_mut_ptr().cast(), to.len()) };
+        match usize::try_from(count) {
+            Ok(count) if count <= to.len() => Ok(count),
+            Ok(_) => {
+                Err(io::Error::other("the function has read more bytes than it was asked for"))
+            }
+            Err(_) => Err(io::Error::from_raw_os_error(count.unsigned_abs() as i32)),
+        }
+    }
+}
+
+/// Adds a tar archive, which may be compressed by gzip or zstd, and whose bytes a function provides.
+///
+/// `ironmap_image_build` calls `read` with `arg`, in any thread but in one at a time: it stores up to the requested number of bytes, and
+/// returns their number, 0 at the end, or an errno with a minus sign. `name` stands for the archive in messages. If `layer` is not 0, the
+/// archive is a layer of a container image, whose whiteouts hide files of earlier sources.
+///
+/// # Safety
+/// `name` ends with a zero byte. `read` can be called with `arg` until the description was built or freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ironmap_image_add_tar(
+    image: *mut ironmap_image,
+    name: *const c_char,
+    read: Option<unsafe extern "C" fn(arg: *mut c_void, memory: *mut c_void, len: usize) -> isize>,
+    arg: *mut c_void,
+    layer: c_int,
+) -> c_int {
+    describe(image, |image| {
+        // SAFETY: the caller guarantees this.
+        let name = String::from_utf8_lossy(unsafe { text(name, "the name") }?).into_owned();
+        let read = read.ok_or_else(|| Error::invalid("the function is NULL"))?;
+        let source = Source { read, arg };
+        let content =
+            if layer == 0 { Content::tar(name, source) } else { Content::layer(name, source) };
+        Ok(image.add(content))
+    })
+}
+
+/// Adds a file with this content, mode and owner. It replaces a file of the sources.
+///
+/// # Safety
+/// `path` ends with a zero byte, and `content` can be read for `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ironmap_image_inject(
+    image: *mut ironmap_image,
+    path: *const c_char,
+    content: *const c_void,
+    len: usize,
+    mode: u32,
+    uid: u32,
+    gid: u32,
+) -> c_int {
+    describe(image, |image| {
+        // SAFETY: the caller guarantees this.
+        let path = unsafe { text(path, "the path") }?;
+        // SAFETY: the caller guarantees this.
+        let content = unsafe { bytes(content, len) }?;
+        Ok(image.inject(path, content, mode, (uid, gid)))
+    })
+}
+
+/// Sets the label of the volume: at most 16 bytes.
+///
+/// # Safety
+/// `label` ends with a zero byte.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ironmap_image_label(
+    image: *mut ironmap_image,
+    label: *const c_char,
+) -> c_int {
+    describe(image, |image| {
+        // SAFETY: the caller guarantees this.
+        Ok(image.label(unsafe { text(label, "the label") }?))
+    })
+}
+
+/// Sets the UUID of the volume: 16 bytes. Without this call it is random.
+///
+/// # Safety
+/// `uuid` can be read for 16 bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ironmap_image_uuid(image: *mut ironmap_image, uuid: *const u8) -> c_int {
+    describe(image, |image| {
+        // SAFETY: the caller guarantees this.
+        let given = unsafe { bytes(uuid.cast(), 16) }?;
+        let mut uuid = [0; 16];
+        uuid.copy_from_slice(given);
+        Ok(image.uuid(uuid))
+    })
+}
+
+/// Sets the time that stands for all later times, in seconds since 1970, so that two builds of one content have the same bytes. The UUID then
+/// depends on the content.
+#[unsafe(no_mangle)]
+pub extern "C" fn ironmap_image_source_date_epoch(
+    image: *mut ironmap_image,
+    seconds: i64,
+) -> c_int {
+    describe(image, |image| Ok(image.source_date_epoch(seconds)))
+}
+
+/// Sets the owner of all files.
+#[unsafe(no_mangle)]
+pub extern "C" fn ironmap_image_owner(image: *mut ironmap_image, uid: u32, gid: u32) -> c_int {
+    describe(image, |image| Ok(image.owner(uid, gid)))
+}
+
+/// Replaces an existing file system, if `force` is not 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn ironmap_image_force(image: *mut ironmap_image, force: c_int) -> c_int {
+    describe(image, |image| Ok(image.force(force != 0)))
+}
+
+/// The progress of a build or an extraction, for a function of the caller.
+struct Progress {
+    function: unsafe extern "C" fn(*mut c_void, u64, u64) -> c_int,
+    arg: *mut c_void,
+    files: AtomicU64,
+    bytes: AtomicU64,
+    stop: Stop,
+    calling: Mutex<()>,
+}
+
+// SAFETY: the contract of the calls says that any thread may call the function, and `calling` lets one thread do so at a time.
+unsafe impl Send for Progress {}
+// SAFETY: as above.
+unsafe impl Sync for Progress {}
+
+impl Progress {
+    fn show(&self) {
+        let _one = self.calling.lock();
+        let (files, bytes) =
+            (self.files.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed));
+        // SAFETY: the caller of the build guarantees that the function can be called so.
+        if unsafe { (self.function)(self.arg, files, bytes) } != 0 {
+            self.stop.flag().store(libc::SIGINT as usize, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Bar for Progress {
+    fn begin(&self, _name: &str) {}
+
+    fn advance(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.show();
+    }
+
+    fn add_file(&self) {
+        self.files.fetch_add(1, Ordering::Relaxed);
+        self.show();
+    }
+
+    fn set_total(&self, _total: Total) {}
+
+    fn finish(&self) {}
+
+    fn wants_total(&self) -> bool {
+        false
+    }
+}
+
+/// A function that is called with `arg`, and with the numbers of files and bytes that were copied. The job ends if it returns another value
+/// than 0.
+type ProgressFunction =
+    Option<unsafe extern "C" fn(arg: *mut c_void, files: u64, bytes: u64) -> c_int>;
+
+fn progress(function: ProgressFunction, arg: *mut c_void, stop: &Stop) -> Option<Arc<dyn Bar>> {
+    let (files, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
+    let (stop, calling) = (stop.clone(), Mutex::new(()));
+    Some(Arc::new(Progress { function: function?, arg, files, bytes, stop, calling }))
+}
+
+/// Builds the image at a location: the path of an image file, which appears when it is complete, or a device.
+///
+/// `progress` may be NULL. Otherwise it is called with `arg` and the numbers of copied files and bytes, in any thread but in one at a time; if
+/// it returns another value than 0, the build ends with -EINTR and the image does not appear. After the call, the description can only be
+/// freed.
+///
+/// Returns 0; -EEXIST if the location contains a file system and `ironmap_image_force` was not called; -ENOSPC if the content does not fit;
+/// -ENOENT, -EACCES, -EIO; -EINVAL for a wrong description; the errors of `ironmap_image_size`.
+///
+/// # Safety
+/// `location` ends with a zero byte, and `progress` can be called with `arg`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ironmap_image_build(
+    image: *mut ironmap_image,
+    location: *const c_char,
+    progress: Option<unsafe extern "C" fn(arg: *mut c_void, files: u64, bytes: u64) -> c_int>,
+    arg: *mut c_void,
+) -> c_int {
+    let handle = Handle::of(image);
+    call(Some(handle), || {
+        // SAFETY: the caller guarantees this.
+        let location = unsafe { path(location) }?;
+        let builder = IMAGES.get(handle)?;
+        let mut description = locked(&builder.0)?;
+        let built = || Error::invalid("the image was built already: free the handle");
+        let stop = Stop::default();
+        let mut image = mem::take(&mut *description).ok_or_else(built)?.stop(&stop);
+        if let Some(bar) = self::progress(progress, arg, &stop) {
+            image = image.progress(bar);
+        }
+        image.build(location).map_err(|failure| error(&failure)).map(drop)
+    }) as c_int
+}
+
+/// Copies a file of the volume at a location and, if it is a directory, everything below it, to a path of the host. `progress` as for
+/// `ironmap_image_build`. Owners and devices need the privileges of root.
+///
+/// Returns 0; the error of the first file that cannot be copied, after all others were copied; -EINTR if `progress` has ended the call.
+///
+/// # Safety
+/// The texts end with a zero byte, and `progress` can be called with `arg`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ironmap_image_extract(
+    location: *const c_char,
+    from: *const c_char,
+    to: *const c_char,
+    progress: Option<unsafe extern "C" fn(arg: *mut c_void, files: u64, bytes: u64) -> c_int>,
+    arg: *mut c_void,
+) -> c_int {
+    call(None, || {
+        // SAFETY: the caller guarantees this.
+        let location = unsafe { path(location) }?;
+        // SAFETY: the caller guarantees this.
+        let from = unsafe { text(from, "the path in the volume") }?;
+        // SAFETY: the caller guarantees this.
+        let to = unsafe { path(to) }?;
+        let stop = Stop::default();
+        let open = Image::open(location).map_err(|failure| error(&failure))?.stop(&stop);
+        let open = match self::progress(progress, arg, &stop) {
+            Some(bar) => open.progress(bar),
+            None => open,
+        };
+        open.extract(from, to).map_err(|failure| error(&failure))
+    }) as c_int
+}
+
+/// Makes the ext4 volume at a location larger or smaller. An image file is extended or truncated to the new size. With `bytes` 0, the volume
+/// gets the smallest size that its content fits into. `size` may be NULL; otherwise the call stores the new size in bytes there.
+///
+/// Returns 0; -EINVAL for a size that the volume cannot have; -ENOSPC for a size that its content does not fit into; -EUCLEAN for a damaged
+/// volume; -EBUSY if it is in use; -EIO.
+///
+/// # Safety
+/// `location` ends with a zero byte, and `size` is NULL or can be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ironmap_image_resize(
+    location: *const c_char,
+    bytes: u64,
+    size: *mut u64,
+) -> c_int {
+    call(None, || {
+        // SAFETY: the caller guarantees this.
+        let location = unsafe { path(location) }?;
+        let wanted = if bytes == 0 { NewSize::Minimum } else { NewSize::Bytes(bytes) };
+        let resized = Image::open(location).and_then(|image| image.resize(wanted));
+        let resized = resized.map_err(|failure| error(&failure))?;
+        // SAFETY: the caller guarantees this.
+        if let Some(size) = unsafe { size.as_mut() } {
+            *size = resized.blocks * u64::from(resized.block_size);
+        }
+        Ok(())
+    }) as c_int
+}

@@ -1,0 +1,377 @@
+//! Queues, and the files that were opened on them. Only the thread that made a queue may use it and its files.
+//!
+//! A slot of a queue contains the thread that may use the queue. During a call, it contains none. So a call in another thread is refused, and
+//! so is a call of a signal handler that interrupts a call of the same thread. The check costs no atomic operation.
+
+use std::cell::UnsafeCell;
+use std::collections::HashSet;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering, compiler_fence};
+
+use ironmap::dio::DioFlags;
+use ironmap::{Buffer, Errno, Error, ErrorKind, File, FileOptions, Files, Host, Queue, Readiness};
+
+use crate::failure::{Count, catch, forget, returned};
+use crate::handle::{Content, Handle, Slot, Table, poisoned};
+use crate::tables::{ironmap_file, ironmap_queue};
+use crate::volume::OpenVolume;
+
+/// The volume or host of a queue.
+pub(crate) enum Store {
+    Volume(Arc<OpenVolume>),
+    Host(Arc<Host>),
+}
+
+impl Store {
+    pub(crate) fn open(&self, path: &std::path::Path, options: FileOptions) -> Result<File, Error> {
+        match self {
+            Self::Volume(volume) => Files::open_with(&volume.volume, path, options),
+            Self::Host(host) => Files::open_with(&**host, path, options),
+        }
+    }
+}
+
+/// A queue, and everything that lives as long as the queue.
+pub(crate) struct LocalQueue {
+    pub(crate) queue: Queue,
+    pub(crate) store: Store,
+    pub(crate) readiness: Option<Readiness>,
+    /// The memory that is registered with the queue.
+    pub(crate) registered: Option<Buffer>,
+    /// The region of memory that the caller lends to requests. It contains nothing, and saves an allocation for each request.
+    pub(crate) lent: Buffer,
+    /// The open files, which are closed together with the queue.
+    files: HashSet<Handle>,
+}
+
+impl LocalQueue {
+    pub(crate) fn new(queue: Queue, store: Store) -> Self {
+        Self {
+            queue,
+            store,
+            readiness: None,
+            registered: None,
+            lent: Buffer::from(Vec::new()),
+            files: HashSet::new(),
+        }
+    }
+}
+
+/// A file of a queue.
+pub(crate) struct OpenFile {
+    pub(crate) file: File,
+    /// The flags of all writes: those of `O_DSYNC` and `O_SYNC`.
+    pub(crate) durable: DioFlags,
+    pub(crate) path: Box<[u8]>,
+}
+
+/// The slot of a queue.
+pub(crate) struct QueueSlot {
+    /// The thread that may use the queue; 0 during a call, and if there is no queue.
+    owner: AtomicUsize,
+    queue: UnsafeCell<Option<Box<LocalQueue>>>,
+}
+
+// SAFETY: the queue is only accessed by the thread that `owner` names, and by one call of this thread at a time. A queue that is dropped
+// in its own thread never moves to another one.
+unsafe impl Sync for QueueSlot {}
+
+impl Content for QueueSlot {
+    const EMPTY: Self = Self { owner: AtomicUsize::new(0), queue: UnsafeCell::new(None) };
+}
+
+/// The slot of a file.
+pub(crate) struct FileSlot {
+    /// The slot of the file's queue, or null if the slot has not been used.
+    queue: AtomicPtr<Slot<QueueSlot>>,
+    file: UnsafeCell<Option<Box<OpenFile>>>,
+}
+
+// SAFETY: the file is only accessed during a call of the thread that owns the file's queue.
+unsafe impl Sync for FileSlot {}
+
+impl Content for FileSlot {
+    const EMPTY: Self =
+        Self { queue: AtomicPtr::new(ptr::null_mut()), file: UnsafeCell::new(None) };
+}
+
+pub(crate) static QUEUES: Table<QueueSlot, { 1 << 14 }> = Table::new(3);
+pub(crate) static FILES: Table<FileSlot, { 1 << 18 }> = Table::new(4);
+
+/// A number that no two running threads share, and that is not 0.
+#[inline(always)]
+fn this_thread() -> usize {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let pointer: usize;
+        // SAFETY: the ABI of x86-64 for thread-local storage has the thread pointer at this address, and the instruction only reads it.
+        unsafe {
+            std::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, pure, readonly, preserves_flags));
+        }
+        pointer
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        let pointer: usize;
+        // SAFETY: the instruction reads the thread pointer from a register that every program may read.
+        unsafe {
+            std::arch::asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nostack, pure, nomem, preserves_flags));
+        }
+        pointer
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    {
+        thread_local!(static MARK: u8 = const { 0 });
+        MARK.with(|mark| ptr::from_ref(mark).addr())
+    }
+}
+
+/// The permission of one call to use a queue and its files.
+pub(crate) struct Entered<'a> {
+    slot: &'a QueueSlot,
+    thread: usize,
+}
+
+impl QueueSlot {
+    /// The permission to use the queue; `None` in another thread, and during another call.
+    #[inline(always)]
+    fn enter(&self) -> Option<Entered<'_>> {
+        let thread = this_thread();
+        if self.owner.load(Ordering::Relaxed) != thread {
+            return None;
+        }
+        // Only this thread changes `owner` while it is the owner, so a plain store suffices. The fence orders it for signal handlers.
+        self.owner.store(0, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        Some(Entered { slot: self, thread })
+    }
+}
+
+impl Drop for Entered<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        compiler_fence(Ordering::SeqCst);
+        self.slot.owner.store(self.thread, Ordering::Relaxed);
+    }
+}
+
+impl Entered<'_> {
+    /// The queue.
+    #[inline(always)]
+    fn queue(&mut self) -> Option<&mut LocalQueue> {
+        // SAFETY: `self` is the only permission, and it is borrowed exclusively.
+        unsafe { &mut *self.slot.queue.get() }.as_deref_mut()
+    }
+
+    /// Makes the queue unusable after a panic: it has no owner from here on, and it is leaked.
+    #[cold]
+    fn lose<T>(&mut self, slot: Option<&Slot<QueueSlot>>, panicked: Error) -> Result<T, Error> {
+        if let Some(slot) = slot {
+            slot.poison_current();
+        }
+        self.thread = 0;
+        Err(panicked)
+    }
+}
+
+/// The error of a call without permission.
+#[cold]
+fn no_permission(slot: &Slot<QueueSlot>) -> Error {
+    if slot.is_poisoned() {
+        return poisoned();
+    }
+    match slot.content.owner.load(Ordering::Relaxed) {
+        0 => {
+            let what = "the queue is in a call, which this call has interrupted or runs beside";
+            Error::new(ErrorKind::Busy, what)
+        }
+        _ => Error::io(Errno::EPERM, "the queue belongs to another thread"),
+    }
+}
+
+/// Opens a handle of a queue for the calling thread.
+pub(crate) fn add_queue(queue: LocalQueue) -> Result<Handle, Error> {
+    let queue = Box::new(queue);
+    QUEUES.open(|_, slot| {
+        // SAFETY: the slot is free, so no thread owns it, and no call uses it.
+        unsafe { *slot.queue.get() = Some(queue) };
+        slot.owner.store(this_thread(), Ordering::Relaxed);
+    })
+}
+
+/// Closes the handle of a queue and those of its files. Dropping the queue waits for its requests.
+pub(crate) fn free_queue(queue: *const ironmap_queue) -> isize {
+    let handle = Handle::of(queue);
+    let slot = QUEUES.slot(handle);
+    let freed = match slot.content.enter() {
+        Some(entered) => QUEUES.end(handle).map(|_| entered),
+        None if slot.has(handle) => Err(no_permission(slot)),
+        None => Err(QUEUES.end(handle).err().unwrap_or_else(|| slot.refuse(handle))),
+    };
+    let freed = freed.and_then(|mut entered| {
+        let files = entered.queue().map(|queue| std::mem::take(&mut queue.files));
+        // SAFETY: the permission of this call is the only one, and this call has ended the handle.
+        let queue = unsafe { &mut *slot.content.queue.get() }.take();
+        // From here on the slot has no owner.
+        std::mem::forget(entered);
+        let dropped = catch(|| {
+            files.into_iter().flatten().for_each(|file| drop(end_file(file)));
+            drop(queue);
+            Ok(())
+        });
+        QUEUES.free(handle);
+        dropped.and_then(|result| result)
+    });
+    let result = returned(Some(handle), freed);
+    if result == 0 {
+        forget(handle);
+    }
+    result
+}
+
+/// Closes the handle of a file, during a call of the thread that owns the file's queue.
+fn end_file(handle: Handle) -> Result<(), Error> {
+    let slot = FILES.end(handle)?;
+    // SAFETY: only one caller ends the handle, in the thread of the queue and during its only call.
+    let file = unsafe { &mut *slot.file.get() }.take();
+    FILES.free(handle);
+    drop(file);
+    Ok(())
+}
+
+/// Opens a handle of a file on the queue of a call.
+pub(crate) fn add_file(
+    queue_handle: Handle,
+    queue: &mut LocalQueue,
+    file: OpenFile,
+) -> Result<Handle, Error> {
+    let file = Box::new(file);
+    let handle = FILES.open(|_, slot| {
+        // SAFETY: the slot is free, so no call uses it.
+        unsafe { *slot.file.get() = Some(file) };
+        let of_queue = ptr::from_ref(QUEUES.slot(queue_handle)).cast_mut();
+        slot.queue.store(of_queue, Ordering::Release);
+    })?;
+    queue.files.insert(handle);
+    Ok(handle)
+}
+
+/// Closes a file.
+pub(crate) fn close_file(file: *const ironmap_file) -> isize {
+    let handle = Handle::of(file);
+    let slot = FILES.slot(handle);
+    let queue_slot = queue_of(slot);
+    let closed = match queue_slot.and_then(|queue| queue.content.enter()) {
+        Some(mut entered) if slot.has(handle) => {
+            if let Some(queue) = entered.queue() {
+                queue.files.remove(&handle);
+            }
+            catch(|| end_file(handle)).and_then(|result| result)
+        }
+        None if slot.has(handle) => Err(refuse_file(handle)),
+        // A poisoned handle is closed, and its file is leaked.
+        _ => FILES.end(handle).map(|_| ()),
+    };
+    let result = returned(Some(handle), closed);
+    if result == 0 {
+        forget(handle);
+    }
+    result
+}
+
+#[inline(always)]
+fn queue_of(slot: &Slot<FileSlot>) -> Option<&'static Slot<QueueSlot>> {
+    // SAFETY: the pointer is null or points to a slot of `QUEUES`, which is static.
+    unsafe { slot.content.queue.load(Ordering::Acquire).as_ref() }
+}
+
+#[cold]
+fn refuse_file(handle: Handle) -> Error {
+    let slot = FILES.slot(handle);
+    match queue_of(slot) {
+        Some(queue) if slot.has(handle) => no_permission(queue),
+        _ => slot.refuse(handle),
+    }
+}
+
+/// Runs a call on a file and its queue.
+#[inline(always)]
+pub(crate) fn with_file<T: Count>(
+    file: *const ironmap_file,
+    work: impl FnOnce(&OpenFile, &mut LocalQueue) -> Result<T, Error>,
+) -> isize {
+    let handle = Handle::of(file);
+    let slot = FILES.slot(handle);
+    let entered = queue_of(slot).and_then(|queue| queue.content.enter());
+    let Some(mut entered) = entered else {
+        return returned::<T>(Some(handle), Err(refuse_file(handle)));
+    };
+    // The thread owns the queue, so no other call closes the file from here on.
+    // SAFETY: if the slot has this handle, the file is open, and this call is the only one on its queue.
+    let open =
+        if slot.has(handle) { unsafe { &*slot.content.file.get() }.as_deref() } else { None };
+    let result = match (open, entered.queue()) {
+        (Some(open), Some(queue)) => catch(|| work(open, queue)),
+        _ => Ok(Err(slot.refuse(handle))),
+    };
+    let result = result.unwrap_or_else(|panicked| {
+        slot.poison(handle);
+        entered.lose(queue_of(slot), panicked)
+    });
+    drop(entered);
+    returned(Some(handle), result)
+}
+
+/// Runs a call on a queue.
+#[inline(always)]
+pub(crate) fn with_queue<T: Count>(
+    queue: *const ironmap_queue,
+    work: impl FnOnce(&mut LocalQueue) -> Result<T, Error>,
+) -> isize {
+    let handle = Handle::of(queue);
+    let slot = QUEUES.slot(handle);
+    let Some(mut entered) = slot.content.enter() else {
+        let error = if slot.has(handle) { no_permission(slot) } else { slot.refuse(handle) };
+        return returned::<T>(Some(handle), Err(error));
+    };
+    let result = match entered.queue() {
+        Some(queue) if slot.has(handle) => catch(|| work(queue)),
+        _ => Ok(Err(slot.refuse(handle))),
+    };
+    let result = result.unwrap_or_else(|panicked| entered.lose(Some(slot), panicked));
+    drop(entered);
+    returned(Some(handle), result)
+}
+
+/// A file of a queue, for a call on this queue.
+///
+/// # Errors
+/// The handle is not that of an open file, or the file was opened on another queue.
+///
+/// # Safety
+/// The calling thread is in a call on this queue. The reference is not used after the call, and no file of the queue is closed meanwhile.
+#[inline(always)]
+pub(crate) unsafe fn open_file<'a>(
+    file: *const ironmap_file,
+    queue: *const ironmap_queue,
+) -> Result<&'a OpenFile, Error> {
+    let handle = Handle::of(file);
+    let slot = FILES.slot(handle);
+    let of_queue = ptr::from_ref(QUEUES.slot(Handle::of(queue)));
+    if slot.content.queue.load(Ordering::Acquire).cast_const() != of_queue || !slot.has(handle) {
+        return Err(other_queue(handle));
+    }
+    // SAFETY: the file is open, and only this thread closes it.
+    let open = unsafe { &*slot.content.file.get() }.as_deref();
+    open.ok_or_else(|| slot.refuse(handle))
+}
+
+#[cold]
+fn other_queue(handle: Handle) -> Error {
+    let slot = FILES.slot(handle);
+    match slot.has(handle) {
+        true => Error::invalid("the file was opened on another queue"),
+        false => slot.refuse(handle),
+    }
+}

@@ -1,0 +1,208 @@
+//! Memory and texts that C code passes.
+
+use std::ffi::{CStr, OsStr, c_char, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::{ptr, slice};
+
+use ironmap::{Errno, Error};
+
+#[cold]
+fn null(what: &'static str) -> Error {
+    Error::invalid(format!("{what} is NULL"))
+}
+
+#[cold]
+fn too_long() -> Error {
+    Error::invalid("the memory is longer than the address space")
+}
+
+/// The memory of a read.
+///
+/// # Safety
+/// The memory can be written to for `len` bytes during `'a`, and nothing else accesses it.
+#[inline(always)]
+pub(crate) unsafe fn bytes_mut<'a>(memory: *mut c_void, len: usize) -> Result<&'a mut [u8], Error> {
+    if memory.is_null() || len > isize::MAX as usize {
+        return empty_or_wrong(memory, len).map(|()| &mut [][..]);
+    }
+    // SAFETY: the caller guarantees this, and the length was checked.
+    Ok(unsafe { slice::from_raw_parts_mut(memory.cast(), len) })
+}
+
+/// The memory of a write.
+///
+/// # Safety
+/// The memory can be read for `len` bytes during `'a`.
+#[inline(always)]
+pub(crate) unsafe fn bytes<'a>(memory: *const c_void, len: usize) -> Result<&'a [u8], Error> {
+    if memory.is_null() || len > isize::MAX as usize {
+        return empty_or_wrong(memory, len).map(|()| &[][..]);
+    }
+    // SAFETY: the caller guarantees this, and the length was checked.
+    Ok(unsafe { slice::from_raw_parts(memory.cast(), len) })
+}
+
+/// NULL is the address of no bytes.
+#[cold]
+fn empty_or_wrong(memory: *const c_void, len: usize) -> Result<(), Error> {
+    match len {
+        0 => Ok(()),
+        _ if memory.is_null() => Err(Error::io(Errno::EFAULT, "the memory is NULL")),
+        _ => Err(too_long()),
+    }
+}
+
+/// A list of structures.
+///
+/// # Safety
+/// `list` points to `count` structures that nothing else accesses during `'a`.
+pub(crate) unsafe fn list_mut<'a, T>(list: *mut T, count: usize) -> Result<&'a mut [T], Error> {
+    if count == 0 {
+        return Ok(&mut []);
+    }
+    if list.is_null() {
+        return Err(null("the list"));
+    }
+    if !list.is_aligned() || count > isize::MAX as usize / size_of::<T>().max(1) {
+        return Err(too_long());
+    }
+    // SAFETY: the caller guarantees this, and the length was checked.
+    Ok(unsafe { slice::from_raw_parts_mut(list, count) })
+}
+
+/// The bytes of a text.
+///
+/// # Safety
+/// A text that is not null ends with a zero byte, and does not change during `'a`.
+pub(crate) unsafe fn text<'a>(text: *const c_char, what: &'static str) -> Result<&'a [u8], Error> {
+    if text.is_null() {
+        return Err(null(what));
+    }
+    // SAFETY: the caller guarantees this.
+    Ok(unsafe { CStr::from_ptr(text) }.to_bytes())
+}
+
+/// A path.
+///
+/// # Safety
+/// As for [`text`].
+pub(crate) unsafe fn path<'a>(path: *const c_char) -> Result<&'a Path, Error> {
+    // SAFETY: the caller guarantees this.
+    let bytes = unsafe { text(path, "the path") }?;
+    Ok(Path::new(OsStr::from_bytes(bytes)))
+}
+
+/// Copies a text into an array of C, which then ends with a zero byte. A text that is too long is cut at a character.
+pub(crate) fn copy_text(text: &[u8], to: &mut [c_char]) {
+    let mut len = text.len().min(to.len().saturating_sub(1));
+    while len < text.len() && len > 0 && text[len] & 0xc0 == 0x80 {
+        len -= 1;
+    }
+    for (to, from) in to.iter_mut().zip(&text[..len]) {
+        *to = from.cast_signed();
+    }
+    if let Some(end) = to.get_mut(len) {
+        *end = 0;
+    }
+}
+
+/// The place of a result, as a caller of this version or another one knows the structure.
+pub(crate) struct Out<T> {
+    place: *mut T,
+    size: usize,
+}
+
+impl<T: Copy> Out<T> {
+    /// # Safety
+    /// `place` can be written to for `size` bytes until the value was [set](Self::set).
+    ///
+    /// # Errors
+    /// `InvalidInput` if the place is NULL.
+    pub(crate) unsafe fn new(place: *mut T, size: usize) -> Result<Self, Error> {
+        if place.is_null() { Err(null("the structure")) } else { Ok(Self { place, size }) }
+    }
+
+    /// Writes the part of the value that the caller knows. The rest of a larger structure, of a newer caller, becomes zero.
+    pub(crate) fn set(self, value: T) {
+        let known = self.size.min(size_of::<T>());
+        // SAFETY: `new` requires that the place can be written to, and the value has so many bytes.
+        unsafe {
+            ptr::copy_nonoverlapping(ptr::from_ref(&value).cast::<u8>(), self.place.cast(), known)
+        };
+        // SAFETY: the offset is not larger than the size of the place.
+        let rest = unsafe { self.place.cast::<u8>().add(known) };
+        // SAFETY: the place has so many bytes after the value.
+        unsafe { ptr::write_bytes(rest, 0, self.size - known) };
+    }
+}
+
+/// A structure of options, as a caller of this version or another one knows it. NULL stands for no options.
+///
+/// # Safety
+/// `options` is NULL or can be read for `size` bytes. A value of `T` may have any bytes.
+///
+/// # Errors
+/// `Io` with E2BIG if a larger structure, of a newer caller, has an option that this version does not know.
+pub(crate) unsafe fn options<T: Copy + Default>(
+    options: *const T,
+    size: usize,
+) -> Result<T, Error> {
+    let mut known = T::default();
+    if options.is_null() {
+        return Ok(known);
+    }
+    // SAFETY: the caller guarantees this.
+    let given = unsafe { slice::from_raw_parts(options.cast::<u8>(), size) };
+    let (given, unknown) = given.split_at(size.min(size_of::<T>()));
+    if unknown.iter().any(|byte| *byte != 0) {
+        let what = "an option is not known to this version of the library";
+        return Err(Error::io(Errno::E2BIG, what));
+    }
+    // SAFETY: the structure has at least so many bytes, and any bytes are a value of it.
+    unsafe {
+        ptr::copy_nonoverlapping(given.as_ptr(), ptr::from_mut(&mut known).cast(), given.len())
+    };
+    Ok(known)
+}
+
+/// The place of a new handle. It is NULL until the call has succeeded.
+///
+/// # Safety
+/// `place` is NULL or can be written to.
+pub(crate) unsafe fn place_of_handle<'a, T>(place: *mut *mut T) -> Result<&'a mut *mut T, Error> {
+    // SAFETY: the caller guarantees this.
+    match unsafe { place.as_mut() } {
+        Some(place) => {
+            *place = ptr::null_mut();
+            Ok(place)
+        }
+        None => Err(null("the place of the handle")),
+    }
+}
+
+/// Copies a value to memory of the caller, as `getxattr` and `readlink` do: with a size of 0, only the length is returned.
+///
+/// # Safety
+/// The memory can be written to for `size` bytes.
+///
+/// # Errors
+/// `Io` with ERANGE if the value is longer than the memory.
+pub(crate) unsafe fn copy_value(
+    value: &[u8],
+    memory: *mut c_void,
+    size: usize,
+) -> Result<usize, Error> {
+    if size > 0 {
+        // SAFETY: the caller guarantees this.
+        let memory = unsafe { bytes_mut(memory, size) }?;
+        let too_small = || {
+            Error::io(
+                Errno::ERANGE,
+                format!("the value has {} bytes, the memory {size}", value.len()),
+            )
+        };
+        memory.get_mut(..value.len()).ok_or_else(too_small)?.copy_from_slice(value);
+    }
+    Ok(value.len())
+}

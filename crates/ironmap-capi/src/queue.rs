@@ -1,0 +1,444 @@
+//! Queues, and requests that are submitted and reaped.
+
+use std::ffi::{c_int, c_void};
+use std::os::fd::AsRawFd;
+use std::ptr::NonNull;
+
+use ironmap::device::QueueOptions;
+use ironmap::dio::DioFlags;
+use ironmap::{Buffer, Errno, Error, Queue, ReadAt, Rejected};
+use smallvec::SmallVec;
+
+use crate::failure::{call, keep, returned};
+use crate::handle::Handle;
+use crate::local::{
+    LocalQueue, OpenFile, Store, add_queue, free_queue, open_file, with_file, with_queue,
+};
+use crate::memory::{bytes_mut, list_mut, place_of_handle};
+use crate::process::without_forks;
+use crate::rwf::dio_flags;
+use crate::tables::{
+    BUFFERS, HOSTS, VOLUMES, ironmap_buffer, ironmap_file, ironmap_host, ironmap_queue,
+    ironmap_volume,
+};
+
+/// A read of `ironmap_read_many`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+#[allow(non_camel_case_types, reason = "the name in C")]
+pub struct ironmap_read {
+    /// The file, which was opened on the queue of the call.
+    pub file: *mut ironmap_file,
+    /// The memory. No other read of the call may use it.
+    pub memory: *mut c_void,
+    /// The number of bytes to read.
+    pub len: usize,
+    /// The position in the file, in bytes.
+    pub pos: u64,
+    /// Set by the call: the number of bytes that were read, or an errno with a minus sign.
+    pub result: isize,
+}
+
+/// The completion of a request.
+#[repr(C)]
+#[derive(Clone, Copy)]
+#[allow(non_camel_case_types, reason = "the name in C")]
+pub struct ironmap_completion {
+    /// The pointer that was passed with the request.
+    pub user: *mut c_void,
+    /// The number of bytes that were transferred, or an errno with a minus sign.
+    pub result: isize,
+}
+
+/// The options of a queue with this depth. 0 stands for the default.
+fn options(depth: u32) -> QueueOptions {
+    if depth == 0 { QueueOptions::new() } else { QueueOptions::new().depth(depth) }
+}
+
+fn open(
+    place: &mut *mut ironmap_queue,
+    make: impl FnOnce() -> Result<LocalQueue, Error>,
+) -> Result<(), Error> {
+    *place = add_queue(make()?)?.pointer();
+    Ok(())
+}
+
+/// Makes a queue for the files of a volume, for the calling thread.
+///
+/// `depth` is the number of requests that the device has at a time, at most 4096; 0 stands for 256. The caller frees the queue in the same
+/// thread by `ironmap_queue_free`.
+///
+/// Returns 0; -EBADF for a closed volume; -EMFILE if too many queues or descriptors are open; -ENOMEM.
+///
+/// # Safety
+/// `queue` can be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ironmap_volume_queue(
+    volume: *mut ironmap_volume,
+    depth: u32,
+    queue: *mut *mut ironmap_queue,
+) -> c_int {
+    call(Some(Handle::of(volume)), || {
+        // SAFETY: the caller guarantees this.
+        let place = unsafe { place_of_handle(queue) }?;
+        let volume = VOLUMES.get(Handle::of(volume))?;
+        without_forks(|| {
+            open(place, || {
+                let queue = volume.volume.queue(&options(depth))?;
+                Ok(LocalQueue::new(queue, Store::Volume(volume)))
+            })
+        })
+    }) as c_int
+}
+
+/// Makes a queue for the files of the host, for the calling thread. Otherwise as `ironmap_volume_queue`.
+///
+/// # Safety
+/// `queue` can be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ironmap_host_queue(
+    host: *mut ironmap_host,
+    depth: u32,
+    queue: *mut *mut ironmap_queue,
+) -> c_int {
+    call(Some(Handle::of(host)), || {
+        // SAFETY: the caller guarantees this.
+        let place = unsafe { place_of_handle(queue) }?;
+        let host = HOSTS.get(Handle::of(host))?;
+        without_forks(|| {
+            open(place, || Ok(LocalQueue::new(host.queue(&options(depth))?, Store::Host(host))))
+        })
+    }) as c_int
+}
+
+/// Frees a queue, closes the files that were opened on it, and waits for its requests. Their completions are lost.
+///
+/// Returns 0; -EBADF; -EPERM in another thread than that of the queue; -EBUSY in a signal handler that has interrupted a call on the queue.
+#[unsafe(no_mangle)]
+pub extern "C" fn ironmap_queue_free(queue: *mut ironmap_queue) -> c_int {
+    call_free(|| free_queue(queue))
+}
+
+/// Runs a function that frees something. No fork happens meanwhile.
+pub(crate) fn call_free(work: impl FnOnce() -> isize) -> c_int {
+    without_forks(|| Ok(work())).unwrap_or_else(|error| keep(None, &error) as isize) as c_int
+}
+
+/// Reads several ranges, of one or more files of a queue, and waits for all of them. The reads are in flight together, as many as the depth
+/// of the queue allows.
+///
+/// The call sets the `result` of each read: the number of bytes, which is smaller than `len` only at the end of the file, or an errno with a
+/// minus sign. `size` is `sizeof(struct ironmap_read)`.
+///
+/// Returns 0 if the reads have results; -EBADF, -EPERM or -EBUSY as any call on a queue; -EINVAL for another `size` or a NULL `reads`. The
+/// results are not changed then.
+///
+/// # Safety
+/// `reads` points to `count` structures. The memory of each read can be written to, and the memory of two reads does not overlap.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ironmap_read_many(
+    queue: *mut ironmap_queue,
+    reads: *mut ironmap_read,
+    count: usize,
+    size: usize,
+) -> c_int {
+    with_queue(queue, |local| {
+        if size != size_of::<ironmap_read>() {
+            return Err(Error::invalid("the size is not that of struct ironmap_read"));
+        }
+        // SAFETY: the caller guarantees this.
+        let reads = unsafe { list_mut(reads, count) }?;
+        let mut list: SmallVec<[ReadAt<'_>; 64]> = SmallVec::new();
+        for read in reads.iter_mut() {
+            read.result = 0;
+            // SAFETY: this call is the only one on its queue, and no file of the queue is closed during it.
+            let open = unsafe { open_file(read.file, queue) };
+            // SAFETY: the caller guarantees this.
+            let memory = unsafe { bytes_mut(read.memory, read.len) };
+            match (open, memory) {
+                (Ok(open), Ok(memory)) => list.push(ReadAt::new(&open.file, memory, read.pos)),
+                (Err(error), _) | (_, Err(error)) => {
+                    read.result = keep(Some(Handle::of(queue)), &error) as isize;
+                }
+            }
+        }
+        local.queue.read_many(&mut list);
+        let refused = |read: &&mut ironmap_read| read.result == 0;
+        for (read, done) in reads.iter_mut().filter(refused).zip(list) {
+            read.result = returned(Some(Handle::of(queue)), done.result);
+        }
+        Ok(())
+    }) as c_int
+}
+
+/// The direction of a request.
+#[derive(Clone, Copy)]
+enum Direction {
+    Read,
+    Write,
+}
+
+/// Submits a request. Its memory belongs to the queue until it is complete.
+#[inline(always)]
+fn submit(
+    open: &OpenFile,
+    queue: &mut Queue,
+    direction: Direction,
+    buffer: Buffer,
+    (pos, flags, user): (u64, DioFlags, *mut c_void),
+) -> Result<(), Error> {
+    let token = user.expose_provenance() as u64;
+    let submitted = match direction {
+        Direction::Read => open.file.submit_read(queue, buffer, pos, flags, token),
+        Direction::Write => open.file.submit_write(queue, buffer, pos, flags | open.durable, token),
+    };
+    submitted.map_err(rejected)
+}
+
+#[cold]
+fn rejected(rejected: Box<Rejected>) -> Error {
+    rejected.error
+}
+
+impl LocalQueue {
+    /// The memory of the caller as a buffer. Memory that is registered with the queue is used as such.
+    ///
+    /// # Safety
+    /// The memory stays valid until the request is complete.
+    #[inline(always)]
+    unsafe fn borrow(&self, memory: *mut c_void, len: usize) -> Result<Buffer, Error> {
+        let base = NonNull::new(memory.cast::<u8>())
+            .filter(|_| len <= isize::MAX as usize)
+            .ok_or_else(no_memory)?;
+        let mut owner = &self.lent;
+        if let Some(registered) = &self.registered {
+            let offset = memory.addr().wrapping_sub(registered.address());
+            if offset <= registered.len() && len <= registered.len() - offset {
+                owner = registered;
+            }
+        }
+        // SAFETY: the caller guarantees that the memory is valid and that no other request uses it.
+        Ok(unsafe { owner.alias(base, len) })
+    }
+}
+
+#[cold]
+fn no_memory() -> Error {
+    Error::io(Errno::EFAULT, "the memory of a request is NULL or too long")
+}
+
+/// # Safety
+/// As for the functions below.
+#[inline(always)]
+unsafe fn submit_memory(
+    file: *mut ironmap_file,
+    direction: Direction,
+    memory: *mut c_void,
+    len: usize,
+    (pos, flags, user): (u64, c_int, *mut c_void),
+) -> c_int {
+    with_file(file, |open, local| {
+        let flags = dio_flags(flags)?;
+        // SAFETY: the caller guarantees this.
+        let buffer = unsafe { local.borrow(memory, len) }?;
+        submit(open, &mut local.queue, direction, buffer, (pos, flags, user))
+    }) as c_int
+}
+
+/// Submits a read of `len` bytes from position `pos` into memory. `ironmap_reap` returns its completion with the pointer `user`.
+///
+/// `flags` are 0 or RWF_NOWAIT and RWF_HIPRI of `preadv2`. The request is sent to the device by this call or by a later one on the queue.
+///
+/// Returns 0; -EAGAIN if the queue is full, or with RWF_NOWAIT if the call would have to wait; -EINVAL, -EIO and other errors of
+/// `ironmap_pread`. After an error there is no completion.
+///
+/// # Safety
+/// The memory stays valid, and nothing else accesses it, until `ironmap_reap` has returned the completion or `ironmap_queue_free` has
+/// returned.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ironmap_submit_read(
+    file: *mut ironmap_file,
+    memory: *mut c_void,
+    len: usize,
+    pos: u64,
+    flags: c_int,
+    user: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller guarantees this.
+    unsafe { submit_memory(file, Direction::Read, memory, len, (pos, flags, user)) }
+}
+
+/// Submits a write of `len` bytes at position `pos`. `flags` may also have RWF_DSYNC, RWF_SYNC and RWF_ATOMIC. Otherwise as
+/// `ironmap_submit_read`; also -EROFS, -ENOSPC and other errors of `ironmap_pwrite`.
+///
+/// # Safety
+/// The memory stays valid, and nothing changes it, until `ironmap_reap` has returned the completion or `ironmap_queue_free` has returned.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ironmap_submit_write(
+    file: *mut ironmap_file,
+    memory: *const c_void,
+    len: usize,
+    pos: u64,
+    flags: c_int,
+    user: *mut c_void,
+) -> c_int {
+    // The library only reads the memory of a write.
+    // SAFETY: the caller guarantees this.
+    unsafe { submit_memory(file, Direction::Write, memory.cast_mut(), len, (pos, flags, user)) }
+}
+
+/// # Safety
+/// No other request uses the same bytes of the buffer.
+unsafe fn submit_buffer(
+    file: *mut ironmap_file,
+    direction: Direction,
+    (buffer, offset, len): (*mut ironmap_buffer, usize, usize),
+    (pos, flags, user): (u64, c_int, *mut c_void),
+) -> c_int {
+    with_file(file, |open, local| {
+        let flags = dio_flags(flags)?;
+        let memory = BUFFERS.get(Handle::of(buffer))?;
+        // SAFETY: the caller guarantees this.
+        let buffer = unsafe { memory.part(offset, len) }?;
+        submit(open, &mut local.queue, direction, buffer, (pos, flags, user))
+    }) as c_int
+}
+
+/// Submits a read of `len` bytes from position `pos` into a buffer, from its byte `offset`. Otherwise as `ironmap_submit_read`. The buffer
+/// may be freed while the request is in flight: its memory is then released after the request.
+///
+/// Returns also -EBADF for a buffer that was freed, and -ERANGE for bytes outside the buffer.
+///
+/// # Safety
+/// Nothing else accesses these bytes of the buffer until the request is complete.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ironmap_submit_read_buffer(
+    file: *mut ironmap_file,
+    buffer: *mut ironmap_buffer,
+    offset: usize,
+    len: usize,
+    pos: u64,
+    flags: c_int,
+    user: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller guarantees this.
+    unsafe { submit_buffer(file, Direction::Read, (buffer, offset, len), (pos, flags, user)) }
+}
+
+/// Submits a write of `len` bytes of a buffer, from its byte `offset`, at position `pos`. Otherwise as `ironmap_submit_write` and
+/// `ironmap_submit_read_buffer`.
+///
+/// # Safety
+/// Nothing changes these bytes of the buffer until the request is complete.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ironmap_submit_write_buffer(
+    file: *mut ironmap_file,
+    buffer: *mut ironmap_buffer,
+    offset: usize,
+    len: usize,
+    pos: u64,
+    flags: c_int,
+    user: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller guarantees this.
+    unsafe { submit_buffer(file, Direction::Write, (buffer, offset, len), (pos, flags, user)) }
+}
+
+/// Sends the submitted requests to the device, and waits until `min` of them are complete, or all of them if there are fewer.
+///
+/// Returns 0; -EBADF, -EPERM or -EBUSY as any call on a queue; -EIO and other errnos if the kernel does not serve the queue any longer.
+#[unsafe(no_mangle)]
+pub extern "C" fn ironmap_wait(queue: *mut ironmap_queue, min: usize) -> c_int {
+    with_queue(queue, |local| local.queue.wait(min)) as c_int
+}
+
+/// Sends the submitted requests to the device, and returns up to `max` completions. The call does not wait for the device.
+///
+/// If the call returns `max` completions, there may be more. Otherwise the descriptor of `ironmap_queue_fd` becomes readable at the next
+/// completion. The completions are in the order of the device. `size` is `sizeof(struct ironmap_completion)`.
+///
+/// Returns the number of completions; -EBADF, -EPERM or -EBUSY as any call on a queue; -EINVAL for another `size` or a NULL `completions`.
+///
+/// # Safety
+/// `completions` has place for `max` structures.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ironmap_reap(
+    queue: *mut ironmap_queue,
+    completions: *mut ironmap_completion,
+    max: usize,
+    size: usize,
+) -> isize {
+    with_queue(queue, |local| {
+        if size != size_of::<ironmap_completion>() {
+            return Err(Error::invalid("the size is not that of struct ironmap_completion"));
+        }
+        // SAFETY: the caller guarantees this.
+        let places = unsafe { list_mut(completions, max) }?;
+        let mut count = pop(local, Handle::of(queue), places);
+        if count < places.len() {
+            // A completion that comes after this makes the descriptor readable.
+            if let Some(readiness) = &local.readiness {
+                readiness.clear();
+            }
+            let polled = local.queue.poll();
+            count += pop(local, Handle::of(queue), &mut places[count..]);
+            // The completions that were collected before the error are not lost.
+            if let (0, Err(error)) = (count, polled) {
+                return Err(error);
+            }
+        }
+        Ok(count)
+    })
+}
+
+/// Takes completions from the queue.
+#[inline(always)]
+fn pop(local: &mut LocalQueue, handle: Handle, places: &mut [ironmap_completion]) -> usize {
+    for (count, place) in places.iter_mut().enumerate() {
+        let Some(completion) = local.queue.pop() else { return count };
+        let user = std::ptr::with_exposed_provenance_mut(completion.token as usize);
+        *place = ironmap_completion { user, result: returned(Some(handle), completion.result) };
+    }
+    places.len()
+}
+
+/// The number of requests that were submitted to a queue and not reaped, or -EBADF, -EPERM or -EBUSY.
+#[unsafe(no_mangle)]
+pub extern "C" fn ironmap_outstanding(queue: *mut ironmap_queue) -> isize {
+    with_queue(queue, |local| Ok(local.queue.outstanding()))
+}
+
+/// A descriptor that becomes readable when a request completes, for `poll` and `epoll`. It belongs to the queue, which closes it.
+///
+/// When the descriptor is readable, the caller calls `ironmap_reap` until it returns fewer completions than it has place for. The caller
+/// does not read the descriptor.
+///
+/// Returns the descriptor; -EBADF, -EPERM or -EBUSY as any call on a queue; -EOPNOTSUPP if the engine polls its device; -EMFILE.
+#[unsafe(no_mangle)]
+pub extern "C" fn ironmap_queue_fd(queue: *mut ironmap_queue) -> c_int {
+    with_queue(queue, |local| {
+        if local.readiness.is_none() {
+            local.readiness = Some(local.queue.readiness()?);
+        }
+        Ok(local.readiness.as_ref().map_or(0, |readiness| readiness.as_raw_fd() as usize))
+    }) as c_int
+}
+
+/// Registers a buffer with the kernel, so that the kernel need not pin its pages for each request of this queue. A queue can register one
+/// buffer of at most 1 GiB. Requests whose memory is in the buffer then use it as registered memory, also if they were submitted by address.
+///
+/// The buffer may be freed before the queue: its memory is released after the queue was freed.
+///
+/// Returns 0; -EBADF; -EPERM or -EBUSY as any call on a queue; -EBUSY for a second buffer, or for a buffer that is registered with another
+/// queue; -ENOMEM if the process may not lock so much memory; -EINVAL for an empty or too long buffer.
+#[unsafe(no_mangle)]
+pub extern "C" fn ironmap_queue_register(
+    queue: *mut ironmap_queue,
+    buffer: *mut ironmap_buffer,
+) -> c_int {
+    with_queue(queue, |local| {
+        let memory = BUFFERS.get(Handle::of(buffer))?;
+        local.registered = Some(memory.register(&mut local.queue)?);
+        Ok(())
+    }) as c_int
+}
