@@ -17,7 +17,7 @@ use ironmap::{File, Queue, QueueOptions};
 const SEED: u64 = 0x51_3b1e;
 const BLOCK: usize = 4096;
 
-/// The effect of a read on the counters: `None` if it used the simple path, or the reason why it did not.
+/// Runs a read. Returns the reason why the read did not use the simple path, according to the counters; `None` if it used it.
 fn gate(queue: &mut Queue, read: impl FnOnce(&mut Queue)) -> Option<NotSimple> {
     let before = *queue.stats();
     read(queue);

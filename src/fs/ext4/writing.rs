@@ -227,7 +227,7 @@ impl Ext4 {
         let stat = root.stat();
         let used = stat.links > 0 && stat.size > 0 && stat.blocks > 0;
         if stat.file_type != FileType::Directory || !used {
-            let what = "the root inode is not a directory with a block";
+            let what = "the root inode is not a directory, or has no name, no size or no block";
             return Err(Place::new("inode").inode(ROOT).corrupt(what));
         }
         root.check_own()?;

@@ -90,7 +90,7 @@ impl Xfs {
         };
         if raw.di_magic.get() != MAGIC {
             // The number may come from a caller, so the error does not mean that the volume is damaged. If the number is from a directory
-            // entry, the caller adds that the entry is damaged.
+            // entry, the caller changes the error: the entry is damaged.
             let what =
                 format!("inode {number} does not exist: the magic number is not that of an inode");
             return Err(Error::new(ErrorKind::NotFound, what));

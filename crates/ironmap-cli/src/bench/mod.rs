@@ -244,7 +244,7 @@ fn check_outputs(args: &BenchArgs, report: &Report) -> std::result::Result<(), F
     for path in outputs.into_iter().flatten() {
         if let Some(target) = args.targets.iter().find(|target| is_in(target, path, report)) {
             return Err(Failure::new(format!(
-                "{}: the file contains the target {target}",
+                "{}: the results would overwrite the file that contains the target {target}",
                 path.display()
             )));
         }

@@ -139,7 +139,7 @@ fn instead_of(name: &str) -> Option<&'static str> {
             "quotas are always on if the volume has the feature quota (tune2fs -O quota); leave out the option"
         }
         "grpid" | "bsdgroups" => {
-            "new files get their directory's group only in a directory with the set-group bit (chmod g+s); leave out the option"
+            "the option is not supported; leave it out. To give new files the group of their directory, set the set-group bit of the directory (chmod g+s)"
         }
         "resuid" => {
             "the setting of the volume applies, which ironmap tune -u changes; leave out the option"

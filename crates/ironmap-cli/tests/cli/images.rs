@@ -186,7 +186,7 @@ fn the_later_member_stays() {
     same(&image, expected.dir());
 }
 
-/// No name and no target of a hard link leads out of the volume.
+/// No file name leads out of the volume, and neither does the target of a hard link.
 #[test]
 fn names_stay_inside_the_volume() {
     let bench = Bench::empty();

@@ -1,6 +1,6 @@
 //! Checks the reserved inodes that no feature uses, and the list of bad blocks.
 //!
-//! The source of these rules is the pass over inodes of e2fsck 1.47. The test `sweep` compares the rules with e2fsck for each field.
+//! The rules come from pass 1 of e2fsck 1.47, which checks inodes. The test `sweep` compares the rules with e2fsck for each field.
 
 use super::Checker;
 use super::found::Found;

@@ -197,7 +197,7 @@ impl Volume {
         // The state is checked again, because another node may have changed the volume while `mmp::check` waited.
         check_state(device)?;
         let held = MmpHold::take(device, &Ext4::read_superblock(&**device)?, &events, clock)?;
-        // The state is checked again. Another node may have written to the volume until it detected that this node holds the volume.
+        // The state is checked again, because another node may have written to the volume before that node detected this hold.
         check_state(device)?;
         let sb = Ext4::read_superblock(&**device)?;
         check_features(&sb)?;
