@@ -384,7 +384,7 @@ impl<S: Stream, T> Connection<S, T> {
         let slot = reply.cookie as u32;
         let entry = self.slots.get_mut(slot as usize).and_then(Option::as_mut);
         let entry = entry.filter(|entry| u64::from(entry.serial) == reply.cookie >> 32);
-        let entry = entry.ok_or("a reply does not belong to an outstanding request")?;
+        let entry = entry.ok_or("no request waits for this reply")?;
         let is_read = entry.request.command == Command::Read;
         let len = entry.request.len as usize;
         let after = reply.len.checked_sub(content.len() as u64);
@@ -453,10 +453,7 @@ impl<S: Stream, T> Connection<S, T> {
 
     /// Ends a request after the last part of its reply was received.
     fn finish(&mut self, slot: u32) -> Result<(), Lost> {
-        let place = self
-            .slots
-            .get_mut(slot as usize)
-            .ok_or("a reply does not belong to an outstanding request")?;
+        let place = self.slots.get_mut(slot as usize).ok_or("no request waits for this reply")?;
         if let Some(entry) = place
             && entry.request.command == Command::BlockStatus
         {
@@ -477,7 +474,7 @@ impl<S: Stream, T> Connection<S, T> {
             return Err("a reply arrives before its request was sent".into());
         }
         let InFlight { request, tag, error, .. } =
-            place.take().ok_or("a reply does not belong to an outstanding request")?;
+            place.take().ok_or("no request waits for this reply")?;
         self.free.push(slot);
         let result = error.map_or(Ok(()), Err);
         self.answered.push_back(Answered { request, tag, result });
