@@ -24,7 +24,8 @@ pub(crate) type Appended = Result<(FilePos, Buffer), Failed>;
 pub struct Failed {
     /// The reason.
     pub error: Error,
-    /// The memory. It is `None` only if the thread that carried out the request panicked.
+    /// The memory. It is `None` only if the thread that carried out the request panicked, or if its queue was lost
+    /// ([`abandoned`](crate::PoolReport::abandoned)).
     pub buffer: Option<Buffer>,
 }
 

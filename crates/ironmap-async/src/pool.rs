@@ -5,6 +5,7 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use ironmap::{Engine, Error, FileOptions, Files, Queue, QueueOptions, Result};
@@ -12,7 +13,7 @@ use ironmap::{Engine, Error, FileOptions, Files, Queue, QueueOptions, Result};
 use crate::file::AsyncFile;
 use crate::promise::{Answer, promise};
 use crate::threads::Threads;
-use crate::worker::{Job, Open, Worker};
+use crate::worker::{Job, Store, Worker};
 
 /// The number of threads of a pool whose queues have one request in flight each.
 const ONE_EACH: usize = 16;
@@ -76,7 +77,7 @@ impl PoolOptions {
             }
             (None, false) => "a thread has many requests of this engine in flight",
         };
-        PoolReport { engine, threads: self.threads.unwrap_or(chosen), depth, reason }
+        PoolReport { engine, threads: self.threads.unwrap_or(chosen), depth, reason, abandoned: 0 }
     }
 }
 
@@ -92,12 +93,20 @@ pub struct PoolReport {
     pub depth: u32,
     /// The reason for the number of threads.
     pub reason: &'static str,
+    /// The number of requests that were in flight when their queue was lost: the kernel refused io_uring to the thread, or the queue's
+    /// descriptor was closed. These requests ended with an error, but the kernel may still carry them out, so their memory is never freed.
+    /// The thread creates a new queue for its next request. If the kernel refuses the new queue too, the request fails.
+    pub abandoned: u64,
 }
 
 impl fmt::Display for PoolReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { engine, threads, depth, reason } = self;
-        write!(f, "engine {engine}, {threads} threads, {depth} requests in flight each: {reason}")
+        let Self { engine, threads, depth, reason, abandoned } = self;
+        write!(f, "engine {engine}, {threads} threads, {depth} requests in flight each: {reason}")?;
+        match abandoned {
+            0 => Ok(()),
+            _ => write!(f, "; {abandoned} requests were in flight when their queues were lost"),
+        }
     }
 }
 
@@ -107,6 +116,7 @@ impl fmt::Display for PoolReport {
 pub struct Pool {
     threads: Threads<Job>,
     report: Arc<PoolReport>,
+    abandoned: Arc<AtomicU64>,
 }
 
 impl Pool {
@@ -118,19 +128,25 @@ impl Pool {
         let report = Arc::new(options.report(files.engine()));
         let (queue_options, depth) = (options.queue.depth(options.depth), options.depth as usize);
         let files = Arc::new(files);
-        let open: Arc<Open> = {
-            let files = Arc::clone(&files);
-            Arc::new(move |path: &Path, options| files.open_with(path, options))
-        };
-        let make = move || Ok(Worker::new(files.queue(&queue_options)?, depth, Arc::clone(&open)));
+        let abandoned = Arc::<AtomicU64>::default();
+        let store = Arc::new(Store {
+            open: {
+                let files = Arc::clone(&files);
+                Box::new(move |path: &Path, options| files.open_with(path, options))
+            },
+            queue: Box::new(move || files.queue(&queue_options)),
+            abandoned: Arc::clone(&abandoned),
+        });
+        let make = move || Worker::new(Arc::clone(&store), depth);
         let threads = Threads::start(report.threads, report.depth == 1, make)?;
-        Ok(Self { threads, report })
+        Ok(Self { threads, report, abandoned })
     }
 
-    /// The engine and the number of threads.
+    /// The engine, the number of threads, and the number of requests that were abandoned up to this call.
     #[must_use]
-    pub fn report(&self) -> &PoolReport {
-        &self.report
+    pub fn report(&self) -> PoolReport {
+        let abandoned = self.abandoned.load(Ordering::Relaxed);
+        PoolReport { abandoned, ..PoolReport::clone(&self.report) }
     }
 
     /// Opens a file. The call is carried out by a thread of the pool, because it may read metadata.
@@ -163,8 +179,9 @@ impl Pool {
         E: From<Error> + Send + 'static,
     {
         let (promise, answer) = promise();
-        self.threads
-            .push(Job::Run(Box::new(move |queue, wakes| promise.keep(function(queue), wakes))));
+        self.threads.push(Job::Run(Box::new(move |queue, wakes| {
+            promise.keep(queue.map_err(E::from).and_then(function), wakes);
+        })));
         answer
     }
 
