@@ -15,7 +15,7 @@ pub(crate) use self::lanes::Lanes;
 pub(crate) use self::open::OpenFile;
 
 use crate::device::path::{self, DevicePath};
-use crate::device::{BlockFile, Device, Engine};
+use crate::device::{BlockFile, Device, Engine, NoIoUring};
 use crate::events::Events;
 use crate::fs::host::{Beneath, Keeping, Refusal};
 use crate::open_file::Owner;
@@ -27,6 +27,7 @@ pub(crate) struct Shared {
     pub(crate) requested: Engine,
     /// The engine that a first queue had: never [`Engine::Auto`], except for a device of the caller.
     pub(crate) engine: Engine,
+    pub(crate) no_io_uring: Option<NoIoUring>,
     /// A device that the caller has given. It serves all reads, instead of the devices of the file systems.
     pub(crate) own: Option<Arc<dyn Device>>,
     pub(crate) devices: Mutex<Vec<Arc<HostDevice>>>,

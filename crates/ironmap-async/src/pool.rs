@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
-use ironmap::{Engine, Error, FileOptions, Files, Queue, QueueOptions, Result};
+use ironmap::{Engine, Error, FileOptions, Files, NoIoUring, Queue, QueueOptions, Result};
 
 use crate::file::AsyncFile;
 use crate::promise::{Answer, promise};
@@ -63,7 +63,8 @@ impl PoolOptions {
         self
     }
 
-    fn report(&self, engine: Engine) -> PoolReport {
+    fn report(&self, files: &impl Files) -> PoolReport {
+        let (engine, no_io_uring) = (files.engine(), files.no_io_uring());
         // Requests to the null engine do not wait, so a second thread would not help them.
         let blocks = engine.is_immediate() && engine != Engine::Null;
         let (chosen, depth) = match blocks {
@@ -77,7 +78,8 @@ impl PoolOptions {
             }
             (None, false) => "a thread has many requests of this engine in flight",
         };
-        PoolReport { engine, threads: self.threads.unwrap_or(chosen), depth, reason, abandoned: 0 }
+        let threads = self.threads.unwrap_or(chosen);
+        PoolReport { engine, no_io_uring, threads, depth, reason, abandoned: 0 }
     }
 }
 
@@ -87,6 +89,9 @@ impl PoolOptions {
 pub struct PoolReport {
     /// The engine of the volume or host. If the kernel refuses io_uring, as in many containers, it is [`Engine::Psync`].
     pub engine: Engine,
+    /// The reason why the engine is psync: the errno with which the kernel refuses io_uring, or a device without NOWAIT. `None` if the
+    /// engine is another one, or if the options of the volume or host name psync.
+    pub no_io_uring: Option<NoIoUring>,
     /// The number of threads.
     pub threads: usize,
     /// The number of requests that a thread has in flight.
@@ -101,8 +106,12 @@ pub struct PoolReport {
 
 impl fmt::Display for PoolReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { engine, threads, depth, reason, abandoned } = self;
-        write!(f, "engine {engine}, {threads} threads, {depth} requests in flight each: {reason}")?;
+        let Self { engine, no_io_uring, threads, depth, reason, abandoned } = self;
+        write!(f, "engine {engine}, ")?;
+        if let Some(reason) = no_io_uring {
+            write!(f, "because {reason}, ")?;
+        }
+        write!(f, "{threads} threads, {depth} requests in flight each: {reason}")?;
         match abandoned {
             0 => Ok(()),
             _ => write!(f, "; {abandoned} requests were in flight when their queues were lost"),
@@ -125,7 +134,7 @@ impl Pool {
     /// # Errors
     /// The error of the first queue that cannot be created; `Io` if no thread can be started.
     pub fn new(files: impl Files + Send + Sync + 'static, options: PoolOptions) -> Result<Self> {
-        let report = Arc::new(options.report(files.engine()));
+        let report = Arc::new(options.report(&files));
         let (queue_options, depth) = (options.queue.depth(options.depth), options.depth as usize);
         let files = Arc::new(files);
         let abandoned = Arc::<AtomicU64>::default();
