@@ -38,6 +38,9 @@ pub struct DeviceReport {
     pub device_path: Option<(PathBuf, DevicePathKind)>,
     /// The start of the file system on the device of that node, in bytes.
     pub base: u64,
+    /// Whether that node supports NOWAIT; `None` if no node can be opened. Without NOWAIT, a queued read of the file completes before its
+    /// submission returns.
+    pub nowait: Option<bool>,
     /// The available device nodes and the reason for the chosen one, in one line.
     pub choice: String,
 }
@@ -52,6 +55,7 @@ impl HostReport {
                 .ok()
                 .map(|open| (open.device_path.path.clone(), open.device_path.kind)),
             base: device.device_path.as_ref().map_or(0, |open| open.device_path.base),
+            nowait: device.device_path.as_ref().ok().map(|open| open.file.limits().nowait),
             choice: device.choice.clone(),
         });
         Self {

@@ -9,7 +9,7 @@ use ironmap::units::FilePos;
 use ironmap::{Buffer, DioFlags, Error, ErrorKind, File};
 
 use crate::pool::Pool;
-use crate::promise::{Answer, Lost, promise};
+use crate::promise::{Answer, Lost, Promise, promise};
 use crate::worker::Job;
 
 /// The number of bytes that were read or written, and the memory.
@@ -74,11 +74,13 @@ impl From<Failed> for Error {
 pub struct AsyncFile {
     file: File,
     pool: Pool,
+    /// Whether a read keeps its thread busy until it completes.
+    waits: bool,
 }
 
 impl AsyncFile {
-    pub(crate) fn new(file: File, pool: Pool) -> Self {
-        Self { file, pool }
+    pub(crate) fn new(file: File, pool: Pool, waits: bool) -> Self {
+        Self { file, pool, waits }
     }
 
     /// The file, for calls that need no queue.
@@ -101,7 +103,7 @@ impl AsyncFile {
         pos: impl Into<FilePos>,
     ) -> Answer<Result<(usize, Buffer), Failed>> {
         let (promise, answer) = promise();
-        self.pool.push(Job::Read { file: self.file.clone(), buffer, pos: pos.into(), promise });
+        self.pool.push(self.read(buffer, pos.into(), promise));
         answer
     }
 
@@ -111,10 +113,14 @@ impl AsyncFile {
         let jobs = ranges.into_iter().map(|(pos, buffer)| {
             let (promise, answer) = promise();
             answers.push(Range::Waiting(answer));
-            Job::Read { file: self.file.clone(), buffer, pos, promise }
+            self.read(buffer, pos, promise)
         });
         self.pool.push_all(jobs);
         Ranges(answers)
+    }
+
+    fn read(&self, buffer: Buffer, pos: FilePos, promise: Promise<Transferred>) -> Job {
+        Job::Read { file: self.file.clone(), buffer, pos, waits: self.waits, promise }
     }
 
     /// Starts a write of all of `buffer`. Without [`DioFlags::DSYNC`] the data are durable after the next [`sync`](Self::sync).

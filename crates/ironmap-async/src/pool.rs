@@ -15,8 +15,13 @@ use crate::promise::{Answer, promise};
 use crate::threads::Threads;
 use crate::worker::{Job, Store, Worker};
 
-/// The number of threads of a pool whose queues have one request in flight each.
+/// The number of threads of a pool whose threads have one request in flight each.
 const ONE_EACH: usize = 16;
+
+/// Whether the queues of an engine have requests in flight, if the devices support NOWAIT.
+fn is_ring(engine: Engine) -> bool {
+    matches!(engine, Engine::IoUring | Engine::IoUringPoll)
+}
 
 /// Options of a [`Pool`].
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +47,8 @@ impl PoolOptions {
     /// The number of threads, at least one. Without this option, a pool has two threads: one submits and completes most requests, and the
     /// other one takes requests while the first is busy, for example with a sync. If the engine carries out each request in the call that
     /// submits it, as psync does, each thread has only one request in flight. Then the pool has as many threads as [`depth`](Self::depth),
-    /// at most 16.
+    /// at most 16. The pool of a host starts this number of threads when it opens the first file whose device does not support NOWAIT
+    /// ([`DeviceReport::nowait`](ironmap::DeviceReport::nowait)), because the kernel would wait in the submission of each read.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = Some(threads.max(1));
@@ -147,15 +153,25 @@ impl Pool {
             abandoned: Arc::clone(&abandoned),
         });
         let make = move || Worker::new(Arc::clone(&store), depth);
-        let threads = Threads::start(report.threads, report.depth == 1, make)?;
+        let most = match options.threads {
+            None if is_ring(report.engine) => depth.min(ONE_EACH).max(report.threads),
+            _ => report.threads,
+        };
+        let threads = Threads::start(report.threads, most, report.depth == 1, make)?;
         Ok(Self { threads, report, abandoned })
     }
 
     /// The engine, the number of threads, and the number of requests that were abandoned up to this call.
     #[must_use]
     pub fn report(&self) -> PoolReport {
-        let abandoned = self.abandoned.load(Ordering::Relaxed);
-        PoolReport { abandoned, ..PoolReport::clone(&self.report) }
+        let mut report = PoolReport::clone(&self.report);
+        report.abandoned = self.abandoned.load(Ordering::Relaxed);
+        let threads = self.threads.count();
+        if threads > report.threads {
+            report.reason = "a thread waits for each read of a device without NOWAIT, so several threads keep several reads in flight";
+        }
+        report.threads = threads;
+        report
     }
 
     /// Opens a file. The call is carried out by a thread of the pool, because it may read metadata.
@@ -197,7 +213,13 @@ impl Pool {
     /// A handle of a file that the volume or host of this pool has opened.
     #[must_use]
     pub fn file(&self, file: ironmap::File) -> AsyncFile {
-        AsyncFile::new(file, self.clone())
+        let device = file.host().and_then(|report| report.device);
+        let waits = is_ring(self.report.engine)
+            && device.is_some_and(|device| device.nowait == Some(false));
+        if waits {
+            self.threads.grow();
+        }
+        AsyncFile::new(file, self.clone(), waits)
     }
 
     pub(crate) fn push(&self, job: Job) {

@@ -38,6 +38,8 @@ pub(crate) enum Job {
         file: File,
         buffer: Buffer,
         pos: FilePos,
+        /// Whether the read completes before its submission returns.
+        waits: bool,
         promise: Promise<Transferred>,
     },
     Write {
@@ -170,7 +172,11 @@ impl Work for Worker {
     type Job = Job;
 
     fn blocks(job: &Job) -> bool {
-        matches!(job, Job::Sync { .. } | Job::Run(_) | Job::Open { .. })
+        match job {
+            Job::Read { waits, .. } => *waits,
+            Job::Write { .. } | Job::Append { .. } => false,
+            Job::Sync { .. } | Job::Run(_) | Job::Open { .. } => true,
+        }
     }
 
     fn room(&self) -> usize {
@@ -195,7 +201,7 @@ impl Work for Worker {
             },
         };
         match job {
-            Job::Read { file, buffer, pos, promise } => {
+            Job::Read { file, buffer, pos, promise, .. } => {
                 let token = requests.token();
                 let flags = DioFlags::empty();
                 let submitted = file.submit_read(queue, buffer, pos, flags, token as u64);
