@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use ironmap::{Engine, Error, FileOptions, Files, NoIoUring, Queue, QueueOptions, Result};
 
 use crate::file::AsyncFile;
-use crate::promise::{Answer, promise};
+use crate::promise::{Answer, Wakes, promise};
 use crate::threads::Threads;
 use crate::worker::{Job, Store, Worker};
 
@@ -125,11 +125,15 @@ impl fmt::Display for PoolReport {
     }
 }
 
+/// Opens a file of the pool's volume or host.
+type Open = dyn Fn(&Path, FileOptions) -> Result<ironmap::File> + Send + Sync;
+
 /// A few threads with a queue each, for all files of a volume or a host. Clones are handles of the same pool. When the last handle is
 /// dropped, the threads carry out the accepted requests, and end.
 #[derive(Clone)]
 pub struct Pool {
     threads: Threads<Job>,
+    open: Arc<Open>,
     report: Arc<PoolReport>,
     abandoned: Arc<AtomicU64>,
 }
@@ -144,11 +148,11 @@ impl Pool {
         let (queue_options, depth) = (options.queue.depth(options.depth), options.depth as usize);
         let files = Arc::new(files);
         let abandoned = Arc::<AtomicU64>::default();
+        let open: Arc<Open> = {
+            let files = Arc::clone(&files);
+            Arc::new(move |path: &Path, options| files.open_with(path, options))
+        };
         let store = Arc::new(Store {
-            open: {
-                let files = Arc::clone(&files);
-                Box::new(move |path: &Path, options| files.open_with(path, options))
-            },
             queue: Box::new(move || files.queue(&queue_options)),
             abandoned: Arc::clone(&abandoned),
         });
@@ -158,7 +162,7 @@ impl Pool {
             _ => report.threads,
         };
         let threads = Threads::start(report.threads, most, report.depth == 1, make)?;
-        Ok(Self { threads, report, abandoned })
+        Ok(Self { threads, open, report, abandoned })
     }
 
     /// The engine, the number of threads, and the number of requests that were abandoned up to this call.
@@ -185,7 +189,11 @@ impl Pool {
     /// The errors of [`Files::open_with`](ironmap::Files::open_with).
     pub fn open_with(&self, path: impl Into<PathBuf>, options: FileOptions) -> Opening {
         let (promise, answer) = promise();
-        self.threads.push(Job::Open { path: path.into(), options, promise });
+        let (open, path) = (Arc::clone(&self.open), path.into());
+        let run = move |_: Result<&mut Queue>, wakes: &mut Wakes| {
+            promise.keep(open(&path, options), wakes);
+        };
+        self.threads.push(Job::Run(Box::new(run)));
         Opening { pool: self.clone(), answer }
     }
 

@@ -46,6 +46,7 @@ impl<T> Shared<T> {
     }
 
     /// Sets the final state. The waker runs code of the executor, so the caller wakes it without the lock.
+    #[inline(always)] // each request runs this function, and a call moves the value once more
     fn end(&self, end: State<T>) -> Option<Waker> {
         match std::mem::replace(&mut *self.state(), end) {
             State::Waiting(waker) => waker,
@@ -56,6 +57,7 @@ impl<T> Shared<T> {
 
 impl<T> Promise<T> {
     /// Sets the value. The task is woken with the others of `wakes`.
+    #[inline(always)] // as `end`
     pub(crate) fn keep(mut self, value: T, wakes: &mut Wakes) {
         if let Some(shared) = self.0.take() {
             wakes.add(shared.end(State::Ready(value)));

@@ -116,12 +116,12 @@ impl<J: Send + 'static> Threads<J> {
     }
 
     pub(crate) fn push(&self, job: J) {
-        self.push_all(std::iter::once(job));
+        self.handover.add(|queued| queued.push_back(job));
     }
 
     /// Adds several jobs at once.
     pub(crate) fn push_all(&self, jobs: impl Iterator<Item = J>) {
-        self.handover.push_all(jobs);
+        self.handover.add(|queued| queued.extend(jobs));
     }
 }
 
@@ -199,15 +199,15 @@ impl<J> Handover<J> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn push_all(&self, jobs: impl Iterator<Item = J>) {
+    fn add(&self, add: impl FnOnce(&mut VecDeque<J>)) {
         let woken = {
             let mut queue = self.jobs();
             if queue.threads == 0 {
                 // The jobs are dropped without the lock, because their wakers run other code.
                 drop(queue);
-                return drop(jobs.collect::<Vec<_>>());
+                return add(&mut VecDeque::new());
             }
-            queue.queued.extend(jobs);
+            add(&mut queue.queued);
             queue.wake_one()
         };
         self.ring(woken);
@@ -229,7 +229,7 @@ struct Thread<'a, J> {
 impl<J> Thread<'_, J> {
     /// Carries out jobs until the hand-over is closed and all jobs have ended.
     fn run<W: Work<Job = J>>(&mut self, work: &mut W) {
-        let (mut jobs, mut idle) = (Vec::new(), false);
+        let (mut jobs, mut idle) = (VecDeque::new(), false);
         loop {
             let open = self.take(work.room(), W::blocks, &mut jobs);
             let began = jobs.len();
@@ -254,8 +254,14 @@ impl<J> Thread<'_, J> {
         }
     }
 
-    /// Takes at most `most` jobs, and none after a job that blocks the thread. `None` if the hand-over is closed and no job is queued.
-    fn take(&mut self, most: usize, blocks: impl Fn(&J) -> bool, into: &mut Vec<J>) -> Option<()> {
+    /// Takes at most `most` jobs, and none after a job that blocks the thread. `None` if the hand-over is closed and no job is queued. `into`
+    /// is empty before the call.
+    fn take(
+        &mut self,
+        most: usize,
+        blocks: impl Fn(&J) -> bool,
+        into: &mut VecDeque<J>,
+    ) -> Option<()> {
         let divides = self.handover.divides;
         let mut jobs = self.handover.jobs();
         if !self.searches {
@@ -265,7 +271,11 @@ impl<J> Thread<'_, J> {
         let most = most.min(if divides { queued.div_ceil(jobs.threads) } else { queued });
         let first = jobs.queued.iter().take(most).position(blocks);
         let count = first.map_or(most, |first| first + 1);
-        into.extend(jobs.queued.drain(..count));
+        if count == queued {
+            std::mem::swap(&mut jobs.queued, into);
+        } else {
+            into.extend(jobs.queued.drain(..count));
+        }
         let open = (count > 0 || !jobs.closed).then_some(());
         if first.is_some() || divides && count > 0 {
             self.stop_searching(jobs);

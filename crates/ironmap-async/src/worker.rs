@@ -1,29 +1,22 @@
 //! A thread of the pool: it takes jobs, submits their requests to its queue, and sets their answers.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ironmap::units::FilePos;
-use ironmap::{
-    Buffer, Completion, DioFlags, Error, File, FileOptions, Memory, Queue, Readiness, Result,
-};
+use ironmap::{Buffer, Completion, DioFlags, Error, File, Memory, Queue, Readiness, Result};
 
 use crate::file::{Appended, Failed, Transferred};
 use crate::promise::{Promise, Wakes};
 use crate::sync::{Source, source};
 use crate::threads::Work;
 
-/// Opens a file of the pool's volume or host.
-type Open = dyn Fn(&Path, FileOptions) -> Result<File> + Send + Sync;
-
 /// Creates a queue of the pool's volume or host.
 type NewQueue = dyn Fn() -> Result<Queue> + Send + Sync;
 
 /// The pool's volume or host.
 pub(crate) struct Store {
-    pub(crate) open: Box<Open>,
     pub(crate) queue: Box<NewQueue>,
     /// The number of requests that lost queues had in flight.
     pub(crate) abandoned: Arc<AtomicU64>,
@@ -35,7 +28,7 @@ pub(crate) type Run = dyn FnOnce(Result<&mut Queue>, &mut Wakes) + Send;
 /// The work of one request.
 pub(crate) enum Job {
     Read {
-        file: File,
+        file: Arc<File>,
         buffer: Buffer,
         pos: FilePos,
         /// Whether the read completes before its submission returns.
@@ -43,29 +36,24 @@ pub(crate) enum Job {
         promise: Promise<Transferred>,
     },
     Write {
-        file: File,
+        file: Arc<File>,
         buffer: Buffer,
         pos: FilePos,
         flags: DioFlags,
         promise: Promise<Transferred>,
     },
     Append {
-        file: File,
+        file: Arc<File>,
         buffer: Buffer,
         flags: DioFlags,
         promise: Promise<Appended>,
     },
     Sync {
-        file: File,
+        file: Arc<File>,
         data_only: bool,
         promise: Promise<Result<()>>,
     },
     Run(Box<Run>),
-    Open {
-        path: PathBuf,
-        options: FileOptions,
-        promise: Promise<Result<File>>,
-    },
 }
 
 /// A request in flight.
@@ -159,7 +147,7 @@ impl Worker {
                 count += 1;
                 let what = "the queue was lost with the request in flight";
                 let error = Error::io(error.errno(), what);
-                // The count is complete before the last task is woken.
+                // The request is counted before its task can see the answer.
                 self.store.abandoned.fetch_add(1, Ordering::Relaxed);
                 request.end(Err(error), None, &mut self.wakes);
             }
@@ -175,7 +163,7 @@ impl Work for Worker {
         match job {
             Job::Read { waits, .. } => *waits,
             Job::Write { .. } | Job::Append { .. } => false,
-            Job::Sync { .. } | Job::Run(_) | Job::Open { .. } => true,
+            Job::Sync { .. } | Job::Run(_) => true,
         }
     }
 
@@ -231,9 +219,6 @@ impl Work for Worker {
             // A panic of the function ends neither the thread nor the requests in flight. The answer is then lost.
             Job::Run(run) => {
                 drop(catch_unwind(AssertUnwindSafe(|| run(Ok(queue), wakes))));
-            }
-            Job::Open { path, options, promise } => {
-                promise.keep((store.open)(&path, options), wakes);
             }
         }
     }
@@ -298,12 +283,12 @@ impl Job {
             }
             Self::Sync { promise, .. } => promise.keep(Err(error), wakes),
             Self::Run(run) => drop(catch_unwind(AssertUnwindSafe(|| run(Err(error), wakes)))),
-            Self::Open { promise, .. } => promise.keep(Err(error), wakes),
         }
     }
 }
 
 impl InFlight {
+    #[inline(always)] // each request runs this function, and a call moves the result once more
     fn end(self, result: Result<usize>, buffer: Option<Buffer>, wakes: &mut Wakes) {
         let answer = |result: Result<usize>| match (result, buffer) {
             (Ok(count), Some(buffer)) => Ok((count, buffer)),
