@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::cursor::Cursor;
-use crate::device::{Engine, QueueOptions};
+use crate::device::{Engine, NoIoUring, QueueOptions};
 use crate::error::Result;
 use crate::file::{File, FileOptions};
 use crate::queue::Queue;
@@ -34,6 +34,11 @@ pub trait Files {
 
     /// The engine of the store's queues. It is [`Engine::Auto`] only if the caller has provided the device.
     fn engine(&self) -> Engine;
+
+    /// The reason why the [engine](Self::engine) is psync, if the options of the store permit io_uring.
+    fn no_io_uring(&self) -> Option<NoIoUring> {
+        None
+    }
 
     /// Opens a regular file for reading with the traits of [`std::io`]. The cursor has a queue of its own, so it belongs to the calling
     /// thread.

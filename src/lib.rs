@@ -244,7 +244,7 @@ pub mod protection;
 pub use bio::{Buffer, Memory, MemoryOwner};
 pub use cursor::Cursor;
 pub use device::path::DevicePathKind;
-pub use device::{Device, Engine, QueueOptions, WrongTuple};
+pub use device::{Device, Engine, NoIoUring, QueueOptions, WrongTuple};
 pub use dio::{Completion, DioFlags, Rejected, StablePages};
 pub use error::{Errno, Error, ErrorKind, Result};
 pub use file::{File, FileOptions, ReadAt};

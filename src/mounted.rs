@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use crate::device::{Device, Engine, InRange, QueueOptions, open_queue};
+use crate::device::{Device, Engine, InRange, NoIoUring, QueueOptions, open_queue};
 use crate::error::{Error, Result};
 use crate::events::Events;
 use crate::file::{File, FileOptions, HostHandle};
@@ -76,15 +76,21 @@ impl Host {
     }
 
     fn start(engine: Engine, own: Option<Arc<dyn Device>>) -> Result<Self> {
-        let served = match &own {
-            // A queue is opened as a test. If the engine is not available, the call fails here, and not when the first queue is created.
-            None => open_queue(engine, &QueueOptions::new().depth(1))?.engine(),
-            Some(_) => engine,
+        // A queue is opened as a test, so that an engine that is not available fails here and not when the first queue is created.
+        let test = |engine| open_queue(engine, &QueueOptions::new().depth(1));
+        let (served, no_io_uring) = match (&own, engine) {
+            (Some(_), _) => (engine, None),
+            (None, Engine::Auto) => match test(Engine::IoUring) {
+                Ok(queue) => (queue.engine(), None),
+                Err(error) => (Engine::Psync, Some(NoIoUring::Refused(error.errno()))),
+            },
+            (None, _) => (test(engine)?.engine(), None),
         };
         let keeping = Keeper::start()?;
         let (devices, events, owner) = (Mutex::default(), Arc::default(), Owner::unique());
+        let (requested, engine) = (engine, served);
         let shared =
-            Shared { keeping, requested: engine, engine: served, own, devices, events, owner };
+            Shared { keeping, requested, engine, no_io_uring, own, devices, events, owner };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -164,5 +170,9 @@ impl Files for Host {
 
     fn engine(&self) -> Engine {
         self.shared.engine
+    }
+
+    fn no_io_uring(&self) -> Option<NoIoUring> {
+        self.shared.no_io_uring
     }
 }

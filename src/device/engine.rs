@@ -12,7 +12,7 @@ use super::{
     AnyQueue, BlockFile, Dax, Device, Immediate, Null, Protected, Psync, QueueOptions, Uring,
     UringOptions,
 };
-use crate::error::{Error, Result};
+use crate::error::{Errno, Error, Result};
 
 /// The method by which file data are transferred to and from the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,13 +76,43 @@ impl FromStr for Engine {
     }
 }
 
+/// The reason why a store does not use io_uring, although its options permit io_uring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NoIoUring {
+    /// The kernel refuses a ring to the process, with this errno. EPERM has two usual causes: the seccomp filter of a container, and the
+    /// setting `kernel.io_uring_disabled`. ENOSYS means that the kernel was built without io_uring, or that a filter returns this errno.
+    Refused(Errno),
+    /// The device does not support NOWAIT, so io_uring would pass each request to a worker thread of the kernel.
+    NoNowait,
+}
+
+impl fmt::Display for NoIoUring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(errno) => {
+                write!(f, "the kernel refuses io_uring: {errno}")?;
+                match *errno {
+                    Errno::EPERM => f.write_str(
+                        " (by a seccomp filter, as in many containers, or by kernel.io_uring_disabled)",
+                    ),
+                    _ => Ok(()),
+                }
+            }
+            Self::NoNowait => f.write_str("the device does not support NOWAIT"),
+        }
+    }
+}
+
 /// A device over an open file.
 pub struct OpenedEngine {
     /// The device over the file.
     pub device: Arc<dyn Device>,
     /// The chosen engine; never [`Engine::Auto`].
     pub engine: Engine,
-    /// One line for the user for each setting that could not be applied as requested.
+    /// The reason why the engine is not io_uring, if the requested engine permits io_uring.
+    pub no_io_uring: Option<NoIoUring>,
+    /// One line for each setting that could not be applied as requested.
     pub notices: Vec<String>,
 }
 
@@ -148,6 +178,7 @@ fn open_over(file: &Arc<BlockFile>, engine: Engine) -> Result<OpenedEngine> {
         // A kernel may lack io_uring or forbid it. A queue is opened here as a test, so that this call reports the error.
         device.queue(&QueueOptions::new().depth(1)).map(|_| device)
     };
+    let mut no_io_uring = None;
     let (device, engine) = match engine {
         Engine::Null => (Arc::new(Null::over(psync())) as _, Engine::Null),
         Engine::Dax => {
@@ -157,10 +188,18 @@ fn open_over(file: &Arc<BlockFile>, engine: Engine) -> Result<OpenedEngine> {
         }
         Engine::Auto if limits.nowait => match uring(false) {
             Ok(device) => (device, Engine::IoUring),
-            Err(_) => (psync(), Engine::Psync),
+            Err(error) => {
+                no_io_uring = Some(NoIoUring::Refused(error.errno()));
+                (psync(), Engine::Psync)
+            }
         },
-        Engine::Auto | Engine::Psync => (psync(), Engine::Psync),
+        Engine::Auto => {
+            no_io_uring = Some(NoIoUring::NoNowait);
+            (psync(), Engine::Psync)
+        }
+        Engine::Psync => (psync(), Engine::Psync),
         Engine::IoUring | Engine::IoUringPoll if !limits.nowait => {
+            no_io_uring = Some(NoIoUring::NoNowait);
             notices.push(
                 "the device does not support NOWAIT, so io_uring would pass every request to a worker thread: psync is used"
                     .into(),
@@ -176,5 +215,5 @@ fn open_over(file: &Arc<BlockFile>, engine: Engine) -> Result<OpenedEngine> {
         Engine::Nbd => return Err(not_nbd()),
         Engine::Image => return Err(not_image()),
     };
-    Ok(OpenedEngine { device, engine, notices })
+    Ok(OpenedEngine { device, engine, no_io_uring, notices })
 }

@@ -59,7 +59,7 @@ pub use dax::Dax;
 pub(crate) use dry::Dry;
 pub(crate) use durability::Durability;
 pub(crate) use engine::open_queue;
-pub use engine::{Engine, OpenedEngine, open_engine};
+pub use engine::{Engine, NoIoUring, OpenedEngine, open_engine};
 pub use finer::Finer;
 pub use joined::Joined;
 pub use layered::{Layer, Layered, Request, Verdict};

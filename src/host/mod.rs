@@ -15,7 +15,7 @@ pub(crate) use self::lanes::Lanes;
 pub(crate) use self::open::OpenFile;
 
 use crate::device::path::{self, DevicePath};
-use crate::device::{BlockFile, Device, Engine};
+use crate::device::{BlockFile, Device, Engine, NoIoUring};
 use crate::events::Events;
 use crate::fs::host::{Beneath, Keeping, Refusal};
 use crate::open_file::Owner;
@@ -27,7 +27,8 @@ pub(crate) struct Shared {
     pub(crate) requested: Engine,
     /// The engine of the first queue. It is [`Engine::Auto`] only if the caller has provided the device.
     pub(crate) engine: Engine,
-    /// A device that the caller has provided. It serves all reads in place of the file systems' devices.
+    pub(crate) no_io_uring: Option<NoIoUring>,
+    /// A device that the caller has given. It serves all reads, instead of the devices of the file systems.
     pub(crate) own: Option<Arc<dyn Device>>,
     pub(crate) devices: Mutex<Vec<Arc<HostDevice>>>,
     pub(crate) events: Arc<Events>,

@@ -38,7 +38,10 @@ pub struct DeviceReport {
     pub device_path: Option<(PathBuf, DevicePathKind)>,
     /// The position in bytes of the file system's first byte on the device of this node.
     pub base: u64,
-    /// One line with the possible device nodes and the reason for the choice.
+    /// Whether that node supports NOWAIT; `None` if no node can be opened. Without NOWAIT, a queued read of the file completes before its
+    /// submission returns.
+    pub nowait: Option<bool>,
+    /// The available device nodes and the reason for the chosen one, in one line.
     pub choice: String,
 }
 
@@ -52,6 +55,7 @@ impl HostReport {
                 .ok()
                 .map(|open| (open.device_path.path.clone(), open.device_path.kind)),
             base: device.device_path.as_ref().map_or(0, |open| open.device_path.base),
+            nowait: device.device_path.as_ref().ok().map(|open| open.file.limits().nowait),
             choice: device.choice.clone(),
         });
         Self {

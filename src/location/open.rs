@@ -7,7 +7,9 @@ use std::sync::Arc;
 use super::{Location, Medium, Site, Window};
 use crate::device::image;
 use crate::device::nbd::{self, Nbd};
-use crate::device::{BlockFile, Device, Engine, Finer, Null, OpenMode, OpenedEngine, open_engine};
+use crate::device::{
+    BlockFile, Device, Engine, Finer, NoIoUring, Null, OpenMode, OpenedEngine, open_engine,
+};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::fs::block_size_on;
 use crate::integrity::{self, Integrity, IntegrityOptions};
@@ -54,10 +56,10 @@ impl LocationOptions {
     /// Makes the device accept requests that are as short as the volume's blocks. If the device below accepts only longer requests, adds a
     /// notice for the user.
     fn fit(&self, opened: OpenedEngine) -> OpenedEngine {
-        let OpenedEngine { device, engine, mut notices } = opened;
+        let OpenedEngine { device, engine, no_io_uring, mut notices } = opened;
         let (device, notice) = Finer::for_blocks(device, |device| self.blocks_on(device));
         notices.extend(notice);
-        OpenedEngine { device, engine, notices }
+        OpenedEngine { device, engine, no_io_uring, notices }
     }
 }
 
@@ -69,7 +71,9 @@ pub struct OpenLocation {
     pub device: Arc<dyn Device>,
     /// The engine in use; never [`Engine::Auto`].
     pub engine: Engine,
-    /// One line for each setting that could not be applied as requested.
+    /// The reason why the engine is not io_uring, if the requested engine permits io_uring.
+    pub no_io_uring: Option<NoIoUring>,
+    /// The settings that could not be applied as requested, one line for each.
     pub notices: Vec<String>,
     /// One line for each fault that was ignored. An example is the loss of the first copy of a partition table.
     pub faults: Vec<String>,
@@ -118,9 +122,11 @@ impl Location {
         }
         let halves = self.halves(options)?;
         let faults = halves.faults;
-        let OpenedEngine { device: data, engine, mut notices } = halves.data;
+        let OpenedEngine { device: data, engine, no_io_uring, mut notices } = halves.data;
         if matches!(self, Self::Plain(_)) {
-            return Ok(OpenLocation { device: data, engine, notices, faults, integrity: None });
+            let device = data;
+            let integrity = None;
+            return Ok(OpenLocation { device, engine, no_io_uring, notices, faults, integrity });
         }
         if engine == Engine::Null {
             return Err(Error::invalid("reads of the engine null cannot be verified"));
@@ -137,9 +143,10 @@ impl Location {
         let (sector, unit) = (opened.device.info().interval, below.limits().logical_block);
         notices.extend((unit > sector).then(|| Finer::notice(sector as usize, unit)));
         let device = Arc::new(opened.device.clone());
-        let fit = options.fit(OpenedEngine { device, engine, notices });
-        let OpenedEngine { device, engine, notices } = fit;
-        Ok(OpenLocation { device, engine, notices, faults, integrity: Some(opened) })
+        let fit = options.fit(OpenedEngine { device, engine, no_io_uring, notices });
+        let OpenedEngine { device, engine, no_io_uring, notices } = fit;
+        let integrity = Some(opened);
+        Ok(OpenLocation { device, engine, no_io_uring, notices, faults, integrity })
     }
 
     /// Opens the halves of an integrity device exclusively, in order to create or examine the integrity device.
@@ -238,7 +245,7 @@ impl Site {
         }
         let notices = export.notices();
         let device: Arc<dyn Device> = Arc::new(export);
-        let opened = options.fit(OpenedEngine { device, engine: Engine::Nbd, notices });
+        let opened = options.fit(only_engine(device, Engine::Nbd, notices));
         let opened = match options.engine {
             Engine::Dax => {
                 return Err(Error::invalid("the engine dax cannot map an NBD export").at(address));
@@ -264,7 +271,7 @@ impl Site {
                 );
             }
             Engine::Null => nulled(device, notices),
-            _ => OpenedEngine { device, engine: Engine::Image, notices },
+            _ => only_engine(device, Engine::Image, notices),
         };
         Ok(OpenSite { opened, identity: [0; 16], fault })
     }
@@ -322,5 +329,10 @@ fn usable(window: Option<Window>, write: bool) -> Result<Option<Window>> {
 
 /// The same device with the engine `null`, which transfers no file data.
 fn nulled(device: Arc<dyn Device>, notices: Vec<String>) -> OpenedEngine {
-    OpenedEngine { device: Arc::new(Null::over(device)), engine: Engine::Null, notices }
+    only_engine(Arc::new(Null::over(device)), Engine::Null, notices)
+}
+
+/// A device that has only one engine.
+fn only_engine(device: Arc<dyn Device>, engine: Engine, notices: Vec<String>) -> OpenedEngine {
+    OpenedEngine { device, engine, no_io_uring: None, notices }
 }

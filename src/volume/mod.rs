@@ -11,7 +11,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::device::{Device, Engine, Finer, InRange, QueueOptions};
+use crate::device::{Device, Engine, Finer, InRange, NoIoUring, QueueOptions};
 use crate::dio::Geometry;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::events::Events;
@@ -38,6 +38,7 @@ pub struct Volume {
     device: Arc<dyn Device>,
     events: Arc<Events>,
     engine: Engine,
+    no_io_uring: Option<NoIoUring>,
     notices: Vec<String>,
     faults: Vec<String>,
     integrity: Option<integrity::Opened>,
@@ -76,11 +77,11 @@ impl Volume {
             location::refuse_to_write(options.write)?;
         }
         let opened = location.open(&options.location_options())?;
-        let OpenLocation { device, engine, notices, faults, integrity } = opened;
+        let OpenLocation { device, engine, no_io_uring, notices, faults, integrity } = opened;
         let mut volume = options.open_on(device).at(|| location)?;
         volume.notices.splice(..0, notices);
         volume.faults.splice(..0, faults);
-        Ok(Self { engine, integrity, ..volume })
+        Ok(Self { engine, no_io_uring, integrity, ..volume })
     }
 
     /// Opens the volume on a device that the caller has created, for example a device that injects faults.
@@ -138,6 +139,7 @@ impl Volume {
             device,
             events,
             engine: Engine::Auto,
+            no_io_uring: None,
             notices: Vec::new(),
             faults: Vec::new(),
             integrity: None,

@@ -5,7 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use super::{Volume, check_options};
-use crate::device::{Engine, QueueOptions};
+use crate::device::{Engine, NoIoUring, QueueOptions};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::file::{File, FileOptions};
 use crate::files::Files;
@@ -62,6 +62,10 @@ impl Files for Volume {
 
     fn engine(&self) -> Engine {
         Self::engine(self)
+    }
+
+    fn no_io_uring(&self) -> Option<NoIoUring> {
+        self.no_io_uring
     }
 }
 

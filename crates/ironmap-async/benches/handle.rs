@@ -336,7 +336,7 @@ impl Node {
 
     fn zram() -> Result<Self> {
         let number = fs::read_to_string("/sys/class/zram-control/hot_add")?.trim().to_owned();
-        let marks = Path::new("/run/ironmap-test-zram");
+        let marks = Path::new("/run/ironmap-bench-zram");
         let mark = marks.join(format!("zram{number}"));
         fs::create_dir_all(marks)?;
         fs::write(&mark, std::process::id().to_string())?;

@@ -3,13 +3,14 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use ironmap::units::FilePos;
 use ironmap::{Buffer, DioFlags, Error, ErrorKind, File};
 
 use crate::pool::Pool;
-use crate::promise::{Answer, Lost, promise};
+use crate::promise::{Answer, Lost, Promise, promise};
 use crate::worker::Job;
 
 /// The number of bytes that were read or written, and the buffer.
@@ -24,7 +25,8 @@ pub(crate) type Appended = Result<(FilePos, Buffer), Failed>;
 pub struct Failed {
     /// The error.
     pub error: Error,
-    /// The buffer. `None` only if the thread that carried out the request panicked.
+    /// The memory. It is `None` only if the thread that carried out the request panicked, or if its queue was lost
+    /// ([`abandoned`](crate::PoolReport::abandoned)).
     pub buffer: Option<Buffer>,
 }
 
@@ -71,13 +73,16 @@ impl From<Failed> for Error {
 /// A file whose requests the threads of a pool carry out. A clone is cheap and refers to the same file.
 #[derive(Clone)]
 pub struct AsyncFile {
-    file: File,
+    /// A request holds a reference, because a reference is smaller than a [`File`] and is copied faster.
+    file: Arc<File>,
     pool: Pool,
+    /// Whether a read keeps its thread busy until it completes.
+    waits: bool,
 }
 
 impl AsyncFile {
-    pub(crate) fn new(file: File, pool: Pool) -> Self {
-        Self { file, pool }
+    pub(crate) fn new(file: File, pool: Pool, waits: bool) -> Self {
+        Self { file: Arc::new(file), pool, waits }
     }
 
     /// The file itself, for calls that need no queue.
@@ -100,7 +105,7 @@ impl AsyncFile {
         pos: impl Into<FilePos>,
     ) -> Answer<Result<(usize, Buffer), Failed>> {
         let (promise, answer) = promise();
-        self.pool.push(Job::Read { file: self.file.clone(), buffer, pos: pos.into(), promise });
+        self.pool.push(self.read(buffer, pos.into(), promise));
         answer
     }
 
@@ -110,14 +115,17 @@ impl AsyncFile {
         let jobs = ranges.into_iter().map(|(pos, buffer)| {
             let (promise, answer) = promise();
             answers.push(Range::Waiting(answer));
-            Job::Read { file: self.file.clone(), buffer, pos, promise }
+            self.read(buffer, pos, promise)
         });
         self.pool.push_all(jobs);
         Ranges(answers)
     }
 
-    /// Starts a write of the whole `buffer`. With [`DioFlags::DSYNC`], the data are durable when the write completes. Otherwise they are
-    /// durable after the next [`sync`](Self::sync).
+    fn read(&self, buffer: Buffer, pos: FilePos, promise: Promise<Transferred>) -> Job {
+        Job::Read { file: Arc::clone(&self.file), buffer, pos, waits: self.waits, promise }
+    }
+
+    /// Starts a write of all of `buffer`. Without [`DioFlags::DSYNC`] the data are durable after the next [`sync`](Self::sync).
     pub fn write_at(
         &self,
         buffer: Buffer,
@@ -125,7 +133,7 @@ impl AsyncFile {
         flags: DioFlags,
     ) -> Answer<Result<(usize, Buffer), Failed>> {
         let (promise, answer) = promise();
-        let (file, pos) = (self.file.clone(), pos.into());
+        let (file, pos) = (Arc::clone(&self.file), pos.into());
         self.pool.push(Job::Write { file, buffer, pos, flags, promise });
         answer
     }
@@ -137,7 +145,7 @@ impl AsyncFile {
         flags: DioFlags,
     ) -> Answer<Result<(FilePos, Buffer), Failed>> {
         let (promise, answer) = promise();
-        self.pool.push(Job::Append { file: self.file.clone(), buffer, flags, promise });
+        self.pool.push(Job::Append { file: Arc::clone(&self.file), buffer, flags, promise });
         answer
     }
 
@@ -153,7 +161,7 @@ impl AsyncFile {
 
     fn sync_with(&self, data_only: bool) -> Answer<ironmap::Result<()>> {
         let (promise, answer) = promise();
-        self.pool.push(Job::Sync { file: self.file.clone(), data_only, promise });
+        self.pool.push(Job::Sync { file: Arc::clone(&self.file), data_only, promise });
         answer
     }
 }

@@ -5,17 +5,23 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
-use ironmap::{Engine, Error, FileOptions, Files, Queue, QueueOptions, Result};
+use ironmap::{Engine, Error, FileOptions, Files, NoIoUring, Queue, QueueOptions, Result};
 
 use crate::file::AsyncFile;
-use crate::promise::{Answer, promise};
+use crate::promise::{Answer, Wakes, promise};
 use crate::threads::Threads;
-use crate::worker::{Job, Open, Worker};
+use crate::worker::{Job, Store, Worker};
 
-/// The maximum number of threads of a pool whose queues have only one request in flight each.
+/// The number of threads of a pool whose threads have one request in flight each.
 const ONE_EACH: usize = 16;
+
+/// Whether the queues of an engine have requests in flight, if the devices support NOWAIT.
+fn is_ring(engine: Engine) -> bool {
+    matches!(engine, Engine::IoUring | Engine::IoUringPoll)
+}
 
 /// Options of a [`Pool`].
 #[derive(Clone, Copy, Debug)]
@@ -38,10 +44,11 @@ impl PoolOptions {
         Self::default()
     }
 
-    /// Sets the number of threads, at least one. By default, a pool has two threads: one carries out most requests, and the other takes
-    /// requests while the first is busy, for example with a sync. With an engine such as psync, a call carries out its request before it
-    /// returns, so each thread has only one request in flight. Then the default number of threads is the [`depth`](Self::depth), at most
-    /// 16.
+    /// The number of threads, at least one. Without this option, a pool has two threads: one submits and completes most requests, and the
+    /// other one takes requests while the first is busy, for example with a sync. If the engine carries out each request in the call that
+    /// submits it, as psync does, each thread has only one request in flight. Then the pool has as many threads as [`depth`](Self::depth),
+    /// at most 16. The pool of a host starts this number of threads when it opens the first file whose device does not support NOWAIT
+    /// ([`DeviceReport::nowait`](ironmap::DeviceReport::nowait)), because the kernel would wait in the submission of each read.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = Some(threads.max(1));
@@ -62,8 +69,9 @@ impl PoolOptions {
         self
     }
 
-    fn report(&self, engine: Engine) -> PoolReport {
-        // Requests to the null engine never wait. So a second thread would not make them faster.
+    fn report(&self, files: &impl Files) -> PoolReport {
+        let (engine, no_io_uring) = (files.engine(), files.no_io_uring());
+        // Requests to the null engine do not wait, so a second thread would not help them.
         let blocks = engine.is_immediate() && engine != Engine::Null;
         let (chosen, depth) = match blocks {
             true => ((self.depth as usize).min(ONE_EACH), 1),
@@ -76,7 +84,8 @@ impl PoolOptions {
             }
             (None, false) => "a thread has many requests of this engine in flight",
         };
-        PoolReport { engine, threads: self.threads.unwrap_or(chosen), depth, reason }
+        let threads = self.threads.unwrap_or(chosen);
+        PoolReport { engine, no_io_uring, threads, depth, reason, abandoned: 0 }
     }
 }
 
@@ -86,27 +95,47 @@ impl PoolOptions {
 pub struct PoolReport {
     /// The engine of the volume or host. If the kernel refuses io_uring, as in many containers, this is [`Engine::Psync`].
     pub engine: Engine,
+    /// The reason why the engine is psync: the errno with which the kernel refuses io_uring, or a device without NOWAIT. `None` if the
+    /// engine is another one, or if the options of the volume or host name psync.
+    pub no_io_uring: Option<NoIoUring>,
     /// The number of threads.
     pub threads: usize,
     /// The number of requests that each thread has in flight.
     pub depth: u32,
     /// The reason for the number of threads.
     pub reason: &'static str,
+    /// The number of requests that were in flight when their queue was lost: the kernel refused io_uring to the thread, or the queue's
+    /// descriptor was closed. These requests ended with an error, but the kernel may still carry them out, so their memory is never freed.
+    /// The thread creates a new queue for its next request. If the kernel refuses the new queue too, the request fails.
+    pub abandoned: u64,
 }
 
 impl fmt::Display for PoolReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { engine, threads, depth, reason } = self;
-        write!(f, "engine {engine}, {threads} threads, {depth} requests in flight each: {reason}")
+        let Self { engine, no_io_uring, threads, depth, reason, abandoned } = self;
+        write!(f, "engine {engine}, ")?;
+        if let Some(reason) = no_io_uring {
+            write!(f, "because {reason}, ")?;
+        }
+        write!(f, "{threads} threads, {depth} requests in flight each: {reason}")?;
+        match abandoned {
+            0 => Ok(()),
+            _ => write!(f, "; {abandoned} requests were in flight when their queues were lost"),
+        }
     }
 }
 
-/// A few threads, each with a queue, for all files of a volume or a host. A clone is another handle of the same pool. When the last handle
-/// is dropped, the threads carry out the requests that they have accepted, and end.
+/// Opens a file of the pool's volume or host.
+type Open = dyn Fn(&Path, FileOptions) -> Result<ironmap::File> + Send + Sync;
+
+/// A few threads with a queue each, for all files of a volume or a host. Clones are handles of the same pool. When the last handle is
+/// dropped, the threads carry out the accepted requests, and end.
 #[derive(Clone)]
 pub struct Pool {
     threads: Threads<Job>,
+    open: Arc<Open>,
     report: Arc<PoolReport>,
+    abandoned: Arc<AtomicU64>,
 }
 
 impl Pool {
@@ -115,22 +144,38 @@ impl Pool {
     /// # Errors
     /// Returns the error of the first queue that cannot be created. Returns `Io` if no thread can be started.
     pub fn new(files: impl Files + Send + Sync + 'static, options: PoolOptions) -> Result<Self> {
-        let report = Arc::new(options.report(files.engine()));
+        let report = Arc::new(options.report(&files));
         let (queue_options, depth) = (options.queue.depth(options.depth), options.depth as usize);
         let files = Arc::new(files);
+        let abandoned = Arc::<AtomicU64>::default();
         let open: Arc<Open> = {
             let files = Arc::clone(&files);
             Arc::new(move |path: &Path, options| files.open_with(path, options))
         };
-        let make = move || Ok(Worker::new(files.queue(&queue_options)?, depth, Arc::clone(&open)));
-        let threads = Threads::start(report.threads, report.depth == 1, make)?;
-        Ok(Self { threads, report })
+        let store = Arc::new(Store {
+            queue: Box::new(move || files.queue(&queue_options)),
+            abandoned: Arc::clone(&abandoned),
+        });
+        let make = move || Worker::new(Arc::clone(&store), depth);
+        let most = match options.threads {
+            None if is_ring(report.engine) => depth.min(ONE_EACH).max(report.threads),
+            _ => report.threads,
+        };
+        let threads = Threads::start(report.threads, most, report.depth == 1, make)?;
+        Ok(Self { threads, open, report, abandoned })
     }
 
-    /// The engine, the number of threads, and the reason for it.
+    /// The engine, the number of threads, and the number of requests that were abandoned up to this call.
     #[must_use]
-    pub fn report(&self) -> &PoolReport {
-        &self.report
+    pub fn report(&self) -> PoolReport {
+        let mut report = PoolReport::clone(&self.report);
+        report.abandoned = self.abandoned.load(Ordering::Relaxed);
+        let threads = self.threads.count();
+        if threads > report.threads {
+            report.reason = "a thread waits for each read of a device without NOWAIT, so several threads keep several reads in flight";
+        }
+        report.threads = threads;
+        report
     }
 
     /// Opens a file. A thread of the pool opens it, because an open may read metadata from the device.
@@ -144,7 +189,11 @@ impl Pool {
     /// The errors of [`Files::open_with`](ironmap::Files::open_with).
     pub fn open_with(&self, path: impl Into<PathBuf>, options: FileOptions) -> Opening {
         let (promise, answer) = promise();
-        self.threads.push(Job::Open { path: path.into(), options, promise });
+        let (open, path) = (Arc::clone(&self.open), path.into());
+        let run = move |_: Result<&mut Queue>, wakes: &mut Wakes| {
+            promise.keep(open(&path, options), wakes);
+        };
+        self.threads.push(Job::Run(Box::new(run)));
         Opening { pool: self.clone(), answer }
     }
 
@@ -163,15 +212,22 @@ impl Pool {
         E: From<Error> + Send + 'static,
     {
         let (promise, answer) = promise();
-        self.threads
-            .push(Job::Run(Box::new(move |queue, wakes| promise.keep(function(queue), wakes))));
+        self.threads.push(Job::Run(Box::new(move |queue, wakes| {
+            promise.keep(queue.map_err(E::from).and_then(function), wakes);
+        })));
         answer
     }
 
     /// Makes a handle of a file. The volume or host of this pool must have opened the file.
     #[must_use]
     pub fn file(&self, file: ironmap::File) -> AsyncFile {
-        AsyncFile::new(file, self.clone())
+        let device = file.host().and_then(|report| report.device);
+        let waits = is_ring(self.report.engine)
+            && device.is_some_and(|device| device.nowait == Some(false));
+        if waits {
+            self.threads.grow();
+        }
+        AsyncFile::new(file, self.clone(), waits)
     }
 
     pub(crate) fn push(&self, job: Job) {

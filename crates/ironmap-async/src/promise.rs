@@ -46,8 +46,8 @@ impl<T> Shared<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the final state. Returns the waker of the task that waits. The caller must wake it without the lock, because a waker runs code
-    /// of the executor.
+    /// Sets the final state. The waker runs code of the executor, so the caller wakes it without the lock.
+    #[inline(always)] // each request runs this function, and a call moves the value once more
     fn end(&self, end: State<T>) -> Option<Waker> {
         match std::mem::replace(&mut *self.state(), end) {
             State::Waiting(waker) => waker,
@@ -57,7 +57,8 @@ impl<T> Shared<T> {
 }
 
 impl<T> Promise<T> {
-    /// Sets the value. The waiting task is added to `wakes`, which wakes all its tasks later.
+    /// Sets the value. The task is woken with the others of `wakes`.
+    #[inline(always)] // as `end`
     pub(crate) fn keep(mut self, value: T, wakes: &mut Wakes) {
         if let Some(shared) = self.0.take() {
             wakes.add(shared.end(State::Ready(value)));

@@ -27,6 +27,8 @@ const SEED: u64 = 0x5EED;
 const SCHEDULES: usize = 20_000;
 /// The number of thread switches that the scheduler PCT inserts into a schedule.
 const SWITCHES: usize = 3;
+/// The largest number of threads.
+const MOST: usize = 3;
 /// The number of requests that a thread has in flight.
 const DEPTH: usize = 2;
 
@@ -243,7 +245,7 @@ impl Work for Queue {
 fn start(threads: usize) -> (Threads<Ask>, Arc<Counts>) {
     // In half of the schedules, the threads divide the jobs among themselves.
     let divides = thread_rng().gen_bool(0.5);
-    (Threads::start(threads, divides, Queue::new).unwrap(), Arc::default())
+    (Threads::start(threads, MOST, divides, Queue::new).unwrap(), Arc::default())
 }
 
 type Kind = fn(Memory, Promise<Reply>) -> Ask;
@@ -423,5 +425,22 @@ fn a_job_that_blocks_delays_no_other() {
         assert!(block_on(ask(&threads, &counts, Ask::Transfer)).is_some());
         drop(threads);
         check(&counts, 1);
+    });
+}
+
+/// Threads that are added while requests are queued take their share, and the drop of the last handle waits for them.
+#[test]
+fn added_threads_carry_out_jobs() {
+    explore(|| {
+        let (threads, counts) = start(1);
+        let barrier = Arc::new(Barrier::new(2));
+        let meet = |_| Ask::Meet(Arc::clone(&barrier));
+        threads.push_all((0..2).map(meet));
+        let answer = ask(&threads, &counts, Ask::Transfer);
+        threads.grow();
+        assert!(block_on(answer).is_some());
+        drop(ask(&threads, &counts, Ask::Call));
+        drop(threads);
+        check(&counts, 2);
     });
 }

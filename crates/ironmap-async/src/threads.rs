@@ -39,74 +39,118 @@ pub(crate) trait Work {
     fn wait(&mut self);
 }
 
-/// The threads, and the jobs that they take. A clone is another handle of the same threads. When the last handle is dropped, the threads
-/// carry out the jobs that they have accepted, and end.
+/// Starts the thread of an index. The thread reports whether it has made its work.
+type Spawn = dyn Fn(usize, Option<Started>) -> std::io::Result<JoinHandle<()>> + Send + Sync;
+type Started = mpsc::Sender<Result<()>>;
+
+/// The threads, and the jobs that they take. A clone is a handle of the same threads. When the last handle is dropped, the threads carry out
+/// the accepted jobs, and end.
 pub(crate) struct Threads<J> {
     handover: Arc<Handover<J>>,
-    /// Dropping the last handle closes the hand-over.
-    _close: Arc<Close<J>>,
+    /// Closes the hand-over when the last handle is dropped.
+    close: Arc<Close<J>>,
 }
 
 impl<J> Clone for Threads<J> {
     fn clone(&self) -> Self {
-        Self { handover: Arc::clone(&self.handover), _close: Arc::clone(&self._close) }
+        Self { handover: Arc::clone(&self.handover), close: Arc::clone(&self.close) }
     }
 }
 
 impl<J: Send + 'static> Threads<J> {
-    /// Starts `count` threads. Each thread creates its own work before this call returns. If `divides` is set, a thread takes only its
-    /// share of the queued jobs.
+    /// Starts `count` threads, to which [`grow`](Self::grow) can add up to `most`. Each makes its own work before the call returns. If
+    /// `divides` is set, a thread takes only its share of the queued jobs.
     ///
     /// # Errors
     /// Returns the first error of `make`. Returns `Io` if no thread can be started.
     pub(crate) fn start<W: Work<Job = J>>(
         count: usize,
+        most: usize,
         divides: bool,
         make: impl Fn() -> Result<W> + Send + Sync + 'static,
     ) -> Result<Self> {
-        let handover = Arc::new(Handover::new(count, divides)?);
-        let close = Close { handover: Arc::clone(&handover), threads: Mutex::new(Vec::new()) };
-        let make = Arc::new(make);
+        let handover = Arc::new(Handover::new(count.max(most), divides)?);
+        let spawn = Box::new(spawn(&handover, make));
+        let threads = Mutex::new(Vec::new());
+        let threads = Self {
+            close: Arc::new(Close { handover: Arc::clone(&handover), threads, spawn }),
+            handover,
+        };
         let (started, starts) = mpsc::channel();
-        for index in 0..count {
-            let (make, handover) = (Arc::clone(&make), Arc::clone(&handover));
-            let started = started.clone();
-            let run = move || {
-                let mut thread = Thread { handover: &handover, index, searches: false };
-                match make() {
-                    Ok(mut work) => {
-                        drop(make);
-                        let _ = started.send(Ok(()));
-                        drop(started);
-                        // If the thread panics, the answers of its requests are lost. The panic is caught, because the model checker
-                        // accepts no other panic.
-                        drop(catch_unwind(AssertUnwindSafe(|| thread.run(&mut work))));
-                    }
-                    Err(error) => drop(started.send(Err(error))),
-                }
-            };
-            let thread = thread::Builder::new().name(format!("ironmap-{index}")).spawn(run);
-            let refused = |error: std::io::Error| {
+        for _ in 0..count {
+            threads.add(&mut threads.close.threads(), Some(started.clone())).map_err(|error| {
                 let errno = Errno(error.raw_os_error().unwrap_or(Errno::EAGAIN.0));
                 Error::io(errno, "start a thread of the pool")
-            };
-            close.threads().push(thread.map_err(refused)?);
+            })?;
         }
         drop(started);
         for _ in 0..count {
             let lost = || Err(Error::invalid("a thread of the pool ended before it had a queue"));
             starts.recv().unwrap_or_else(|_| lost())?;
         }
-        Ok(Self { handover, _close: Arc::new(close) })
+        Ok(threads)
+    }
+
+    fn add(
+        &self,
+        threads: &mut Vec<JoinHandle<()>>,
+        started: Option<Started>,
+    ) -> std::io::Result<()> {
+        // The thread is counted before it starts, because it may end at once.
+        self.handover.jobs().threads += 1;
+        let thread = (self.close.spawn)(threads.len(), started)
+            .inspect_err(|_| self.handover.jobs().threads -= 1)?;
+        threads.push(thread);
+        Ok(())
+    }
+
+    /// Adds threads, up to the largest number of [`start`](Self::start). The call does not wait for them. If the system refuses a thread or
+    /// its work, there are fewer threads.
+    pub(crate) fn grow(&self) {
+        let mut threads = self.close.threads();
+        while threads.len() < self.handover.bells.len() && self.add(&mut threads, None).is_ok() {}
+    }
+
+    /// The number of threads that have not ended.
+    pub(crate) fn count(&self) -> usize {
+        self.handover.jobs().threads
     }
 
     pub(crate) fn push(&self, job: J) {
-        self.push_all(std::iter::once(job));
+        self.handover.add(|queued| queued.push_back(job));
     }
 
     /// Adds several jobs at once.
     pub(crate) fn push_all(&self, jobs: impl Iterator<Item = J>) {
-        self.handover.push_all(jobs);
+        self.handover.add(|queued| queued.extend(jobs));
+    }
+}
+
+/// Makes the function that starts a thread.
+fn spawn<W: Work<Job: Send + 'static>>(
+    handover: &Arc<Handover<W::Job>>,
+    make: impl Fn() -> Result<W> + Send + Sync + 'static,
+) -> impl Fn(usize, Option<Started>) -> std::io::Result<JoinHandle<()>> + Send + Sync + 'static {
+    let (make, handover) = (Arc::new(make), Arc::clone(handover));
+    move |index, started| {
+        let (make, handover) = (Arc::clone(&make), Arc::clone(&handover));
+        let run = move || {
+            let mut thread = Thread { handover: &handover, index, searches: false };
+            let made = make();
+            drop(make);
+            let (told, work) = match made {
+                Ok(work) => (Ok(()), Some(work)),
+                Err(error) => (Err(error), None),
+            };
+            if let Some(started) = started {
+                let _ = started.send(told);
+            }
+            if let Some(mut work) = work {
+                // A panic loses the answers of this thread's requests. A model checker accepts only a panic that is caught.
+                drop(catch_unwind(AssertUnwindSafe(|| thread.run(&mut work))));
+            }
+        };
+        thread::Builder::new().name(format!("ironmap-{index}")).spawn(run)
     }
 }
 
@@ -125,7 +169,7 @@ struct Jobs<J> {
     searching: usize,
     /// The indexes of the threads that sleep.
     asleep: Vec<usize>,
-    /// The number of threads that have not ended.
+    /// The number of threads that were started and have not ended.
     threads: usize,
     /// Whether the last handle was dropped.
     closed: bool,
@@ -145,10 +189,10 @@ impl<J> Jobs<J> {
 }
 
 impl<J> Handover<J> {
-    fn new(threads: usize, divides: bool) -> Result<Self> {
-        let (queued, asleep) = (VecDeque::new(), Vec::with_capacity(threads));
-        let jobs = Jobs { queued, searching: 0, asleep, threads, closed: false };
-        let bells = (0..threads).map(|_| Event::new()).collect::<Result<_>>()?;
+    fn new(most: usize, divides: bool) -> Result<Self> {
+        let (queued, asleep) = (VecDeque::new(), Vec::with_capacity(most));
+        let jobs = Jobs { queued, searching: 0, asleep, threads: 0, closed: false };
+        let bells = (0..most).map(|_| Event::new()).collect::<Result<_>>()?;
         Ok(Self { jobs: Mutex::new(jobs), bells, divides })
     }
 
@@ -157,15 +201,15 @@ impl<J> Handover<J> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn push_all(&self, jobs: impl Iterator<Item = J>) {
+    fn add(&self, add: impl FnOnce(&mut VecDeque<J>)) {
         let woken = {
             let mut queue = self.jobs();
             if queue.threads == 0 {
                 // The lock is released before the jobs are dropped, because the drop runs their wakers, which are code of others.
                 drop(queue);
-                return drop(jobs.collect::<Vec<_>>());
+                return add(&mut VecDeque::new());
             }
-            queue.queued.extend(jobs);
+            add(&mut queue.queued);
             queue.wake_one()
         };
         self.ring(woken);
@@ -187,7 +231,7 @@ struct Thread<'a, J> {
 impl<J> Thread<'_, J> {
     /// Carries out jobs. Ends after the hand-over is closed and all jobs have ended.
     fn run<W: Work<Job = J>>(&mut self, work: &mut W) {
-        let (mut jobs, mut idle) = (Vec::new(), false);
+        let (mut jobs, mut idle) = (VecDeque::new(), false);
         loop {
             let open = self.take(work.room(), W::blocks, &mut jobs);
             let began = jobs.len();
@@ -212,21 +256,30 @@ impl<J> Thread<'_, J> {
         }
     }
 
-    /// Takes at most `most` jobs, and stops after a job that blocks the thread. Returns `None` if the hand-over is closed and no job is
-    /// queued.
-    fn take(&mut self, most: usize, blocks: impl Fn(&J) -> bool, into: &mut Vec<J>) -> Option<()> {
-        let Handover { bells, divides, .. } = self.handover;
+    /// Takes at most `most` jobs, and none after a job that blocks the thread. `None` if the hand-over is closed and no job is queued. `into`
+    /// is empty before the call.
+    fn take(
+        &mut self,
+        most: usize,
+        blocks: impl Fn(&J) -> bool,
+        into: &mut VecDeque<J>,
+    ) -> Option<()> {
+        let divides = self.handover.divides;
         let mut jobs = self.handover.jobs();
         if !self.searches {
             (self.searches, jobs.searching) = (true, jobs.searching + 1);
         }
         let queued = jobs.queued.len();
-        let most = most.min(if *divides { queued.div_ceil(bells.len()) } else { queued });
+        let most = most.min(if divides { queued.div_ceil(jobs.threads) } else { queued });
         let first = jobs.queued.iter().take(most).position(blocks);
         let count = first.map_or(most, |first| first + 1);
-        into.extend(jobs.queued.drain(..count));
+        if count == queued {
+            std::mem::swap(&mut jobs.queued, into);
+        } else {
+            into.extend(jobs.queued.drain(..count));
+        }
         let open = (count > 0 || !jobs.closed).then_some(());
-        if first.is_some() || *divides && count > 0 {
+        if first.is_some() || divides && count > 0 {
             self.stop_searching(jobs);
         }
         open
@@ -297,6 +350,7 @@ impl<J> Drop for Thread<'_, J> {
 struct Close<J> {
     handover: Arc<Handover<J>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    spawn: Box<Spawn>,
 }
 
 impl<J> Close<J> {

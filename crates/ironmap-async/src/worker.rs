@@ -1,57 +1,59 @@
 //! A thread of the pool. It takes jobs, submits their requests to its queue, and sets their answers.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ironmap::units::FilePos;
-use ironmap::{
-    Buffer, Completion, DioFlags, Error, File, FileOptions, Memory, Queue, Readiness, Result,
-};
+use ironmap::{Buffer, Completion, DioFlags, Error, File, Memory, Queue, Readiness, Result};
 
 use crate::file::{Appended, Failed, Transferred};
 use crate::promise::{Promise, Wakes};
 use crate::sync::{Source, source};
 use crate::threads::Work;
 
-/// Opens a file of the volume or host of the pool.
-pub(crate) type Open = dyn Fn(&Path, FileOptions) -> Result<File> + Send + Sync;
+/// Creates a queue of the pool's volume or host.
+type NewQueue = dyn Fn() -> Result<Queue> + Send + Sync;
 
-/// A function that the caller passed. It sets its answer itself.
-pub(crate) type Run = dyn FnOnce(&mut Queue, &mut Wakes) + Send;
+/// The pool's volume or host.
+pub(crate) struct Store {
+    pub(crate) queue: Box<NewQueue>,
+    /// The number of requests that lost queues had in flight.
+    pub(crate) abandoned: Arc<AtomicU64>,
+}
+
+/// A function of the caller. It sets its answer itself. It gets an error if the thread has no queue.
+pub(crate) type Run = dyn FnOnce(Result<&mut Queue>, &mut Wakes) + Send;
 
 /// The work that a thread does for one request.
 pub(crate) enum Job {
     Read {
-        file: File,
+        file: Arc<File>,
         buffer: Buffer,
         pos: FilePos,
+        /// Whether the read completes before its submission returns.
+        waits: bool,
         promise: Promise<Transferred>,
     },
     Write {
-        file: File,
+        file: Arc<File>,
         buffer: Buffer,
         pos: FilePos,
         flags: DioFlags,
         promise: Promise<Transferred>,
     },
     Append {
-        file: File,
+        file: Arc<File>,
         buffer: Buffer,
         flags: DioFlags,
         promise: Promise<Appended>,
     },
     Sync {
-        file: File,
+        file: Arc<File>,
         data_only: bool,
         promise: Promise<Result<()>>,
     },
     Run(Box<Run>),
-    Open {
-        path: PathBuf,
-        options: FileOptions,
-        promise: Promise<Result<File>>,
-    },
 }
 
 /// A request in flight.
@@ -60,32 +62,42 @@ enum InFlight {
     Append(FilePos, usize, Promise<Appended>),
 }
 
+/// The requests in flight, by their tokens.
+struct Requests {
+    slots: Vec<Option<InFlight>>,
+    free: Vec<usize>,
+}
+
 /// The queue of a thread, and its requests in flight.
 pub(crate) struct Worker {
-    queue: Queue,
-    open: Arc<Open>,
-    /// The descriptor that signals the queue's completions. A polled device has none. Then the thread waits for a completion, and takes no
-    /// job during this wait.
-    ready: Option<Readiness>,
-    /// The requests in flight, by their tokens.
-    requests: Vec<Option<InFlight>>,
-    free: Vec<usize>,
+    store: Arc<Store>,
+    /// `None` after the queue was lost, until the next job.
+    own: Option<Own>,
+    requests: Requests,
     wakes: Wakes,
 }
 
-impl Worker {
-    pub(crate) fn new(mut queue: Queue, depth: usize, open: Arc<Open>) -> Self {
-        let ready = queue.readiness().ok();
-        let requests = (0..depth).map(|_| None).collect();
-        let (free, wakes) = ((0..depth).rev().collect(), Wakes::default());
-        Self { queue, open, ready, requests, free, wakes }
-    }
+struct Own {
+    queue: Queue,
+    /// The descriptor of the queue's completions. A polled device has none: then the thread waits for a completion, and takes no job
+    /// meanwhile.
+    ready: Option<Readiness>,
+}
 
-    /// Returns a free token. One is free, because the thread takes no more jobs than there are free tokens.
+impl Own {
+    fn new(store: &Store) -> Result<Self> {
+        let mut queue = (store.queue)()?;
+        let ready = queue.readiness().ok();
+        Ok(Self { queue, ready })
+    }
+}
+
+impl Requests {
+    /// A free token. The thread takes no more jobs than there are free tokens.
     fn token(&mut self) -> usize {
         self.free.pop().unwrap_or_else(|| {
-            self.requests.push(None);
-            self.requests.len() - 1
+            self.slots.push(None);
+            self.slots.len() - 1
         })
     }
 
@@ -94,14 +106,53 @@ impl Worker {
         token: usize,
         submitted: Result<(), Box<ironmap::Rejected>>,
         request: InFlight,
+        wakes: &mut Wakes,
     ) {
         match submitted {
-            Ok(()) => self.requests[token] = Some(request),
+            Ok(()) => self.slots[token] = Some(request),
             Err(rejected) => {
                 self.free.push(token);
-                request.end(Err(rejected.error), rejected.memory, &mut self.wakes);
+                request.end(Err(rejected.error), first(rejected.memory), wakes);
             }
         }
+    }
+
+    fn ended(&mut self, token: usize) -> Option<InFlight> {
+        let request = self.slots[token].take();
+        if request.is_some() {
+            self.free.push(token);
+        }
+        request
+    }
+}
+
+impl Worker {
+    pub(crate) fn new(store: Arc<Store>, depth: usize) -> Result<Self> {
+        let own = Some(Own::new(&store)?);
+        let slots = (0..depth).map(|_| None).collect();
+        let (requests, wakes) =
+            (Requests { slots, free: (0..depth).rev().collect() }, Wakes::default());
+        Ok(Self { store, own, requests, wakes })
+    }
+
+    /// Ends the requests that a lost queue still has in flight, and returns their number. The drop of the queue does not free their memory,
+    /// because the kernel may still use it.
+    #[cold]
+    fn abandon(&mut self, error: &Error) -> usize {
+        // If writes are in flight, the drop makes the volume read-only. A task that gets the error of its request then finds this state.
+        self.own = None;
+        let mut count = 0;
+        for token in 0..self.requests.slots.len() {
+            if let Some(request) = self.requests.ended(token) {
+                count += 1;
+                let what = "the queue was lost with the request in flight";
+                let error = Error::io(error.errno(), what);
+                // The request is counted before its task can see the answer.
+                self.store.abandoned.fetch_add(1, Ordering::Relaxed);
+                request.end(Err(error), None, &mut self.wakes);
+            }
+        }
+        count
     }
 }
 
@@ -109,15 +160,19 @@ impl Work for Worker {
     type Job = Job;
 
     fn blocks(job: &Job) -> bool {
-        matches!(job, Job::Sync { .. } | Job::Run(_) | Job::Open { .. })
+        match job {
+            Job::Read { waits, .. } => *waits,
+            Job::Write { .. } | Job::Append { .. } => false,
+            Job::Sync { .. } | Job::Run(_) => true,
+        }
     }
 
     fn room(&self) -> usize {
-        self.free.len()
+        self.requests.free.len()
     }
 
     fn in_flight(&self) -> usize {
-        self.requests.len() - self.free.len()
+        self.requests.slots.len() - self.requests.free.len()
     }
 
     fn begin(&mut self, job: Job) {
@@ -125,57 +180,64 @@ impl Work for Worker {
             // This job blocks the thread. So the requests that were begun are submitted first.
             self.collect();
         }
+        let Self { store, own, requests, wakes } = self;
+        let queue = match own {
+            Some(own) => &mut own.queue,
+            None => match Own::new(store) {
+                Ok(new) => &mut own.insert(new).queue,
+                Err(error) => return job.refuse(error, wakes),
+            },
+        };
         match job {
-            Job::Read { file, buffer, pos, promise } => {
-                let token = self.token();
+            Job::Read { file, buffer, pos, promise, .. } => {
+                let token = requests.token();
                 let flags = DioFlags::empty();
-                let submitted = file.submit_read(&mut self.queue, buffer, pos, flags, token as u64);
-                self.began(token, submitted, InFlight::Transfer(promise));
+                let submitted = file.submit_read(queue, buffer, pos, flags, token as u64);
+                requests.began(token, submitted, InFlight::Transfer(promise), wakes);
             }
             Job::Write { file, buffer, pos, flags, promise } => {
-                let token = self.token();
-                let submitted =
-                    file.submit_write(&mut self.queue, buffer, pos, flags, token as u64);
-                self.began(token, submitted, InFlight::Transfer(promise));
+                let token = requests.token();
+                let submitted = file.submit_write(queue, buffer, pos, flags, token as u64);
+                requests.began(token, submitted, InFlight::Transfer(promise), wakes);
             }
             Job::Append { file, buffer, flags, promise } => {
-                let (token, len) = (self.token(), buffer.len());
-                let submitted = file.submit_append(&mut self.queue, buffer, flags, token as u64);
+                let (token, len) = (requests.token(), buffer.len());
+                let submitted = file.submit_append(queue, buffer, flags, token as u64);
                 let (pos, submitted) = match submitted {
                     Ok(pos) => (pos, Ok(())),
                     Err(rejected) => (FilePos(0), Err(rejected)),
                 };
-                self.began(token, submitted, InFlight::Append(pos, len, promise));
+                requests.began(token, submitted, InFlight::Append(pos, len, promise), wakes);
             }
             Job::Sync { file, data_only, promise } => {
                 let synced = match data_only {
-                    true => file.sync_data(&mut self.queue),
-                    false => file.sync(&mut self.queue),
+                    true => file.sync_data(queue),
+                    false => file.sync(queue),
                 };
-                promise.keep(synced, &mut self.wakes);
+                promise.keep(synced, wakes);
             }
             // If the function panics, the thread continues, and so do the requests in flight. The answer of the function is lost.
             Job::Run(run) => {
-                drop(catch_unwind(AssertUnwindSafe(|| run(&mut self.queue, &mut self.wakes))));
-            }
-            Job::Open { path, options, promise } => {
-                promise.keep((self.open)(&path, options), &mut self.wakes);
+                drop(catch_unwind(AssertUnwindSafe(|| run(Ok(queue), wakes))));
             }
         }
     }
 
     fn collect(&mut self) -> usize {
         let mut count = 0;
-        if self.in_flight() > 0 {
-            // The error is ignored. After a permanent error, the queue returns this error as the result of each request that the kernel has
-            // not accepted.
-            let _ = self.queue.poll();
-            while let Some(Completion { token, memory, result, .. }) = self.queue.pop() {
+        if self.in_flight() > 0
+            && let Some(own) = &mut self.own
+        {
+            let lost = own.queue.poll().err();
+            // If the queue is lost, the requests that the kernel has not accepted are popped with the error.
+            while let Some(Completion { token, memory, result, .. }) = own.queue.pop() {
                 count += 1;
-                if let Some(request) = self.requests[token as usize].take() {
-                    self.free.push(token as usize);
-                    request.end(result, memory, &mut self.wakes);
+                if let Some(request) = self.requests.ended(token as usize) {
+                    request.end(result, first(memory), &mut self.wakes);
                 }
+            }
+            if let Some(error) = lost {
+                count += self.abandon(&error);
             }
         }
         self.wakes.wake();
@@ -183,27 +245,51 @@ impl Work for Worker {
     }
 
     fn source(&self) -> Option<Source<'_>> {
-        self.ready.as_ref().and_then(source)
+        self.own.as_ref().and_then(|own| own.ready.as_ref()).and_then(source)
     }
 
     fn reset(&self) {
-        if let Some(ready) = &self.ready {
+        if let Some(ready) = self.own.as_ref().and_then(|own| own.ready.as_ref()) {
             ready.clear();
         }
     }
 
     fn wait(&mut self) {
-        // An error is ignored, as in `collect`.
-        let _ = self.queue.wait(1);
+        if let Some(own) = &mut self.own {
+            // An error is ignored: `collect` gets it too.
+            let _ = own.queue.wait(1);
+        }
+    }
+}
+
+/// The memory of a request of the pool, which has one buffer.
+fn first(memory: Memory) -> Option<Buffer> {
+    match memory {
+        Memory::Flat(buffer) => Some(buffer),
+        Memory::Vectored(buffers) => buffers.into_iter().next(),
+    }
+}
+
+impl Job {
+    /// Ends the job with an error, because the thread has no queue.
+    #[cold]
+    fn refuse(self, error: Error, wakes: &mut Wakes) {
+        match self {
+            Self::Read { buffer, promise, .. } | Self::Write { buffer, promise, .. } => {
+                promise.keep(Err(Failed { error, buffer: Some(buffer) }), wakes);
+            }
+            Self::Append { buffer, promise, .. } => {
+                promise.keep(Err(Failed { error, buffer: Some(buffer) }), wakes);
+            }
+            Self::Sync { promise, .. } => promise.keep(Err(error), wakes),
+            Self::Run(run) => drop(catch_unwind(AssertUnwindSafe(|| run(Err(error), wakes)))),
+        }
     }
 }
 
 impl InFlight {
-    fn end(self, result: Result<usize>, memory: Memory, wakes: &mut Wakes) {
-        let buffer = match memory {
-            Memory::Flat(buffer) => Some(buffer),
-            Memory::Vectored(buffers) => buffers.into_iter().next(),
-        };
+    #[inline(always)] // each request runs this function, and a call moves the result once more
+    fn end(self, result: Result<usize>, buffer: Option<Buffer>, wakes: &mut Wakes) {
         let answer = |result: Result<usize>| match (result, buffer) {
             (Ok(count), Some(buffer)) => Ok((count, buffer)),
             (Ok(_), None) => Err(Failed::lost_memory()),

@@ -7,7 +7,7 @@ mod sys;
 use std::sync::{Arc, Barrier};
 
 use ironmap::fs::ext4::MkfsOptions;
-use ironmap::{Buffer, Engine, Error, Host, HostOptions, Volume, VolumeOptions};
+use ironmap::{Buffer, Engine, Errno, Error, Host, HostOptions, NoIoUring, Volume, VolumeOptions};
 use ironmap_async::{Pool, PoolOptions};
 
 /// Without io_uring, a pool has a thread for each request that can be in flight, and its report says so. The test has sixteen requests in
@@ -30,6 +30,12 @@ async fn a_pool_without_io_uring_keeps_requests_in_flight() {
     let pool = Pool::new(Volume::open(&*image).unwrap(), PoolOptions::new()).unwrap();
     let report = pool.report();
     assert_eq!((report.engine, report.threads, report.depth), (Engine::Psync, 16, 1), "{report}");
+    let refused = Some(NoIoUring::Refused(Errno::EPERM));
+    assert_eq!(report.no_io_uring, refused);
+    assert!(
+        report.to_string().contains("refuses io_uring: Operation not permitted (EPERM)"),
+        "{report}"
+    );
     let barrier = Arc::new(Barrier::new(16));
     let together: Vec<_> = (0..16)
         .map(|_| {
@@ -54,11 +60,14 @@ async fn a_pool_without_io_uring_keeps_requests_in_flight() {
 
     let fewer = Pool::new(Volume::open(&*image).unwrap(), PoolOptions::new().depth(4)).unwrap();
     assert_eq!(fewer.report().threads, 4);
+    let named = VolumeOptions::new().engine(Engine::Psync).open(&*image).unwrap();
+    assert_eq!(Pool::new(named, PoolOptions::new()).unwrap().report().no_io_uring, None);
     let exactly = Pool::new(Volume::open(&*image).unwrap(), PoolOptions::new().threads(3)).unwrap();
     assert_eq!(exactly.report().threads, 3);
 
     let host = Pool::new(Host::new(&HostOptions::new()).unwrap(), PoolOptions::new()).unwrap();
     assert_eq!((host.report().engine, host.report().threads), (Engine::Psync, 16));
+    assert_eq!(host.report().no_io_uring, refused);
     let file = host.open(dir.path().join("image")).await.unwrap();
     let (count, buffer) = file.read_at(Buffer::aligned(4096).unwrap(), 0).await.unwrap();
     assert!(count == 4096 && buffer[1080..1082] == [0x53, 0xEF], "the magic of the superblock");

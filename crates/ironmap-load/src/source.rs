@@ -157,7 +157,7 @@ impl<'a> Opener<'a> {
 
     /// Prepares an open device for raw access. Its range contains only complete logical blocks.
     fn raw(&self, spec: &TargetSpec, base: u64, opened: OpenedEngine) -> Result<Source> {
-        let OpenedEngine { device, engine, notices } = opened;
+        let OpenedEngine { device, engine, notices, .. } = opened;
         let unit = device.limits().logical_block;
         if !self.plan.block.is_multiple_of(unit as usize) || !base.is_multiple_of(u64::from(unit)) {
             return Err(Error::invalid(format!(
@@ -183,12 +183,12 @@ impl<'a> Opener<'a> {
             let opened = Location::parse(name.as_os_str())?.open(&how)?;
             (opened.device, opened.engine, opened.notices)
         };
-        self.raw(spec, base, OpenedEngine { device, engine, notices })
+        self.raw(spec, base, OpenedEngine { device, engine, no_io_uring: None, notices })
     }
 
     fn open_kernel(&self, spec: &TargetSpec, path: &Path) -> Result<Source> {
         let paths = paths(path, self.plan.files);
-        let OpenedEngine { device, engine, notices } =
+        let OpenedEngine { device, engine, notices, .. } =
             self.engine_over(self.block_file(&paths[0], false)?)?;
         let more = paths[1..].iter().map(|path| self.block_file(path, false).map(Arc::new));
         let more: Vec<_> = more.collect::<Result<_>>()?;
