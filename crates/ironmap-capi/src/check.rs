@@ -51,7 +51,7 @@ fn number(severity: Severity) -> u32 {
     }
 }
 
-fn c_text(text: String) -> CString {
+fn c_text(text: &str) -> CString {
     CString::new(text.replace('\0', "")).unwrap_or_default()
 }
 
@@ -65,7 +65,7 @@ unsafe fn tell(
     finding: &Finding,
 ) -> bool {
     let place = &finding.site.place;
-    let (kind, message) = (c_text(finding.what.name().to_owned()), c_text(finding.to_string()));
+    let (kind, message) = (c_text(finding.what.name()), c_text(&finding.to_string()));
     let shown = ironmap_finding {
         severity: number(finding.severity),
         unused: 0,
@@ -81,8 +81,8 @@ unsafe fn tell(
 /// Checks all metadata of a volume, and changes nothing. Then calls `found` with `arg` for each finding, in the calling thread, until it
 /// returns another value than 0. At most 100,000 findings are passed.
 ///
-/// `found` and `report` may be NULL. `size` is `sizeof(struct ironmap_check_report)`. The check of a volume that is open for writing commits
-/// its changes first.
+/// `found` and `report` may be NULL. `size` is `sizeof(struct ironmap_check_report)`. In a volume that is open for
+/// writing, changes since the last `ironmap_volume_sync` may be reported as faults.
 ///
 /// Returns 0 if there are no faults; 1 if there are faults; -EIO; -EBADF.
 ///

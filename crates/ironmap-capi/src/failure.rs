@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 
 use crate::handle::Handle;
 use crate::memory::{Out, copy_text};
+use crate::process::table_of;
 
 /// The reason for the failure of a call.
 ///
@@ -100,7 +101,10 @@ impl Kept {
 pub(crate) fn keep(handle: Option<Handle>, error: &Error) -> c_int {
     let kept = Kept::of(error);
     let errno = kept.errno.0;
-    if let Some(handle) = handle {
+    // A number that is no handle would stay in the list for ever.
+    if let Some(handle) =
+        handle.filter(|handle| table_of(*handle).is_some_and(|table| table.knows(*handle)))
+    {
         OF_HANDLES.lock().get_or_insert_default().insert(handle, kept.clone());
     }
     // At the end of a thread its storage is gone, and nobody can ask for the message.
@@ -175,13 +179,18 @@ pub(crate) fn returned<T: Count>(handle: Option<Handle>, result: Result<T, Error
     }
 }
 
-/// Runs a call from C that uses no object of a thread. Such objects are locked while they change, and a panic leaves a lock poisoned or
-/// free; a volume makes itself read-only.
+/// Runs a call from C that uses no object of a thread. After a panic the handle can only be closed.
 pub(crate) fn call<T: Count>(
     handle: Option<Handle>,
     work: impl FnOnce() -> Result<T, Error>,
 ) -> isize {
-    returned(handle, catch(work).and_then(|result| result))
+    let result = catch(work).unwrap_or_else(|panicked| {
+        if let Some((handle, table)) = handle.and_then(|handle| Some((handle, table_of(handle)?))) {
+            table.poison(handle);
+        }
+        Err(panicked)
+    });
+    returned(handle, result)
 }
 
 /// Tells the reason of a failure.

@@ -52,6 +52,11 @@ impl Handle {
         std::ptr::without_provenance_mut(self.0 as usize)
     }
 
+    /// The number that distinguishes the tables.
+    pub(crate) fn kind(self) -> u64 {
+        self.0 & KIND_MASK
+    }
+
     fn index(self) -> usize {
         (self.0 as u32 >> KIND_BITS) as usize
     }
@@ -76,6 +81,7 @@ pub(crate) struct Slot<C> {
 }
 
 impl<C: Content> Slot<C> {
+    #[allow(clippy::declare_interior_mutable_const, reason = "each use is a new slot")]
     const EMPTY: Self = Self { state: AtomicU64::new(0), content: C::EMPTY };
 }
 
@@ -202,8 +208,14 @@ impl<C, const N: usize> Table<C, N> {
     }
 }
 
-/// The handles of a kind, as far as forks concern them.
-pub(crate) trait Forks: Sync {
+/// A table of any kind, for code that concerns all of them: forks, panics and messages.
+pub(crate) trait AnyTable: Sync {
+    /// The kind of the handles.
+    fn kind(&self) -> u64;
+    /// Whether the handle is open, or was poisoned.
+    fn knows(&self, handle: Handle) -> bool;
+    /// Marks the object of a handle as unusable after a panic.
+    fn poison(&self, handle: Handle);
     /// Waits until no thread opens or frees a handle, and locks the table.
     fn lock(&self);
     /// Unlocks the table.
@@ -215,7 +227,20 @@ pub(crate) trait Forks: Sync {
     fn disown(&self);
 }
 
-impl<C: Sync, const N: usize> Forks for Table<C, N> {
+impl<C: Sync, const N: usize> AnyTable for Table<C, N> {
+    fn kind(&self) -> u64 {
+        self.kind
+    }
+
+    fn knows(&self, handle: Handle) -> bool {
+        let state = self.slot(handle).state.load(Ordering::Acquire);
+        state == handle.0 || state == handle.with_kind(POISONED).0
+    }
+
+    fn poison(&self, handle: Handle) {
+        self.slot(handle).poison(handle);
+    }
+
     fn lock(&self) {
         std::mem::forget(self.unused.lock());
     }

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering, compiler_fence};
 
 use ironmap::dio::DioFlags;
-use ironmap::{Buffer, Errno, Error, ErrorKind, File, FileOptions, Files, Host, Queue, Readiness};
+use ironmap::{Buffer, Errno, Error, File, FileOptions, Files, Host, Queue, Readiness};
 
-use crate::failure::{Count, catch, forget, returned};
+use crate::failure::{Count, catch, forget, keep, returned};
 use crate::handle::{Content, Handle, Slot, Table, poisoned};
 use crate::tables::{ironmap_file, ironmap_queue};
 use crate::volume::OpenVolume;
@@ -175,18 +175,19 @@ impl Entered<'_> {
     }
 }
 
-/// The error of a call without permission.
+/// The result of a call without permission to use the queue.
 #[cold]
-fn no_permission(slot: &Slot<QueueSlot>) -> Error {
+fn no_permission(slot: &Slot<QueueSlot>, handle: Handle) -> isize {
     if slot.is_poisoned() {
-        return poisoned();
+        return keep(Some(handle), &poisoned()) as isize;
     }
     match slot.content.owner.load(Ordering::Relaxed) {
-        0 => {
-            let what = "the queue is in a call, which this call has interrupted or runs beside";
-            Error::new(ErrorKind::Busy, what)
+        // A signal handler may have interrupted a call, so no memory is allocated and no lock is acquired for a message.
+        0 => -(libc::EBUSY as isize),
+        _ => {
+            let error = Error::io(Errno::EPERM, "the queue belongs to another thread");
+            keep(Some(handle), &error) as isize
         }
-        _ => Error::io(Errno::EPERM, "the queue belongs to another thread"),
     }
 }
 
@@ -200,34 +201,34 @@ pub(crate) fn add_queue(queue: LocalQueue) -> Result<Handle, Error> {
     })
 }
 
-/// Closes the handle of a queue and those of its files. Dropping the queue waits for its requests.
+/// Closes the handle of a queue and those of its files, and waits for its requests.
 pub(crate) fn free_queue(queue: *const ironmap_queue) -> isize {
     let handle = Handle::of(queue);
     let slot = QUEUES.slot(handle);
-    let freed = match slot.content.enter() {
-        Some(entered) => QUEUES.end(handle).map(|_| entered),
-        None if slot.has(handle) => Err(no_permission(slot)),
-        None => Err(QUEUES.end(handle).err().unwrap_or_else(|| slot.refuse(handle))),
+    let Some(mut entered) = slot.content.enter() else {
+        if slot.has(handle) {
+            return no_permission(slot, handle);
+        }
+        // The handle of a poisoned queue is closed, and the queue is leaked.
+        return returned(Some(handle), QUEUES.end(handle).map(|_| ()));
     };
-    let freed = freed.and_then(|mut entered| {
-        let files = entered.queue().map(|queue| std::mem::take(&mut queue.files));
-        // SAFETY: the permission of this call is the only one, and this call has ended the handle.
-        let queue = unsafe { &mut *slot.content.queue.get() }.take();
-        // From here on the slot has no owner.
-        std::mem::forget(entered);
-        let dropped = catch(|| {
-            files.into_iter().flatten().for_each(|file| drop(end_file(file)));
-            drop(queue);
-            Ok(())
-        });
-        QUEUES.free(handle);
-        dropped.and_then(|result| result)
-    });
-    let result = returned(Some(handle), freed);
-    if result == 0 {
-        forget(handle);
+    if let Err(error) = QUEUES.end(handle) {
+        drop(entered);
+        return keep(Some(handle), &error) as isize;
     }
-    result
+    let files = entered.queue().map(|queue| std::mem::take(&mut queue.files));
+    // SAFETY: the permission of this call is the only one, and this call has ended the handle.
+    let queue = unsafe { &mut *slot.content.queue.get() }.take();
+    // From here on the slot has no owner.
+    std::mem::forget(entered);
+    let freed = catch(|| {
+        files.into_iter().flatten().for_each(|file| drop(end_file(file)));
+        // Requests that the kernel does not complete are leaked by the drop. The caller must know, because it has lent their memory.
+        queue.map_or(Ok(()), |mut queue| queue.queue.wait(usize::MAX))
+    });
+    QUEUES.free(handle);
+    forget(handle);
+    returned(None, freed.and_then(|result| result))
 }
 
 /// Closes the handle of a file, during a call of the thread that owns the file's queue.
@@ -261,23 +262,22 @@ pub(crate) fn add_file(
 pub(crate) fn close_file(file: *const ironmap_file) -> isize {
     let handle = Handle::of(file);
     let slot = FILES.slot(handle);
-    let queue_slot = queue_of(slot);
-    let closed = match queue_slot.and_then(|queue| queue.content.enter()) {
-        Some(mut entered) if slot.has(handle) => {
-            if let Some(queue) = entered.queue() {
-                queue.files.remove(&handle);
-            }
-            catch(|| end_file(handle)).and_then(|result| result)
+    let Some(mut entered) = queue_of(slot).and_then(|queue| queue.content.enter()) else {
+        if slot.has(handle) {
+            return refuse_file(handle);
         }
-        None if slot.has(handle) => Err(refuse_file(handle)),
-        // A poisoned handle is closed, and its file is leaked.
-        _ => FILES.end(handle).map(|_| ()),
+        // The handle of a poisoned file is closed, and the file is leaked.
+        return returned(Some(handle), FILES.end(handle).map(|_| ()));
     };
-    let result = returned(Some(handle), closed);
-    if result == 0 {
+    if let Some(queue) = entered.queue() {
+        queue.files.remove(&handle);
+    }
+    let closed = catch(|| end_file(handle)).and_then(|result| result);
+    drop(entered);
+    if closed.is_ok() {
         forget(handle);
     }
-    result
+    returned(Some(handle), closed)
 }
 
 #[inline(always)]
@@ -286,12 +286,13 @@ fn queue_of(slot: &Slot<FileSlot>) -> Option<&'static Slot<QueueSlot>> {
     unsafe { slot.content.queue.load(Ordering::Acquire).as_ref() }
 }
 
+/// The result of a call on a file without permission to use its queue.
 #[cold]
-fn refuse_file(handle: Handle) -> Error {
+fn refuse_file(handle: Handle) -> isize {
     let slot = FILES.slot(handle);
     match queue_of(slot) {
-        Some(queue) if slot.has(handle) => no_permission(queue),
-        _ => slot.refuse(handle),
+        Some(queue) if slot.has(handle) => no_permission(queue, handle),
+        _ => keep(Some(handle), &slot.refuse(handle)) as isize,
     }
 }
 
@@ -305,11 +306,11 @@ pub(crate) fn with_file<T: Count>(
     let slot = FILES.slot(handle);
     let entered = queue_of(slot).and_then(|queue| queue.content.enter());
     let Some(mut entered) = entered else {
-        return returned::<T>(Some(handle), Err(refuse_file(handle)));
+        return refuse_file(handle);
     };
     // The thread owns the queue, so no other call closes the file from here on.
-    // SAFETY: if the slot has this handle, the file is open, and this call is the only one on its queue.
     let open =
+        // SAFETY: the slot has this handle, so the file is open, and this call is the only one on its queue.
         if slot.has(handle) { unsafe { &*slot.content.file.get() }.as_deref() } else { None };
     let result = match (open, entered.queue()) {
         (Some(open), Some(queue)) => catch(|| work(open, queue)),
@@ -332,8 +333,10 @@ pub(crate) fn with_queue<T: Count>(
     let handle = Handle::of(queue);
     let slot = QUEUES.slot(handle);
     let Some(mut entered) = slot.content.enter() else {
-        let error = if slot.has(handle) { no_permission(slot) } else { slot.refuse(handle) };
-        return returned::<T>(Some(handle), Err(error));
+        return match slot.has(handle) {
+            true => no_permission(slot, handle),
+            false => keep(Some(handle), &slot.refuse(handle)) as isize,
+        };
     };
     let result = match entered.queue() {
         Some(queue) if slot.has(handle) => catch(|| work(queue)),

@@ -107,6 +107,9 @@ pub(crate) fn copy_text(text: &[u8], to: &mut [c_char]) {
     }
 }
 
+/// No version of a structure is larger, in bytes.
+const MOST: usize = 1 << 16;
+
 /// The place of a result, as a caller of this version or another one knows the structure.
 pub(crate) struct Out<T> {
     place: *mut T,
@@ -118,9 +121,13 @@ impl<T: Copy> Out<T> {
     /// `place` can be written to for `size` bytes until the value was [set](Self::set).
     ///
     /// # Errors
-    /// `InvalidInput` if the place is NULL.
+    /// `InvalidInput` if the place is NULL, or the size is not that of a structure.
     pub(crate) unsafe fn new(place: *mut T, size: usize) -> Result<Self, Error> {
-        if place.is_null() { Err(null("the structure")) } else { Ok(Self { place, size }) }
+        match () {
+            () if place.is_null() => Err(null("the structure")),
+            () if size > MOST => Err(Error::invalid("the size is not that of a structure")),
+            () => Ok(Self { place, size }),
+        }
     }
 
     /// Writes the part of the value that the caller knows. The rest of a larger structure, of a newer caller, becomes zero.
@@ -128,7 +135,7 @@ impl<T: Copy> Out<T> {
         let known = self.size.min(size_of::<T>());
         // SAFETY: `new` requires that the place can be written to, and the value has so many bytes.
         unsafe {
-            ptr::copy_nonoverlapping(ptr::from_ref(&value).cast::<u8>(), self.place.cast(), known)
+            ptr::copy_nonoverlapping(ptr::from_ref(&value).cast::<u8>(), self.place.cast(), known);
         };
         // SAFETY: the offset is not larger than the size of the place.
         let rest = unsafe { self.place.cast::<u8>().add(known) };
@@ -152,6 +159,9 @@ pub(crate) unsafe fn options<T: Copy + Default>(
     if options.is_null() {
         return Ok(known);
     }
+    if size > MOST {
+        return Err(Error::invalid("the size is not that of a structure"));
+    }
     // SAFETY: the caller guarantees this.
     let given = unsafe { slice::from_raw_parts(options.cast::<u8>(), size) };
     let (given, unknown) = given.split_at(size.min(size_of::<T>()));
@@ -161,7 +171,7 @@ pub(crate) unsafe fn options<T: Copy + Default>(
     }
     // SAFETY: the structure has at least so many bytes, and any bytes are a value of it.
     unsafe {
-        ptr::copy_nonoverlapping(given.as_ptr(), ptr::from_mut(&mut known).cast(), given.len())
+        ptr::copy_nonoverlapping(given.as_ptr(), ptr::from_mut(&mut known).cast(), given.len());
     };
     Ok(known)
 }

@@ -115,16 +115,9 @@ pub unsafe extern "C" fn ironmap_mkdir(
     mode: u32,
 ) -> c_int {
     let work = |volume: &Volume, path: &Path| {
-        let path = path_bytes(path);
-        let name =
-            path.iter().rposition(|byte| *byte != b'/').map_or(&path[..0], |last| &path[..=last]);
-        let begin = name.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
-        let (parent, name) = name.split_at(begin);
+        let exists = |_| Error::new(ErrorKind::Exists, "the directory exists");
+        let (parent, name) = parent_and_name(path).map_err(exists)?;
         let fs = volume.fs();
-        let parent = if parent.is_empty() { b"/" } else { parent };
-        if name.is_empty() || name == b"." || name == b".." {
-            return Err(Error::new(ErrorKind::Exists, "the directory exists"));
-        }
         let (held, _) = fs.hold_path(parent, Follow::All)?;
         let made = (NewFile::Directory, mode & 0o7777, Credentials::default());
         fs.writable()?.create(held.number(), name, made.0, made.1, &made.2).map(drop)

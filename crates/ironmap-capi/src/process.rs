@@ -1,4 +1,4 @@
-//! Forks. The child of a process shares the files and rings of its parent, but not its threads. So the handles of the parent are refused in
+//! The list of all tables of handles, and forks. The child of a process shares the files and rings of its parent, but not its threads. So the handles of the parent are refused in
 //! the child, and the child opens its own.
 
 use std::sync::Once;
@@ -8,7 +8,7 @@ use ironmap::{Errno, Error};
 use parking_lot::RwLock;
 
 use crate::failure;
-use crate::handle::Forks;
+use crate::handle::{AnyTable, Handle};
 use crate::local::{FILES, QUEUES};
 use crate::tables::{BUFFERS, DIRECTORIES, HOSTS, IMAGES, POOL_FILES, POOLS, VOLUMES};
 
@@ -17,8 +17,13 @@ static GATE: RwLock<()> = RwLock::new(());
 static WATCHING: Once = Once::new();
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
-fn tables() -> [&'static dyn Forks; 9] {
+fn tables() -> [&'static dyn AnyTable; 9] {
     [&VOLUMES, &HOSTS, &QUEUES, &FILES, &BUFFERS, &DIRECTORIES, &POOLS, &POOL_FILES, &IMAGES]
+}
+
+/// The table of the handles of this kind, if a handle can be of this kind.
+pub(crate) fn table_of(handle: Handle) -> Option<&'static dyn AnyTable> {
+    tables().into_iter().find(|table| table.kind() == handle.kind())
 }
 
 extern "C" fn before_fork() {

@@ -114,6 +114,8 @@ pub unsafe extern "C" fn ironmap_host_queue(
 /// Frees a queue, closes the files that were opened on it, and waits for its requests. Their completions are lost.
 ///
 /// Returns 0; -EBADF; -EPERM in another thread than that of the queue; -EBUSY in a signal handler that has interrupted a call on the queue.
+/// -EIO and other errnos if the kernel does not serve the queue any longer: the queue is freed then, but the memory of its requests must stay
+/// valid until the process ends.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_queue_free(queue: *mut ironmap_queue) -> c_int {
     call_free(|| free_queue(queue))
@@ -196,6 +198,7 @@ fn submit(
 }
 
 #[cold]
+#[allow(clippy::boxed_local, reason = "the library returns a box")]
 fn rejected(rejected: Box<Rejected>) -> Error {
     rejected.error
 }
