@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Packs the crates of the program, builds each crate only from its package, and checks the size of the package. The program is built with
-# the packed library, so the library need not be in a registry. Only the upload itself is not tested.
+# Packs the crates of the program, checks that each compiles from its package alone, and checks the size of each package. The packed crates
+# depend on each other, so none need be in a registry. Only the upload itself is not tested.
 source "$(dirname "$0")/../tests/lib.sh"
 # In the order of publication.
 packages=(ironmap ironmap-async ironmap-image ironmap-object-store ironmap-load ironmap-cli)
@@ -11,11 +11,23 @@ version=$(workspace_value version)
 say "house rules, the lists of files among them"
 cargo run --quiet -p house
 say "cargo package"
-# Cargo reuses the unpacked library of an earlier run if its version is the same, so the unpacked crates are removed.
+cargo package --quiet --locked --allow-dirty --no-verify "${packages[@]/#/--package=}"
+
+say "cargo check of the packages"
+unpacked=$target/package/unpacked
+rm -rf "$unpacked"
+mkdir -p "$unpacked"
+{
+    printf '[workspace]\nresolver = "3"\nmembers = ["*-%s"]\n\n[patch.crates-io]\n' "$version"
+    for package in "${packages[@]}"; do echo "$package = { path = \"$package-$version\" }"; done
+} >"$unpacked/Cargo.toml"
+cp Cargo.lock "$unpacked"
 for package in "${packages[@]}"; do
-    rm -rf "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*/"$package-$version"
+    tar -xzf "$target/package/$package-$version.crate" -C "$unpacked"
+    rm -f "$unpacked/$package-$version/Cargo.lock"
 done
-cargo package --locked --allow-dirty "${packages[@]/#/--package=}"
+CARGO_TARGET_DIR=$target/package/target cargo check --quiet --manifest-path "$unpacked/Cargo.toml" --workspace
+
 for package in "${packages[@]}"; do
     file=$target/package/$package-$version.crate
     size=$((($(stat -c %s "$file") + 1023) / 1024))

@@ -101,7 +101,7 @@ impl Kept {
 pub(crate) fn keep(handle: Option<Handle>, error: &Error) -> c_int {
     let kept = Kept::of(error);
     let errno = kept.errno.0;
-    // A number that is no handle would stay in the list for ever.
+    // A number that is not a handle would stay in the list for ever.
     if let Some(handle) =
         handle.filter(|handle| table_of(*handle).is_some_and(|table| table.knows(*handle)))
     {
