@@ -125,10 +125,11 @@ class Bench:
         yield "one file of 4 GiB", None, self.ours("large", size="5G"), self.theirs("large", "5G")
         yield "root, other owner", None, self.ours("root", owner, size="4G"), [*self.theirs("root", "4G"), (debugfs, self.chown())]
         yield "1,000 files into an image", "4G", [([self.program, "cp", "-a", *files, copy], b"")], [(debugfs, self.inject())]
-        ours, theirs = ([self.program, "resize", self.image, "64G"], b""), (["resize2fs", self.image, "64G"], b"")
-        yield "4 GiB to 64 GiB", "4G", [ours], [theirs]
-        # resize2fs refuses a volume that was mounted since its last check. ironmap checks each volume itself.
-        yield "4 GiB to 64 GiB after e2fsck -f", "4G", [ours], [(["e2fsck", "-fy", self.image], b""), theirs]
+        resize = [([self.program, "resize", self.image, "64G"], b"")]
+        # Without -f, resize2fs refuses a volume that was mounted since its last check. ironmap checks each volume itself.
+        yield "4 GiB to 64 GiB, resize2fs -f", "4G", resize, [(["resize2fs", "-f", self.image, "64G"], b"")]
+        check = (["e2fsck", "-fy", self.image], b"")
+        yield "4 GiB to 64 GiB, e2fsck -f first", "4G", resize, [check, (["resize2fs", self.image, "64G"], b"")]
 
     def prepare(self, size):
         """A new image: a copy of the image of the tree, if the commands change an image."""
