@@ -55,6 +55,8 @@ impl Default for OpenMode {
 #[derive(Debug)]
 pub struct BlockFile {
     file: File,
+    /// The same image, opened without `O_DIRECT` for metadata and small writes.
+    cached: Option<File>,
     path: PathBuf,
     base: u64,
     size: u64,
@@ -128,6 +130,7 @@ impl BlockFile {
         }
         Ok(Self {
             file,
+            cached: None,
             path: path.to_owned(),
             base,
             size,
@@ -149,22 +152,31 @@ impl BlockFile {
     }
 
     /// Opens the device for a volume. The function `block` returns the length of the volume's blocks in bytes, or `None` if the device
-    /// contains no known volume. If the shortest direct request is longer than a block, all requests use the page cache, because the page
-    /// cache accepts requests of any length.
+    /// contains no known volume. If the shortest direct request is longer than a block, all requests use the page cache, which reads and
+    /// writes longer units. With `cached`, metadata and small writes of an image use the page cache, if no block is shorter than a page.
     ///
     /// # Errors
     /// The errors of [`open`](Self::open).
     pub(crate) fn for_blocks(
         path: &Path,
         mode: &OpenMode,
+        cached: bool,
         block: impl FnOnce(&dyn Device) -> Option<usize>,
     ) -> Result<Arc<Self>> {
-        let file = Arc::new(Self::open(path, mode)?);
+        let mut file = Arc::new(Self::open(path, mode)?);
         let unit = file.limits.logical_block as usize;
-        if !file.limits.direct || unit <= SHORTEST || file.namespace.is_some() {
+        let cached = cached && !file.is_device && mode.window.is_none();
+        if !file.limits.direct || file.namespace.is_some() || (unit <= SHORTEST && !cached) {
             return Ok(file);
         }
         let block = block(&Psync::new(Arc::clone(&file)));
+        // A page that contains a block of metadata and a block of a direct write could be written back with the old content of the latter.
+        if cached
+            && block.is_some_and(|block| block >= rustix::param::page_size())
+            && let Some(file) = Arc::get_mut(&mut file)
+        {
+            file.cached = file.opened_again();
+        }
         let Some(block) = block.filter(|block| *block < unit) else { return Ok(file) };
         // The file is closed before the device is opened again, because this process cannot open a device exclusively twice.
         drop(file);
@@ -174,7 +186,21 @@ impl BlockFile {
         Self::open_buffered(path, mode, &why).map(Arc::new)
     }
 
-    /// Opens an NVMe namespace through its character device. Also opens the block device of the namespace. Requests are sent as NVMe
+    /// The same image without `O_DIRECT`; `None` if its path leads to another file, or to none.
+    fn opened_again(&self) -> Option<File> {
+        let access = if self.writable { OFlags::RDWR } else { OFlags::RDONLY };
+        let again = rustix::fs::open(&self.path, access | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        let (one, other) = (rustix::fs::fstat(&self.file).ok()?, rustix::fs::fstat(&again).ok()?);
+        let is_same = (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino);
+        is_same.then(|| File::from(again))
+    }
+
+    /// The file for metadata and small writes.
+    fn metadata_file(&self) -> &File {
+        self.cached.as_ref().unwrap_or(&self.file)
+    }
+
+    /// Opens an NVMe namespace through its character device. The result is the block device of the namespace, but requests are sent as NVMe
     /// commands.
     fn open_namespace(path: &Path, mode: &OpenMode) -> Result<Self> {
         let namespace = Namespace::open(path)?;
@@ -270,7 +296,10 @@ impl BlockFile {
         let unit = u64::from(self.limits.logical_block);
         let aligned = |value: u64| value.is_multiple_of(unit);
         let memory = buf.as_ptr().addr().is_multiple_of(self.limits.dma_align as usize);
-        if !self.limits.direct || (memory && aligned(at.0) && aligned(buf.len() as u64)) {
+        if self.cached.is_some()
+            || !self.limits.direct
+            || (memory && aligned(at.0) && aligned(buf.len() as u64))
+        {
             let len = buf.len();
             return self.fill(buf, at, len);
         }
@@ -305,7 +334,7 @@ impl BlockFile {
             let mut slices = bufs.to_vec();
             let mut left = &mut slices[..];
             while !left.is_empty() {
-                match rustix::io::pwritev2(&self.file, left, pos, flags) {
+                match rustix::io::pwritev2(self.metadata_file(), left, pos, flags) {
                     Ok(0) => return Err(self.failed("write", Errno::EIO, pos)),
                     Ok(count) => {
                         IoSlice::advance_slices(&mut left, count);
@@ -322,7 +351,7 @@ impl BlockFile {
     /// Makes all writes durable.
     pub(super) fn flush(&self) -> Result<()> {
         loop {
-            match rustix::fs::fdatasync(&self.file) {
+            match rustix::fs::fdatasync(self.metadata_file()) {
                 Err(OsErrno::INTR) => {}
                 result => return result.map_err(|errno| self.failed("flush", errno.into(), 0)),
             }
@@ -404,7 +433,7 @@ impl BlockFile {
         let mut done = 0;
         while done < least {
             let at = at + done as u64;
-            match rustix::io::pread(&self.file, &mut buf[done..], at) {
+            match rustix::io::pread(self.metadata_file(), &mut buf[done..], at) {
                 Ok(0) => {
                     return Err(fail(Errno::EIO, at)
                         .context("the device is shorter than when it was opened"));

@@ -27,7 +27,11 @@ pub struct LocationOptions {
     pub force: bool,
     /// Whether a partition may end past the end of a truncated device. The part of it that is on the device is then opened for reading.
     pub truncated: bool,
-    /// The block size of the volume that will be created on the device. If it is not set, the block size of the existing volume is used.
+    /// Whether metadata and small writes of an image file use the page cache, so that the kernel writes many of them together. Requests of
+    /// queues stay direct. A flush makes the data durable in both cases. The option has no effect on devices, on a part of an image, and
+    /// on a volume whose blocks are shorter than a page of memory.
+    pub cached: bool,
+    /// The block size of a volume that will be created on the device. If not set, the block size of the existing volume is used.
     pub block_size: Option<u32>,
 }
 
@@ -44,6 +48,7 @@ setters!(LocationOptions {
     write: bool,
     force: bool,
     truncated: bool,
+    cached: bool,
     block_size: impl Into<Option<u32>>,
 });
 
@@ -216,10 +221,11 @@ impl Site {
                 let (window, fault) = split(usable(window, options.write).at(|| &self.medium)?);
                 let mode =
                     OpenMode { window, write: options.write, exclusive, ..OpenMode::default() };
+                let blocks = |device: &dyn Device| options.blocks_on(device);
                 let file = match options.engine {
                     // A DAX mapping accepts requests of any length, so the block size does not matter.
                     Engine::Dax => Arc::new(BlockFile::open(path, &mode)?),
-                    _ => BlockFile::for_blocks(path, &mode, |device| options.blocks_on(device))?,
+                    _ => BlockFile::for_blocks(path, &mode, options.cached, blocks)?,
                 };
                 let identity = file.identity();
                 let opened = open_engine(file, options.engine)?;

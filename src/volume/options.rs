@@ -20,6 +20,7 @@ pub struct VolumeOptions {
     pub(super) no_load: bool,
     pub(super) superblock: Option<u64>,
     pub(super) truncated: bool,
+    pub(super) cached: bool,
     pub(super) journal: Option<Location>,
     pub(super) realtime: Option<Location>,
     pub(super) commit: Duration,
@@ -36,6 +37,7 @@ impl VolumeOptions {
             no_load: false,
             superblock: None,
             truncated: false,
+            cached: false,
             journal: None,
             realtime: None,
             commit: Duration::from_secs(5),
@@ -143,8 +145,8 @@ impl VolumeOptions {
     #[doc(hidden)] // This function is public for programs that open the device themselves.
     #[must_use]
     pub fn location_options(&self) -> LocationOptions {
-        let (engine, write, truncated) = (self.engine, self.write, self.truncated);
-        LocationOptions { engine, write, truncated, ..LocationOptions::default() }
+        let Self { engine, write, truncated, cached, .. } = *self;
+        LocationOptions { engine, write, truncated, cached, ..LocationOptions::default() }
     }
 }
 
@@ -161,7 +163,9 @@ options!(VolumeOptions {
     /// For volumes that are opened only for reading: the device may be shorter than the volume. Reads past the end of the device are I/O
     /// errors. Without this option, such a device is refused.
     truncated: bool,
-    /// The time after which changes are committed even without a sync. The default is five seconds. If it is zero, only syncs commit.
+    /// Metadata and small writes of an image file use the page cache: see [`LocationOptions::cached`].
+    cached: bool,
+    /// The time after which changes are committed without a sync. The default is five seconds. Zero means that only a sync commits.
     commit: Duration,
 });
 

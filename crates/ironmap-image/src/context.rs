@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::io;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ironmap::fs::{Clock, Timestamp};
 use ironmap::{Location, Volume, VolumeOptions};
@@ -51,6 +52,8 @@ pub struct Context {
     pub(crate) told: Mutex<BTreeSet<String>>,
     /// The first volume that was opened with a realtime device.
     pub(crate) realtime_of: OnceLock<Location>,
+    /// The location of the new image that the job makes, and its present location under a temporary name.
+    aside: Mutex<Option<(Location, Location)>>,
 }
 
 impl Context {
@@ -63,7 +66,46 @@ impl Context {
         source_date: Result<Option<i64>, String>,
     ) -> Arc<Self> {
         let (told, realtime_of) = (Mutex::default(), OnceLock::new());
-        Arc::new(Self { caller, stop, opening, source_date, told, realtime_of })
+        let aside = Mutex::default();
+        Arc::new(Self { caller, stop, opening, source_date, told, realtime_of, aside })
+    }
+
+    /// Uses the file at `path` for `volume`, until [`end_aside`](Self::end_aside).
+    pub(crate) fn make_aside(&self, volume: &Location, path: &Path) {
+        let aside = volume.with_paths(&|_| Some(path.to_owned()));
+        *self.aside() = Some((volume.clone(), aside));
+    }
+
+    /// Ends the use of a temporary name: the image has its final name, or was removed.
+    pub(crate) fn end_aside<T>(&self, made: Result<T, Failure>) -> Result<T, Failure> {
+        let made = made.map_err(|failure| failure.renamed(|text| self.with_final_name(text)));
+        *self.aside() = None;
+        made
+    }
+
+    /// A text with the final name of the new image in the place of its temporary name.
+    fn with_final_name(&self, text: &str) -> String {
+        let Some((volume, aside)) = &*self.aside() else { return text.to_owned() };
+        let text = text.replace(&aside.to_string(), &volume.to_string());
+        // A tree that contains the image may be named by another path.
+        match [aside, volume].map(|location| location.whole_file().and_then(Path::file_name)) {
+            [Some(aside), Some(name)] => {
+                text.replace(&*aside.to_string_lossy(), &name.to_string_lossy())
+            }
+            _ => text,
+        }
+    }
+
+    /// The present location of a volume.
+    pub(crate) fn place_of(&self, location: &Location) -> Location {
+        match &*self.aside() {
+            Some((volume, aside)) if volume == location => aside.clone(),
+            _ => location.clone(),
+        }
+    }
+
+    fn aside(&self) -> MutexGuard<'_, Option<(Location, Location)>> {
+        self.aside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The request to end the job early.
@@ -107,7 +149,7 @@ impl Context {
     }
 
     pub(crate) fn print(&self, message: &str) {
-        self.caller.print(message);
+        self.caller.print(&self.with_final_name(message));
     }
 
     pub(crate) fn say(&self, message: &str) -> io::Result<()> {

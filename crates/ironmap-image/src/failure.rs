@@ -122,6 +122,12 @@ impl Failure {
         self.kind == Some(kind)
     }
 
+    /// The failure with changed texts.
+    pub(crate) fn renamed(self, rename: impl Fn(&str) -> String) -> Self {
+        let place = self.place.as_deref().map(&rename);
+        Self { message: rename(&self.message), place, ..self }
+    }
+
     /// Whether a device failed.
     pub fn is_io(&self) -> bool {
         matches!(self.kind, Some(ErrorKind::Io(_)))

@@ -87,7 +87,7 @@ impl Context {
         location: &Location,
         options: &LocationOptions,
     ) -> ironmap::Result<OpenLocation> {
-        let opened = location.open(options)?;
+        let opened = self.place_of(location).open(options)?;
         self.tell_faults(location, &opened.faults);
         Ok(opened)
     }
@@ -108,7 +108,8 @@ impl Context {
         options: VolumeOptions,
     ) -> Result<Volume, Failure> {
         self.check_realtime(location)?;
-        let opened = || self.caller.open(location, &self.with_opening(options));
+        let place = self.place_of(location);
+        let opened = || self.caller.open(&place, &self.with_opening(options));
         let volume = if matches!(location.data().medium, Medium::Nbd(_)) {
             self.announce_if_slow(location, opened)
         } else {

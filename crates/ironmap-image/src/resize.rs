@@ -59,7 +59,7 @@ fn resize_volume(
     if let Room::Extended { from, .. } = room {
         options = options.zeros_from(*from);
     }
-    let how = LocationOptions::new().engine(Engine::Psync).write(true);
+    let how = LocationOptions::new().engine(Engine::Psync).write(true).cached(true);
     let opened =
         report.context().open_device(location, &how).map_err(|error| Failure::open(&error))?;
     let resized = ironmap::tools::resize(&opened.device, &options, clock).map_err(|error| {

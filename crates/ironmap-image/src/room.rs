@@ -6,11 +6,13 @@ use std::io::{self, ErrorKind as IoErrorKind};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ironmap::device::{BlockFile, Device, OpenMode, Psync};
 use ironmap::location::Medium;
 use ironmap::{Errno, Error, ErrorKind, Location};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{CWD, Mode, OFlags, RenameFlags, renameat_with};
+use rustix::io::Errno as OsErrno;
 
 use crate::failure::Failure;
 
@@ -55,10 +57,42 @@ pub struct NewImage {
     /// device uses the image.
     file: File,
     path: PathBuf,
+    /// The final name, if the image is made under a temporary name.
+    name: Option<PathBuf>,
     kept: bool,
 }
 
+/// The number of temporary names to try.
+const NAMES: u32 = 1000;
+/// A number that distinguishes the temporary names of this process.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
 impl NewImage {
+    /// Creates an image under a temporary name in the directory of `path`. [`keep`](Self::keep) gives it its name, so no other program sees
+    /// an incomplete image. `None` if the file exists. If the name is a symbolic link to a missing file, the target of the link is created.
+    pub fn create_aside(path: &Path) -> Result<Option<Self>, Failure> {
+        let failed = |error: io::Error| Failure::host(path.display(), error);
+        let name = target_of(path);
+        match name.symlink_metadata() {
+            Ok(_) => return Ok(None),
+            Err(error) if error.kind() == IoErrorKind::NotFound => {}
+            Err(error) => return Err(failed(error)),
+        }
+        let (dir, process) = (name.parent().unwrap_or(Path::new("")), std::process::id());
+        for _ in 0..NAMES {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let aside = dir.join(format!(".ironmap-{process}-{number}"));
+            match File::create_new(&aside) {
+                Ok(made) => return Self::of(&made, aside, Some(name)).map(Some),
+                Err(error) if error.kind() == IoErrorKind::AlreadyExists => {}
+                // The temporary name may be longer than the final name.
+                Err(error) if error.kind() == IoErrorKind::InvalidFilename => break,
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        Self::create(path)
+    }
+
     /// Creates an image. `None` if the file exists. If the name is a symbolic link to a missing file, the target of the link is created.
     pub fn create(path: &Path) -> Result<Option<Self>, Failure> {
         let failed = |error: io::Error| Failure::host(path.display(), error);
@@ -67,17 +101,23 @@ impl NewImage {
             Err(error) if error.kind() == IoErrorKind::AlreadyExists => return Ok(None),
             made => made.map_err(failed)?,
         };
-        // The file is opened by its name, because /proc may be missing (in a chroot, for example).
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = rustix::fs::open(&target, flags, Mode::empty());
-        let file = File::from(file.map_err(|errno| failed(errno.into()))?);
-        if !is_same(&made.metadata().map_err(failed)?, &file.metadata().map_err(failed)?) {
-            return Err(replaced(&target));
-        }
-        Ok(Some(Self { file, path: target, kept: false }))
+        Self::of(&made, target, None).map(Some)
     }
 
-    /// The path of the image, with symbolic links followed.
+    /// The image of a file that was just made at `path`.
+    fn of(made: &File, path: PathBuf, name: Option<PathBuf>) -> Result<Self, Failure> {
+        let failed = |error: io::Error| Failure::host(path.display(), error);
+        // The file is opened by its name, because /proc may be missing (in a chroot, for example).
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::open(&path, flags, Mode::empty());
+        let file = File::from(file.map_err(|errno| failed(errno.into()))?);
+        if !is_same(&made.metadata().map_err(failed)?, &file.metadata().map_err(failed)?) {
+            return Err(replaced(&path));
+        }
+        Ok(Self { file, path, name, kept: false })
+    }
+
+    /// The present path of the image, with symbolic links followed.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -98,16 +138,22 @@ impl NewImage {
         file.set_len(0).and_then(|()| file.set_len(len)).map_err(failed)
     }
 
-    /// Keeps the file. Its name becomes durable if its directory can be synced.
+    /// Keeps the file, under its final name. Its name becomes durable if its directory can be synced.
     ///
     /// # Errors
-    /// Fails if the name belongs to another file, or to no file.
+    /// Fails if the name belongs to another file, or the present path to no file.
     pub fn keep(mut self) -> Result<(), Failure> {
         if !self.has_name() {
             return Err(replaced(&self.path));
         }
+        if let Some(name) = &self.name {
+            rename_new(&self.path, name).map_err(|error| match error.kind() {
+                IoErrorKind::AlreadyExists => replaced(name),
+                _ => Failure::host(name.display(), error),
+            })?;
+        }
         self.kept = true;
-        sync_name(&self.path);
+        sync_name(self.name.as_deref().unwrap_or(&self.path));
         Ok(())
     }
 
@@ -128,6 +174,24 @@ impl Drop for NewImage {
             // An error is ignored, because a destructor cannot report it. The file then remains.
             let _ = std::fs::remove_file(&self.path);
         }
+    }
+}
+
+/// Renames a file to a name that does not exist.
+///
+/// # Errors
+/// `AlreadyExists`; the errors of the host.
+fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // The file system does not support the flag.
+        Err(OsErrno::INVAL | OsErrno::NOSYS) => match std::fs::hard_link(from, to) {
+            Ok(()) => std::fs::remove_file(from),
+            Err(error) if error.kind() == IoErrorKind::AlreadyExists => Err(error),
+            Err(_) if to.symlink_metadata().is_ok() => Err(IoErrorKind::AlreadyExists.into()),
+            // The file system does not support hard links either.
+            Err(_) => std::fs::rename(from, to),
+        },
+        renamed => renamed.map_err(io::Error::from),
     }
 }
 

@@ -49,7 +49,7 @@ impl Source {
         time: Option<i64>,
         context: &Arc<Context>,
     ) -> Result<Self, Failure> {
-        let mut options = VolumeOptions::new().write(true).no_load(context.no_load());
+        let mut options = VolumeOptions::new().write(true).cached(true).no_load(context.no_load());
         if let Some(seconds) = time {
             let at = Timestamp { seconds, nanoseconds: 0 };
             options = options.clock(Clock::Fixed(at)).commit(Duration::ZERO);

@@ -23,7 +23,8 @@ impl Spared {
             let sites = [Some(it.data()), it.tags()].into_iter().flatten();
             sites.flat_map(paths_of).collect()
         };
-        let paths = sites(location).into_iter().chain(context.further_devices().flat_map(sites));
+        let location = context.place_of(location);
+        let paths = sites(&location).into_iter().chain(context.further_devices().flat_map(sites));
         Self(paths.flat_map(|path| files_of(&path)).collect())
     }
 

@@ -144,6 +144,7 @@ pub struct DestinationIs {
 }
 
 /// The destination of a file.
+#[derive(Clone)]
 pub enum Destination {
     /// This directory. The file keeps its last name.
     Into(Name, InodeNo),

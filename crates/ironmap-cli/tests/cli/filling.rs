@@ -1,9 +1,9 @@
 //! `mkfs -d`: the sources of a volume, and files that a failure must not change.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, symlink};
-use std::path::Path;
 use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -63,20 +63,21 @@ fn names(bench: &Bench, image: &str, dir: &str) -> Vec<String> {
     found
 }
 
-fn wait_for(path: &Path) {
-    let begin = Instant::now();
-    while !path.exists() {
-        assert!(begin.elapsed() < Duration::from_secs(60), "{}", path.display());
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// Starts mkfs, which waits for an archive on its standard input.
+/// Starts mkfs, which waits for an archive on its standard input. Returns when mkfs has created the image, which has a temporary name.
 fn begin(bench: &Bench, image: &str) -> Child {
     let mut mkfs = bench.hearing_command();
     mkfs.args(["mkfs", "-q", "-d", "-", image]).stdin(Stdio::piped()).stderr(Stdio::piped());
     let child = mkfs.spawn().unwrap();
-    wait_for(&bench.path(image));
+    let is_temporary = |name: &OsStr| name.as_encoded_bytes().starts_with(b".ironmap-");
+    let is_created = || {
+        let mut entries = fs::read_dir(bench.dir.path()).unwrap();
+        entries.any(|entry| is_temporary(&entry.unwrap().file_name()))
+    };
+    let begin = Instant::now();
+    while !is_created() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{image}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     child
 }
 

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use ironmap::fs::ext4::{MkfsOptions, Superblock};
 use ironmap::location::LocationOptions;
@@ -12,7 +13,7 @@ use super::{Plan, Size};
 use crate::failure::{Failure, named};
 use crate::needs::Dimensions;
 use crate::report::Report;
-use crate::room::{self, Room};
+use crate::room::{self, NewImage, Room};
 use crate::sources::{Layers, Sources};
 
 /// The maximum number of images to make, if an image proves too small.
@@ -28,12 +29,27 @@ impl Plan<'_> {
         sources: &mut Sources,
         report: &mut Report,
     ) -> Result<Superblock, Failure> {
+        let made = self.make_and_fill(sources, report);
+        report.context().end_aside(made)
+    }
+
+    fn make_and_fill(
+        &self,
+        sources: &mut Sources,
+        report: &mut Report,
+    ) -> Result<Superblock, Failure> {
         if let Some(fit) = Fit::new(self, sources, report)? {
             return self.make_to_fit(fit, sources, report);
         }
         let layers = sources.open()?;
         let room = match (self.volume.whole_file(), self.given()) {
-            (Some(path), Some(size)) => room::make(path, size, self.options.force)?,
+            (Some(path), Some(size)) => match self.create(path, report)? {
+                Some(image) => {
+                    image.empty(size)?;
+                    Room::New(image)
+                }
+                None => room::make(path, size, self.options.force)?,
+            },
             _ => Room::Old,
         };
         let options = self.options.clone().size(self.given());
@@ -51,6 +67,15 @@ impl Plan<'_> {
         let filled = self.fill(sources, layers, &made, report);
         let kept = if filled.is_ok() || self.keeps_part { room.keep() } else { Ok(()) };
         filled.and(kept).map(|()| made)
+    }
+
+    /// Creates a new image file under a temporary name. `None` if the file exists.
+    pub(super) fn create(&self, path: &Path, report: &Report) -> Result<Option<NewImage>, Failure> {
+        let image = NewImage::create_aside(path)?;
+        if let Some(image) = &image {
+            report.context().make_aside(self.volume, image.path());
+        }
+        Ok(image)
     }
 
     /// Makes a new image with enough space for the sources, and fills it. After a failure, the image is removed.
@@ -94,7 +119,7 @@ impl Plan<'_> {
         size: Option<u64>,
         report: &Report,
     ) -> Result<Superblock, Failure> {
-        let how = LocationOptions::new().engine(Engine::Psync).write(true);
+        let how = LocationOptions::new().engine(Engine::Psync).write(true).cached(true);
         // Without a given block size, a device with sectors of 4096 bytes gets blocks of 4096 bytes.
         let how = how.block_size(options.block_size.unwrap_or(4096));
         let opened = report

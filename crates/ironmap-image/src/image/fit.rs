@@ -38,7 +38,7 @@ impl<'a> Fit<'a> {
         report: &mut Report,
     ) -> Result<Option<Self>, Failure> {
         let image = match plan.volume.whole_file() {
-            Some(path) if plan.fits(sources) => NewImage::create(path)?,
+            Some(path) if plan.fits(sources) => plan.create(path, report)?,
             _ => None,
         };
         let Some(image) = image else {

@@ -6,7 +6,7 @@
 
 use std::os::fd::OwnedFd;
 
-use rustix_libc::fs::{SeekFrom, fstat};
+use rustix_libc::fs::SeekFrom;
 use rustix_libc::io::{Errno, pread};
 
 /// The length of the blocks that are compared with zeros: the most common block size of volumes.
@@ -27,11 +27,13 @@ pub(super) struct DataRanges<'a> {
 }
 
 impl<'a> DataRanges<'a> {
+    /// `sectors` is the number of allocated sectors of 512 bytes.
+    ///
     /// # Errors
     /// The errors of `lseek`.
-    pub(super) fn new(fd: &'a OwnedFd, size: u64) -> Result<Self, Errno> {
+    pub(super) fn new(fd: &'a OwnedFd, size: u64, sectors: u64) -> Result<Self, Errno> {
         // The kernel reports an unwritten extent as a hole if none of its pages are in memory. Here, an allocated range is not a hole.
-        let is_allocated = fstat(fd)?.st_blocks.cast_unsigned().saturating_mul(512) >= size;
+        let is_allocated = sectors.saturating_mul(512) >= size;
         let whole = is_allocated || next_data(fd, 0, size)? == Some((0, size));
         Ok(Self { fd, size, whole, data: (0, 0), bytes: Vec::new() })
     }

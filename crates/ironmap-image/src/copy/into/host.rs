@@ -24,7 +24,7 @@ use super::data::DataRanges;
 use super::feed::{self, Feed};
 use super::step::{Entry, How, Identity, IsWanted, PIECE, Step, Stopped, wanted};
 use super::stream::Pieces;
-use super::writer::{Writer, check_name};
+use super::writer::Writer;
 use crate::context::Context;
 use crate::copy::CopyOptions;
 use crate::copy::count::file_type;
@@ -35,22 +35,26 @@ use crate::needs::Needs;
 use crate::report::Report;
 use crate::spared::Spared;
 use crate::stop::Stop;
+use crate::target::Subject;
 use crate::volumes::{Destination, Name, split};
 
-/// Copies a source of the command line.
+/// Copies consecutive sources of the command line. One thread reads all of them.
 pub(super) fn copy(
     options: &CopyOptions,
-    path: &Path,
+    sources: &[Subject],
     to: &Destination,
     writer: &mut Writer,
     report: &mut Report,
 ) -> Result<(), Failure> {
-    let stat = host_stat::stat(path, options.follow == Follow::All);
-    let stat = stat.map_err(|errno| Failure::host(path.display(), errno))?;
-    options.check_kind(path.display(), stat.file_type)?;
-    let to = to.name_for(split(path.as_os_str().as_bytes()).1);
-    check_name(&to, stat.file_type, writer)?;
-    copy_host(path, options.follow, to, writer, report)
+    writer.start_sources(to.clone());
+    let paths = sources.iter().filter_map(|source| match source {
+        Subject::Host(path) => Some(path.as_path()),
+        Subject::Volume(_) => None,
+    });
+    read_with(writer, report, |reader| {
+        let mut paths = paths;
+        paths.try_for_each(|path| reader.source(options, path))
+    })
 }
 
 /// Copies a file of the host, or a directory and everything below it. If the destination name is an existing directory, the entries are
@@ -62,10 +66,19 @@ pub(super) fn copy_host(
     writer: &mut Writer,
     report: &mut Report,
 ) -> Result<(), Failure> {
+    writer.start(to, None);
+    read_with(writer, report, |reader| reader.read_root(path, follow))
+}
+
+/// Runs `read` in a thread, and writes the steps that it sends.
+fn read_with(
+    writer: &mut Writer,
+    report: &mut Report,
+    read: impl FnOnce(&mut Reader) -> Result<(), Stopped> + Send,
+) -> Result<(), Failure> {
     let (how, seen) = (writer.how(), mem::take(&mut writer.seen));
     let (pieces, spared) = (writer.pieces(), writer.spared.clone());
     let context = Arc::clone(report.context());
-    writer.start(to, None);
     let (copied, seen) = feed::copy(writer, report, |feed| {
         let mut reader = Reader {
             context,
@@ -78,7 +91,7 @@ pub(super) fn copy_host(
             is_wanted: None,
         };
         // An error is ignored here: the writer has stopped the reader, and reports the reason.
-        let _ = reader.read_root(path, follow).and_then(|()| reader.feed.flush());
+        let _ = read(&mut reader).and_then(|()| reader.feed.flush());
         reader.seen
     });
     writer.seen = seen;
@@ -124,6 +137,23 @@ impl Place<'_> {
 impl Reader {
     fn send(&mut self, step: Step) -> Result<(), Stopped> {
         self.feed.send(step)
+    }
+
+    /// Reads a source of the command line.
+    fn source(&mut self, options: &CopyOptions, path: &Path) -> Result<(), Stopped> {
+        let stat = host_stat::stat(path, options.follow == Follow::All);
+        let stat = stat.map_err(|errno| Failure::host(path.display(), errno));
+        let kind = stat.and_then(|stat| {
+            options.check_kind(path.display(), stat.file_type).map(|()| stat.file_type)
+        });
+        match kind {
+            Ok(kind) => {
+                let name = split(path.as_os_str().as_bytes()).1.to_vec();
+                self.send(Step::Source(name, kind))?;
+                self.read_root(path, options.follow)
+            }
+            Err(failure) => self.send(Step::Failed(failure)),
+        }
     }
 
     fn read_root(&mut self, path: &Path, follow: Follow) -> Result<(), Stopped> {
@@ -182,7 +212,7 @@ impl Reader {
             Ok(both) => both,
             Err(errno) => return Ok(Err(errno)),
         };
-        let size = entry.stat.size;
+        let (size, sectors) = (entry.stat.size, entry.stat.blocks);
         entry.wanted = asks;
         self.send(Step::Begin(Box::new(entry)))?;
         self.is_wanted = is_wanted;
@@ -197,7 +227,7 @@ impl Reader {
                     None
                 }
             }
-            Some(fd) if kind == FileType::Regular => self.content(place, &fd, size)?,
+            Some(fd) if kind == FileType::Regular => self.content(place, &fd, (size, sectors))?,
             Some(fd) => self.directory(place, &fd)?,
             None => Some(size),
         };
@@ -269,9 +299,9 @@ impl Reader {
         &mut self,
         place: &Place<'_>,
         fd: &OwnedFd,
-        size: u64,
+        (size, sectors): (u64, u64),
     ) -> Result<Option<u64>, Stopped> {
-        let (mut pos, mut ranges) = (0, DataRanges::new(fd, size));
+        let (mut pos, mut ranges) = (0, DataRanges::new(fd, size, sectors));
         loop {
             let range = ranges.as_mut().map_err(|errno| *errno).and_then(|data| data.next(pos));
             let read = match range {
@@ -453,7 +483,9 @@ fn ranges(path: &Path, stat: &Metadata, needs: &mut Needs) {
     let Ok(fd) = rustix_libc::fs::open(path, flags, Mode::empty()) else {
         return needs.range(0, size);
     };
-    let Ok(mut data) = DataRanges::new(&fd, size) else { return needs.range(0, size) };
+    let Ok(mut data) = DataRanges::new(&fd, size, stat.blocks()) else {
+        return needs.range(0, size);
+    };
     let mut pos = 0;
     while pos < size {
         match data.next(pos) {

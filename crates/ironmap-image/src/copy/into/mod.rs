@@ -68,13 +68,15 @@ pub(super) fn run(
         let to = volumes.destination(dest, DestinationIs { directory, follows: true })?;
         let mut writer = Writer::new(how);
         report.progress = count::start(options, volumes, keep.links, report.context());
-        for source in &options.sources {
+        let is_tree =
+            |source: &Subject| matches!(source, Subject::Host(path) if path != Path::new("-"));
+        for sources in options.sources.chunk_by(|one, next| is_tree(one) && is_tree(next)) {
             report.stop().check()?;
-            let copied = match source {
+            let copied = match &sources[0] {
                 Subject::Host(path) if path == Path::new("-") => {
                     standard_input(options, &to, &mut writer, report)
                 }
-                Subject::Host(path) => host::copy(options, path, &to, &mut writer, report),
+                Subject::Host(_) => host::copy(options, sources, &to, &mut writer, report),
                 Subject::Volume(target) => {
                     copy_volume(options, volumes, target, &to, &mut writer, report)
                 }

@@ -1,9 +1,9 @@
 //! The messages between a reader of a tree and the writer: steps, and the answer whether the writer needs a file's content.
 
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use ironmap::bio::Buffer;
-use ironmap::fs::{Stat, Timestamp, Xattr};
+use ironmap::fs::{FileType, Stat, Timestamp, Xattr};
 use ironmap::units::{FilePos, InodeNo};
 
 use crate::acl;
@@ -18,6 +18,8 @@ pub(super) const PIECE: u64 = 1 << 20;
 /// A step of the copy of a tree. Each `Begin` has an `End`. The steps between `Begin` and `End` describe the file's content or the
 /// directory's entries.
 pub(super) enum Step {
+    /// The steps of a source follow, whose last name and type these are.
+    Source(Vec<u8>, FileType),
     /// The beginning of a file or a directory.
     Begin(Box<Entry>),
     /// Another name of a file whose `Begin` was already sent.
@@ -53,7 +55,7 @@ pub(super) struct Entry {
     /// For a symbolic link in the destination volume, the file that the link leads to.
     pub(super) leads_to: Option<InodeNo>,
     pub(super) xattrs: Vec<Xattr>,
-    /// The writer answers through this channel whether it needs the content.
+    /// The writer's answer whether it needs the content.
     pub(super) wanted: Option<Wanted>,
 }
 
@@ -67,36 +69,56 @@ impl Entry {
     }
 }
 
-/// The writer's end of a channel that tells the reader whether to send a file's content. A drop without a call of [`yes`](Self::yes)
-/// refuses the content.
-pub(super) struct Wanted(Sender<()>);
+/// The writer's end of the answer whether it needs a file's content. The drop refuses the content, or its rest.
+pub(super) struct Wanted(Arc<Answer>);
 
-/// The reader's end of this channel.
-pub(super) struct IsWanted(Receiver<()>);
+/// The reader's end of this answer.
+pub(super) struct IsWanted(Arc<Answer>);
 
-/// Makes a channel on which the writer answers the reader whether it needs the content.
+/// One allocation for each file, unlike a channel.
+struct Answer {
+    /// `None` until the writer has decided.
+    is_wanted: Mutex<Option<bool>>,
+    decided: Condvar,
+}
+
+/// Makes both ends of the answer whether the writer needs the content.
 pub(super) fn wanted() -> (Wanted, IsWanted) {
-    let (answer, answers) = channel();
-    (Wanted(answer), IsWanted(answers))
+    let answer = Arc::new(Answer { is_wanted: Mutex::new(None), decided: Condvar::new() });
+    (Wanted(Arc::clone(&answer)), IsWanted(answer))
+}
+
+impl Answer {
+    fn set(&self, is_wanted: bool) {
+        *self.is_wanted.lock().unwrap_or_else(PoisonError::into_inner) = Some(is_wanted);
+        self.decided.notify_one();
+    }
 }
 
 impl Wanted {
     /// Answers that the copy has begun and needs the content.
     pub(super) fn yes(&self) {
-        // An error is ignored: the reader may have ended, and then needs no answer.
-        let _ = self.0.send(());
+        self.0.set(true);
+    }
+}
+
+impl Drop for Wanted {
+    fn drop(&mut self) {
+        self.0.set(false);
     }
 }
 
 impl IsWanted {
     /// Waits for the answer. Returns whether the writer needs the content.
     pub(super) fn wait(&self) -> bool {
-        self.0.recv().is_ok()
+        let answer = self.0.is_wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        let decided = self.0.decided.wait_while(answer, |answer| answer.is_none());
+        *decided.unwrap_or_else(PoisonError::into_inner) == Some(true)
     }
 
     /// Whether the writer has sent no refusal so far.
     pub(super) fn is_not_refused(&self) -> bool {
-        self.0.try_recv() != Err(TryRecvError::Disconnected)
+        *self.0.is_wanted.lock().unwrap_or_else(PoisonError::into_inner) != Some(false)
     }
 }
 

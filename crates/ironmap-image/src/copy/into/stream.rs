@@ -16,25 +16,43 @@ const IN_FLIGHT: usize = 4;
 /// A multiple of every device's sector size.
 const SECTORS: usize = 4096;
 
-/// Reusable memory for pieces. The allocation of new pages would take as long as the copy of the data.
+/// The maximum length of a file whose memory is a part of a piece.
+const SMALL: usize = 64 << 10;
+
+/// Reusable memory for pieces. The allocation of new pages would take as long as the copy of the data. Small files share a piece, because
+/// many allocations of different lengths are slow.
 #[derive(Clone, Default)]
-pub(super) struct Pieces(Arc<Mutex<Vec<Buffer>>>);
+pub(super) struct Pieces(Arc<Mutex<Spare>>);
+
+#[derive(Default)]
+struct Spare {
+    whole: Vec<Buffer>,
+    /// The rest of the piece for small files.
+    rest: Option<Buffer>,
+}
 
 impl Pieces {
     /// Memory of this length, with arbitrary content.
     pub(super) fn take(&self, len: usize) -> Result<Buffer> {
-        let spare = if len == PIECE as usize { self.spare(Vec::pop) } else { None };
-        spare.map_or_else(|| Buffer::aligned(len), Ok)
+        let mut spare = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if len > SMALL {
+            let whole = if len == PIECE as usize { spare.whole.pop() } else { None };
+            return whole.map_or_else(|| Buffer::aligned(len), Ok);
+        }
+        let room = len.next_multiple_of(SECTORS);
+        let mut rest = match spare.rest.take().filter(|rest| rest.len() >= room) {
+            Some(rest) => rest,
+            None => Buffer::aligned(PIECE as usize)?,
+        };
+        let mut memory = rest.split_to(room);
+        spare.rest = Some(rest);
+        Ok(memory.split_to(len))
     }
 
     /// Returns memory for reuse. A buffer of another length than a piece is freed.
     pub(super) fn put(&self, memory: impl IntoIterator<Item = Buffer>) {
         let whole = memory.into_iter().filter(|buffer| buffer.len() == PIECE as usize);
-        self.spare(|spare| spare.extend(whole));
-    }
-
-    fn spare<R>(&self, with: impl FnOnce(&mut Vec<Buffer>) -> R) -> R {
-        with(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).whole.extend(whole);
     }
 }
 

@@ -25,7 +25,7 @@ use crate::quote::quoted;
 use crate::report::Report;
 use crate::source::Source;
 use crate::spared::Spared;
-use crate::volumes::Name;
+use crate::volumes::{Destination, Name};
 
 const SET_ID: u32 = 0o6000;
 const SET_GROUP: u32 = 0o2000;
@@ -37,6 +37,8 @@ pub(super) struct Writer {
     /// The destination of the tree, and the destination of its next file.
     root: Option<Name>,
     to: Option<Name>,
+    /// The destination of the sources that one reader reads.
+    sources: Option<Destination>,
     places: Places,
     owners: Owners,
     /// Whether the tree is in the destination volume.
@@ -66,6 +68,7 @@ impl Writer {
             caller: caller(),
             root: None,
             to: None,
+            sources: None,
             places: Places::default(),
             owners: Owners::default(),
             same: false,
@@ -114,6 +117,23 @@ impl Writer {
         self.to = Some(to);
     }
 
+    /// Starts several trees of the host. Each begins with [`Step::Source`].
+    pub(super) fn start_sources(&mut self, to: Destination) {
+        self.to = None;
+        self.sources = Some(to);
+    }
+
+    /// Starts the next of these trees. After a failure, its steps are skipped.
+    fn start_source(&mut self, last: &[u8], kind: FileType) -> Result<(), Failure> {
+        self.to = None;
+        let Some(to) = self.sources.as_ref().map(|sources| sources.name_for(last)) else {
+            return Ok(());
+        };
+        check_name(&to, kind, self)?;
+        self.start(to, None);
+        Ok(())
+    }
+
     /// Whether the tree is in the destination volume.
     pub(super) fn copies_within(&self) -> bool {
         self.same
@@ -158,6 +178,7 @@ impl Writer {
 
     pub(super) fn take(&mut self, step: Step, report: &mut Report) -> Result<(), Failure> {
         match step {
+            Step::Source(last, kind) => self.start_source(&last, kind),
             Step::Begin(entry) => {
                 report.progress.begin(&entry.path, entry.stat.file_type, entry.stat.size);
                 let Some(name) = self.name(&entry.name) else {

@@ -1,0 +1,101 @@
+//! Copies of several host files into a volume, compared with those of cp(1).
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+
+use ironmap::Location;
+use ironmap::fs::Follow;
+use ironmap_image::context::Caller;
+use ironmap_image::copy::{CopyOptions, Keep, copy};
+use ironmap_image::opening::Opening;
+use ironmap_image::progress::Bar;
+use ironmap_image::target::{Subject, Target};
+use ironmap_image::{Context, Image, Report, Stop};
+
+/// Collects the messages.
+#[derive(Clone, Default)]
+struct Messages(Arc<Mutex<Vec<String>>>);
+
+impl Caller for Messages {
+    fn print(&self, message: &str) {
+        self.0.lock().unwrap().push(message.to_owned());
+    }
+    fn say(&self, _: &str) -> io::Result<()> {
+        Ok(())
+    }
+    fn show_progress(&self) -> Option<Arc<dyn Bar>> {
+        None
+    }
+    fn catch_signals(&self) {}
+}
+
+fn run(command: &mut Command) -> (bool, String) {
+    let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
+    let output = command.env("PATH", path).env("LC_ALL", "C").output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8(text).unwrap())
+}
+
+/// One reader reads all sources. A source that cannot be read, and a source whose name an earlier source has, each give one message in the
+/// order of the sources. All other sources are copied, as by `cp -a`.
+#[test]
+fn several_sources_are_copied_as_by_cp() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    fs::create_dir_all(at("a/tree/below")).unwrap();
+    fs::create_dir(at("b")).unwrap();
+    fs::write(at("a/tree/below/file"), "below").unwrap();
+    fs::hard_link(at("a/tree/below/file"), at("b/linked")).unwrap();
+    fs::write(at("a/same"), "first").unwrap();
+    fs::write(at("b/same"), "second").unwrap();
+    fs::write(at("b/large"), vec![7; 3 << 20]).unwrap();
+    fs::write(at("b/empty"), "").unwrap();
+    std::os::unix::fs::symlink("large", at("b/link")).unwrap();
+    let sources =
+        ["a/same", "missing", "a/tree", "b/same", "b/linked", "b/large", "b/empty", "b/link"]
+            .map(at);
+
+    let image = at("disk.img");
+    Image::ext4().size(32 << 20).build(&image).unwrap();
+    let messages = Messages::default();
+    let opening = Opening::default();
+    let context = Context::new(Box::new(messages.clone()), Stop::default(), opening, Ok(None));
+    let mut report = Report::new(context);
+    let options = CopyOptions {
+        sources: sources.iter().cloned().map(Subject::Host).collect(),
+        recurses: true,
+        follow: Follow::NotLast,
+        keep: Keep::ALL,
+        no_clobber: false,
+        no_target_directory: false,
+        verbose: false,
+    };
+    let volume = Location::try_from(&*image).unwrap();
+    copy(&options, &Subject::Volume(Target { volume, path: b"/".to_vec() }), &mut report).unwrap();
+    report.result().unwrap_err();
+    let messages = messages.0.lock().unwrap().clone();
+    assert!(messages.len() == 2, "{messages:?}");
+    assert!(messages[0].contains("missing: No such file"), "{messages:?}");
+    assert!(messages[1].contains("/same: was just made"), "{messages:?}");
+
+    fs::create_dir(at("expected")).unwrap();
+    let (is_copied, said) = run(Command::new("cp").arg("-a").args(&sources).arg(at("expected")));
+    assert!(!is_copied && said.lines().count() == 2, "{said}");
+    Image::open(&image).unwrap().extract("/", at("copy")).unwrap();
+    fs::remove_dir(at("copy/lost+found")).unwrap();
+    let (is_same, differs) = run(Command::new("diff").arg("-r").args([at("expected"), at("copy")]));
+    assert!(is_same, "{differs}");
+    let names = |tree: &Path| {
+        let facts = ["-mindepth", "1", "-printf", "%P %y %m %n %l %T@\n"];
+        let mut lines: Vec<_> =
+            run(Command::new("find").arg(tree).args(facts)).1.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    assert_eq!(names(&at("expected")), names(&at("copy")));
+    let (is_clean, found) = run(Command::new("e2fsck").arg("-fn").arg(&image));
+    assert!(is_clean, "{found}");
+}
