@@ -1,6 +1,7 @@
 // Reads blocks of 4 KiB at random positions by the C library, for the instruction count of benches/cost.rs:
 //
 //   cost IMAGE pread|queue|pool REQUESTS
+#define _GNU_SOURCE
 #include <ironmap.h>
 #include <errno.h>
 #include <fcntl.h>

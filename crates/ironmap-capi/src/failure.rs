@@ -137,7 +137,7 @@ pub(crate) unsafe fn unlock_after_fork() {
 
 /// The error of a panic. The message of the panic is part of it.
 #[cold]
-fn panicked(panic: &(dyn Any + Send)) -> Error {
+pub(crate) fn panicked(panic: &(dyn Any + Send)) -> Error {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic");
     Error::io(Errno(libc::ENOTRECOVERABLE), format!("a bug in ironmap: {text}"))

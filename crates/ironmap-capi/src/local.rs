@@ -5,6 +5,7 @@
 
 use std::cell::UnsafeCell;
 use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering, compiler_fence};
@@ -12,7 +13,7 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering, compiler_fence};
 use ironmap::dio::DioFlags;
 use ironmap::{Buffer, Errno, Error, File, FileOptions, Files, Host, Queue, Readiness};
 
-use crate::failure::{Count, catch, forget, keep, returned};
+use crate::failure::{Count, catch, forget, keep, panicked, returned};
 use crate::handle::{Content, Handle, Slot, Table, poisoned};
 use crate::tables::{ironmap_file, ironmap_queue};
 use crate::volume::OpenVolume;
@@ -163,16 +164,6 @@ impl Entered<'_> {
         // SAFETY: `self` is the only permission, and it is borrowed exclusively.
         unsafe { &mut *self.slot.queue.get() }.as_deref_mut()
     }
-
-    /// Makes the queue unusable after a panic: it has no owner from here on, and it is leaked.
-    #[cold]
-    fn lose<T>(&mut self, slot: Option<&Slot<QueueSlot>>, panicked: Error) -> Result<T, Error> {
-        if let Some(slot) = slot {
-            slot.poison_current();
-        }
-        self.thread = 0;
-        Err(panicked)
-    }
 }
 
 /// The result of a call without permission to use the queue.
@@ -286,13 +277,40 @@ fn queue_of(slot: &Slot<FileSlot>) -> Option<&'static Slot<QueueSlot>> {
     unsafe { slot.content.queue.load(Ordering::Acquire).as_ref() }
 }
 
-/// The result of a call on a file without permission to use its queue.
+/// The result of a call on a queue that is not open, or that the call may not use.
 #[cold]
+#[inline(never)]
+fn refuse_queue(handle: Handle) -> isize {
+    let slot = QUEUES.slot(handle);
+    match slot.has(handle) {
+        true => no_permission(slot, handle),
+        false => keep(Some(handle), &slot.refuse(handle)) as isize,
+    }
+}
+
+/// The result of a call on a file that is not open, or whose queue the call may not use.
+#[cold]
+#[inline(never)]
 fn refuse_file(handle: Handle) -> isize {
     let slot = FILES.slot(handle);
     match queue_of(slot) {
         Some(queue) if slot.has(handle) => no_permission(queue, handle),
         _ => keep(Some(handle), &slot.refuse(handle)) as isize,
+    }
+}
+
+/// Runs a call from C. If it panics, the objects that it used are in an unknown state, and `lose` makes them unusable.
+///
+/// The call is passed as a whole, with its checks of the handle: so the function around it saves no registers.
+#[inline(always)]
+fn guarded(call: impl FnOnce() -> isize, lose: impl FnOnce() -> isize) -> isize {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(result) => result,
+        Err(panic) => {
+            let error = panicked(&*panic);
+            lose();
+            keep(None, &error) as isize
+        }
     }
 }
 
@@ -303,25 +321,24 @@ pub(crate) fn with_file<T: Count>(
     work: impl FnOnce(&OpenFile, &mut LocalQueue) -> Result<T, Error>,
 ) -> isize {
     let handle = Handle::of(file);
-    let slot = FILES.slot(handle);
-    let entered = queue_of(slot).and_then(|queue| queue.content.enter());
-    let Some(mut entered) = entered else {
-        return refuse_file(handle);
-    };
-    // The thread owns the queue, so no other call closes the file from here on.
-    let open =
+    let call = move || {
+        let slot = FILES.slot(handle);
+        let Some(mut entered) = queue_of(slot).and_then(|queue| queue.content.enter()) else {
+            return refuse_file(handle);
+        };
+        // The thread owns the queue, so no other call closes the file from here on.
+        if !slot.has(handle) {
+            drop(entered);
+            return refuse_file(handle);
+        }
         // SAFETY: the slot has this handle, so the file is open, and this call is the only one on its queue.
-        if slot.has(handle) { unsafe { &*slot.content.file.get() }.as_deref() } else { None };
-    let result = match (open, entered.queue()) {
-        (Some(open), Some(queue)) => catch(|| work(open, queue)),
-        _ => Ok(Err(slot.refuse(handle))),
+        let open = unsafe { (*slot.content.file.get()).as_deref().unwrap_unchecked() };
+        // SAFETY: the queue of an open file has not been freed.
+        let result = work(open, unsafe { entered.queue().unwrap_unchecked() });
+        drop(entered);
+        returned(Some(handle), result)
     };
-    let result = result.unwrap_or_else(|panicked| {
-        slot.poison(handle);
-        entered.lose(queue_of(slot), panicked)
-    });
-    drop(entered);
-    returned(Some(handle), result)
+    guarded(call, move || lose_file(handle))
 }
 
 /// Runs a call on a queue.
@@ -331,20 +348,37 @@ pub(crate) fn with_queue<T: Count>(
     work: impl FnOnce(&mut LocalQueue) -> Result<T, Error>,
 ) -> isize {
     let handle = Handle::of(queue);
-    let slot = QUEUES.slot(handle);
-    let Some(mut entered) = slot.content.enter() else {
-        return match slot.has(handle) {
-            true => no_permission(slot, handle),
-            false => keep(Some(handle), &slot.refuse(handle)) as isize,
-        };
+    let call = move || {
+        let slot = QUEUES.slot(handle);
+        let Some(mut entered) = slot.content.enter() else { return refuse_queue(handle) };
+        if !slot.has(handle) {
+            drop(entered);
+            return refuse_queue(handle);
+        }
+        // SAFETY: the slot has this handle, so it has a queue.
+        let result = work(unsafe { entered.queue().unwrap_unchecked() });
+        drop(entered);
+        returned(Some(handle), result)
     };
-    let result = match entered.queue() {
-        Some(queue) if slot.has(handle) => catch(|| work(queue)),
-        _ => Ok(Err(slot.refuse(handle))),
-    };
-    let result = result.unwrap_or_else(|panicked| entered.lose(Some(slot), panicked));
-    drop(entered);
-    returned(Some(handle), result)
+    guarded(call, move || lose_queue(QUEUES.slot(handle)))
+}
+
+/// After a panic the states of the file and of its queue are unknown.
+#[cold]
+#[inline(never)]
+fn lose_file(handle: Handle) -> isize {
+    let slot = FILES.slot(handle);
+    slot.poison(handle);
+    queue_of(slot).map_or(0, lose_queue)
+}
+
+/// Makes a queue unusable: it has no owner from here on, and it is leaked.
+#[cold]
+#[inline(never)]
+fn lose_queue(slot: &Slot<QueueSlot>) -> isize {
+    slot.poison_current();
+    slot.content.owner.store(0, Ordering::Relaxed);
+    0
 }
 
 /// A file of a queue, for a call on this queue.
