@@ -36,6 +36,7 @@ import (
 	"errors"
 	"math"
 	"runtime/cgo"
+	"slices"
 	"syscall"
 	"time"
 	"unsafe"
@@ -55,10 +56,19 @@ func result(code C.ptrdiff_t, why *C.struct_ironmap_failure) error {
 	}
 	failed := &Error{Errno: syscall.Errno(-code)}
 	if syscall.Errno(why.error) == failed.Errno {
-		failed.Kind = C.GoString(&why.kind[0])
-		failed.Message = C.GoString(&why.message[0])
+		failed.Kind = goText(why.kind[:])
+		failed.Message = goText(why.message[:])
 	}
 	return failed
+}
+
+// goText returns the text before a zero byte. C.GoString would move the failure of each call to the heap.
+func goText(chars []C.char) string {
+	bytes := unsafe.Slice((*byte)(unsafe.Pointer(&chars[0])), len(chars))
+	if end := slices.Index(bytes, 0); end >= 0 {
+		bytes = bytes[:end]
+	}
+	return string(bytes)
 }
 
 // text returns a text that ends with a zero byte, in memory of Go.

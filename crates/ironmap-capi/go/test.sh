@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Tests the Go package with the C library that IRONMAP_C_PREFIX names, or with one that is built and installed in a temporary directory.
+# Tests the Go package with the C library in the prefix IRONMAP_C_PREFIX (an absolute path), or with one that is built and installed in a
+# temporary directory.
 #
 # IRONMAP_SEED sets the seed of the random tests.
 source "$(dirname "$0")/../../../tests/lib.sh"

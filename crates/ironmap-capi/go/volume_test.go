@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 )
@@ -228,6 +229,45 @@ func TestCloseDuringCalls(t *testing.T) {
 			t.Errorf("%d descriptors instead of %d", after, before)
 		}
 	})
+}
+
+// At most callsInFlight calls are in the library at a time, so the number of threads is limited. Close does not need a place among them.
+func TestCallsInFlight(t *testing.T) {
+	v := plain.volume(t, "ext4")
+	var all, entered sync.WaitGroup
+	var now, most atomic.Int64
+	gate := make(chan struct{})
+	entered.Add(callsInFlight)
+	for range 2 * callsInFlight {
+		all.Go(func() {
+			err := v.call(func() error {
+				if count := now.Add(1); count <= callsInFlight {
+					entered.Done()
+				} else {
+					most.Store(count)
+				}
+				<-gate
+				return nil
+			})
+			if err != nil && err != fs.ErrClosed {
+				t.Error(err)
+			}
+		})
+	}
+	entered.Wait()
+	if len(v.slots) != callsInFlight {
+		t.Errorf("%d calls have a place", len(v.slots))
+	}
+	all.Go(func() {
+		if err := v.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if count := most.Load(); count > callsInFlight {
+		t.Errorf("%d calls are in the library", count)
+	}
+	close(gate)
+	all.Wait()
 }
 
 // A file can be closed while other goroutines read it.
