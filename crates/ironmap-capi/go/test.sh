@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests the Go package with the C library in the prefix IRONMAP_C_PREFIX (an absolute path), or with one that is built and installed in a
-# temporary directory.
+# Tests the Go package with the C library in the prefix IRONMAP_C_PREFIX (an absolute path), or with one that is built and installed in
+# the directory of the build.
 #
 # IRONMAP_SEED sets the seed of the random tests.
 source "$(dirname "$0")/../../../tests/lib.sh"
@@ -13,8 +13,11 @@ succeeds "cd $module && go list -m" || { skip "Go package: needs the version of 
 
 temporary=$(mktemp -d)
 trap 'rm -rf "$temporary"' EXIT
-prefix=${IRONMAP_C_PREFIX:-$temporary/prefix}
+prefix=${IRONMAP_C_PREFIX:-$target/go-prefix}
 [ -n "${IRONMAP_C_PREFIX:-}" ] || PROFILE=dev timed "go: C library" crates/ironmap-capi/install.sh "$prefix"
+# Go keeps compiled packages, and does not notice another C library. It compares the flags.
+build=$(echo "$prefix" | cat - "$prefix/include/ironmap.h" | cksum)
+export CGO_CFLAGS="-O2 -g -DIRONMAP_BUILD=${build%% *}"
 export PKG_CONFIG_PATH=$prefix/lib/pkgconfig LD_LIBRARY_PATH=$prefix/lib
 
 cd $module
