@@ -703,8 +703,7 @@ int ironmap_set_times(struct ironmap_volume *volume,
 // Copies the value of an extended attribute, such as "user.comment". With `len` 0 only its length is returned. `flags` are 0 or
 // AT_SYMLINK_NOFOLLOW.
 //
-// Returns the length; -ENODATA if the attribute does not exist; -ERANGE if the memory is too short; -EOPNOTSUPP if the name has no known
-// prefix; and the errors of `ironmap_stat`.
+// Returns the length; -ENODATA if the attribute does not exist; -ERANGE if the memory is too short; and the errors of `ironmap_stat`.
 //
 // Requires:
 // The texts end with a zero byte, and `value` can be written to for `len` bytes.
@@ -729,8 +728,8 @@ ptrdiff_t ironmap_listxattr(struct ironmap_volume *volume,
 
 // Sets an extended attribute. `how` is 0, XATTR_CREATE or XATTR_REPLACE; `flags` are 0 or AT_SYMLINK_NOFOLLOW.
 //
-// Returns 0; -EEXIST with XATTR_CREATE; -ENODATA with XATTR_REPLACE; -E2BIG, -ERANGE as `setxattr(2)`; -ENOSPC; -EROFS; and the errors of
-// `ironmap_getxattr`.
+// Returns 0; -EEXIST with XATTR_CREATE; -ENODATA with XATTR_REPLACE; -E2BIG, -ERANGE as `setxattr(2)`; -EOPNOTSUPP if the name has no known
+// prefix; -ENOSPC; -EROFS; and the errors of `ironmap_stat`.
 //
 // Requires:
 // The texts end with a zero byte, and `value` can be read for `len` bytes.
@@ -742,7 +741,7 @@ int ironmap_setxattr(struct ironmap_volume *volume,
                      int how,
                      int flags);
 
-// Removes an extended attribute. Returns 0; -ENODATA; -EROFS; and the errors of `ironmap_getxattr`.
+// Removes an extended attribute. Returns 0; -ENODATA; -EOPNOTSUPP if the name has no known prefix; -EROFS; and the errors of `ironmap_stat`.
 //
 // Requires:
 // The texts end with a zero byte.

@@ -306,8 +306,7 @@ fn no_attribute() -> Error {
 /// Copies the value of an extended attribute, such as "user.comment". With `len` 0 only its length is returned. `flags` are 0 or
 /// AT_SYMLINK_NOFOLLOW.
 ///
-/// Returns the length; -ENODATA if the attribute does not exist; -ERANGE if the memory is too short; -EOPNOTSUPP if the name has no known
-/// prefix; and the errors of `ironmap_stat`.
+/// Returns the length; -ENODATA if the attribute does not exist; -ERANGE if the memory is too short; and the errors of `ironmap_stat`.
 ///
 /// # Safety
 /// The texts end with a zero byte, and `value` can be written to for `len` bytes.
@@ -362,8 +361,8 @@ pub unsafe extern "C" fn ironmap_listxattr(
 
 /// Sets an extended attribute. `how` is 0, XATTR_CREATE or XATTR_REPLACE; `flags` are 0 or AT_SYMLINK_NOFOLLOW.
 ///
-/// Returns 0; -EEXIST with XATTR_CREATE; -ENODATA with XATTR_REPLACE; -E2BIG, -ERANGE as `setxattr(2)`; -ENOSPC; -EROFS; and the errors of
-/// `ironmap_getxattr`.
+/// Returns 0; -EEXIST with XATTR_CREATE; -ENODATA with XATTR_REPLACE; -E2BIG, -ERANGE as `setxattr(2)`; -EOPNOTSUPP if the name has no known
+/// prefix; -ENOSPC; -EROFS; and the errors of `ironmap_stat`.
 ///
 /// # Safety
 /// The texts end with a zero byte, and `value` can be read for `len` bytes.
@@ -396,7 +395,7 @@ pub unsafe extern "C" fn ironmap_setxattr(
     unsafe { at(volume, path, work) as c_int }
 }
 
-/// Removes an extended attribute. Returns 0; -ENODATA; -EROFS; and the errors of `ironmap_getxattr`.
+/// Removes an extended attribute. Returns 0; -ENODATA; -EOPNOTSUPP if the name has no known prefix; -EROFS; and the errors of `ironmap_stat`.
 ///
 /// # Safety
 /// The texts end with a zero byte.

@@ -1,0 +1,3 @@
+module ironmap
+
+go 1.25
