@@ -84,7 +84,14 @@ demo() {
     [ $((SECONDS - begin)) -le 600 ] || { echo "./x demo took $((SECONDS - begin)) s"; return 1; }
 }
 
+# Installs the C library that the build of the tests has made, for the tests of C, C++ and Go.
+c_library() {
+    IRONMAP_C_STATIC=$target/debug/libironmap_capi.a PROFILE=dev crates/ironmap-capi/install.sh "$target/c"
+}
+
 rest() {
+    step "install of the C library" c_library
+    export IRONMAP_C_PREFIX=$target/c
     path_from IRONMAP_XFSPROGS lab/xfsprogs.sh
     step "layers beneath" logged tests/beneath.sh short
     step users tests/users/run.sh "$target/debug"

@@ -3,10 +3,11 @@
 #
 #   install.sh PREFIX [LIBDIR]   for example /usr/local; LIBDIR is PREFIX/lib by default
 #
-# DESTDIR is put before all paths, as packages need it. PROFILE is the profile of the build, release by default.
+# DESTDIR is put before all paths, as packages need it. PROFILE is the profile of the build, release by default. IRONMAP_C_STATIC is a static
+# library that was built already.
 source "$(dirname "$0")/../../tests/lib.sh"
 crate=crates/ironmap-capi
-[ $# -ge 1 ] || { sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -ge 1 ] || { sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 2; }
 prefix=$1 libdir=${2:-$1/lib}
 profile=${PROFILE:-release}
 version=$(workspace_value version)
@@ -16,9 +17,8 @@ soname=libironmap.so.${version%%.*}
 # The system's libraries that the static library needs.
 libs=(-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc)
 
-cargo build --quiet --locked --profile "$profile" -p ironmap-capi
-built=$target/${profile/#dev/debug}
-static=$built/libironmap_capi.a
+static=${IRONMAP_C_STATIC:-$target/${profile/#dev/debug}/libironmap_capi.a}
+[ -n "${IRONMAP_C_STATIC:-}" ] || cargo build --quiet --locked --profile "$profile" -p ironmap-capi
 
 # A shared library that cargo links has no versions of symbols, so it is linked here, from the static one.
 link() {
