@@ -270,8 +270,8 @@ int ironmap_buffer_free(struct ironmap_buffer *buffer);
 // Checks all metadata of a volume, and changes nothing. Then calls `found` with `arg` for each finding, in the calling thread, until it
 // returns another value than 0. At most 100,000 findings are passed.
 //
-// `found` and `report` may be NULL. `size` is `sizeof(struct ironmap_check_report)`. The check of a volume that is open for writing commits
-// its changes first.
+// `found` and `report` may be NULL. `size` is `sizeof(struct ironmap_check_report)`. In a volume that is open for
+// writing, changes since the last `ironmap_volume_sync` may be reported as faults.
 //
 // Returns 0 if there are no faults; 1 if there are faults; -EIO; -EBADF.
 //
@@ -745,7 +745,10 @@ int ironmap_setxattr(struct ironmap_volume *volume,
 //
 // Requires:
 // The texts end with a zero byte.
-int ironmap_removexattr(struct ironmap_volume *volume, const char *path, const char *name, int flags);
+int ironmap_removexattr(struct ironmap_volume *volume,
+                        const char *path,
+                        const char *name,
+                        int flags);
 
 // Starts a pool of threads for the files of a volume.
 //
@@ -815,6 +818,38 @@ int ironmap_pool_read_many(struct ironmap_pool_file *file,
                            size_t count,
                            size_t size);
 
+// Reads up to `len` bytes from position `pos` of a file of a pool through the queue of the calling thread, and waits. The call passes the
+// request to no other thread, and copies nothing. The queue must be one of the volume or host of the pool.
+//
+// Returns as `ironmap_pread`; -EINVAL for a queue of another volume or host.
+//
+// Requires:
+// `memory` can be written to for `len` bytes.
+ptrdiff_t ironmap_pread_on(struct ironmap_queue *queue,
+                           struct ironmap_pool_file *file,
+                           void *memory,
+                           size_t len,
+                           uint64_t pos);
+
+// Reads several ranges of a file of a pool through the queue of the calling thread, and waits for all of them. Otherwise as
+// `ironmap_pool_read_many` and `ironmap_pread_on`.
+//
+// Returns 0 if the reads have results; -EBADF, -EPERM or -EBUSY as any call on a queue; -EINVAL for another `size` or a NULL `reads`.
+//
+// Requires:
+// `reads` points to `count` structures, whose memory can be written to and does not overlap.
+int ironmap_read_many_on(struct ironmap_queue *queue,
+                         struct ironmap_pool_file *file,
+                         struct ironmap_pool_read *reads,
+                         size_t count,
+                         size_t size);
+
+// Tells how a host file of a pool is read. Otherwise as `ironmap_file_report`; any thread may call it.
+//
+// Requires:
+// `report` can be written to for `size` bytes.
+int ironmap_pool_report(struct ironmap_pool_file *file, struct ironmap_host_report *report, size_t size);
+
 // Makes all completed writes of the file durable: with all metadata, or, if `data_only` is not 0, with the metadata that a read needs.
 // Returns as `ironmap_fsync`; any thread may call it.
 int ironmap_pool_fsync(struct ironmap_pool_file *file,
@@ -845,6 +880,8 @@ int ironmap_host_queue(struct ironmap_host *host, uint32_t depth, struct ironmap
 // Frees a queue, closes the files that were opened on it, and waits for its requests. Their completions are lost.
 //
 // Returns 0; -EBADF; -EPERM in another thread than that of the queue; -EBUSY in a signal handler that has interrupted a call on the queue.
+// -EIO and other errnos if the kernel does not serve the queue any longer: the queue is freed then, but the memory of its requests must stay
+// valid until the process ends.
 int ironmap_queue_free(struct ironmap_queue *queue);
 
 // Reads several ranges, of one or more files of a queue, and waits for all of them. The reads are in flight together, as many as the depth

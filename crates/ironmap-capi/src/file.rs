@@ -8,7 +8,7 @@ use std::path::Path;
 use ironmap::dio::DioFlags;
 use ironmap::fs::{Fallocate, SetAttributes, Stat};
 use ironmap::units::FilePos;
-use ironmap::{Errno, Error, HostReport};
+use ironmap::{Errno, Error, File, HostReport};
 use smallvec::SmallVec;
 
 use crate::failure::keep;
@@ -365,6 +365,26 @@ fn report(report: &HostReport) -> ironmap_host_report {
     shown
 }
 
+/// Stores the report of a file.
+///
+/// # Safety
+/// `place` can be written to for `size` bytes.
+///
+/// # Errors
+/// `InvalidInput` for a file of a volume.
+pub(crate) unsafe fn store_report(
+    file: &File,
+    place: *mut ironmap_host_report,
+    size: usize,
+) -> Result<(), Error> {
+    // SAFETY: the caller guarantees this.
+    let out = unsafe { Out::new(place, size) }?;
+    let found = file.host();
+    let found = found.ok_or_else(|| Error::invalid("the file is not a file of the host"))?;
+    out.set(report(&found));
+    Ok(())
+}
+
 /// Tells how a host file is read. `size` is `sizeof(struct ironmap_host_report)`.
 ///
 /// Returns 0; -EINVAL for a file of a volume, or for NULL; -EBADF, -EPERM or -EBUSY as any call on a queue.
@@ -377,12 +397,6 @@ pub unsafe extern "C" fn ironmap_file_report(
     report: *mut ironmap_host_report,
     size: usize,
 ) -> c_int {
-    with_file(file, |open, _| {
-        // SAFETY: the caller guarantees this.
-        let out = unsafe { Out::new(report, size) }?;
-        let found = open.file.host();
-        let found = found.ok_or_else(|| Error::invalid("the file is not a file of the host"))?;
-        out.set(self::report(&found));
-        Ok(())
-    }) as c_int
+    // SAFETY: the caller guarantees this.
+    with_file(file, |open, _| unsafe { store_report(&open.file, report, size) }) as c_int
 }

@@ -12,17 +12,20 @@ use std::thread::{self, Thread};
 
 use ironmap::dio::DioFlags;
 use ironmap::units::FilePos;
-use ironmap::{Buffer, Error, Files, Host};
+use ironmap::{Buffer, Error, Files, Host, ReadAt};
 use ironmap_async::{AsyncFile, Pool, PoolOptions};
+use smallvec::SmallVec;
 
-use crate::failure::{call, forget, keep};
+use crate::failure::{call, forget, keep, returned};
+use crate::file::{ironmap_host_report, store_report};
 use crate::handle::Handle;
+use crate::local::with_queue;
 use crate::memory::{bytes, bytes_mut, list_mut, path, place_of_handle};
 use crate::process::without_forks;
 use crate::rwf::{OpenFlags, open_flags};
 use crate::tables::{
     HOSTS, IN_USE, POOL_FILES, POOLS, VOLUMES, ironmap_host, ironmap_pool, ironmap_pool_file,
-    ironmap_volume,
+    ironmap_queue, ironmap_volume,
 };
 use crate::volume::OpenVolume;
 
@@ -320,6 +323,83 @@ pub unsafe extern "C" fn ironmap_pool_read_many(
             };
         }
         Ok(())
+    }) as c_int
+}
+
+/// Reads up to `len` bytes from position `pos` of a file of a pool through the queue of the calling thread, and waits. The call passes the
+/// request to no other thread, and copies nothing. The queue must be one of the volume or host of the pool.
+///
+/// Returns as `ironmap_pread`; -EINVAL for a queue of another volume or host.
+///
+/// # Safety
+/// `memory` can be written to for `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ironmap_pread_on(
+    queue: *mut ironmap_queue,
+    file: *mut ironmap_pool_file,
+    memory: *mut c_void,
+    len: usize,
+    pos: u64,
+) -> isize {
+    with_queue(queue, |local| {
+        let open = POOL_FILES.get(Handle::of(file))?;
+        // SAFETY: the caller guarantees this.
+        let memory = unsafe { bytes_mut(memory, len) }?;
+        open.file.file().read_at(&mut local.queue, memory, pos)
+    })
+}
+
+/// Reads several ranges of a file of a pool through the queue of the calling thread, and waits for all of them. Otherwise as
+/// `ironmap_pool_read_many` and `ironmap_pread_on`.
+///
+/// Returns 0 if the reads have results; -EBADF, -EPERM or -EBUSY as any call on a queue; -EINVAL for another `size` or a NULL `reads`.
+///
+/// # Safety
+/// `reads` points to `count` structures, whose memory can be written to and does not overlap.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ironmap_read_many_on(
+    queue: *mut ironmap_queue,
+    file: *mut ironmap_pool_file,
+    reads: *mut ironmap_pool_read,
+    count: usize,
+    size: usize,
+) -> c_int {
+    with_queue(queue, |local| {
+        if size != size_of::<ironmap_pool_read>() {
+            return Err(Error::invalid("the size is not that of struct ironmap_pool_read"));
+        }
+        let open = POOL_FILES.get(Handle::of(file))?;
+        // SAFETY: the caller guarantees this.
+        let reads = unsafe { list_mut(reads, count) }?;
+        let mut list: SmallVec<[ReadAt<'_>; 64]> = SmallVec::new();
+        for read in reads.iter() {
+            // SAFETY: the caller guarantees this.
+            let memory = unsafe { bytes_mut(read.memory, read.len) }?;
+            list.push(ReadAt::new(open.file.file(), memory, read.pos));
+        }
+        local.queue.read_many(&mut list);
+        for (read, done) in reads.iter_mut().zip(list) {
+            read.result = returned(Some(Handle::of(queue)), done.result);
+        }
+        Ok(())
+    }) as c_int
+}
+
+/// Tells how a host file of a pool is read. Otherwise as `ironmap_file_report`; any thread may call it.
+///
+/// # Safety
+/// `report` can be written to for `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ironmap_pool_report(
+    file: *mut ironmap_pool_file,
+    report: *mut ironmap_host_report,
+    size: usize,
+) -> c_int {
+    let handle = Handle::of(file);
+    call(Some(handle), || {
+        let open = POOL_FILES.get(handle)?;
+        // SAFETY: the caller guarantees this.
+        unsafe { store_report(open.file.file(), report, size) }
     }) as c_int
 }
 
