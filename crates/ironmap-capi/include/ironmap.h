@@ -480,12 +480,13 @@ int ironmap_image_free(struct ironmap_image *image);
 
 // Sets the size of the image in bytes. Size 0 stands for the smallest size that its content fits into.
 //
-// Returns 0; -EBADF; -EINVAL if the image was built already; -EBUSY while another thread is in a call on the description. All calls on a
-// description return these errors.
+// Returns 0; -EBADF; -EINVAL if the image was built already, or for NULL; -EBUSY while another thread is in a call on the description.
 int ironmap_image_size(struct ironmap_image *image,
                        uint64_t bytes);
 
 // Adds a directory, or a tar archive, which may be compressed by gzip or zstd. The path "-" is standard input.
+//
+// Returns as `ironmap_image_size`.
 //
 // Requires:
 // `path` ends with a zero byte.
@@ -493,11 +494,15 @@ int ironmap_image_add_path(struct ironmap_image *image, const char *path);
 
 // Adds an image of a container: an OCI layout, or the output of `docker save`. The whiteouts of its layers are applied.
 //
+// Returns as `ironmap_image_size`.
+//
 // Requires:
 // `path` ends with a zero byte.
 int ironmap_image_add_oci(struct ironmap_image *image, const char *path);
 
 // Adds the entries of a directory of another volume. The directory begins with a slash.
+//
+// Returns as `ironmap_image_size`.
 //
 // Requires:
 // The texts end with a zero byte.
@@ -509,6 +514,8 @@ int ironmap_image_add_volume(struct ironmap_image *image, const char *location, 
 // returns their number, 0 at the end, or an errno with a minus sign. `name` stands for the archive in messages. If `layer` is not 0, the
 // archive is a layer of a container image, whose whiteouts hide files of earlier sources.
 //
+// Returns as `ironmap_image_size`.
+//
 // Requires:
 // `name` ends with a zero byte. `read` can be called with `arg` until the description was built or freed.
 int ironmap_image_add_tar(struct ironmap_image *image,
@@ -518,6 +525,8 @@ int ironmap_image_add_tar(struct ironmap_image *image,
                           int layer);
 
 // Adds a file with this content, mode and owner. It replaces a file of the sources.
+//
+// Returns as `ironmap_image_size`.
 //
 // Requires:
 // `path` ends with a zero byte, and `content` can be read for `len` bytes.
@@ -531,11 +540,15 @@ int ironmap_image_inject(struct ironmap_image *image,
 
 // Sets the label of the volume: at most 16 bytes.
 //
+// Returns as `ironmap_image_size`.
+//
 // Requires:
 // `label` ends with a zero byte.
 int ironmap_image_label(struct ironmap_image *image, const char *label);
 
 // Sets the UUID of the volume: 16 bytes. Without this call it is random.
+//
+// Returns as `ironmap_image_size`.
 //
 // Requires:
 // `uuid` can be read for 16 bytes.
@@ -543,13 +556,19 @@ int ironmap_image_uuid(struct ironmap_image *image, const uint8_t *uuid);
 
 // Sets the time that stands for all later times, in seconds since 1970, so that two builds of one content have the same bytes. The UUID then
 // depends on the content.
+//
+// Returns as `ironmap_image_size`.
 int ironmap_image_source_date_epoch(struct ironmap_image *image,
                                     int64_t seconds);
 
 // Sets the owner of all files.
+//
+// Returns as `ironmap_image_size`.
 int ironmap_image_owner(struct ironmap_image *image, uint32_t uid, uint32_t gid);
 
 // Replaces an existing file system, if `force` is not 0.
+//
+// Returns as `ironmap_image_size`.
 int ironmap_image_force(struct ironmap_image *image, int force);
 
 // Builds the image at a location: the path of an image file, which appears when it is complete, or a device.
@@ -762,7 +781,9 @@ int ironmap_volume_pool(struct ironmap_volume *volume,
                         uint32_t depth,
                         struct ironmap_pool **pool);
 
-// Starts a pool of threads for the files of the host. Otherwise as `ironmap_volume_pool`.
+// Starts a pool of threads for the files of the host, as `ironmap_volume_pool` for those of a volume.
+//
+// Returns as `ironmap_volume_pool`.
 //
 // Requires:
 // `pool` can be written to.
@@ -837,7 +858,9 @@ int ironmap_volume_queue(struct ironmap_volume *volume,
                          uint32_t depth,
                          struct ironmap_queue **queue);
 
-// Makes a queue for the files of the host, for the calling thread. Otherwise as `ironmap_volume_queue`.
+// Makes a queue for the files of the host, for the calling thread, as `ironmap_volume_queue` for those of a volume.
+//
+// Returns as `ironmap_volume_queue`.
 //
 // Requires:
 // `queue` can be written to.
@@ -881,8 +904,10 @@ int ironmap_submit_read(struct ironmap_file *file,
                         int flags,
                         void *user);
 
-// Submits a write of `len` bytes at position `pos`. `flags` may also have RWF_DSYNC, RWF_SYNC and RWF_ATOMIC. Otherwise as
-// `ironmap_submit_read`; also -EROFS, -ENOSPC and other errors of `ironmap_pwrite`.
+// Submits a write of `len` bytes at position `pos`. `flags` may also have RWF_DSYNC, RWF_SYNC and RWF_ATOMIC. Otherwise the call is like
+// `ironmap_submit_read`.
+//
+// Returns as `ironmap_submit_read`; -EROFS, -ENOSPC and other errors of `ironmap_pwrite`.
 //
 // Requires:
 // The memory stays valid, and nothing changes it, until `ironmap_reap` has returned the completion or `ironmap_queue_free` has returned.
@@ -893,10 +918,10 @@ int ironmap_submit_write(struct ironmap_file *file,
                          int flags,
                          void *user);
 
-// Submits a read of `len` bytes from position `pos` into a buffer, from its byte `offset`. Otherwise as `ironmap_submit_read`. The buffer
-// may be freed while the request is in flight: its memory is then released after the request.
+// Submits a read of `len` bytes from position `pos` into a buffer, from its byte `offset`. Otherwise the call is like
+// `ironmap_submit_read`. The buffer may be freed while the request is in flight: its memory is then released after the request.
 //
-// Returns also -EBADF for a buffer that was freed, and -ERANGE for bytes outside the buffer.
+// Returns as `ironmap_submit_read`; -EBADF for a buffer that was freed; -ERANGE for bytes outside the buffer.
 //
 // Requires:
 // Nothing else accesses these bytes of the buffer until the request is complete.
@@ -908,8 +933,10 @@ int ironmap_submit_read_buffer(struct ironmap_file *file,
                                int flags,
                                void *user);
 
-// Submits a write of `len` bytes of a buffer, from its byte `offset`, at position `pos`. Otherwise as `ironmap_submit_write` and
-// `ironmap_submit_read_buffer`.
+// Submits a write of `len` bytes of a buffer, from its byte `offset`, at position `pos`. Otherwise the call is like
+// `ironmap_submit_write` and `ironmap_submit_read_buffer`.
+//
+// Returns as `ironmap_submit_write` and `ironmap_submit_read_buffer`.
 //
 // Requires:
 // Nothing changes these bytes of the buffer until the request is complete.
