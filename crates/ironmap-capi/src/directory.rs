@@ -1,4 +1,4 @@
-//! The entries of directories.
+//! The entries of the directories of a volume.
 
 use std::ffi::{c_char, c_int};
 use std::sync::Arc;

@@ -1,4 +1,7 @@
 //! Files that were opened on a queue: the calls like those of POSIX.
+//!
+//! These calls wait until they are complete. Only the thread of the queue may use its files. A position or a length need not be aligned, except
+//! for a file that was opened with O_DIRECT.
 
 use std::ffi::{OsStr, c_char, c_int, c_void};
 use std::io::{IoSlice, IoSliceMut};

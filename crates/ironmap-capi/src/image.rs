@@ -1,4 +1,7 @@
 //! Images: a description that calls complete step by step, and the calls that build, extract and resize.
+//!
+//! The library makes images of ext4 without root and without external programs. A location names an image file, a device or another volume, as
+//! for `ironmap_volume_open`.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::io::{self, Read};

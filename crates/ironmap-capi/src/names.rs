@@ -1,4 +1,7 @@
 //! The names and attributes of the files of a volume.
+//!
+//! A path begins at the root of the volume, with or without a slash. A symbolic link in a path is followed, except at the end of the path if the
+//! call says so. Any thread may call these functions.
 
 use std::ffi::{OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;

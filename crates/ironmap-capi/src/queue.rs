@@ -1,4 +1,7 @@
 //! Queues, and requests that are submitted and reaped.
+//!
+//! A queue keeps many requests in flight in one thread. `ironmap_submit_read` and the other calls that submit do not wait; `ironmap_reap`
+//! returns the completions. Only the thread that made a queue may use it.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::AsRawFd;
