@@ -285,7 +285,8 @@ int ironmap_check(struct ironmap_volume *volume,
 
 // Opens a directory of a volume to read its entries. The caller closes it by `ironmap_closedir`.
 //
-// Returns 0; -ENOTDIR, and the other errors of `ironmap_stat`; -EMFILE if too many directories are open.
+// Returns 0; -ENOTDIR, and the other errors of `ironmap_stat`; -ENOKEY for an encrypted directory; -EMFILE if too many
+// directories are open.
 //
 // Requires:
 // `path` ends with a zero byte, and `directory` can be written to.
@@ -329,9 +330,9 @@ const char *ironmap_version(void);
 // of the host are only read. In a volume, a path begins at its root, with or without a slash. The caller closes the file by
 // `ironmap_close`; `ironmap_queue_free` closes it too.
 //
-// Returns 0; -ENOENT, -EEXIST, -EISDIR, -ENOTDIR, -ELOOP, -ENAMETOOLONG as `open(2)`; -EROFS to write without permission; -EINVAL for other
-// flags, and for a file that is not regular; -EUCLEAN for a damaged volume; -EMFILE if too many files are open; -EBADF, -EPERM or -EBUSY as
-// any call on a queue.
+// Returns 0; -ENOENT, -EEXIST, -EISDIR, -ENOTDIR, -ELOOP, -ENAMETOOLONG as `open(2)`; -EROFS to write without permission; -ENOSPC, -EDQUOT
+// with O_CREAT; -EINVAL for other flags, and for a file that is not regular; -ENOKEY for an encrypted file; -EUCLEAN, -EIO for a damaged
+// volume; -EMFILE if too many files are open; -EBADF, -EPERM or -EBUSY as any call on a queue.
 //
 // Requires:
 // `path` ends with a zero byte, and `file` can be written to.
@@ -638,11 +639,13 @@ ptrdiff_t ironmap_readlink(struct ironmap_volume *volume,
 
 // Creates a directory. No umask is applied to `mode`.
 //
-// Returns 0; -EEXIST; -EROFS for a volume that is open for reading; -ENOSPC; -EMLINK; and the errors of `ironmap_stat`.
+// Returns 0; -EEXIST; -EROFS for a volume that is open for reading; -ENOSPC, -EDQUOT; -EMLINK; and the errors of `ironmap_stat`.
 //
 // Requires:
 // `path` ends with a zero byte.
-int ironmap_mkdir(struct ironmap_volume *volume, const char *path, uint32_t mode);
+int ironmap_mkdir(struct ironmap_volume *volume,
+                  const char *path,
+                  uint32_t mode);
 
 // Removes a name of a file that is not a directory.
 //
@@ -672,13 +675,12 @@ int ironmap_rename(struct ironmap_volume *volume,
                    const char *to,
                    uint32_t flags);
 
-// Creates a symbolic link at `path` with this target. Returns 0; -EEXIST; -EROFS; -ENOSPC; and the errors of `ironmap_stat`.
+// Creates a symbolic link at `path` with this target. Returns 0; -EEXIST; -EROFS; -ENOSPC, -EDQUOT; and the errors of
+// `ironmap_stat`.
 //
 // Requires:
 // The texts end with a zero byte.
-int ironmap_symlink(struct ironmap_volume *volume,
-                    const char *target,
-                    const char *path);
+int ironmap_symlink(struct ironmap_volume *volume, const char *target, const char *path);
 
 // Gives a file another name. A symbolic link is not followed. Returns 0; -EEXIST; -EMLINK; -EPERM for a directory; -EROFS; -ENOSPC; and the
 // errors of `ironmap_stat`.

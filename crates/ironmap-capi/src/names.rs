@@ -107,7 +107,7 @@ pub unsafe extern "C" fn ironmap_readlink(
 
 /// Creates a directory. No umask is applied to `mode`.
 ///
-/// Returns 0; -EEXIST; -EROFS for a volume that is open for reading; -ENOSPC; -EMLINK; and the errors of `ironmap_stat`.
+/// Returns 0; -EEXIST; -EROFS for a volume that is open for reading; -ENOSPC, -EDQUOT; -EMLINK; and the errors of `ironmap_stat`.
 ///
 /// # Safety
 /// `path` ends with a zero byte.
@@ -202,7 +202,8 @@ pub unsafe extern "C" fn ironmap_rename(
     unsafe { at(volume, from, work) as c_int }
 }
 
-/// Creates a symbolic link at `path` with this target. Returns 0; -EEXIST; -EROFS; -ENOSPC; and the errors of `ironmap_stat`.
+/// Creates a symbolic link at `path` with this target. Returns 0; -EEXIST; -EROFS; -ENOSPC, -EDQUOT; and the errors of
+/// `ironmap_stat`.
 ///
 /// # Safety
 /// The texts end with a zero byte.
