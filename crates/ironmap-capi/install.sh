@@ -27,7 +27,8 @@ link() {
 }
 
 to=${DESTDIR:-}$libdir
-install -d "$to/pkgconfig" "${DESTDIR:-}$prefix/include" "${DESTDIR:-}$prefix/share/man/man3"
+man=${DESTDIR:-}$prefix/share/man/man3
+install -d "$to/pkgconfig" "${DESTDIR:-}$prefix/include" "$man"
 link "$to/libironmap.so.$version"
 [ "$profile" = dev ] || strip --strip-debug "$to/libironmap.so.$version"
 ln -sf "libironmap.so.$version" "$to/$soname"
@@ -35,6 +36,14 @@ ln -sf "$soname" "$to/libironmap.so"
 install -m 644 "$static" "$to/libironmap.a"
 [ "$profile" = dev ] || strip --strip-debug "$to/libironmap.a"
 install -m 644 $crate/include/ironmap.h "${DESTDIR:-}$prefix/include/ironmap.h"
+for page in "$crate"/man/*.3; do
+    install -m 644 "$page" "$man"
+    # Each name in the section NAME is a page that includes this one.
+    read -ra names < <(sed -n '/^\.SH NAME/{n;s/ \\- .*//;s/,//g;p}' "$page")
+    for name in "${names[@]}"; do
+        [ "$name.3" = "${page##*/}" ] || echo ".so man3/${page##*/}" >"$man/$name.3"
+    done
+done
 cat >"$to/pkgconfig/ironmap.pc" <<TEXT
 prefix=$prefix
 includedir=\${prefix}/include

@@ -285,7 +285,8 @@ int ironmap_check(struct ironmap_volume *volume,
 
 // Opens a directory of a volume to read its entries. The caller closes it by `ironmap_closedir`.
 //
-// Returns 0; -ENOTDIR, and the other errors of `ironmap_stat`; -EMFILE if too many directories are open.
+// Returns 0; -ENOTDIR, and the other errors of `ironmap_stat`; -ENOKEY for an encrypted directory; -EMFILE if too many
+// directories are open.
 //
 // Requires:
 // `path` ends with a zero byte, and `directory` can be written to.
@@ -329,9 +330,9 @@ const char *ironmap_version(void);
 // of the host are only read. In a volume, a path begins at its root, with or without a slash. The caller closes the file by
 // `ironmap_close`; `ironmap_queue_free` closes it too.
 //
-// Returns 0; -ENOENT, -EEXIST, -EISDIR, -ENOTDIR, -ELOOP, -ENAMETOOLONG as `open(2)`; -EROFS to write without permission; -EINVAL for other
-// flags, and for a file that is not regular; -EUCLEAN for a damaged volume; -EMFILE if too many files are open; -EBADF, -EPERM or -EBUSY as
-// any call on a queue.
+// Returns 0; -ENOENT, -EEXIST, -EISDIR, -ENOTDIR, -ELOOP, -ENAMETOOLONG as `open(2)`; -EROFS to write without permission; -ENOSPC, -EDQUOT
+// with O_CREAT; -EINVAL for other flags, and for a file that is not regular; -ENOKEY for an encrypted file; -EUCLEAN, -EIO for a damaged
+// volume; -EMFILE if too many files are open; -EBADF, -EPERM or -EBUSY as any call on a queue.
 //
 // Requires:
 // `path` ends with a zero byte, and `file` can be written to.
@@ -480,12 +481,13 @@ int ironmap_image_free(struct ironmap_image *image);
 
 // Sets the size of the image in bytes. Size 0 stands for the smallest size that its content fits into.
 //
-// Returns 0; -EBADF; -EINVAL if the image was built already; -EBUSY while another thread is in a call on the description. All calls on a
-// description return these errors.
+// Returns 0; -EBADF; -EINVAL if the image was built already, or for NULL; -EBUSY while another thread is in a call on the description.
 int ironmap_image_size(struct ironmap_image *image,
                        uint64_t bytes);
 
 // Adds a directory, or a tar archive, which may be compressed by gzip or zstd. The path "-" is standard input.
+//
+// Returns as `ironmap_image_size`.
 //
 // Requires:
 // `path` ends with a zero byte.
@@ -493,11 +495,15 @@ int ironmap_image_add_path(struct ironmap_image *image, const char *path);
 
 // Adds an image of a container: an OCI layout, or the output of `docker save`. The whiteouts of its layers are applied.
 //
+// Returns as `ironmap_image_size`.
+//
 // Requires:
 // `path` ends with a zero byte.
 int ironmap_image_add_oci(struct ironmap_image *image, const char *path);
 
 // Adds the entries of a directory of another volume. The directory begins with a slash.
+//
+// Returns as `ironmap_image_size`.
 //
 // Requires:
 // The texts end with a zero byte.
@@ -509,6 +515,8 @@ int ironmap_image_add_volume(struct ironmap_image *image, const char *location, 
 // returns their number, 0 at the end, or an errno with a minus sign. `name` stands for the archive in messages. If `layer` is not 0, the
 // archive is a layer of a container image, whose whiteouts hide files of earlier sources.
 //
+// Returns as `ironmap_image_size`.
+//
 // Requires:
 // `name` ends with a zero byte. `read` can be called with `arg` until the description was built or freed.
 int ironmap_image_add_tar(struct ironmap_image *image,
@@ -518,6 +526,8 @@ int ironmap_image_add_tar(struct ironmap_image *image,
                           int layer);
 
 // Adds a file with this content, mode and owner. It replaces a file of the sources.
+//
+// Returns as `ironmap_image_size`.
 //
 // Requires:
 // `path` ends with a zero byte, and `content` can be read for `len` bytes.
@@ -531,11 +541,15 @@ int ironmap_image_inject(struct ironmap_image *image,
 
 // Sets the label of the volume: at most 16 bytes.
 //
+// Returns as `ironmap_image_size`.
+//
 // Requires:
 // `label` ends with a zero byte.
 int ironmap_image_label(struct ironmap_image *image, const char *label);
 
 // Sets the UUID of the volume: 16 bytes. Without this call it is random.
+//
+// Returns as `ironmap_image_size`.
 //
 // Requires:
 // `uuid` can be read for 16 bytes.
@@ -543,13 +557,19 @@ int ironmap_image_uuid(struct ironmap_image *image, const uint8_t *uuid);
 
 // Sets the time that stands for all later times, in seconds since 1970, so that two builds of one content have the same bytes. The UUID then
 // depends on the content.
+//
+// Returns as `ironmap_image_size`.
 int ironmap_image_source_date_epoch(struct ironmap_image *image,
                                     int64_t seconds);
 
 // Sets the owner of all files.
+//
+// Returns as `ironmap_image_size`.
 int ironmap_image_owner(struct ironmap_image *image, uint32_t uid, uint32_t gid);
 
 // Replaces an existing file system, if `force` is not 0.
+//
+// Returns as `ironmap_image_size`.
 int ironmap_image_force(struct ironmap_image *image, int force);
 
 // Builds the image at a location: the path of an image file, which appears when it is complete, or a device.
@@ -619,11 +639,13 @@ ptrdiff_t ironmap_readlink(struct ironmap_volume *volume,
 
 // Creates a directory. No umask is applied to `mode`.
 //
-// Returns 0; -EEXIST; -EROFS for a volume that is open for reading; -ENOSPC; -EMLINK; and the errors of `ironmap_stat`.
+// Returns 0; -EEXIST; -EROFS for a volume that is open for reading; -ENOSPC, -EDQUOT; -EMLINK; and the errors of `ironmap_stat`.
 //
 // Requires:
 // `path` ends with a zero byte.
-int ironmap_mkdir(struct ironmap_volume *volume, const char *path, uint32_t mode);
+int ironmap_mkdir(struct ironmap_volume *volume,
+                  const char *path,
+                  uint32_t mode);
 
 // Removes a name of a file that is not a directory.
 //
@@ -653,13 +675,12 @@ int ironmap_rename(struct ironmap_volume *volume,
                    const char *to,
                    uint32_t flags);
 
-// Creates a symbolic link at `path` with this target. Returns 0; -EEXIST; -EROFS; -ENOSPC; and the errors of `ironmap_stat`.
+// Creates a symbolic link at `path` with this target. Returns 0; -EEXIST; -EROFS; -ENOSPC, -EDQUOT; and the errors of
+// `ironmap_stat`.
 //
 // Requires:
 // The texts end with a zero byte.
-int ironmap_symlink(struct ironmap_volume *volume,
-                    const char *target,
-                    const char *path);
+int ironmap_symlink(struct ironmap_volume *volume, const char *target, const char *path);
 
 // Gives a file another name. A symbolic link is not followed. Returns 0; -EEXIST; -EMLINK; -EPERM for a directory; -EROFS; -ENOSPC; and the
 // errors of `ironmap_stat`.
@@ -764,7 +785,9 @@ int ironmap_volume_pool(struct ironmap_volume *volume,
                         uint32_t depth,
                         struct ironmap_pool **pool);
 
-// Starts a pool of threads for the files of the host. Otherwise as `ironmap_volume_pool`.
+// Starts a pool of threads for the files of the host, as `ironmap_volume_pool` for those of a volume.
+//
+// Returns as `ironmap_volume_pool`.
 //
 // Requires:
 // `pool` can be written to.
@@ -871,7 +894,9 @@ int ironmap_volume_queue(struct ironmap_volume *volume,
                          uint32_t depth,
                          struct ironmap_queue **queue);
 
-// Makes a queue for the files of the host, for the calling thread. Otherwise as `ironmap_volume_queue`.
+// Makes a queue for the files of the host, for the calling thread, as `ironmap_volume_queue` for those of a volume.
+//
+// Returns as `ironmap_volume_queue`.
 //
 // Requires:
 // `queue` can be written to.
@@ -917,8 +942,10 @@ int ironmap_submit_read(struct ironmap_file *file,
                         int flags,
                         void *user);
 
-// Submits a write of `len` bytes at position `pos`. `flags` may also have RWF_DSYNC, RWF_SYNC and RWF_ATOMIC. Otherwise as
-// `ironmap_submit_read`; also -EROFS, -ENOSPC and other errors of `ironmap_pwrite`.
+// Submits a write of `len` bytes at position `pos`. `flags` may also have RWF_DSYNC, RWF_SYNC and RWF_ATOMIC. Otherwise the call is like
+// `ironmap_submit_read`.
+//
+// Returns as `ironmap_submit_read`; -EROFS, -ENOSPC and other errors of `ironmap_pwrite`.
 //
 // Requires:
 // The memory stays valid, and nothing changes it, until `ironmap_reap` has returned the completion or `ironmap_queue_free` has returned.
@@ -929,10 +956,10 @@ int ironmap_submit_write(struct ironmap_file *file,
                          int flags,
                          void *user);
 
-// Submits a read of `len` bytes from position `pos` into a buffer, from its byte `offset`. Otherwise as `ironmap_submit_read`. The buffer
-// may be freed while the request is in flight: its memory is then released after the request.
+// Submits a read of `len` bytes from position `pos` into a buffer, from its byte `offset`. Otherwise the call is like
+// `ironmap_submit_read`. The buffer may be freed while the request is in flight: its memory is then released after the request.
 //
-// Returns also -EBADF for a buffer that was freed, and -ERANGE for bytes outside the buffer.
+// Returns as `ironmap_submit_read`; -EBADF for a buffer that was freed; -ERANGE for bytes outside the buffer.
 //
 // Requires:
 // Nothing else accesses these bytes of the buffer until the request is complete.
@@ -944,8 +971,10 @@ int ironmap_submit_read_buffer(struct ironmap_file *file,
                                int flags,
                                void *user);
 
-// Submits a write of `len` bytes of a buffer, from its byte `offset`, at position `pos`. Otherwise as `ironmap_submit_write` and
-// `ironmap_submit_read_buffer`.
+// Submits a write of `len` bytes of a buffer, from its byte `offset`, at position `pos`. Otherwise the call is like
+// `ironmap_submit_write` and `ironmap_submit_read_buffer`.
+//
+// Returns as `ironmap_submit_write` and `ironmap_submit_read_buffer`.
 //
 // Requires:
 // Nothing changes these bytes of the buffer until the request is complete.

@@ -1,4 +1,6 @@
 //! Buffers: memory that requests may use after the caller has freed it.
+//!
+//! A request holds its buffer, so the memory stays valid until the request is complete. Any thread may use a buffer.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};

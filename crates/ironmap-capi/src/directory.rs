@@ -1,4 +1,4 @@
-//! The entries of directories.
+//! The entries of the directories of a volume.
 
 use std::ffi::{c_char, c_int};
 use std::sync::Arc;
@@ -50,7 +50,8 @@ fn shown(entry: &DirEntry) -> ironmap_dirent {
 
 /// Opens a directory of a volume to read its entries. The caller closes it by `ironmap_closedir`.
 ///
-/// Returns 0; -ENOTDIR, and the other errors of `ironmap_stat`; -EMFILE if too many directories are open.
+/// Returns 0; -ENOTDIR, and the other errors of `ironmap_stat`; -ENOKEY for an encrypted directory; -EMFILE if too many
+/// directories are open.
 ///
 /// # Safety
 /// `path` ends with a zero byte, and `directory` can be written to.

@@ -1,4 +1,7 @@
-//! The result of a call for C code: a number that is negative for an error, and a message that the caller can ask for.
+//! The reason of a failure, and the version of the library.
+//!
+//! A call that fails returns an errno with a minus sign. The library keeps the reason of the failure for the handle and for the thread, as a
+//! kind, a place on disk and one line of text.
 
 use std::any::Any;
 use std::cell::RefCell;

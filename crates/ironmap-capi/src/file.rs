@@ -1,4 +1,7 @@
 //! Files that were opened on a queue: the calls like those of POSIX.
+//!
+//! These calls wait until they are complete. Only the thread of the queue may use its files. A position or a length need not be aligned, except
+//! for a file that was opened with O_DIRECT.
 
 use std::ffi::{OsStr, c_char, c_int, c_void};
 use std::io::{IoSlice, IoSliceMut};
@@ -28,9 +31,9 @@ use crate::tables::{ironmap_file, ironmap_queue};
 /// of the host are only read. In a volume, a path begins at its root, with or without a slash. The caller closes the file by
 /// `ironmap_close`; `ironmap_queue_free` closes it too.
 ///
-/// Returns 0; -ENOENT, -EEXIST, -EISDIR, -ENOTDIR, -ELOOP, -ENAMETOOLONG as `open(2)`; -EROFS to write without permission; -EINVAL for other
-/// flags, and for a file that is not regular; -EUCLEAN for a damaged volume; -EMFILE if too many files are open; -EBADF, -EPERM or -EBUSY as
-/// any call on a queue.
+/// Returns 0; -ENOENT, -EEXIST, -EISDIR, -ENOTDIR, -ELOOP, -ENAMETOOLONG as `open(2)`; -EROFS to write without permission; -ENOSPC, -EDQUOT
+/// with O_CREAT; -EINVAL for other flags, and for a file that is not regular; -ENOKEY for an encrypted file; -EUCLEAN, -EIO for a damaged
+/// volume; -EMFILE if too many files are open; -EBADF, -EPERM or -EBUSY as any call on a queue.
 ///
 /// # Safety
 /// `path` ends with a zero byte, and `file` can be written to.

@@ -1,4 +1,7 @@
 //! Images: a description that calls complete step by step, and the calls that build, extract and resize.
+//!
+//! The library makes images of ext4 without root and without external programs. A location names an image file, a device or another volume, as
+//! for `ironmap_volume_open`.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::io::{self, Read};
@@ -75,14 +78,15 @@ pub extern "C" fn ironmap_image_free(image: *mut ironmap_image) -> c_int {
 
 /// Sets the size of the image in bytes. Size 0 stands for the smallest size that its content fits into.
 ///
-/// Returns 0; -EBADF; -EINVAL if the image was built already; -EBUSY while another thread is in a call on the description. All calls on a
-/// description return these errors.
+/// Returns 0; -EBADF; -EINVAL if the image was built already, or for NULL; -EBUSY while another thread is in a call on the description.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_image_size(image: *mut ironmap_image, bytes: u64) -> c_int {
     describe(image, |image| Ok(if bytes == 0 { image.shrink() } else { image.size(bytes) }))
 }
 
 /// Adds a directory, or a tar archive, which may be compressed by gzip or zstd. The path "-" is standard input.
+///
+/// Returns as `ironmap_image_size`.
 ///
 /// # Safety
 /// `path` ends with a zero byte.
@@ -99,6 +103,8 @@ pub unsafe extern "C" fn ironmap_image_add_path(
 
 /// Adds an image of a container: an OCI layout, or the output of `docker save`. The whiteouts of its layers are applied.
 ///
+/// Returns as `ironmap_image_size`.
+///
 /// # Safety
 /// `path` ends with a zero byte.
 #[unsafe(no_mangle)]
@@ -113,6 +119,8 @@ pub unsafe extern "C" fn ironmap_image_add_oci(
 }
 
 /// Adds the entries of a directory of another volume. The directory begins with a slash.
+///
+/// Returns as `ironmap_image_size`.
 ///
 /// # Safety
 /// The texts end with a zero byte.
@@ -159,6 +167,8 @@ impl Read for Source {
 /// returns their number, 0 at the end, or an errno with a minus sign. `name` stands for the archive in messages. If `layer` is not 0, the
 /// archive is a layer of a container image, whose whiteouts hide files of earlier sources.
 ///
+/// Returns as `ironmap_image_size`.
+///
 /// # Safety
 /// `name` ends with a zero byte. `read` can be called with `arg` until the description was built or freed.
 #[unsafe(no_mangle)]
@@ -181,6 +191,8 @@ pub unsafe extern "C" fn ironmap_image_add_tar(
 }
 
 /// Adds a file with this content, mode and owner. It replaces a file of the sources.
+///
+/// Returns as `ironmap_image_size`.
 ///
 /// # Safety
 /// `path` ends with a zero byte, and `content` can be read for `len` bytes.
@@ -205,6 +217,8 @@ pub unsafe extern "C" fn ironmap_image_inject(
 
 /// Sets the label of the volume: at most 16 bytes.
 ///
+/// Returns as `ironmap_image_size`.
+///
 /// # Safety
 /// `label` ends with a zero byte.
 #[unsafe(no_mangle)]
@@ -219,6 +233,8 @@ pub unsafe extern "C" fn ironmap_image_label(
 }
 
 /// Sets the UUID of the volume: 16 bytes. Without this call it is random.
+///
+/// Returns as `ironmap_image_size`.
 ///
 /// # Safety
 /// `uuid` can be read for 16 bytes.
@@ -235,6 +251,8 @@ pub unsafe extern "C" fn ironmap_image_uuid(image: *mut ironmap_image, uuid: *co
 
 /// Sets the time that stands for all later times, in seconds since 1970, so that two builds of one content have the same bytes. The UUID then
 /// depends on the content.
+///
+/// Returns as `ironmap_image_size`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_image_source_date_epoch(
     image: *mut ironmap_image,
@@ -244,12 +262,16 @@ pub extern "C" fn ironmap_image_source_date_epoch(
 }
 
 /// Sets the owner of all files.
+///
+/// Returns as `ironmap_image_size`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_image_owner(image: *mut ironmap_image, uid: u32, gid: u32) -> c_int {
     describe(image, |image| Ok(image.owner(uid, gid)))
 }
 
 /// Replaces an existing file system, if `force` is not 0.
+///
+/// Returns as `ironmap_image_size`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_image_force(image: *mut ironmap_image, force: c_int) -> c_int {
     describe(image, |image| Ok(image.force(force != 0)))

@@ -1,12 +1,63 @@
 //! The C library of ironmap: volumes, files of the host, queues, pools and images for C, C++ and Go.
 //!
-//! The header `include/ironmap.h` is made from the functions of this crate and their documentation. Each C type is a [handle](handle):
-//! a number that calls compare with a table, so that a closed handle is an error and no memory is accessed through it. Each function returns
-//! 0 or a count, or an errno with a minus sign; [`failure`] keeps the reason. A panic does not leave the library: it becomes an error, and
-//! its handle can then only be closed.
+//! The header `include/ironmap.h` and the manual pages in `man/` are made from the functions of this crate and their documentation. The sections
+//! below are those of the page ironmap(3).
 //!
-//! A [queue](queue) and its [files](file) belong to the thread that made them ([`local`]). A [pool](pool) and all other handles belong to all
-//! threads ([`tables`]). In a child process the handles of the parent are refused ([`process`]).
+//! # Description
+//!
+//! The library reads and writes files of ext4 and XFS with direct I/O from user space. A volume is a file system that is not mounted:
+//! `ironmap_volume_open` opens it from a device or an image. The host stands for the mounted file systems: `ironmap_host_open` opens it, and its
+//! files are only read.
+//!
+//! A thread makes a queue (`ironmap_volume_queue`, `ironmap_host_queue`) and opens files on it (`ironmap_open`). It reads and writes by calls
+//! that wait, such as `ironmap_pread`, or by requests that it submits and reaps (`ironmap_submit_read`, `ironmap_reap`). Threads that share files
+//! use a pool (`ironmap_volume_pool`).
+//!
+//! All positions and lengths are in bytes. All texts that the caller passes end with a zero byte.
+//!
+//! # Linking
+//!
+//! The command `pkg-config --cflags --libs ironmap` prints the options of the compiler and the linker. With `--static` it prints the libraries
+//! that `libironmap.a` needs too. The symbols of the shared library have the version IRONMAP_0.1.
+//!
+//! # Handles
+//!
+//! A handle is a pointer to an incomplete type, but the library stores nothing at its address. Each call compares the handle with a table. A call
+//! with a handle that is closed, or that has another type than the call expects, returns -EBADF. NULL is not a handle.
+//!
+//! Each handle has a call that closes it. A volume or a host can be closed after its queues, pools and directories; otherwise the call returns
+//! -EBUSY, and the handle stays open.
+//!
+//! # Structures
+//!
+//! A caller passes a structure with its size, `sizeof`. So a program can use a library of another version. If the program knows more members than
+//! the library, the library sets them to 0; if a member of options is not 0 but the library does not know it, the call returns -E2BIG.
+//!
+//! # Errors
+//!
+//! A function returns 0, a count or a position if it succeeds. Otherwise it returns an errno with a minus sign; it does not set `errno`.
+//! `ironmap_failure` returns the reason as text, and the place on disk.
+//!
+//! A call that finds a bug in the library does not end the process. It returns -ENOTRECOVERABLE, and so do later calls on the handle, which can
+//! then only be closed.
+//!
+//! # Threads
+//!
+//! Only the thread that made a queue may use the queue and its files. A call in another thread returns -EPERM. Any thread may use all other
+//! handles, at the same time as other threads. A call on a directory or on the description of an image returns -EBUSY while another thread is in a
+//! call on it.
+//!
+//! # Forks
+//!
+//! In a child process, calls on the handles of the parent return -EBADF. The child opens its own handles. A fork waits until no other thread opens
+//! or closes a handle. The functions of the caller that a call runs, such as `found` of `ironmap_check`, must not fork.
+//!
+//! # Signals
+//!
+//! A signal handler must not call the library, because a call takes locks that the interrupted call may hold. If a handler calls a function on
+//! the queue of the interrupted call, or on a file of this queue, the function returns -EBUSY and changes nothing. The library installs no
+//! handlers, and it does not change the mask of signals of the caller. When a host file is opened, the kernel can send SIGURG to the process,
+//! which processes ignore by default.
 #![allow(unsafe_code, reason = "the crate has a C interface")]
 
 pub mod buffer;

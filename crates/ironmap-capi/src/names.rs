@@ -1,4 +1,7 @@
 //! The names and attributes of the files of a volume.
+//!
+//! A path begins at the root of the volume, with or without a slash. A symbolic link in a path is followed, except at the end of the path if the
+//! call says so. Any thread may call these functions.
 
 use std::ffi::{OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -104,7 +107,7 @@ pub unsafe extern "C" fn ironmap_readlink(
 
 /// Creates a directory. No umask is applied to `mode`.
 ///
-/// Returns 0; -EEXIST; -EROFS for a volume that is open for reading; -ENOSPC; -EMLINK; and the errors of `ironmap_stat`.
+/// Returns 0; -EEXIST; -EROFS for a volume that is open for reading; -ENOSPC, -EDQUOT; -EMLINK; and the errors of `ironmap_stat`.
 ///
 /// # Safety
 /// `path` ends with a zero byte.
@@ -192,7 +195,8 @@ pub unsafe extern "C" fn ironmap_rename(
     unsafe { at(volume, from, work) as c_int }
 }
 
-/// Creates a symbolic link at `path` with this target. Returns 0; -EEXIST; -EROFS; -ENOSPC; and the errors of `ironmap_stat`.
+/// Creates a symbolic link at `path` with this target. Returns 0; -EEXIST; -EROFS; -ENOSPC, -EDQUOT; and the errors of
+/// `ironmap_stat`.
 ///
 /// # Safety
 /// The texts end with a zero byte.

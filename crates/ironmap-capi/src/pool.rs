@@ -116,7 +116,9 @@ pub unsafe extern "C" fn ironmap_volume_pool(
     }) as c_int
 }
 
-/// Starts a pool of threads for the files of the host. Otherwise as `ironmap_volume_pool`.
+/// Starts a pool of threads for the files of the host, as `ironmap_volume_pool` for those of a volume.
+///
+/// Returns as `ironmap_volume_pool`.
 ///
 /// # Safety
 /// `pool` can be written to.

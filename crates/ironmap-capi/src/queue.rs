@@ -1,4 +1,7 @@
 //! Queues, and requests that are submitted and reaped.
+//!
+//! A queue keeps many requests in flight in one thread. `ironmap_submit_read` and the other calls that submit do not wait; `ironmap_reap`
+//! returns the completions. Only the thread that made a queue may use it.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::AsRawFd;
@@ -91,7 +94,9 @@ pub unsafe extern "C" fn ironmap_volume_queue(
     }) as c_int
 }
 
-/// Makes a queue for the files of the host, for the calling thread. Otherwise as `ironmap_volume_queue`.
+/// Makes a queue for the files of the host, for the calling thread, as `ironmap_volume_queue` for those of a volume.
+///
+/// Returns as `ironmap_volume_queue`.
 ///
 /// # Safety
 /// `queue` can be written to.
@@ -271,8 +276,10 @@ pub unsafe extern "C" fn ironmap_submit_read(
     unsafe { submit_memory(file, Direction::Read, memory, len, (pos, flags, user)) }
 }
 
-/// Submits a write of `len` bytes at position `pos`. `flags` may also have RWF_DSYNC, RWF_SYNC and RWF_ATOMIC. Otherwise as
-/// `ironmap_submit_read`; also -EROFS, -ENOSPC and other errors of `ironmap_pwrite`.
+/// Submits a write of `len` bytes at position `pos`. `flags` may also have RWF_DSYNC, RWF_SYNC and RWF_ATOMIC. Otherwise the call is like
+/// `ironmap_submit_read`.
+///
+/// Returns as `ironmap_submit_read`; -EROFS, -ENOSPC and other errors of `ironmap_pwrite`.
 ///
 /// # Safety
 /// The memory stays valid, and nothing changes it, until `ironmap_reap` has returned the completion or `ironmap_queue_free` has returned.
@@ -307,10 +314,10 @@ unsafe fn submit_buffer(
     }) as c_int
 }
 
-/// Submits a read of `len` bytes from position `pos` into a buffer, from its byte `offset`. Otherwise as `ironmap_submit_read`. The buffer
-/// may be freed while the request is in flight: its memory is then released after the request.
+/// Submits a read of `len` bytes from position `pos` into a buffer, from its byte `offset`. Otherwise the call is like
+/// `ironmap_submit_read`. The buffer may be freed while the request is in flight: its memory is then released after the request.
 ///
-/// Returns also -EBADF for a buffer that was freed, and -ERANGE for bytes outside the buffer.
+/// Returns as `ironmap_submit_read`; -EBADF for a buffer that was freed; -ERANGE for bytes outside the buffer.
 ///
 /// # Safety
 /// Nothing else accesses these bytes of the buffer until the request is complete.
@@ -328,8 +335,10 @@ pub unsafe extern "C" fn ironmap_submit_read_buffer(
     unsafe { submit_buffer(file, Direction::Read, (buffer, offset, len), (pos, flags, user)) }
 }
 
-/// Submits a write of `len` bytes of a buffer, from its byte `offset`, at position `pos`. Otherwise as `ironmap_submit_write` and
-/// `ironmap_submit_read_buffer`.
+/// Submits a write of `len` bytes of a buffer, from its byte `offset`, at position `pos`. Otherwise the call is like
+/// `ironmap_submit_write` and `ironmap_submit_read_buffer`.
+///
+/// Returns as `ironmap_submit_write` and `ironmap_submit_read_buffer`.
 ///
 /// # Safety
 /// Nothing changes these bytes of the buffer until the request is complete.

@@ -2,6 +2,7 @@
 //! the program prints the phrases to avoid in all sources of this directory, including unchecked ones. With `sample SEED`, it prints texts
 //! for a reader to judge.
 
+mod api;
 mod blocks;
 mod functions;
 mod imports;
@@ -39,7 +40,7 @@ fn main() -> io::Result<ExitCode> {
     Ok(if count == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Checks every Rust source of the workspace, the pages, the walks and the packages. Prints each violation with its position. Returns the
+/// Checks every Rust source of the workspace, the pages, the walks, the packages and the table of the interfaces. Prints each violation with its position. Returns the
 /// number of violations.
 fn check_all() -> io::Result<usize> {
     std::env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))?;
@@ -58,6 +59,9 @@ fn check_all() -> io::Result<usize> {
     }
     for (file, what) in packages::check()? {
         count += print(Path::new(&file), vec![(1, what)]);
+    }
+    for (file, line, what) in api::check(&files)? {
+        count += print(Path::new(&file), vec![(line, what)]);
     }
     println!("{} files, {count} findings", files.len());
     Ok(count)
