@@ -35,15 +35,21 @@ fn error(failure: &Failure) -> Error {
     Error::io(errno, line.strip_suffix(&suffix).unwrap_or(&line).to_owned())
 }
 
-/// Changes the description.
-fn describe(image: *mut ironmap_image, step: impl FnOnce(Image) -> Result<Image, Error>) -> c_int {
+/// Changes the description. `prepare` reads the arguments of the call: if it fails, the description stays as it is.
+fn describe<T>(
+    image: *mut ironmap_image,
+    prepare: impl FnOnce() -> Result<T, Error>,
+    change: impl FnOnce(Image, T) -> Image,
+) -> c_int {
     let handle = Handle::of(image);
     call(Some(handle), || {
         let builder = IMAGES.get(handle)?;
         let mut description = locked(&builder.0)?;
-        let built = || Error::invalid("the image was built already: free the handle");
-        let image = description.take().ok_or_else(built)?;
-        *description = Some(step(image)?);
+        if description.is_none() {
+            return Err(Error::invalid("the image was built already: free the handle"));
+        }
+        let prepared = prepare()?;
+        *description = description.take().map(|image| change(image, prepared));
         Ok(())
     }) as c_int
 }
@@ -81,7 +87,8 @@ pub extern "C" fn ironmap_image_free(image: *mut ironmap_image) -> c_int {
 /// Returns 0; -EBADF; -EINVAL if the image was built already, or for NULL; -EBUSY while another thread is in a call on the description.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_image_size(image: *mut ironmap_image, bytes: u64) -> c_int {
-    describe(image, |image| Ok(if bytes == 0 { image.shrink() } else { image.size(bytes) }))
+    let change = |image: Image, ()| if bytes == 0 { image.shrink() } else { image.size(bytes) };
+    describe(image, || Ok(()), change)
 }
 
 /// Adds a directory, or a tar archive, which may be compressed by gzip or zstd. The path "-" is standard input.
@@ -95,10 +102,9 @@ pub unsafe extern "C" fn ironmap_image_add_path(
     image: *mut ironmap_image,
     path: *const c_char,
 ) -> c_int {
-    describe(image, |image| {
-        // SAFETY: the caller guarantees this.
-        Ok(image.add(Content::path(unsafe { self::path(path) }?)))
-    })
+    // SAFETY: the caller guarantees this.
+    let prepare = || Ok(Content::path(unsafe { self::path(path) }?));
+    describe(image, prepare, Image::add)
 }
 
 /// Adds an image of a container: an OCI layout, or the output of `docker save`. The whiteouts of its layers are applied.
@@ -112,10 +118,9 @@ pub unsafe extern "C" fn ironmap_image_add_oci(
     image: *mut ironmap_image,
     path: *const c_char,
 ) -> c_int {
-    describe(image, |image| {
-        // SAFETY: the caller guarantees this.
-        Ok(image.add(Content::oci(unsafe { self::path(path) }?)))
-    })
+    // SAFETY: the caller guarantees this.
+    let prepare = || Ok(Content::oci(unsafe { self::path(path) }?));
+    describe(image, prepare, Image::add)
 }
 
 /// Adds the entries of a directory of another volume. The directory begins with a slash.
@@ -130,12 +135,13 @@ pub unsafe extern "C" fn ironmap_image_add_volume(
     location: *const c_char,
     directory: *const c_char,
 ) -> c_int {
-    describe(image, |image| {
+    let prepare = || {
         // SAFETY: the caller guarantees this.
         let location = Location::parse(unsafe { path(location) }?.as_os_str())?;
         // SAFETY: the caller guarantees this.
-        Ok(image.add(Content::volume(location, unsafe { text(directory, "the directory") }?)))
-    })
+        Ok(Content::volume(location, unsafe { text(directory, "the directory") }?))
+    };
+    describe(image, prepare, Image::add)
 }
 
 /// A function of the caller that provides the bytes of an archive.
@@ -179,15 +185,14 @@ pub unsafe extern "C" fn ironmap_image_add_tar(
     arg: *mut c_void,
     layer: c_int,
 ) -> c_int {
-    describe(image, |image| {
+    let prepare = || {
         // SAFETY: the caller guarantees this.
         let name = String::from_utf8_lossy(unsafe { text(name, "the name") }?).into_owned();
         let read = read.ok_or_else(|| Error::invalid("the function is NULL"))?;
         let source = Source { read, arg };
-        let content =
-            if layer == 0 { Content::tar(name, source) } else { Content::layer(name, source) };
-        Ok(image.add(content))
-    })
+        Ok(if layer == 0 { Content::tar(name, source) } else { Content::layer(name, source) })
+    };
+    describe(image, prepare, Image::add)
 }
 
 /// Adds a file with this content, mode and owner. It replaces a file of the sources.
@@ -206,13 +211,13 @@ pub unsafe extern "C" fn ironmap_image_inject(
     uid: u32,
     gid: u32,
 ) -> c_int {
-    describe(image, |image| {
+    let prepare = || {
         // SAFETY: the caller guarantees this.
         let path = unsafe { text(path, "the path") }?;
         // SAFETY: the caller guarantees this.
-        let content = unsafe { bytes(content, len) }?;
-        Ok(image.inject(path, content, mode, (uid, gid)))
-    })
+        Ok((path, unsafe { bytes(content, len) }?))
+    };
+    describe(image, prepare, |image, (path, content)| image.inject(path, content, mode, (uid, gid)))
 }
 
 /// Sets the label of the volume: at most 16 bytes.
@@ -226,10 +231,9 @@ pub unsafe extern "C" fn ironmap_image_label(
     image: *mut ironmap_image,
     label: *const c_char,
 ) -> c_int {
-    describe(image, |image| {
-        // SAFETY: the caller guarantees this.
-        Ok(image.label(unsafe { text(label, "the label") }?))
-    })
+    // SAFETY: the caller guarantees this.
+    let prepare = || unsafe { text(label, "the label") };
+    describe(image, prepare, Image::label)
 }
 
 /// Sets the UUID of the volume: 16 bytes. Without this call it is random.
@@ -240,13 +244,13 @@ pub unsafe extern "C" fn ironmap_image_label(
 /// `uuid` can be read for 16 bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ironmap_image_uuid(image: *mut ironmap_image, uuid: *const u8) -> c_int {
-    describe(image, |image| {
+    let prepare = || {
+        let mut copy = [0; 16];
         // SAFETY: the caller guarantees this.
-        let given = unsafe { bytes(uuid.cast(), 16) }?;
-        let mut uuid = [0; 16];
-        uuid.copy_from_slice(given);
-        Ok(image.uuid(uuid))
-    })
+        copy.copy_from_slice(unsafe { bytes(uuid.cast(), 16) }?);
+        Ok(copy)
+    };
+    describe(image, prepare, Image::uuid)
 }
 
 /// Sets the time that stands for all later times, in seconds since 1970, so that two builds of one content have the same bytes. The UUID then
@@ -258,7 +262,7 @@ pub extern "C" fn ironmap_image_source_date_epoch(
     image: *mut ironmap_image,
     seconds: i64,
 ) -> c_int {
-    describe(image, |image| Ok(image.source_date_epoch(seconds)))
+    describe(image, || Ok(seconds), Image::source_date_epoch)
 }
 
 /// Sets the owner of all files.
@@ -266,7 +270,7 @@ pub extern "C" fn ironmap_image_source_date_epoch(
 /// Returns as `ironmap_image_size`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_image_owner(image: *mut ironmap_image, uid: u32, gid: u32) -> c_int {
-    describe(image, |image| Ok(image.owner(uid, gid)))
+    describe(image, || Ok(()), |image, ()| image.owner(uid, gid))
 }
 
 /// Replaces an existing file system, if `force` is not 0.
@@ -274,7 +278,7 @@ pub extern "C" fn ironmap_image_owner(image: *mut ironmap_image, uid: u32, gid: 
 /// Returns as `ironmap_image_size`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_image_force(image: *mut ironmap_image, force: c_int) -> c_int {
-    describe(image, |image| Ok(image.force(force != 0)))
+    describe(image, || Ok(force != 0), Image::force)
 }
 
 /// The progress of a build or an extraction, for a function of the caller.

@@ -331,8 +331,10 @@ pub(crate) fn with_file<T: Count>(
             drop(entered);
             return refuse_file(handle);
         }
-        // SAFETY: the slot has this handle, so the file is open, and this call is the only one on its queue.
-        let open = unsafe { (*slot.content.file.get()).as_deref().unwrap_unchecked() };
+        // SAFETY: this call is the only one on the queue of the file, so nothing changes the slot.
+        let open = unsafe { &*slot.content.file.get() }.as_deref();
+        // SAFETY: the slot has this handle, so the file is open.
+        let open = unsafe { open.unwrap_unchecked() };
         // SAFETY: the queue of an open file has not been freed.
         let result = work(open, unsafe { entered.queue().unwrap_unchecked() });
         drop(entered);
