@@ -16,7 +16,7 @@ python_profile=${IRONMAP_PYTHON_PROFILE:-release}
 # debhelper takes files from its working directory, and from debian/tmp, which has the paths of an installed system.
 tmp=$work/debian/tmp
 rm -rf "$work"
-mkdir -p "$tmp"
+mkdir -p "$tmp" "$packages"
 cp debian/* "$work/debian"
 cp ./*.md "$work"
 ln -s "$PWD"/{docs,crates} "$work"
