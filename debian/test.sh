@@ -27,6 +27,15 @@ out=$target/tmp/debian-$$
 mkdir -p "$out/layer"
 trap 'rm -rf "$out"' EXIT
 IRONMAP_C_PROFILE=${IRONMAP_C_PROFILE:-demo} IRONMAP_PYTHON_PROFILE=${IRONMAP_PYTHON_PROFILE:-checked} debian/build.sh "$out/packages" -Zgzip -z1
+# symbols LIST: compares the functions of the library with a list, as the build does, and prints the difference.
+symbols() { (cd "$target/deb" && dpkg-gensymbols -plibironmap0 -I"$1" -Pdebian/libironmap0 -c4 -O/dev/null 2>/dev/null); }
+# The comparison fails if the list lacks a function. It also finds each function that the library lacks: this list has one beside each line.
+grep -v ' ironmap_open@' debian/libironmap0.symbols >"$out/unlisted"
+if symbols "$out/unlisted" >/dev/null; then die "the build accepts a function that debian/libironmap0.symbols lacks"; fi
+sed -n 'p; s/^ \(ironmap_[a-z_]*\)@/ \1_absent@/p' debian/libironmap0.symbols >"$out/absent"
+if symbols "$out/absent" >"$out/difference"; then die "the build accepts a library without listed functions"; fi
+[ "$(grep -c '^+#MISSING' "$out/difference")" = "$(grep -c '_absent@' "$out/absent")" ] || die "the build does not find each missing function"
+
 # The maintainer has no public address.
 timed "deb: lintian" lintian --allow-root --fail-on error \
     --suppress-tags bogus-mail-host,bogus-mail-host-in-debian-changelog,root-in-contact "$out"/packages/*.deb
