@@ -101,8 +101,7 @@ rest() {
     step ceph tests/ceph/run.sh
     step "fio engine" crates/ironmap-fio/run.sh test
     step "python package" crates/ironmap-python/test.sh quick
-    step "go package" crates/ironmap-capi/go/test.sh
-    step "debian package" crates/ironmap-cli/debian/test.sh
+    step "debian packages" debian/test.sh
     step fuzz fuzz/run.sh 5
     step shuttle ./x shuttle 2000
     step package crates/package.sh

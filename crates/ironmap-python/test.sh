@@ -3,6 +3,8 @@
 #
 #   test.sh            all tests, and a second run with a wheel that has debug assertions
 #   test.sh quick      all tests with the wheel that has debug assertions
+#   test.sh wheel PROFILE
+#                      builds only the wheel: target/python/PROFILE/*.whl
 #   test.sh bench      compares reads by Python with reads by the library
 #   test.sh wheels     builds the wheels for x86-64 and AArch64
 #
@@ -58,6 +60,7 @@ case ${1:-all} in
         cargo build --quiet --locked --release --manifest-path $crate/Cargo.toml --example native
         python $crate/bench.py "$target/release/examples/native" "${@:2}"
         ;;
+    wheel) wheel "$2" ;;
     wheels)
         pip install --quiet ziglang || { skip "wheels: pip cannot install ziglang" && exit; }
         for machine in x86_64 aarch64; do

@@ -52,8 +52,8 @@ const PACKAGES: [Package; 6] = [
     },
 ];
 
-/// The manifest that lists the files of the Debian package.
-const DEBIAN: &str = "crates/ironmap-cli/Cargo.toml";
+/// The list of the files in the Debian package with the pages.
+const DEBIAN: &str = "debian/ironmap.install";
 
 /// The file to which a link refers, relative to the root of the repository. The link may include a heading.
 pub(super) fn target(page: &str, link: &str) -> String {
@@ -82,10 +82,9 @@ pub(super) fn check() -> io::Result<Vec<(String, String)>> {
     Ok(found)
 }
 
-/// The pages in the file list of the Debian package, by their paths in this repository.
-fn debian_pages(manifest: &str) -> Vec<String> {
-    let sources = manifest.lines().filter_map(|line| line.trim().strip_prefix("[\"../../"));
-    sources.filter_map(|rest| rest.split('"').next()).map(str::to_owned).collect()
+/// The pages in the file list of the Debian package, by their paths in this repository. Other paths in the list begin with usr/.
+fn debian_pages(list: &str) -> Vec<String> {
+    list.split_whitespace().filter(|path| !path.starts_with("usr/")).map(str::to_owned).collect()
 }
 
 /// The links of a page to files that are not in the list. Only links within the repository are considered.
@@ -192,8 +191,7 @@ mod tests {
     /// Links in pages of the Debian package must lead to pages in the package. Links to the web and within a page are ignored.
     #[test]
     fn links_of_debian_pages_lead_to_its_pages() {
-        let manifest = "    [\"../../docs/*.md\", \"usr/share/doc/\", \"644\"],\n    [\"../../README.md\", \"x\", \"644\"],\n";
-        let listed = debian_pages(manifest);
+        let listed = debian_pages("usr/bin/ironmap\ndocs/*.md README.md usr/share/doc/ironmap\n");
         assert_eq!(listed, ["docs/*.md", "README.md"]);
         let page = "[a](docs/CLI.md#x) [b](#here) [c](https://x.org/y) [d](CHANGELOG.md)";
         let lacks = "the Debian package lacks CHANGELOG.md, to which README.md links";
