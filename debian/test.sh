@@ -36,9 +36,10 @@ sed -n 'p; s/^ \(ironmap_[a-z_]*\)@/ \1_absent@/p' debian/libironmap0.symbols >"
 if symbols "$out/absent" >"$out/difference"; then die "the build accepts a library without listed functions"; fi
 [ "$(grep -c '^+#MISSING' "$out/difference")" = "$(grep -c '_absent@' "$out/absent")" ] || die "the build does not find each missing function"
 
-# The maintainer has no public address.
+# The maintainer has no public address. The static library of a build for tests would take minutes, so libironmap-dev is left out.
+checked=("$out"/packages/{ironmap,libironmap0,python3-ironmap}_*.deb)
 timed "deb: lintian" lintian --allow-root --fail-on error \
-    --suppress-tags bogus-mail-host,bogus-mail-host-in-debian-changelog,root-in-contact "$out"/packages/*.deb
+    --suppress-tags bogus-mail-host,bogus-mail-host-in-debian-changelog,root-in-contact "${checked[@]}"
 size=$(dpkg-deb --fsys-tarfile "$out"/packages/ironmap_*.deb | tar -xO ./usr/bin/ironmap | wc -c)
 # The maximum size of the program in bytes.
 [ "$size" -le 10000000 ] || die "the packaged program has $size bytes, more than 10000000"

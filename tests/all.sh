@@ -86,12 +86,12 @@ demo() {
 
 # Installs the C library that the build of the tests has made, for the tests of C, C++ and Go.
 c_library() {
-    IRONMAP_C_STATIC=$target/debug/libironmap_capi.a PROFILE=dev crates/ironmap-capi/install.sh "$target/c"
+    PROFILE=dev crates/ironmap-capi/install.sh "$target/c"
 }
 
 rest() {
-    step "install of the C library" c_library
-    export IRONMAP_C_PREFIX=$target/c
+    export IRONMAP_C_STATIC=$target/debug/libironmap_capi.a IRONMAP_C_PREFIX=$target/c
+    step "installation of the C library" c_library
     path_from IRONMAP_XFSPROGS lab/xfsprogs.sh
     step "layers beneath" logged tests/beneath.sh short
     step users tests/users/run.sh "$target/debug"
@@ -101,6 +101,8 @@ rest() {
     step ceph tests/ceph/run.sh
     step "fio engine" crates/ironmap-fio/run.sh test
     step "python package" crates/ironmap-python/test.sh quick
+    step "c library" crates/ironmap-capi/test.sh quick
+    step "go package" crates/ironmap-capi/go/test.sh
     step "debian packages" debian/test.sh
     step fuzz fuzz/run.sh 5
     step shuttle ./x shuttle 2000

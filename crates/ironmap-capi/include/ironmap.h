@@ -871,7 +871,7 @@ int ironmap_read_many_on(struct ironmap_queue *queue,
 //
 // Requires:
 // `report` can be written to for `size` bytes.
-int ironmap_pool_report(struct ironmap_pool_file *file, struct ironmap_host_report *report, size_t size);
+int ironmap_pool_file_report(struct ironmap_pool_file *file, struct ironmap_host_report *report, size_t size);
 
 // Makes all completed writes of the file durable: with all metadata, or, if `data_only` is not 0, with the metadata that a read needs.
 // Returns as `ironmap_fsync`; any thread may call it.

@@ -392,7 +392,7 @@ pub unsafe extern "C" fn ironmap_read_many_on(
 /// # Safety
 /// `report` can be written to for `size` bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ironmap_pool_report(
+pub unsafe extern "C" fn ironmap_pool_file_report(
     file: *mut ironmap_pool_file,
     report: *mut ironmap_host_report,
     size: usize,
