@@ -87,11 +87,25 @@ pub unsafe extern "C" fn ironmap_pread(
     len: usize,
     pos: u64,
 ) -> isize {
-    with_file(file, |open, local| {
-        // SAFETY: the caller guarantees this.
-        let memory = unsafe { bytes_mut(memory, len) }?;
-        open.file.read_at(&mut local.queue, memory, pos)
-    })
+    // SAFETY: the caller guarantees this.
+    with_file(file, move |open, local| unsafe { read(open, local, memory, len, pos) })
+}
+
+/// Reads. The function is large and is not inlined, so its arguments are passed in registers, around the guard against panics.
+///
+/// # Safety
+/// `memory` can be written to for `len` bytes.
+#[inline(never)]
+unsafe fn read(
+    open: &OpenFile,
+    local: &mut LocalQueue,
+    memory: *mut c_void,
+    len: usize,
+    pos: u64,
+) -> Result<usize, Error> {
+    // SAFETY: the caller guarantees this.
+    let memory = unsafe { bytes_mut(memory, len) }?;
+    open.file.read_at(&mut local.queue, memory, pos)
 }
 
 /// Writes `len` bytes at position `pos`, and waits. With O_APPEND the position is the end of the file.
@@ -110,11 +124,25 @@ pub unsafe extern "C" fn ironmap_pwrite(
     len: usize,
     pos: u64,
 ) -> isize {
-    with_file(file, |open, local| {
-        // SAFETY: the caller guarantees this.
-        let memory = unsafe { bytes(memory, len) }?;
-        open.file.write_at_with(&mut local.queue, memory, pos, open.durable)
-    })
+    // SAFETY: the caller guarantees this.
+    with_file(file, move |open, local| unsafe { write(open, local, memory, len, pos) })
+}
+
+/// Writes. For `inline(never)` see [`read`].
+///
+/// # Safety
+/// `memory` can be read for `len` bytes.
+#[inline(never)]
+unsafe fn write(
+    open: &OpenFile,
+    local: &mut LocalQueue,
+    memory: *const c_void,
+    len: usize,
+    pos: u64,
+) -> Result<usize, Error> {
+    // SAFETY: the caller guarantees this.
+    let memory = unsafe { bytes(memory, len) }?;
+    open.file.write_at_with(&mut local.queue, memory, pos, open.durable)
 }
 
 /// A list of memory, as C code passes it: at most as many ranges as `preadv` accepts.

@@ -245,7 +245,7 @@ unsafe fn submit_memory(
     len: usize,
     (pos, flags, user): (u64, c_int, *mut c_void),
 ) -> c_int {
-    with_file(file, |open, local| {
+    with_file(file, move |open, local| {
         let flags = dio_flags(flags)?;
         // SAFETY: the caller guarantees this.
         let buffer = unsafe { local.borrow(memory, len) }?;
@@ -386,14 +386,14 @@ pub unsafe extern "C" fn ironmap_reap(
         }
         // SAFETY: the caller guarantees this.
         let places = unsafe { list_mut(completions, max) }?;
-        let mut count = pop(local, Handle::of(queue), places);
+        let mut count = reaped(local, Handle::of(queue), places);
         if count < places.len() {
             // A completion that comes after this makes the descriptor readable.
             if let Some(readiness) = &local.readiness {
                 readiness.clear();
             }
             let polled = local.queue.poll();
-            count += pop(local, Handle::of(queue), &mut places[count..]);
+            count += reaped(local, Handle::of(queue), &mut places[count..]);
             // The completions that were collected before the error are not lost.
             if let (0, Err(error)) = (count, polled) {
                 return Err(error);
@@ -404,8 +404,8 @@ pub unsafe extern "C" fn ironmap_reap(
 }
 
 /// Takes completions from the queue.
-#[inline(always)]
-fn pop(local: &mut LocalQueue, handle: Handle, places: &mut [ironmap_completion]) -> usize {
+#[inline(never)]
+fn reaped(local: &mut LocalQueue, handle: Handle, places: &mut [ironmap_completion]) -> usize {
     for (count, place) in places.iter_mut().enumerate() {
         let Some(completion) = local.queue.pop() else { return count };
         let user = std::ptr::with_exposed_provenance_mut(completion.token as usize);
