@@ -32,15 +32,23 @@ fn error(failure: &Failure) -> Error {
     Error::io(errno, line.strip_suffix(&suffix).unwrap_or(&line).to_owned())
 }
 
-/// Changes the description.
-fn describe(image: *mut ironmap_image, step: impl FnOnce(Image) -> Result<Image, Error>) -> c_int {
+/// Changes the description by what the caller has given. A wrong argument leaves the description as it was.
+fn describe<T>(
+    image: *mut ironmap_image,
+    given: impl FnOnce() -> Result<T, Error>,
+    step: impl FnOnce(Image, T) -> Image,
+) -> c_int {
     let handle = Handle::of(image);
     call(Some(handle), || {
         let builder = IMAGES.get(handle)?;
         let mut description = locked(&builder.0)?;
         let built = || Error::invalid("the image was built already: free the handle");
+        if description.is_none() {
+            return Err(built());
+        }
+        let given = given()?;
         let image = description.take().ok_or_else(built)?;
-        *description = Some(step(image)?);
+        *description = Some(step(image, given));
         Ok(())
     }) as c_int
 }
@@ -79,7 +87,8 @@ pub extern "C" fn ironmap_image_free(image: *mut ironmap_image) -> c_int {
 /// description return these errors.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_image_size(image: *mut ironmap_image, bytes: u64) -> c_int {
-    describe(image, |image| Ok(if bytes == 0 { image.shrink() } else { image.size(bytes) }))
+    let step = |image: Image, ()| if bytes == 0 { image.shrink() } else { image.size(bytes) };
+    describe(image, || Ok(()), step)
 }
 
 /// Adds a directory, or a tar archive, which may be compressed by gzip or zstd. The path "-" is standard input.
@@ -91,10 +100,9 @@ pub unsafe extern "C" fn ironmap_image_add_path(
     image: *mut ironmap_image,
     path: *const c_char,
 ) -> c_int {
-    describe(image, |image| {
-        // SAFETY: the caller guarantees this.
-        Ok(image.add(Content::path(unsafe { self::path(path) }?)))
-    })
+    // SAFETY: the caller guarantees this.
+    let given = || Ok(Content::path(unsafe { self::path(path) }?));
+    describe(image, given, Image::add)
 }
 
 /// Adds an image of a container: an OCI layout, or the output of `docker save`. The whiteouts of its layers are applied.
@@ -106,10 +114,9 @@ pub unsafe extern "C" fn ironmap_image_add_oci(
     image: *mut ironmap_image,
     path: *const c_char,
 ) -> c_int {
-    describe(image, |image| {
-        // SAFETY: the caller guarantees this.
-        Ok(image.add(Content::oci(unsafe { self::path(path) }?)))
-    })
+    // SAFETY: the caller guarantees this.
+    let given = || Ok(Content::oci(unsafe { self::path(path) }?));
+    describe(image, given, Image::add)
 }
 
 /// Adds the entries of a directory of another volume. The directory begins with a slash.
@@ -122,12 +129,13 @@ pub unsafe extern "C" fn ironmap_image_add_volume(
     location: *const c_char,
     directory: *const c_char,
 ) -> c_int {
-    describe(image, |image| {
+    let given = || {
         // SAFETY: the caller guarantees this.
         let location = Location::parse(unsafe { path(location) }?.as_os_str())?;
         // SAFETY: the caller guarantees this.
-        Ok(image.add(Content::volume(location, unsafe { text(directory, "the directory") }?)))
-    })
+        Ok(Content::volume(location, unsafe { text(directory, "the directory") }?))
+    };
+    describe(image, given, Image::add)
 }
 
 /// A function of the caller that provides the bytes of an archive.
@@ -169,15 +177,14 @@ pub unsafe extern "C" fn ironmap_image_add_tar(
     arg: *mut c_void,
     layer: c_int,
 ) -> c_int {
-    describe(image, |image| {
+    let given = || {
         // SAFETY: the caller guarantees this.
         let name = String::from_utf8_lossy(unsafe { text(name, "the name") }?).into_owned();
         let read = read.ok_or_else(|| Error::invalid("the function is NULL"))?;
         let source = Source { read, arg };
-        let content =
-            if layer == 0 { Content::tar(name, source) } else { Content::layer(name, source) };
-        Ok(image.add(content))
-    })
+        Ok(if layer == 0 { Content::tar(name, source) } else { Content::layer(name, source) })
+    };
+    describe(image, given, Image::add)
 }
 
 /// Adds a file with this content, mode and owner. It replaces a file of the sources.
@@ -194,13 +201,13 @@ pub unsafe extern "C" fn ironmap_image_inject(
     uid: u32,
     gid: u32,
 ) -> c_int {
-    describe(image, |image| {
+    let given = || {
         // SAFETY: the caller guarantees this.
         let path = unsafe { text(path, "the path") }?;
         // SAFETY: the caller guarantees this.
-        let content = unsafe { bytes(content, len) }?;
-        Ok(image.inject(path, content, mode, (uid, gid)))
-    })
+        Ok((path, unsafe { bytes(content, len) }?))
+    };
+    describe(image, given, |image, (path, content)| image.inject(path, content, mode, (uid, gid)))
 }
 
 /// Sets the label of the volume: at most 16 bytes.
@@ -212,10 +219,9 @@ pub unsafe extern "C" fn ironmap_image_label(
     image: *mut ironmap_image,
     label: *const c_char,
 ) -> c_int {
-    describe(image, |image| {
-        // SAFETY: the caller guarantees this.
-        Ok(image.label(unsafe { text(label, "the label") }?))
-    })
+    // SAFETY: the caller guarantees this.
+    let given = || unsafe { text(label, "the label") };
+    describe(image, given, Image::label)
 }
 
 /// Sets the UUID of the volume: 16 bytes. Without this call it is random.
@@ -224,13 +230,14 @@ pub unsafe extern "C" fn ironmap_image_label(
 /// `uuid` can be read for 16 bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ironmap_image_uuid(image: *mut ironmap_image, uuid: *const u8) -> c_int {
-    describe(image, |image| {
+    let given = || {
         // SAFETY: the caller guarantees this.
         let given = unsafe { bytes(uuid.cast(), 16) }?;
         let mut uuid = [0; 16];
         uuid.copy_from_slice(given);
-        Ok(image.uuid(uuid))
-    })
+        Ok(uuid)
+    };
+    describe(image, given, Image::uuid)
 }
 
 /// Sets the time that stands for all later times, in seconds since 1970, so that two builds of one content have the same bytes. The UUID then
@@ -240,19 +247,19 @@ pub extern "C" fn ironmap_image_source_date_epoch(
     image: *mut ironmap_image,
     seconds: i64,
 ) -> c_int {
-    describe(image, |image| Ok(image.source_date_epoch(seconds)))
+    describe(image, || Ok(seconds), Image::source_date_epoch)
 }
 
 /// Sets the owner of all files.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_image_owner(image: *mut ironmap_image, uid: u32, gid: u32) -> c_int {
-    describe(image, |image| Ok(image.owner(uid, gid)))
+    describe(image, || Ok((uid, gid)), |image, (uid, gid)| image.owner(uid, gid))
 }
 
 /// Replaces an existing file system, if `force` is not 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_image_force(image: *mut ironmap_image, force: c_int) -> c_int {
-    describe(image, |image| Ok(image.force(force != 0)))
+    describe(image, || Ok(force != 0), Image::force)
 }
 
 /// The progress of a build or an extraction, for a function of the caller.

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering, compiler_fence};
 
 use ironmap::dio::DioFlags;
-use ironmap::{Buffer, Errno, Error, ErrorKind, File, FileOptions, Files, Host, Queue, Readiness};
+use ironmap::{Buffer, Error, File, FileOptions, Files, Host, Queue, Readiness};
 
-use crate::failure::{Count, catch, forget, returned};
-use crate::handle::{Content, Handle, Slot, Table, poisoned};
+use crate::failure::{Count, catch, forget, prepare_thread, refused, returned};
+use crate::handle::{Content, Handle, Refusal, Slot, Table};
 use crate::tables::{ironmap_file, ironmap_queue};
 use crate::volume::OpenVolume;
 
@@ -63,6 +63,8 @@ pub(crate) struct OpenFile {
     pub(crate) file: File,
     /// The flags of all writes: those of `O_DSYNC` and `O_SYNC`.
     pub(crate) durable: DioFlags,
+    /// The file was opened for writing.
+    pub(crate) writes: bool,
     pub(crate) path: Box<[u8]>,
 }
 
@@ -70,6 +72,8 @@ pub(crate) struct OpenFile {
 pub(crate) struct QueueSlot {
     /// The thread that may use the queue; 0 during a call, and if there is no queue.
     owner: AtomicUsize,
+    /// The thread that has made the queue.
+    thread: AtomicUsize,
     queue: UnsafeCell<Option<Box<LocalQueue>>>,
 }
 
@@ -78,7 +82,11 @@ pub(crate) struct QueueSlot {
 unsafe impl Sync for QueueSlot {}
 
 impl Content for QueueSlot {
-    const EMPTY: Self = Self { owner: AtomicUsize::new(0), queue: UnsafeCell::new(None) };
+    const EMPTY: Self = Self {
+        owner: AtomicUsize::new(0),
+        thread: AtomicUsize::new(0),
+        queue: UnsafeCell::new(None),
+    };
 }
 
 /// The slot of a file.
@@ -175,27 +183,26 @@ impl Entered<'_> {
     }
 }
 
-/// The error of a call without permission.
+/// Why a call without permission is refused.
 #[cold]
-fn no_permission(slot: &Slot<QueueSlot>) -> Error {
+fn no_permission(slot: &Slot<QueueSlot>) -> Refusal {
     if slot.is_poisoned() {
-        return poisoned();
-    }
-    match slot.content.owner.load(Ordering::Relaxed) {
-        0 => {
-            let what = "the queue is in a call, which this call has interrupted or runs beside";
-            Error::new(ErrorKind::Busy, what)
-        }
-        _ => Error::io(Errno::EPERM, "the queue belongs to another thread"),
+        Refusal::Poisoned
+    } else if slot.content.thread.load(Ordering::Relaxed) == this_thread() {
+        Refusal::InCall
+    } else {
+        Refusal::OtherThread
     }
 }
 
 /// Opens a handle of a queue for the calling thread.
 pub(crate) fn add_queue(queue: LocalQueue) -> Result<Handle, Error> {
     let queue = Box::new(queue);
+    prepare_thread();
     QUEUES.open(|_, slot| {
         // SAFETY: the slot is free, so no thread owns it, and no call uses it.
         unsafe { *slot.queue.get() = Some(queue) };
+        slot.thread.store(this_thread(), Ordering::Relaxed);
         slot.owner.store(this_thread(), Ordering::Relaxed);
     })
 }
@@ -204,30 +211,28 @@ pub(crate) fn add_queue(queue: LocalQueue) -> Result<Handle, Error> {
 pub(crate) fn free_queue(queue: *const ironmap_queue) -> isize {
     let handle = Handle::of(queue);
     let slot = QUEUES.slot(handle);
-    let freed = match slot.content.enter() {
+    let ended = match slot.content.enter() {
         Some(entered) => QUEUES.end(handle).map(|_| entered),
         None if slot.has(handle) => Err(no_permission(slot)),
         None => Err(QUEUES.end(handle).err().unwrap_or_else(|| slot.refuse(handle))),
     };
-    let freed = freed.and_then(|mut entered| {
-        let files = entered.queue().map(|queue| std::mem::take(&mut queue.files));
-        // SAFETY: the permission of this call is the only one, and this call has ended the handle.
-        let queue = unsafe { &mut *slot.content.queue.get() }.take();
-        // From here on the slot has no owner.
-        std::mem::forget(entered);
-        let dropped = catch(|| {
-            files.into_iter().flatten().for_each(|file| drop(end_file(file)));
-            drop(queue);
-            Ok(())
-        });
-        QUEUES.free(handle);
-        dropped.and_then(|result| result)
+    let mut entered = match ended {
+        Ok(entered) => entered,
+        Err(refusal) => return refused(refusal),
+    };
+    let files = entered.queue().map(|queue| std::mem::take(&mut queue.files));
+    // SAFETY: the permission of this call is the only one, and this call has ended the handle.
+    let queue = unsafe { &mut *slot.content.queue.get() }.take();
+    // From here on the slot has no owner.
+    std::mem::forget(entered);
+    let dropped = catch(|| {
+        files.into_iter().flatten().for_each(|file| drop(end_file(file)));
+        drop(queue);
+        Ok(())
     });
-    let result = returned(Some(handle), freed);
-    if result == 0 {
-        forget(handle);
-    }
-    result
+    QUEUES.free(handle);
+    forget(handle);
+    returned(None, dropped.and_then(|result| result))
 }
 
 /// Closes the handle of a file, during a call of the thread that owns the file's queue.
@@ -236,6 +241,7 @@ fn end_file(handle: Handle) -> Result<(), Error> {
     // SAFETY: only one caller ends the handle, in the thread of the queue and during its only call.
     let file = unsafe { &mut *slot.file.get() }.take();
     FILES.free(handle);
+    forget(handle);
     drop(file);
     Ok(())
 }
@@ -262,22 +268,17 @@ pub(crate) fn close_file(file: *const ironmap_file) -> isize {
     let handle = Handle::of(file);
     let slot = FILES.slot(handle);
     let queue_slot = queue_of(slot);
-    let closed = match queue_slot.and_then(|queue| queue.content.enter()) {
+    match queue_slot.and_then(|queue| queue.content.enter()) {
         Some(mut entered) if slot.has(handle) => {
             if let Some(queue) = entered.queue() {
                 queue.files.remove(&handle);
             }
-            catch(|| end_file(handle)).and_then(|result| result)
+            returned(None, catch(|| end_file(handle)).and_then(|result| result))
         }
-        None if slot.has(handle) => Err(refuse_file(handle)),
+        None if slot.has(handle) => refused(refuse_file(handle)),
         // A poisoned handle is closed, and its file is leaked.
-        _ => FILES.end(handle).map(|_| ()),
-    };
-    let result = returned(Some(handle), closed);
-    if result == 0 {
-        forget(handle);
+        _ => FILES.end(handle).map_or_else(refused, |_| 0),
     }
-    result
 }
 
 #[inline(always)]
@@ -287,7 +288,7 @@ fn queue_of(slot: &Slot<FileSlot>) -> Option<&'static Slot<QueueSlot>> {
 }
 
 #[cold]
-fn refuse_file(handle: Handle) -> Error {
+fn refuse_file(handle: Handle) -> Refusal {
     let slot = FILES.slot(handle);
     match queue_of(slot) {
         Some(queue) if slot.has(handle) => no_permission(queue),
@@ -304,22 +305,19 @@ pub(crate) fn with_file<T: Count>(
     let handle = Handle::of(file);
     let slot = FILES.slot(handle);
     let entered = queue_of(slot).and_then(|queue| queue.content.enter());
-    let Some(mut entered) = entered else {
-        return returned::<T>(Some(handle), Err(refuse_file(handle)));
-    };
+    let Some(mut entered) = entered else { return refused(refuse_file(handle)) };
     // The thread owns the queue, so no other call closes the file from here on.
     // SAFETY: if the slot has this handle, the file is open, and this call is the only one on its queue.
     let open =
         if slot.has(handle) { unsafe { &*slot.content.file.get() }.as_deref() } else { None };
-    let result = match (open, entered.queue()) {
-        (Some(open), Some(queue)) => catch(|| work(open, queue)),
-        _ => Ok(Err(slot.refuse(handle))),
+    let (Some(open), Some(queue)) = (open, entered.queue()) else {
+        return refused(slot.refuse(handle));
     };
-    let result = result.unwrap_or_else(|panicked| {
+    let result = catch(|| work(open, queue)).unwrap_or_else(|panicked| {
         slot.poison(handle);
         entered.lose(queue_of(slot), panicked)
     });
-    drop(entered);
+    // The reason of a failure is kept before `entered` is dropped: a signal handler could not do so at the same time.
     returned(Some(handle), result)
 }
 
@@ -332,15 +330,13 @@ pub(crate) fn with_queue<T: Count>(
     let handle = Handle::of(queue);
     let slot = QUEUES.slot(handle);
     let Some(mut entered) = slot.content.enter() else {
-        let error = if slot.has(handle) { no_permission(slot) } else { slot.refuse(handle) };
-        return returned::<T>(Some(handle), Err(error));
+        return refused(if slot.has(handle) { no_permission(slot) } else { slot.refuse(handle) });
     };
-    let result = match entered.queue() {
-        Some(queue) if slot.has(handle) => catch(|| work(queue)),
-        _ => Ok(Err(slot.refuse(handle))),
-    };
+    let queue = entered.queue().filter(|_| slot.has(handle));
+    let Some(queue) = queue else { return refused(slot.refuse(handle)) };
+    let result = catch(|| work(queue));
     let result = result.unwrap_or_else(|panicked| entered.lose(Some(slot), panicked));
-    drop(entered);
+    // As in `with_file`, the reason of a failure is kept before `entered` is dropped.
     returned(Some(handle), result)
 }
 
@@ -364,7 +360,7 @@ pub(crate) unsafe fn open_file<'a>(
     }
     // SAFETY: the file is open, and only this thread closes it.
     let open = unsafe { &*slot.content.file.get() }.as_deref();
-    open.ok_or_else(|| slot.refuse(handle))
+    open.ok_or_else(|| slot.refuse(handle).into())
 }
 
 #[cold]
@@ -372,6 +368,6 @@ fn other_queue(handle: Handle) -> Error {
     let slot = FILES.slot(handle);
     match slot.has(handle) {
         true => Error::invalid("the file was opened on another queue"),
-        false => slot.refuse(handle),
+        false => slot.refuse(handle).into(),
     }
 }
