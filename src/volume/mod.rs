@@ -273,7 +273,8 @@ impl Volume {
                 "the content is encrypted, and the key is not available",
             ));
         }
-        let inode = if options.truncate && inode.size() > 0 {
+        // The size of an inode that is open elsewhere may be larger than the size that was read here, so it is not compared.
+        let inode = if options.truncate {
             self.fs.writable()?.truncate(inode.number(), 0)?;
             held.inode()?
         } else {

@@ -310,7 +310,8 @@ int ironmap_closedir(struct ironmap_directory *directory);
 //
 // With a handle of any type, the reason is that of the last failed call on this handle, in any thread. With NULL it is that of the last
 // failed call of the calling thread on any handle, or on none: for example, of a call that opens something. `size` is
-// `sizeof(struct ironmap_failure)`. A successful call does not change the reason.
+// `sizeof(struct ironmap_failure)`. A successful call does not change the reason. If a call has returned -EBADF, or -EPERM or -EBUSY because
+// of the thread that may use a queue, only NULL tells the reason.
 //
 // Returns 0, -ENODATA if no call has failed, or -EINVAL if `failure` is NULL. Any thread may call it.
 //
@@ -326,9 +327,9 @@ const char *ironmap_version(void);
 // Opens a file on a queue.
 //
 // `flags` are those of `open(2)`: O_RDONLY, O_WRONLY or O_RDWR; O_CREAT, O_EXCL, O_TRUNC, O_APPEND; O_SYNC, O_DSYNC; O_DIRECT, which
-// refuses misaligned requests; and IRONMAP_O_ASSUME_NO_DEDUPE. `mode` is the mode of a file that O_CREAT creates; no umask is applied. Files
-// of the host are only read. In a volume, a path begins at its root, with or without a slash. The caller closes the file by
-// `ironmap_close`; `ironmap_queue_free` closes it too.
+// refuses misaligned requests; and IRONMAP_O_ASSUME_NO_DEDUPE. `mode` is the mode of a file that O_CREAT creates; no umask is applied.
+// Files of the host are only read. A file of O_WRONLY can be read too. In a volume, a path begins at its root, with or without a slash.
+// The caller closes the file by `ironmap_close`; `ironmap_queue_free` closes it too.
 //
 // Returns 0; -ENOENT, -EEXIST, -EISDIR, -ENOTDIR, -ELOOP, -ENAMETOOLONG as `open(2)`; -EROFS to write without permission; -ENOSPC, -EDQUOT
 // with O_CREAT; -EINVAL for other flags, and for a file that is not regular; -ENOKEY for an encrypted file; -EUCLEAN, -EIO for a damaged
@@ -832,7 +833,7 @@ int ironmap_pool_append(struct ironmap_pool_file *file, const void *memory, size
 // Reads several ranges of a file, and waits for all of them. The reads are in flight together. The call sets the `result` of each. `size` is
 // `sizeof(struct ironmap_pool_read)`. Any thread may call it.
 //
-// Returns 0 if the reads have results; -EBADF; -ENOMEM; -EINVAL for another `size` or a NULL `reads`.
+// Returns 0 if the reads have results; -EBADF; -EINVAL for another `size` or a NULL `reads`.
 //
 // Requires:
 // `reads` points to `count` structures, whose memory can be written to and does not overlap.
@@ -929,8 +930,10 @@ int ironmap_read_many(struct ironmap_queue *queue,
 //
 // `flags` are 0 or RWF_NOWAIT and RWF_HIPRI of `preadv2`. The request is sent to the device by this call or by a later one on the queue.
 //
-// Returns 0; -EAGAIN if the queue is full, or with RWF_NOWAIT if the call would have to wait; -EINVAL, -EIO and other errors of
-// `ironmap_pread`. After an error there is no completion.
+// If the queue is full, the call waits for the device.
+//
+// Returns 0; -EAGAIN with RWF_NOWAIT if the call would have to wait; -EINVAL, -EIO and other errors of `ironmap_pread`. After an error there
+// is no completion. After 0 the completion may have any of these errors.
 //
 // Requires:
 // The memory stays valid, and nothing else accesses it, until `ironmap_reap` has returned the completion or `ironmap_queue_free` has

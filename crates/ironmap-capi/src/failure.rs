@@ -4,17 +4,17 @@
 //! kind, a place on disk and one line of text.
 
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ironmap::{Errno, Error, ErrorKind};
-use parking_lot::Mutex;
 
-use crate::handle::Handle;
+use crate::handle::{Handle, Refusal};
 use crate::memory::{Out, copy_text};
-use crate::process::table_of;
+use crate::tables::is_open;
 
 /// The reason for the failure of a call.
 ///
@@ -57,10 +57,21 @@ struct Kept {
 thread_local! {
     /// The last failure of this thread.
     static OF_THREAD: RefCell<Option<Box<Kept>>> = const { RefCell::new(None) };
+    /// The refusal of this thread's last failed call, if a handle was refused. It may be written in a signal handler.
+    static REFUSED: Cell<Option<Refusal>> = const { Cell::new(None) };
 }
 
 /// The last failure of each open handle.
 static OF_HANDLES: Mutex<Option<HashMap<Handle, Kept>>> = Mutex::new(None);
+
+/// Locks the failures of handles, also for a fork.
+pub(crate) fn lock_handles() -> MutexGuard<'static, impl Sized> {
+    of_handles()
+}
+
+fn of_handles() -> MutexGuard<'static, Option<HashMap<Handle, Kept>>> {
+    OF_HANDLES.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 impl Kept {
     fn of(error: &Error) -> Self {
@@ -104,13 +115,15 @@ impl Kept {
 pub(crate) fn keep(handle: Option<Handle>, error: &Error) -> c_int {
     let kept = Kept::of(error);
     let errno = kept.errno.0;
-    // A number that is not a handle would stay in the list for ever.
-    if let Some(handle) =
-        handle.filter(|handle| table_of(*handle).is_some_and(|table| table.knows(*handle)))
-    {
-        OF_HANDLES.lock().get_or_insert_default().insert(handle, kept.clone());
+    if let Some(handle) = handle {
+        let mut failures = of_handles();
+        // `forget` takes the lock after the handle was closed, so no failure of a closed handle stays.
+        if is_open(handle) {
+            failures.get_or_insert_default().insert(handle, kept.clone());
+        }
     }
-    // At the end of a thread its storage is gone, and nobody can ask for the message.
+    let _ = REFUSED.try_with(|refused| refused.set(None));
+    // At the end of a thread its storage is gone, and no code of the thread can ask for the message.
     let _ = OF_THREAD.try_with(|last| {
         if let Ok(mut last) = last.try_borrow_mut() {
             *last = Some(Box::new(kept));
@@ -119,23 +132,24 @@ pub(crate) fn keep(handle: Option<Handle>, error: &Error) -> c_int {
     -errno
 }
 
+/// Keeps, for the thread, that a call on a queue or file was refused. This is safe in a signal handler: nothing is locked or allocated.
+#[cold]
+#[inline(never)]
+pub(crate) fn refused(refusal: Refusal) -> isize {
+    let _ = REFUSED.try_with(|refused| refused.set(Some(refusal)));
+    -(refusal.errno() as isize)
+}
+
+/// Accesses the storage of the thread. In a library that was loaded at run time, the first access allocates it.
+pub(crate) fn prepare_thread() {
+    let _ = REFUSED.try_with(Cell::get);
+}
+
 /// Forgets the failure of a handle that is closed.
 pub(crate) fn forget(handle: Handle) {
-    if let Some(kept) = &mut *OF_HANDLES.lock() {
+    if let Some(kept) = &mut *of_handles() {
         kept.remove(&handle);
     }
-}
-
-/// The lock of the failures of handles, for forks.
-pub(crate) fn lock_for_fork() {
-    std::mem::forget(OF_HANDLES.lock());
-}
-
-/// # Safety
-/// The calling thread, or the thread that it continues in a child, has called [`lock_for_fork`].
-pub(crate) unsafe fn unlock_after_fork() {
-    // SAFETY: the caller guarantees that the guard was forgotten by this thread.
-    unsafe { OF_HANDLES.force_unlock() };
 }
 
 /// The error of a panic. The message of the panic is part of it.
@@ -200,7 +214,8 @@ pub(crate) fn call<T: Count>(
 ///
 /// With a handle of any type, the reason is that of the last failed call on this handle, in any thread. With NULL it is that of the last
 /// failed call of the calling thread on any handle, or on none: for example, of a call that opens something. `size` is
-/// `sizeof(struct ironmap_failure)`. A successful call does not change the reason.
+/// `sizeof(struct ironmap_failure)`. A successful call does not change the reason. If a call has returned -EBADF, or -EPERM or -EBUSY because
+/// of the thread that may use a queue, only NULL tells the reason.
 ///
 /// Returns 0, -ENODATA if no call has failed, or -EINVAL if `failure` is NULL. Any thread may call it.
 ///
@@ -212,13 +227,16 @@ pub unsafe extern "C" fn ironmap_failure(
     failure: *mut ironmap_failure,
     size: usize,
 ) -> c_int {
-    let kept = if handle.is_null() {
-        OF_THREAD.try_with(|last| last.try_borrow().ok().and_then(|last| last.clone()))
+    let kept = if !handle.is_null() {
+        let failures = of_handles();
+        failures.as_ref().and_then(|kept| kept.get(&Handle::of(handle))).cloned().map(Box::new)
+    } else if let Ok(Some(refusal)) = REFUSED.try_with(Cell::get) {
+        Some(Box::new(Kept::of(&refusal.into())))
     } else {
-        let failures = OF_HANDLES.lock();
-        Ok(failures.as_ref().and_then(|kept| kept.get(&Handle::of(handle))).cloned().map(Box::new))
+        let last = OF_THREAD.try_with(|last| last.try_borrow().ok().and_then(|last| last.clone()));
+        last.unwrap_or_default()
     };
-    let Ok(Some(kept)) = kept else { return -libc::ENODATA };
+    let Some(kept) = kept else { return -libc::ENODATA };
     // SAFETY: the caller guarantees this.
     let out = unsafe { Out::new(failure, size) };
     match out {

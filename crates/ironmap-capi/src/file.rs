@@ -20,16 +20,16 @@ use crate::local::{LocalQueue, OpenFile, Store, add_file, close_file, with_file,
 use crate::memory::{Out, bytes, bytes_mut, copy_text, list_mut, path, place_of_handle};
 use crate::process::without_forks;
 use crate::queue::call_free;
-use crate::rwf::{OpenFlags, dio_flags, open_flags};
+use crate::rwf::{OpenFlags, dio_flags, open_flags, read_flags};
 use crate::stat::{ironmap_stat, shown};
 use crate::tables::{ironmap_file, ironmap_queue};
 
 /// Opens a file on a queue.
 ///
 /// `flags` are those of `open(2)`: O_RDONLY, O_WRONLY or O_RDWR; O_CREAT, O_EXCL, O_TRUNC, O_APPEND; O_SYNC, O_DSYNC; O_DIRECT, which
-/// refuses misaligned requests; and IRONMAP_O_ASSUME_NO_DEDUPE. `mode` is the mode of a file that O_CREAT creates; no umask is applied. Files
-/// of the host are only read. In a volume, a path begins at its root, with or without a slash. The caller closes the file by
-/// `ironmap_close`; `ironmap_queue_free` closes it too.
+/// refuses misaligned requests; and IRONMAP_O_ASSUME_NO_DEDUPE. `mode` is the mode of a file that O_CREAT creates; no umask is applied.
+/// Files of the host are only read. A file of O_WRONLY can be read too. In a volume, a path begins at its root, with or without a slash.
+/// The caller closes the file by `ironmap_close`; `ironmap_queue_free` closes it too.
 ///
 /// Returns 0; -ENOENT, -EEXIST, -EISDIR, -ENOTDIR, -ELOOP, -ENAMETOOLONG as `open(2)`; -EROFS to write without permission; -ENOSPC, -EDQUOT
 /// with O_CREAT; -EINVAL for other flags, and for a file that is not regular; -ENOKEY for an encrypted file; -EUCLEAN, -EIO for a damaged
@@ -51,12 +51,16 @@ pub unsafe extern "C" fn ironmap_open(
             let place = unsafe { place_of_handle(file) }?;
             // SAFETY: the caller guarantees this.
             let path = unsafe { self::path(path) }?;
-            let OpenFlags { options, durable } = open_flags(flags, mode)?;
+            let OpenFlags { options, durable, writes, empties } = open_flags(flags, mode)?;
             let open = OpenFile {
                 file: local.store.open(path, options)?,
                 durable,
+                writes,
                 path: path.as_os_str().as_bytes().into(),
             };
+            if empties {
+                local.writable()?.truncate(open.file.inode(), 0)?;
+            }
             *place = add_file(Handle::of(queue), local, open)?.pointer();
             Ok(())
         }))
@@ -172,7 +176,7 @@ pub unsafe extern "C" fn ironmap_preadv(
     flags: c_int,
 ) -> isize {
     with_file(file, |open, local| {
-        let flags = dio_flags(flags)?;
+        let flags = read_flags(flags)?;
         let mut slices: SmallVec<[IoSliceMut<'_>; 8]> = SmallVec::new();
         // SAFETY: the caller guarantees this.
         for range in unsafe { ranges(iov, count) }? {
@@ -260,7 +264,8 @@ impl OpenFile {
     fn stat(&self, local: &LocalQueue) -> Result<Stat, Error> {
         match &local.store {
             Store::Volume(volume) => {
-                Ok(volume.volume.fs().inode(self.file.inode())?.stat().clone())
+                // The file may have lost its last name.
+                volume.volume.fs().inspect(self.file.inode(), |inode| Ok(inode.stat().clone()))
             }
             Store::Host(host) => {
                 let stat = host.metadata(Path::new(OsStr::from_bytes(&self.path)))?;
@@ -300,7 +305,7 @@ pub unsafe extern "C" fn ironmap_fstat(
 /// Returns 0; -EFBIG; -EROFS, also for a host file; -EIO; -EBADF, -EPERM or -EBUSY as any call on a queue.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_ftruncate(file: *mut ironmap_file, len: u64) -> c_int {
-    with_file(file, |open, local| local.writable()?.truncate(open.file.inode(), len)) as c_int
+    with_file(file, |open, local| open.writer(local)?.truncate(open.file.inode(), len)) as c_int
 }
 
 /// Sets the permissions of a file of a volume: the lower twelve bits of its mode. Returns as `ironmap_ftruncate`.
@@ -310,6 +315,17 @@ pub extern "C" fn ironmap_fchmod(file: *mut ironmap_file, mode: u32) -> c_int {
         let change = SetAttributes::new().permissions(mode & 0o7777);
         local.writable()?.set_attributes(open.file.inode(), &change)
     }) as c_int
+}
+
+impl OpenFile {
+    /// The file system, for a change of the content.
+    fn writer<'a>(&self, local: &'a LocalQueue) -> Result<&'a dyn ironmap::fs::Writer, Error> {
+        if !self.writes {
+            let what = "the file was not opened for writing";
+            return Err(Error::new(ironmap::ErrorKind::ReadOnly, what));
+        }
+        local.writable()
+    }
 }
 
 impl LocalQueue {
@@ -345,7 +361,7 @@ pub extern "C" fn ironmap_fallocate(
             libc::FALLOC_FL_INSERT_RANGE if !keep_size => Fallocate::Insert,
             _ => return Err(Error::unsupported(format!("fallocate with mode {mode:#x}"))),
         };
-        local.writable()?.fallocate(open.file.inode(), how, FilePos(pos), len)
+        open.writer(local)?.fallocate(open.file.inode(), how, FilePos(pos), len)
     }) as c_int
 }
 

@@ -8,10 +8,11 @@
 //! of any slot at any time.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
-use ironmap::{Errno, Error};
+use ironmap::{Errno, Error, ErrorKind};
 use parking_lot::Mutex;
 
 /// A handle as a number: the generation in the upper 32 bits, the index of the slot, and the kind in the lower 6 bits.
@@ -29,10 +30,52 @@ const POISONED: u64 = 1;
 /// The kind of a slot whose object belongs to the process from which this one was forked.
 const FORKED: u64 = 2;
 
-/// The error of a call on an object that was in use when a call panicked.
-pub(crate) fn poisoned() -> Error {
-    let what = "an earlier call on this handle panicked, so its state is unknown: close it";
-    Error::io(Errno(libc::ENOTRECOVERABLE), what)
+/// Why a call on a handle is refused. A refusal needs no memory and no lock, so a call in a signal handler can be refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// No object has this handle.
+    Closed,
+    /// The object belongs to the process from which this one was forked.
+    Forked,
+    /// The object was in use when a call panicked.
+    Poisoned,
+    /// The object belongs to another thread.
+    OtherThread,
+    /// The object is in a call.
+    InCall,
+}
+
+impl Refusal {
+    pub(crate) fn errno(self) -> c_int {
+        match self {
+            Self::Closed | Self::Forked => libc::EBADF,
+            Self::Poisoned => libc::ENOTRECOVERABLE,
+            Self::OtherThread => libc::EPERM,
+            Self::InCall => libc::EBUSY,
+        }
+    }
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        let what = match refusal {
+            Refusal::Closed => "the handle is closed, or is not one of this type",
+            Refusal::Forked => {
+                "the handle belongs to the parent of this process: open it again after fork"
+            }
+            Refusal::Poisoned => {
+                "an earlier call on this handle panicked, so its state is unknown: close it"
+            }
+            Refusal::OtherThread => "the queue belongs to another thread",
+            Refusal::InCall => {
+                "the queue is in a call of this thread, which a signal handler has interrupted"
+            }
+        };
+        match refusal {
+            Refusal::InCall => Self::new(ErrorKind::Busy, what),
+            _ => Self::io(Errno(refusal.errno()), what),
+        }
+    }
 }
 
 /// Not enough slots.
@@ -64,6 +107,12 @@ impl Handle {
     fn with_kind(self, kind: u64) -> Self {
         Self(self.0 & !KIND_MASK | kind)
     }
+
+    /// Whether an object can have this handle. A number that equals the state of an empty slot, such as that of NULL, is no handle.
+    #[inline(always)]
+    fn can_be_open(self) -> bool {
+        self.0 & KIND_MASK > FORKED
+    }
 }
 
 /// The content of a slot, apart from its state.
@@ -89,7 +138,7 @@ impl<C> Slot<C> {
     /// Whether the object of the slot has this handle.
     #[inline(always)]
     pub(crate) fn has(&self, handle: Handle) -> bool {
-        self.state.load(Ordering::Acquire) == handle.0
+        self.state.load(Ordering::Acquire) == handle.0 && handle.can_be_open()
     }
 
     /// Marks the object as unusable after a panic. It is leaked.
@@ -108,17 +157,18 @@ impl<C> Slot<C> {
         self.state.load(Ordering::Relaxed) & KIND_MASK == POISONED
     }
 
-    /// The error of a call with a handle that this slot does not have.
+    /// Why a call with a handle that this slot does not have is refused.
     #[cold]
-    pub(crate) fn refuse(&self, handle: Handle) -> Error {
+    pub(crate) fn refuse(&self, handle: Handle) -> Refusal {
         let state = self.state.load(Ordering::Acquire);
-        if state == handle.with_kind(POISONED).0 {
-            poisoned()
+        if !handle.can_be_open() {
+            Refusal::Closed
+        } else if state == handle.with_kind(POISONED).0 {
+            Refusal::Poisoned
         } else if state == handle.with_kind(FORKED).0 {
-            let what = "the handle belongs to the parent of this process: open it again after fork";
-            Error::io(Errno::EBADF, what)
+            Refusal::Forked
         } else {
-            Error::io(Errno::EBADF, "the handle is closed, or is not one of this type")
+            Refusal::Closed
         }
     }
 }
@@ -127,7 +177,8 @@ impl<C> Slot<C> {
 pub(crate) struct Table<C: 'static, const N: usize> {
     kind: u64,
     slots: [Slot<C>; N],
-    unused: Mutex<Unused>,
+    /// A fork locks it. A mutex of parking_lot may be handed over to a waiting thread, which does not exist in the child.
+    unused: std::sync::Mutex<Unused>,
 }
 
 /// The slots without objects.
@@ -145,11 +196,16 @@ impl<C: Content, const N: usize> Table<C, N> {
         assert!(size_of::<Slot<C>>() == 64);
         assert!(kind > FORKED && kind <= KIND_MASK);
         let unused = Unused { closed: VecDeque::new(), used: 0 };
-        Self { kind, slots: [const { Slot::EMPTY }; N], unused: Mutex::new(unused) }
+        Self { kind, slots: [const { Slot::EMPTY }; N], unused: std::sync::Mutex::new(unused) }
     }
 }
 
 impl<C, const N: usize> Table<C, N> {
+    fn lock_unused(&self) -> MutexGuard<'_, Unused> {
+        // A panic leaves the list complete: at worst a slot is missing.
+        self.unused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The slot at the position of a handle. The slot may have another handle.
     #[inline(always)]
     pub(crate) fn slot(&self, handle: Handle) -> &Slot<C> {
@@ -162,7 +218,7 @@ impl<C, const N: usize> Table<C, N> {
     /// `Io` with EMFILE if all slots are in use.
     pub(crate) fn open(&self, fill: impl FnOnce(Handle, &C)) -> Result<Handle, Error> {
         let index = {
-            let mut unused = self.unused.lock();
+            let mut unused = self.lock_unused();
             // A slot is used again only after many others, so an old handle stays invalid for long.
             let rested = unused.closed.len() > 1024 || unused.used as usize == N;
             match if rested { unused.closed.pop_front() } else { None } {
@@ -188,8 +244,11 @@ impl<C, const N: usize> Table<C, N> {
     ///
     /// # Errors
     /// The slot does not have this handle. A poisoned handle is closed, and its object is leaked.
-    pub(crate) fn end(&self, handle: Handle) -> Result<&C, Error> {
+    pub(crate) fn end(&self, handle: Handle) -> Result<&C, Refusal> {
         let slot = self.slot(handle);
+        if !handle.can_be_open() {
+            return Err(slot.refuse(handle));
+        }
         let ended = handle.with_kind(FREE).0;
         let swap = |from: u64| {
             slot.state.compare_exchange(from, ended, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -197,66 +256,53 @@ impl<C, const N: usize> Table<C, N> {
         if swap(handle.0) {
             return Ok(&slot.content);
         }
-        let error = slot.refuse(handle);
+        let refusal = slot.refuse(handle);
         swap(handle.with_kind(POISONED).0);
-        Err(error)
+        Err(refusal)
     }
 
     /// Makes the slot of an ended handle available, after its object was taken out.
     pub(crate) fn free(&self, handle: Handle) {
-        self.unused.lock().closed.push_back(handle.index() as u32);
+        self.lock_unused().closed.push_back(handle.index() as u32);
     }
 }
 
-/// A table of any kind, for code that concerns all of them: forks, panics and messages.
+/// A table of handles of some kind.
 pub(crate) trait AnyTable: Sync {
-    /// The kind of the handles.
-    fn kind(&self) -> u64;
-    /// Whether the handle is open, or was poisoned.
-    fn knows(&self, handle: Handle) -> bool;
-    /// Marks the object of a handle as unusable after a panic.
-    fn poison(&self, handle: Handle);
-    /// Waits until no thread opens or frees a handle, and locks the table.
-    fn lock(&self);
-    /// Unlocks the table.
-    ///
-    /// # Safety
-    /// The calling thread, or the thread that it continues in a child, has called `lock`.
-    unsafe fn unlock(&self);
+    /// Whether the handle is open. A poisoned handle is, until it is closed.
+    fn is_open(&self, handle: Handle) -> bool;
+    /// Waits until no thread opens or frees a handle, and locks the table for a fork.
+    fn lock(&'static self) -> Box<dyn LockedTable>;
+}
+
+/// A table that is locked for a fork.
+pub(crate) trait LockedTable {
     /// Makes all handles those of the parent process. Their objects are leaked, because they share files and rings with the parent.
     fn disown(&self);
 }
 
+struct Locked<C: 'static, const N: usize> {
+    table: &'static Table<C, N>,
+    unused: MutexGuard<'static, Unused>,
+}
+
 impl<C: Sync, const N: usize> AnyTable for Table<C, N> {
-    fn kind(&self) -> u64 {
-        self.kind
+    fn is_open(&self, handle: Handle) -> bool {
+        let slot = self.slot(handle);
+        slot.has(handle)
+            || handle.0 & KIND_MASK == self.kind && slot.refuse(handle) == Refusal::Poisoned
     }
 
-    fn knows(&self, handle: Handle) -> bool {
-        let state = self.slot(handle).state.load(Ordering::Acquire);
-        state == handle.0 || state == handle.with_kind(POISONED).0
+    fn lock(&'static self) -> Box<dyn LockedTable> {
+        Box::new(Locked { table: self, unused: self.lock_unused() })
     }
+}
 
-    fn poison(&self, handle: Handle) {
-        self.slot(handle).poison(handle);
-    }
-
-    fn lock(&self) {
-        std::mem::forget(self.unused.lock());
-    }
-
-    unsafe fn unlock(&self) {
-        // SAFETY: the caller guarantees that the guard of `lock` was forgotten by this thread.
-        unsafe { self.unused.force_unlock() };
-    }
-
+impl<C, const N: usize> LockedTable for Locked<C, N> {
     fn disown(&self) {
-        // The table is locked by this thread.
-        // SAFETY: so no other thread changes the number.
-        let used = unsafe { (*self.unused.data_ptr()).used };
-        for slot in &self.slots[..used as usize] {
+        for slot in &self.table.slots[..self.unused.used as usize] {
             let handle = Handle(slot.state.load(Ordering::Relaxed));
-            if handle.0 & KIND_MASK == self.kind {
+            if handle.0 & KIND_MASK == self.table.kind {
                 slot.state.store(handle.with_kind(FORKED).0, Ordering::Relaxed);
             }
         }
@@ -286,14 +332,14 @@ impl<T: Send + Sync, const N: usize> Table<Shared<T>, N> {
                 return Ok(Arc::clone(object));
             }
         }
-        Err(slot.refuse(handle))
+        Err(slot.refuse(handle).into())
     }
 
     /// Closes the handle, and returns its object.
     pub(crate) fn remove(&self, handle: Handle) -> Result<Arc<T>, Error> {
         let object = self.end(handle)?.0.lock().take();
         self.free(handle);
-        object.ok_or_else(|| self.slot(handle).refuse(handle))
+        object.ok_or_else(|| self.slot(handle).refuse(handle).into())
     }
 
     /// Closes the handle, and returns its object, unless something else uses the object.
@@ -304,10 +350,10 @@ impl<T: Send + Sync, const N: usize> Table<Shared<T>, N> {
         let slot = self.slot(handle);
         if !slot.has(handle) {
             // For a poisoned handle this ends the handle.
-            return Err(self.end(handle).err().unwrap_or_else(|| slot.refuse(handle)));
+            return Err(self.end(handle).err().unwrap_or_else(|| slot.refuse(handle)).into());
         }
         let mut shared = slot.content.0.lock();
-        let Some(object) = shared.take() else { return Err(slot.refuse(handle)) };
+        let Some(object) = shared.take() else { return Err(slot.refuse(handle).into()) };
         match Arc::try_unwrap(object) {
             Ok(object) => {
                 let ended = self.end(handle);
@@ -318,7 +364,7 @@ impl<T: Send + Sync, const N: usize> Table<Shared<T>, N> {
             }
             Err(object) => {
                 *shared = Some(object);
-                Err(Error::new(ironmap::ErrorKind::Busy, users))
+                Err(Error::new(ErrorKind::Busy, users))
             }
         }
     }
@@ -346,6 +392,25 @@ mod tests {
         for number in [0, 1, u64::MAX, first.0 ^ 1, first.0 ^ 1 << 40] {
             assert!(TABLE.get(Handle(number)).is_err());
         }
+    }
+
+    /// A number that equals the state of an empty slot is no handle: closing it does not free the slot a second time. The numbers are NULL,
+    /// for a slot that was never used, and a closed handle without its kind.
+    #[test]
+    fn the_state_of_an_empty_slot_is_no_handle() {
+        static TABLE: Table<Shared<u32>, 2> = Table::new(43);
+        assert!(TABLE.remove(Handle(0)).is_err());
+        let closed = TABLE.add(0).unwrap();
+        TABLE.remove(closed).unwrap();
+        for number in [Handle(0), closed.with_kind(FREE)] {
+            assert!(!TABLE.slot(number).has(number));
+            assert!(TABLE.get(number).is_err());
+            assert!(TABLE.remove(number).is_err());
+            assert!(TABLE.remove_unused(number, "in use").is_err());
+        }
+        let handles = [TABLE.add(1).unwrap(), TABLE.add(2).unwrap()];
+        assert_eq!([*TABLE.get(handles[0]).unwrap(), *TABLE.get(handles[1]).unwrap()], [1, 2]);
+        assert_eq!(TABLE.add(3).unwrap_err().errno(), Errno(libc::EMFILE));
     }
 
     /// A handle whose object is in use stays open when it is closed.

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering, compiler_fence};
 
 use ironmap::dio::DioFlags;
-use ironmap::{Buffer, Errno, Error, File, FileOptions, Files, Host, Queue, Readiness};
+use ironmap::{Buffer, Error, File, FileOptions, Files, Host, Queue, Readiness};
 
-use crate::failure::{Count, catch, forget, keep, panicked, returned};
-use crate::handle::{Content, Handle, Slot, Table, poisoned};
+use crate::failure::{Count, catch, forget, prepare_thread, refused, returned};
+use crate::handle::{Content, Handle, Refusal, Slot, Table};
 use crate::tables::{ironmap_file, ironmap_queue};
 use crate::volume::OpenVolume;
 
@@ -64,6 +64,8 @@ pub(crate) struct OpenFile {
     pub(crate) file: File,
     /// The flags of all writes: those of `O_DSYNC` and `O_SYNC`.
     pub(crate) durable: DioFlags,
+    /// The file was opened for writing.
+    pub(crate) writes: bool,
     pub(crate) path: Box<[u8]>,
 }
 
@@ -71,6 +73,8 @@ pub(crate) struct OpenFile {
 pub(crate) struct QueueSlot {
     /// The thread that may use the queue; 0 during a call, and if there is no queue.
     owner: AtomicUsize,
+    /// The thread that has made the queue.
+    thread: AtomicUsize,
     queue: UnsafeCell<Option<Box<LocalQueue>>>,
 }
 
@@ -79,7 +83,11 @@ pub(crate) struct QueueSlot {
 unsafe impl Sync for QueueSlot {}
 
 impl Content for QueueSlot {
-    const EMPTY: Self = Self { owner: AtomicUsize::new(0), queue: UnsafeCell::new(None) };
+    const EMPTY: Self = Self {
+        owner: AtomicUsize::new(0),
+        thread: AtomicUsize::new(0),
+        queue: UnsafeCell::new(None),
+    };
 }
 
 /// The slot of a file.
@@ -166,28 +174,26 @@ impl Entered<'_> {
     }
 }
 
-/// The result of a call without permission to use the queue.
+/// Why a call without permission is refused.
 #[cold]
-fn no_permission(slot: &Slot<QueueSlot>, handle: Handle) -> isize {
+fn no_permission(slot: &Slot<QueueSlot>) -> Refusal {
     if slot.is_poisoned() {
-        return keep(Some(handle), &poisoned()) as isize;
-    }
-    match slot.content.owner.load(Ordering::Relaxed) {
-        // A signal handler may have interrupted a call, so no memory is allocated and no lock is acquired for a message.
-        0 => -(libc::EBUSY as isize),
-        _ => {
-            let error = Error::io(Errno::EPERM, "the queue belongs to another thread");
-            keep(Some(handle), &error) as isize
-        }
+        Refusal::Poisoned
+    } else if slot.content.thread.load(Ordering::Relaxed) == this_thread() {
+        Refusal::InCall
+    } else {
+        Refusal::OtherThread
     }
 }
 
 /// Opens a handle of a queue for the calling thread.
 pub(crate) fn add_queue(queue: LocalQueue) -> Result<Handle, Error> {
     let queue = Box::new(queue);
+    prepare_thread();
     QUEUES.open(|_, slot| {
         // SAFETY: the slot is free, so no thread owns it, and no call uses it.
         unsafe { *slot.queue.get() = Some(queue) };
+        slot.thread.store(this_thread(), Ordering::Relaxed);
         slot.owner.store(this_thread(), Ordering::Relaxed);
     })
 }
@@ -196,30 +202,28 @@ pub(crate) fn add_queue(queue: LocalQueue) -> Result<Handle, Error> {
 pub(crate) fn free_queue(queue: *const ironmap_queue) -> isize {
     let handle = Handle::of(queue);
     let slot = QUEUES.slot(handle);
-    let Some(mut entered) = slot.content.enter() else {
-        if slot.has(handle) {
-            return no_permission(slot, handle);
-        }
-        // The handle of a poisoned queue is closed, and the queue is leaked.
-        return returned(Some(handle), QUEUES.end(handle).map(|_| ()));
+    let ended = match slot.content.enter() {
+        Some(entered) => QUEUES.end(handle).map(|_| entered),
+        None if slot.has(handle) => Err(no_permission(slot)),
+        None => Err(QUEUES.end(handle).err().unwrap_or_else(|| slot.refuse(handle))),
     };
-    if let Err(error) = QUEUES.end(handle) {
-        drop(entered);
-        return keep(Some(handle), &error) as isize;
-    }
+    let mut entered = match ended {
+        Ok(entered) => entered,
+        Err(refusal) => return refused(refusal),
+    };
     let files = entered.queue().map(|queue| std::mem::take(&mut queue.files));
     // SAFETY: the permission of this call is the only one, and this call has ended the handle.
     let queue = unsafe { &mut *slot.content.queue.get() }.take();
     // From here on the slot has no owner.
     std::mem::forget(entered);
-    let freed = catch(|| {
+    let dropped = catch(|| {
         files.into_iter().flatten().for_each(|file| drop(end_file(file)));
-        // Requests that the kernel does not complete are leaked by the drop. The caller must know, because it has lent their memory.
-        queue.map_or(Ok(()), |mut queue| queue.queue.wait(usize::MAX))
+        drop(queue);
+        Ok(())
     });
     QUEUES.free(handle);
     forget(handle);
-    returned(None, freed.and_then(|result| result))
+    returned(None, dropped.and_then(|result| result))
 }
 
 /// Closes the handle of a file, during a call of the thread that owns the file's queue.
@@ -228,6 +232,7 @@ fn end_file(handle: Handle) -> Result<(), Error> {
     // SAFETY: only one caller ends the handle, in the thread of the queue and during its only call.
     let file = unsafe { &mut *slot.file.get() }.take();
     FILES.free(handle);
+    forget(handle);
     drop(file);
     Ok(())
 }
@@ -253,22 +258,18 @@ pub(crate) fn add_file(
 pub(crate) fn close_file(file: *const ironmap_file) -> isize {
     let handle = Handle::of(file);
     let slot = FILES.slot(handle);
-    let Some(mut entered) = queue_of(slot).and_then(|queue| queue.content.enter()) else {
-        if slot.has(handle) {
-            return refuse_file(handle);
+    let queue_slot = queue_of(slot);
+    match queue_slot.and_then(|queue| queue.content.enter()) {
+        Some(mut entered) if slot.has(handle) => {
+            if let Some(queue) = entered.queue() {
+                queue.files.remove(&handle);
+            }
+            returned(None, catch(|| end_file(handle)).and_then(|result| result))
         }
-        // The handle of a poisoned file is closed, and the file is leaked.
-        return returned(Some(handle), FILES.end(handle).map(|_| ()));
-    };
-    if let Some(queue) = entered.queue() {
-        queue.files.remove(&handle);
+        None if slot.has(handle) => refused(refuse_file(handle)),
+        // A poisoned handle is closed, and its file is leaked.
+        _ => FILES.end(handle).map_or_else(refused, |_| 0),
     }
-    let closed = catch(|| end_file(handle)).and_then(|result| result);
-    drop(entered);
-    if closed.is_ok() {
-        forget(handle);
-    }
-    returned(Some(handle), closed)
 }
 
 #[inline(always)]
@@ -279,19 +280,7 @@ fn queue_of(slot: &Slot<FileSlot>) -> Option<&'static Slot<QueueSlot>> {
 
 /// The result of a call on a queue that is not open, or that the call may not use.
 #[cold]
-#[inline(never)]
-fn refuse_queue(handle: Handle) -> isize {
-    let slot = QUEUES.slot(handle);
-    match slot.has(handle) {
-        true => no_permission(slot, handle),
-        false => keep(Some(handle), &slot.refuse(handle)) as isize,
-    }
-}
-
-/// The result of a call on a file that is not open, or whose queue the call may not use.
-#[cold]
-#[inline(never)]
-fn refuse_file(handle: Handle) -> isize {
+fn refuse_file(handle: Handle) -> Refusal {
     let slot = FILES.slot(handle);
     match queue_of(slot) {
         Some(queue) if slot.has(handle) => no_permission(queue, handle),
@@ -321,26 +310,22 @@ pub(crate) fn with_file<T: Count>(
     work: impl FnOnce(&OpenFile, &mut LocalQueue) -> Result<T, Error>,
 ) -> isize {
     let handle = Handle::of(file);
-    let call = move || {
-        let slot = FILES.slot(handle);
-        let Some(mut entered) = queue_of(slot).and_then(|queue| queue.content.enter()) else {
-            return refuse_file(handle);
-        };
-        // The thread owns the queue, so no other call closes the file from here on.
-        if !slot.has(handle) {
-            drop(entered);
-            return refuse_file(handle);
-        }
-        // SAFETY: this call is the only one on the queue of the file, so nothing changes the slot.
-        let open = unsafe { &*slot.content.file.get() }.as_deref();
-        // SAFETY: the slot has this handle, so the file is open.
-        let open = unsafe { open.unwrap_unchecked() };
-        // SAFETY: the queue of an open file has not been freed.
-        let result = work(open, unsafe { entered.queue().unwrap_unchecked() });
-        drop(entered);
-        returned(Some(handle), result)
+    let slot = FILES.slot(handle);
+    let entered = queue_of(slot).and_then(|queue| queue.content.enter());
+    let Some(mut entered) = entered else { return refused(refuse_file(handle)) };
+    // The thread owns the queue, so no other call closes the file from here on.
+    // SAFETY: if the slot has this handle, the file is open, and this call is the only one on its queue.
+    let open =
+        if slot.has(handle) { unsafe { &*slot.content.file.get() }.as_deref() } else { None };
+    let (Some(open), Some(queue)) = (open, entered.queue()) else {
+        return refused(slot.refuse(handle));
     };
-    guarded(call, move || lose_file(handle))
+    let result = catch(|| work(open, queue)).unwrap_or_else(|panicked| {
+        slot.poison(handle);
+        entered.lose(queue_of(slot), panicked)
+    });
+    // The reason of a failure is kept before `entered` is dropped: a signal handler could not do so at the same time.
+    returned(Some(handle), result)
 }
 
 /// Runs a call on a queue.
@@ -350,37 +335,16 @@ pub(crate) fn with_queue<T: Count>(
     work: impl FnOnce(&mut LocalQueue) -> Result<T, Error>,
 ) -> isize {
     let handle = Handle::of(queue);
-    let call = move || {
-        let slot = QUEUES.slot(handle);
-        let Some(mut entered) = slot.content.enter() else { return refuse_queue(handle) };
-        if !slot.has(handle) {
-            drop(entered);
-            return refuse_queue(handle);
-        }
-        // SAFETY: the slot has this handle, so it has a queue.
-        let result = work(unsafe { entered.queue().unwrap_unchecked() });
-        drop(entered);
-        returned(Some(handle), result)
+    let slot = QUEUES.slot(handle);
+    let Some(mut entered) = slot.content.enter() else {
+        return refused(if slot.has(handle) { no_permission(slot) } else { slot.refuse(handle) });
     };
-    guarded(call, move || lose_queue(QUEUES.slot(handle)))
-}
-
-/// After a panic the states of the file and of its queue are unknown.
-#[cold]
-#[inline(never)]
-fn lose_file(handle: Handle) -> isize {
-    let slot = FILES.slot(handle);
-    slot.poison(handle);
-    queue_of(slot).map_or(0, lose_queue)
-}
-
-/// Makes a queue unusable: it has no owner from here on, and it is leaked.
-#[cold]
-#[inline(never)]
-fn lose_queue(slot: &Slot<QueueSlot>) -> isize {
-    slot.poison_current();
-    slot.content.owner.store(0, Ordering::Relaxed);
-    0
+    let queue = entered.queue().filter(|_| slot.has(handle));
+    let Some(queue) = queue else { return refused(slot.refuse(handle)) };
+    let result = catch(|| work(queue));
+    let result = result.unwrap_or_else(|panicked| entered.lose(Some(slot), panicked));
+    // As in `with_file`, the reason of a failure is kept before `entered` is dropped.
+    returned(Some(handle), result)
 }
 
 /// A file of a queue, for a call on this queue.
@@ -403,7 +367,7 @@ pub(crate) unsafe fn open_file<'a>(
     }
     // SAFETY: the file is open, and only this thread closes it.
     let open = unsafe { &*slot.content.file.get() }.as_deref();
-    open.ok_or_else(|| slot.refuse(handle))
+    open.ok_or_else(|| slot.refuse(handle).into())
 }
 
 #[cold]
@@ -411,6 +375,6 @@ fn other_queue(handle: Handle) -> Error {
     let slot = FILES.slot(handle);
     match slot.has(handle) {
         true => Error::invalid("the file was opened on another queue"),
-        false => slot.refuse(handle),
+        false => slot.refuse(handle).into(),
     }
 }

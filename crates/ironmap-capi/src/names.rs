@@ -303,8 +303,14 @@ pub unsafe extern "C" fn ironmap_set_times(
     unsafe { at(volume, path, work) as c_int }
 }
 
-fn no_attribute() -> Error {
-    Error::new(ErrorKind::NoData, "the attribute does not exist")
+/// The error of an attribute that a file does not have. Files have no attributes with other prefixes than these.
+fn no_attribute(name: &[u8]) -> Error {
+    let prefixes: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
+    if prefixes.iter().any(|prefix| name.starts_with(prefix)) {
+        Error::new(ErrorKind::NoData, "the attribute does not exist")
+    } else {
+        Error::unsupported("the prefix of the attribute's name")
+    }
 }
 
 /// Copies the value of an extended attribute, such as "user.comment". With `len` 0 only its length is returned. `flags` are 0 or
@@ -327,7 +333,7 @@ pub unsafe extern "C" fn ironmap_getxattr(
         // SAFETY: the caller guarantees this.
         let name = unsafe { text(name, "the name") }?;
         let (_held, inode) = volume.fs().hold_path(path_bytes(path), follow(flags)?)?;
-        let found = inode.xattr(name)?.ok_or_else(no_attribute)?;
+        let found = inode.xattr(name)?.ok_or_else(|| no_attribute(name))?;
         // SAFETY: the caller guarantees this.
         unsafe { copy_value(&found, value, len) }
     };

@@ -21,7 +21,7 @@ use crate::file::{ironmap_host_report, store_report};
 use crate::handle::Handle;
 use crate::local::with_queue;
 use crate::memory::{bytes, bytes_mut, list_mut, path, place_of_handle};
-use crate::process::without_forks;
+use crate::process::{starting_threads, without_forks};
 use crate::rwf::{OpenFlags, open_flags};
 use crate::tables::{
     HOSTS, IN_USE, POOL_FILES, POOLS, VOLUMES, ironmap_host, ironmap_pool, ironmap_pool_file,
@@ -33,12 +33,22 @@ use crate::volume::OpenVolume;
 pub(crate) struct OpenPool {
     pool: Pool,
     /// The volume or host cannot be closed before.
-    _store: Store,
+    store: Store,
 }
 
 enum Store {
-    Volume { _volume: Arc<OpenVolume> },
+    Volume(Arc<OpenVolume>),
     Host { _host: Arc<Host> },
+}
+
+impl Store {
+    /// Removes the content of a file that was opened for writing.
+    fn empty(&self, file: &AsyncFile) -> Result<(), Error> {
+        match self {
+            Self::Volume(open) => open.volume.fs().writable()?.truncate(file.file().inode(), 0),
+            Self::Host { .. } => Ok(()),
+        }
+    }
 }
 
 /// A file of a pool.
@@ -83,7 +93,7 @@ fn open(
     if depth > 0 {
         options = options.depth(depth);
     }
-    POOLS.add(OpenPool { pool: Pool::new(files, options)?, _store: store })
+    POOLS.add(OpenPool { pool: Pool::new(files, options)?, store })
 }
 
 /// Starts a pool of threads for the files of a volume.
@@ -106,10 +116,10 @@ pub unsafe extern "C" fn ironmap_volume_pool(
     call(Some(handle), || {
         // SAFETY: the caller guarantees this.
         let place = unsafe { place_of_handle(pool) }?;
-        without_forks(|| {
+        starting_threads(|| {
             let open_volume = VOLUMES.get(handle)?;
             let files = open_volume.volume.clone();
-            let store = Store::Volume { _volume: open_volume };
+            let store = Store::Volume(open_volume);
             *place = open(files, store, (threads, depth))?.pointer();
             Ok(())
         })
@@ -133,7 +143,7 @@ pub unsafe extern "C" fn ironmap_host_pool(
     call(Some(handle), || {
         // SAFETY: the caller guarantees this.
         let place = unsafe { place_of_handle(pool) }?;
-        without_forks(|| {
+        starting_threads(|| {
             let open_host = HOSTS.get(handle)?;
             let files = Host::clone(&open_host);
             *place = open(files, Store::Host { _host: open_host }, (threads, depth))?.pointer();
@@ -146,7 +156,7 @@ pub unsafe extern "C" fn ironmap_host_pool(
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_pool_free(pool: *mut ironmap_pool) -> c_int {
     let handle = Handle::of(pool);
-    call(None, || {
+    call(Some(handle), || {
         without_forks(|| {
             drop(POOLS.remove_unused(handle, IN_USE)?);
             forget(handle);
@@ -175,10 +185,13 @@ pub unsafe extern "C" fn ironmap_pool_open(
         let place = unsafe { place_of_handle(file) }?;
         // SAFETY: the caller guarantees this.
         let path = unsafe { self::path(path) }?;
-        let OpenFlags { options, durable } = open_flags(flags, mode)?;
+        let OpenFlags { options, durable, empties, .. } = open_flags(flags, mode)?;
         without_forks(|| {
             let open = POOLS.get(handle)?;
             let file = wait(open.pool.open_with(path, options))?;
+            if empties {
+                open.store.empty(&file)?;
+            }
             *place = POOL_FILES.add(PoolFile { file, durable, _pool: open })?.pointer();
             Ok(())
         })
@@ -289,7 +302,7 @@ pub struct ironmap_pool_read {
 /// Reads several ranges of a file, and waits for all of them. The reads are in flight together. The call sets the `result` of each. `size` is
 /// `sizeof(struct ironmap_pool_read)`. Any thread may call it.
 ///
-/// Returns 0 if the reads have results; -EBADF; -ENOMEM; -EINVAL for another `size` or a NULL `reads`.
+/// Returns 0 if the reads have results; -EBADF; -EINVAL for another `size` or a NULL `reads`.
 ///
 /// # Safety
 /// `reads` points to `count` structures, whose memory can be written to and does not overlap.
@@ -309,16 +322,24 @@ pub unsafe extern "C" fn ironmap_pool_read_many(
         // SAFETY: the caller guarantees this.
         let reads = unsafe { list_mut(reads, count) }?;
         let mut ranges = Vec::with_capacity(reads.len());
-        for read in reads.iter() {
+        let mut places = Vec::with_capacity(reads.len());
+        for read in reads.iter_mut() {
             // SAFETY: the caller guarantees this.
-            unsafe { bytes_mut(read.memory, read.len) }?;
-            ranges.push((FilePos(read.pos), Buffer::aligned(read.len)?));
+            let memory = unsafe { bytes_mut(read.memory, read.len) };
+            let range = memory.and_then(|memory| Ok((memory, Buffer::aligned(read.len)?)));
+            match range {
+                Ok((memory, buffer)) => {
+                    ranges.push((FilePos(read.pos), buffer));
+                    places.push((memory, &mut read.result));
+                }
+                Err(error) => read.result = keep(Some(handle), &error) as isize,
+            }
         }
-        for (read, done) in reads.iter_mut().zip(wait(open.file.read_ranges(ranges))) {
-            read.result = match done {
+        for ((memory, result), done) in places.into_iter().zip(wait(open.file.read_ranges(ranges)))
+        {
+            *result = match done {
                 Ok((count, buffer)) => {
-                    // SAFETY: the caller guarantees this.
-                    unsafe { bytes_mut(read.memory, count) }?.copy_from_slice(&buffer[..count]);
+                    memory[..count].copy_from_slice(&buffer[..count]);
                     count as isize
                 }
                 Err(failed) => keep(Some(handle), &failed.into()) as isize,

@@ -1,24 +1,60 @@
 //! The list of all tables of handles, and forks. The child of a process shares the files and rings of its parent, but not its threads. So the handles of the parent are refused in
 //! the child, and the child opens its own.
+//!
+//! A fork waits until no other thread opens or closes something, because such a thread may hold locks of the process. All locks here are
+//! those of std: they wake waiting threads, and do not pass to one of them, which would not exist in the child.
 
-use std::sync::Once;
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, Once, PoisonError};
 
 use ironmap::{Errno, Error};
-use parking_lot::RwLock;
 
-use crate::failure;
-use crate::handle::{AnyTable, Handle};
-use crate::local::{FILES, QUEUES};
-use crate::tables::{BUFFERS, DIRECTORIES, HOSTS, IMAGES, POOL_FILES, POOLS, VOLUMES};
+use crate::failure::lock_handles;
+use crate::handle::LockedTable;
+use crate::tables::tables;
 
-/// Held for reading while a thread opens or closes something, because it may hold locks of the process. A fork waits for it.
-static GATE: RwLock<()> = RwLock::new(());
+/// The threads that open or close something.
+struct Gate {
+    threads: usize,
+    /// A thread forks, or waits for the others.
+    forks: bool,
+}
+
+static GATE: Mutex<Gate> = Mutex::new(Gate { threads: 0, forks: false });
+static CHANGED: Condvar = Condvar::new();
 static WATCHING: Once = Once::new();
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
-fn tables() -> [&'static dyn AnyTable; 9] {
-    [&VOLUMES, &HOSTS, &QUEUES, &FILES, &BUFFERS, &DIRECTORIES, &POOLS, &POOL_FILES, &IMAGES]
+thread_local! {
+    /// The number of calls of this thread that open or close something. A callback of such a call may open something too, or fork.
+    static CALLS: Cell<usize> = const { Cell::new(0) };
+    static FORK: RefCell<Option<Fork>> = const { RefCell::new(None) };
+}
+
+/// All locks of the library, which a forking thread holds.
+struct Fork {
+    gate: MutexGuard<'static, Gate>,
+    tables: Vec<Box<dyn LockedTable>>,
+    _failures: Box<dyn Any>,
+}
+
+fn gate() -> MutexGuard<'static, Gate> {
+    GATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn wait_while(
+    gate: MutexGuard<'static, Gate>,
+    wrong: impl FnMut(&mut Gate) -> bool,
+) -> MutexGuard<'static, Gate> {
+    CHANGED.wait_while(gate, wrong).unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The number of threads in the gate if only this thread is.
+fn alone() -> usize {
+    usize::from(CALLS.get() > 0)
 }
 
 /// The table of the handles of this kind, if a handle can be of this kind.
@@ -27,36 +63,91 @@ pub(crate) fn table_of(handle: Handle) -> Option<&'static dyn AnyTable> {
 }
 
 extern "C" fn before_fork() {
-    std::mem::forget(GATE.write());
-    for table in tables() {
-        table.lock();
-    }
-    failure::lock_for_fork();
+    let mut gate = wait_while(gate(), |gate| gate.forks);
+    gate.forks = true;
+    let gate = wait_while(gate, |gate| gate.threads > alone());
+    let tables = tables().iter().map(|table| table.lock()).collect();
+    let fork = Fork { gate, tables, _failures: Box::new(lock_handles()) };
+    FORK.set(Some(fork));
 }
 
-fn unlock() {
-    // SAFETY: `before_fork` has locked it in this thread, or in the thread that this one continues.
-    unsafe { failure::unlock_after_fork() };
-    for table in tables() {
-        // SAFETY: as above.
-        unsafe { table.unlock() };
+fn after_fork(in_child: bool) {
+    let Some(mut fork) = FORK.take() else { return };
+    if in_child {
+        fork.tables.iter().for_each(|table| table.disown());
+        fork.gate.threads = alone();
     }
-    // SAFETY: as above.
-    unsafe { GATE.force_unlock_write() };
+    fork.gate.forks = false;
+    drop(fork);
+    CHANGED.notify_all();
 }
 
 extern "C" fn in_parent() {
-    unlock();
+    after_fork(false);
 }
 
 extern "C" fn in_child() {
-    for table in tables() {
-        table.disown();
-    }
-    unlock();
+    after_fork(true);
 }
 
-/// Runs a call that opens or closes something. No fork happens meanwhile.
+/// The presence of a call in the gate.
+struct Inside;
+
+impl Inside {
+    fn enter() -> Self {
+        if CALLS.get() == 0 {
+            wait_while(gate(), |gate| gate.forks).threads += 1;
+        }
+        CALLS.set(CALLS.get() + 1);
+        Self
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        CALLS.set(CALLS.get() - 1);
+        if CALLS.get() > 0 {
+            return;
+        }
+        let mut gate = gate();
+        gate.threads -= 1;
+        if gate.forks {
+            CHANGED.notify_all();
+        }
+    }
+}
+
+/// All signals are blocked in the thread until it is dropped.
+struct Blocked(libc::sigset_t);
+
+impl Blocked {
+    fn new() -> Self {
+        let (mut all, mut old) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+        // SAFETY: the call initializes the set.
+        unsafe { libc::sigfillset(all.as_mut_ptr()) };
+        // SAFETY: the set is initialized, and the call stores the old one.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), old.as_mut_ptr()) };
+        // SAFETY: the call can only fail for a wrong first argument.
+        Self(unsafe { old.assume_init() })
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        // SAFETY: the set is the one of `new`.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut())
+        };
+    }
+}
+
+/// Runs a call that starts threads. They inherit the blocked signals, so that the handlers of the program run only in its own threads.
+pub(crate) fn starting_threads<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    let _blocked = Blocked::new();
+    without_forks(work)
+}
+
+/// Runs a call that opens or closes something. No fork of another thread happens meanwhile.
 pub(crate) fn without_forks<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     WATCHING.call_once(|| {
         // SAFETY: the handlers change only the state of this library, which stays loaded: it is linked with `-z nodelete`.
@@ -67,7 +158,6 @@ pub(crate) fn without_forks<T>(work: impl FnOnce() -> Result<T, Error>) -> Resul
     if REFUSED.load(Ordering::Relaxed) {
         return Err(Error::io(Errno::ENOMEM, "cannot watch for forks"));
     }
-    // A call of a callback may open something too, so the lock is recursive.
-    let _gate = GATE.read_recursive();
+    let _inside = Inside::enter();
     work()
 }

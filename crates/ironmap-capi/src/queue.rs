@@ -19,7 +19,7 @@ use crate::local::{
 };
 use crate::memory::{bytes_mut, list_mut, place_of_handle};
 use crate::process::without_forks;
-use crate::rwf::dio_flags;
+use crate::rwf::{dio_flags, read_flags};
 use crate::tables::{
     BUFFERS, HOSTS, VOLUMES, ironmap_buffer, ironmap_file, ironmap_host, ironmap_queue,
     ironmap_volume,
@@ -185,6 +185,16 @@ enum Direction {
     Write,
 }
 
+impl Direction {
+    #[inline(always)]
+    fn flags(self, flags: c_int) -> Result<DioFlags, Error> {
+        match self {
+            Self::Read => read_flags(flags),
+            Self::Write => dio_flags(flags),
+        }
+    }
+}
+
 /// Submits a request. Its memory belongs to the queue until it is complete.
 #[inline(always)]
 fn submit(
@@ -245,8 +255,8 @@ unsafe fn submit_memory(
     len: usize,
     (pos, flags, user): (u64, c_int, *mut c_void),
 ) -> c_int {
-    with_file(file, move |open, local| {
-        let flags = dio_flags(flags)?;
+    with_file(file, |open, local| {
+        let flags = direction.flags(flags)?;
         // SAFETY: the caller guarantees this.
         let buffer = unsafe { local.borrow(memory, len) }?;
         submit(open, &mut local.queue, direction, buffer, (pos, flags, user))
@@ -257,8 +267,10 @@ unsafe fn submit_memory(
 ///
 /// `flags` are 0 or RWF_NOWAIT and RWF_HIPRI of `preadv2`. The request is sent to the device by this call or by a later one on the queue.
 ///
-/// Returns 0; -EAGAIN if the queue is full, or with RWF_NOWAIT if the call would have to wait; -EINVAL, -EIO and other errors of
-/// `ironmap_pread`. After an error there is no completion.
+/// If the queue is full, the call waits for the device.
+///
+/// Returns 0; -EAGAIN with RWF_NOWAIT if the call would have to wait; -EINVAL, -EIO and other errors of `ironmap_pread`. After an error there
+/// is no completion. After 0 the completion may have any of these errors.
 ///
 /// # Safety
 /// The memory stays valid, and nothing else accesses it, until `ironmap_reap` has returned the completion or `ironmap_queue_free` has
@@ -306,7 +318,7 @@ unsafe fn submit_buffer(
     (pos, flags, user): (u64, c_int, *mut c_void),
 ) -> c_int {
     with_file(file, |open, local| {
-        let flags = dio_flags(flags)?;
+        let flags = direction.flags(flags)?;
         let memory = BUFFERS.get(Handle::of(buffer))?;
         // SAFETY: the caller guarantees this.
         let buffer = unsafe { memory.part(offset, len) }?;

@@ -45,11 +45,26 @@ fn some_flags(flags: c_int) -> Result<DioFlags, Error> {
     }
 }
 
+/// The flags of a read.
+///
+/// # Errors
+/// `InvalidInput` for a flag that reads do not have.
+#[inline(always)]
+pub(crate) fn read_flags(flags: c_int) -> Result<DioFlags, Error> {
+    match flags & !(libc::RWF_HIPRI | libc::RWF_NOWAIT) {
+        0 => dio_flags(flags),
+        unknown => Err(Error::invalid(format!("the flags {unknown:#x} are not those of a read"))),
+    }
+}
+
 /// The flags of an open file.
 pub(crate) struct OpenFlags {
     pub(crate) options: FileOptions,
     /// The flags of each of its writes.
     pub(crate) durable: DioFlags,
+    pub(crate) writes: bool,
+    /// The file is emptied after it was opened: the options cannot do this for a file that is appended to.
+    pub(crate) empties: bool,
 }
 
 /// The flags of `open(2)`, and the permissions of a file that is created. Flags that have no meaning here are accepted.
@@ -96,5 +111,5 @@ pub(crate) fn open_flags(flags: c_int, mode: u32) -> Result<OpenFlags, Error> {
         () if has(libc::O_DSYNC) => DioFlags::DSYNC,
         () => DioFlags::empty(),
     };
-    Ok(OpenFlags { options, durable })
+    Ok(OpenFlags { options, durable, writes: write, empties: has(libc::O_TRUNC) && appends })
 }

@@ -4,8 +4,9 @@ use ironmap::{Error, Host};
 
 use crate::buffer::Memory;
 use crate::directory::Directory;
-use crate::handle::{Shared, Table};
+use crate::handle::{AnyTable, Handle, Shared, Table};
 use crate::image::Builder;
+use crate::local::{FILES, QUEUES};
 use crate::pool::{OpenPool, PoolFile};
 use crate::volume::OpenVolume;
 
@@ -70,6 +71,16 @@ pub(crate) static DIRECTORIES: Table<Shared<Directory>, { 1 << 16 }> = Table::ne
 pub(crate) static POOLS: Table<Shared<OpenPool>, 1024> = Table::new(9);
 pub(crate) static POOL_FILES: Table<Shared<PoolFile>, { 1 << 18 }> = Table::new(10);
 pub(crate) static IMAGES: Table<Shared<Builder>, 1024> = Table::new(11);
+
+/// The tables of all kinds of handles.
+pub(crate) fn tables() -> [&'static dyn AnyTable; 9] {
+    [&VOLUMES, &HOSTS, &QUEUES, &FILES, &BUFFERS, &DIRECTORIES, &POOLS, &POOL_FILES, &IMAGES]
+}
+
+/// Whether a handle of any kind is open.
+pub(crate) fn is_open(handle: Handle) -> bool {
+    tables().iter().any(|table| table.is_open(handle))
+}
 
 /// Why a handle that is in use is not closed.
 pub(crate) const IN_USE: &str = "the handle is in use: end the calls of other threads, and close its queues, pools, files and directories first";

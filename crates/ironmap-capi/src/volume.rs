@@ -12,7 +12,7 @@ use ironmap::{Engine, Error, Host, HostOptions, Location, Volume, VolumeOptions}
 use crate::failure::{call, forget};
 use crate::handle::Handle;
 use crate::memory::{Out, copy_text, copy_value, options, path, place_of_handle, text};
-use crate::process::without_forks;
+use crate::process::{starting_threads, without_forks};
 use crate::tables::{HOSTS, IN_USE, VOLUMES, ironmap_host, ironmap_volume};
 
 /// An open volume.
@@ -98,7 +98,7 @@ pub unsafe extern "C" fn ironmap_volume_open(
         let options = unsafe { self::options(options, size) }?.parsed()?;
         // SAFETY: the caller guarantees this.
         let options = options.engine(unsafe { parse_engine(engine) }?);
-        without_forks(|| {
+        starting_threads(|| {
             let volume = options.open(Location::parse(location.as_os_str())?)?;
             *place = VOLUMES.add(OpenVolume { volume })?.pointer();
             Ok(())
@@ -113,7 +113,7 @@ pub unsafe extern "C" fn ironmap_volume_open(
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_volume_close(volume: *mut ironmap_volume) -> c_int {
     let handle = Handle::of(volume);
-    call(None, || {
+    call(Some(handle), || {
         without_forks(|| {
             let open = VOLUMES.remove_unused(handle, IN_USE)?;
             forget(handle);
@@ -230,7 +230,7 @@ pub unsafe extern "C" fn ironmap_host_open(
         let place = unsafe { place_of_handle(host) }?;
         // SAFETY: the caller guarantees this.
         let engine = unsafe { parse_engine(engine) }?;
-        without_forks(|| {
+        starting_threads(|| {
             *place = HOSTS.add(Host::new(&HostOptions::new().engine(engine))?)?.pointer();
             Ok(())
         })
@@ -241,7 +241,7 @@ pub unsafe extern "C" fn ironmap_host_open(
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_host_close(host: *mut ironmap_host) -> c_int {
     let handle = Handle::of(host);
-    call(None, || {
+    call(Some(handle), || {
         without_forks(|| {
             drop(HOSTS.remove_unused(handle, IN_USE)?);
             forget(handle);
