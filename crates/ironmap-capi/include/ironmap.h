@@ -310,8 +310,8 @@ int ironmap_closedir(struct ironmap_directory *directory);
 //
 // With a handle of any type, the reason is that of the last failed call on this handle, in any thread. With NULL it is that of the last
 // failed call of the calling thread on any handle, or on none: for example, of a call that opens something. `size` is
-// `sizeof(struct ironmap_failure)`. A successful call does not change the reason. If a call has returned -EBADF, or -EPERM or -EBUSY because
-// of the thread that may use a queue, only NULL tells the reason.
+// `sizeof(struct ironmap_failure)`. A successful call does not change the reason. If a call was refused because of
+// its handle or its thread, only NULL tells the reason.
 //
 // Returns 0, -ENODATA if no call has failed, or -EINVAL if `failure` is NULL. Any thread may call it.
 //

@@ -14,7 +14,7 @@ use ironmap::{Errno, Error, ErrorKind};
 
 use crate::handle::{Handle, Refusal};
 use crate::memory::{Out, copy_text};
-use crate::tables::is_open;
+use crate::tables::{is_open, tables};
 
 /// The reason for the failure of a call.
 ///
@@ -196,14 +196,14 @@ pub(crate) fn returned<T: Count>(handle: Option<Handle>, result: Result<T, Error
     }
 }
 
-/// Runs a call from C that uses no object of a thread. After a panic the handle can only be closed.
+/// Runs a call from C that uses no object of a thread. After a panic, its handle can only be closed.
 pub(crate) fn call<T: Count>(
     handle: Option<Handle>,
     work: impl FnOnce() -> Result<T, Error>,
 ) -> isize {
     let result = catch(work).unwrap_or_else(|panicked| {
-        if let Some((handle, table)) = handle.and_then(|handle| Some((handle, table_of(handle)?))) {
-            table.poison(handle);
+        if let Some(handle) = handle {
+            tables().iter().for_each(|table| table.poison(handle));
         }
         Err(panicked)
     });
@@ -214,8 +214,8 @@ pub(crate) fn call<T: Count>(
 ///
 /// With a handle of any type, the reason is that of the last failed call on this handle, in any thread. With NULL it is that of the last
 /// failed call of the calling thread on any handle, or on none: for example, of a call that opens something. `size` is
-/// `sizeof(struct ironmap_failure)`. A successful call does not change the reason. If a call has returned -EBADF, or -EPERM or -EBUSY because
-/// of the thread that may use a queue, only NULL tells the reason.
+/// `sizeof(struct ironmap_failure)`. A successful call does not change the reason. If a call was refused because of
+/// its handle or its thread, only NULL tells the reason.
 ///
 /// Returns 0, -ENODATA if no call has failed, or -EINVAL if `failure` is NULL. Any thread may call it.
 ///

@@ -95,11 +95,6 @@ impl Handle {
         std::ptr::without_provenance_mut(self.0 as usize)
     }
 
-    /// The number that distinguishes the tables.
-    pub(crate) fn kind(self) -> u64 {
-        self.0 & KIND_MASK
-    }
-
     fn index(self) -> usize {
         (self.0 as u32 >> KIND_BITS) as usize
     }
@@ -271,6 +266,8 @@ impl<C, const N: usize> Table<C, N> {
 pub(crate) trait AnyTable: Sync {
     /// Whether the handle is open. A poisoned handle is, until it is closed.
     fn is_open(&self, handle: Handle) -> bool;
+    /// Marks the object of a handle, if it is open, as unusable after a panic.
+    fn poison(&self, handle: Handle);
     /// Waits until no thread opens or frees a handle, and locks the table for a fork.
     fn lock(&'static self) -> Box<dyn LockedTable>;
 }
@@ -291,6 +288,10 @@ impl<C: Sync, const N: usize> AnyTable for Table<C, N> {
         let slot = self.slot(handle);
         slot.has(handle)
             || handle.0 & KIND_MASK == self.kind && slot.refuse(handle) == Refusal::Poisoned
+    }
+
+    fn poison(&self, handle: Handle) {
+        self.slot(handle).poison(handle);
     }
 
     fn lock(&'static self) -> Box<dyn LockedTable> {

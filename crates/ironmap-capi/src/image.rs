@@ -35,23 +35,21 @@ fn error(failure: &Failure) -> Error {
     Error::io(errno, line.strip_suffix(&suffix).unwrap_or(&line).to_owned())
 }
 
-/// Changes the description by what the caller has given. A wrong argument leaves the description as it was.
+/// Changes the description. `prepare` reads the arguments of the call: if it fails, the description stays as it is.
 fn describe<T>(
     image: *mut ironmap_image,
-    given: impl FnOnce() -> Result<T, Error>,
-    step: impl FnOnce(Image, T) -> Image,
+    prepare: impl FnOnce() -> Result<T, Error>,
+    change: impl FnOnce(Image, T) -> Image,
 ) -> c_int {
     let handle = Handle::of(image);
     call(Some(handle), || {
         let builder = IMAGES.get(handle)?;
         let mut description = locked(&builder.0)?;
-        let built = || Error::invalid("the image was built already: free the handle");
         if description.is_none() {
-            return Err(built());
+            return Err(Error::invalid("the image was built already: free the handle"));
         }
-        let given = given()?;
-        let image = description.take().ok_or_else(built)?;
-        *description = Some(step(image, given));
+        let prepared = prepare()?;
+        *description = description.take().map(|image| change(image, prepared));
         Ok(())
     }) as c_int
 }
@@ -89,8 +87,8 @@ pub extern "C" fn ironmap_image_free(image: *mut ironmap_image) -> c_int {
 /// Returns 0; -EBADF; -EINVAL if the image was built already, or for NULL; -EBUSY while another thread is in a call on the description.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_image_size(image: *mut ironmap_image, bytes: u64) -> c_int {
-    let step = |image: Image, ()| if bytes == 0 { image.shrink() } else { image.size(bytes) };
-    describe(image, || Ok(()), step)
+    let change = |image: Image, ()| if bytes == 0 { image.shrink() } else { image.size(bytes) };
+    describe(image, || Ok(()), change)
 }
 
 /// Adds a directory, or a tar archive, which may be compressed by gzip or zstd. The path "-" is standard input.
@@ -105,8 +103,8 @@ pub unsafe extern "C" fn ironmap_image_add_path(
     path: *const c_char,
 ) -> c_int {
     // SAFETY: the caller guarantees this.
-    let given = || Ok(Content::path(unsafe { self::path(path) }?));
-    describe(image, given, Image::add)
+    let prepare = || Ok(Content::path(unsafe { self::path(path) }?));
+    describe(image, prepare, Image::add)
 }
 
 /// Adds an image of a container: an OCI layout, or the output of `docker save`. The whiteouts of its layers are applied.
@@ -121,8 +119,8 @@ pub unsafe extern "C" fn ironmap_image_add_oci(
     path: *const c_char,
 ) -> c_int {
     // SAFETY: the caller guarantees this.
-    let given = || Ok(Content::oci(unsafe { self::path(path) }?));
-    describe(image, given, Image::add)
+    let prepare = || Ok(Content::oci(unsafe { self::path(path) }?));
+    describe(image, prepare, Image::add)
 }
 
 /// Adds the entries of a directory of another volume. The directory begins with a slash.
@@ -137,13 +135,13 @@ pub unsafe extern "C" fn ironmap_image_add_volume(
     location: *const c_char,
     directory: *const c_char,
 ) -> c_int {
-    let given = || {
+    let prepare = || {
         // SAFETY: the caller guarantees this.
         let location = Location::parse(unsafe { path(location) }?.as_os_str())?;
         // SAFETY: the caller guarantees this.
         Ok(Content::volume(location, unsafe { text(directory, "the directory") }?))
     };
-    describe(image, given, Image::add)
+    describe(image, prepare, Image::add)
 }
 
 /// A function of the caller that provides the bytes of an archive.
@@ -187,14 +185,14 @@ pub unsafe extern "C" fn ironmap_image_add_tar(
     arg: *mut c_void,
     layer: c_int,
 ) -> c_int {
-    let given = || {
+    let prepare = || {
         // SAFETY: the caller guarantees this.
         let name = String::from_utf8_lossy(unsafe { text(name, "the name") }?).into_owned();
         let read = read.ok_or_else(|| Error::invalid("the function is NULL"))?;
         let source = Source { read, arg };
         Ok(if layer == 0 { Content::tar(name, source) } else { Content::layer(name, source) })
     };
-    describe(image, given, Image::add)
+    describe(image, prepare, Image::add)
 }
 
 /// Adds a file with this content, mode and owner. It replaces a file of the sources.
@@ -213,13 +211,13 @@ pub unsafe extern "C" fn ironmap_image_inject(
     uid: u32,
     gid: u32,
 ) -> c_int {
-    let given = || {
+    let prepare = || {
         // SAFETY: the caller guarantees this.
         let path = unsafe { text(path, "the path") }?;
         // SAFETY: the caller guarantees this.
         Ok((path, unsafe { bytes(content, len) }?))
     };
-    describe(image, given, |image, (path, content)| image.inject(path, content, mode, (uid, gid)))
+    describe(image, prepare, |image, (path, content)| image.inject(path, content, mode, (uid, gid)))
 }
 
 /// Sets the label of the volume: at most 16 bytes.
@@ -234,8 +232,8 @@ pub unsafe extern "C" fn ironmap_image_label(
     label: *const c_char,
 ) -> c_int {
     // SAFETY: the caller guarantees this.
-    let given = || unsafe { text(label, "the label") };
-    describe(image, given, Image::label)
+    let prepare = || unsafe { text(label, "the label") };
+    describe(image, prepare, Image::label)
 }
 
 /// Sets the UUID of the volume: 16 bytes. Without this call it is random.
@@ -246,14 +244,13 @@ pub unsafe extern "C" fn ironmap_image_label(
 /// `uuid` can be read for 16 bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ironmap_image_uuid(image: *mut ironmap_image, uuid: *const u8) -> c_int {
-    let given = || {
+    let prepare = || {
+        let mut copy = [0; 16];
         // SAFETY: the caller guarantees this.
-        let given = unsafe { bytes(uuid.cast(), 16) }?;
-        let mut uuid = [0; 16];
-        uuid.copy_from_slice(given);
-        Ok(uuid)
+        copy.copy_from_slice(unsafe { bytes(uuid.cast(), 16) }?);
+        Ok(copy)
     };
-    describe(image, given, Image::uuid)
+    describe(image, prepare, Image::uuid)
 }
 
 /// Sets the time that stands for all later times, in seconds since 1970, so that two builds of one content have the same bytes. The UUID then
@@ -273,7 +270,7 @@ pub extern "C" fn ironmap_image_source_date_epoch(
 /// Returns as `ironmap_image_size`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_image_owner(image: *mut ironmap_image, uid: u32, gid: u32) -> c_int {
-    describe(image, || Ok((uid, gid)), |image, (uid, gid)| image.owner(uid, gid))
+    describe(image, || Ok(()), |image, ()| image.owner(uid, gid))
 }
 
 /// Replaces an existing file system, if `force` is not 0.

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering, compiler_fence};
 use ironmap::dio::DioFlags;
 use ironmap::{Buffer, Error, File, FileOptions, Files, Host, Queue, Readiness};
 
-use crate::failure::{Count, catch, forget, prepare_thread, refused, returned};
+use crate::failure::{Count, catch, forget, panicked, prepare_thread, refused, returned};
 use crate::handle::{Content, Handle, Refusal, Slot, Table};
 use crate::tables::{ironmap_file, ironmap_queue};
 use crate::volume::OpenVolume;
@@ -216,14 +216,14 @@ pub(crate) fn free_queue(queue: *const ironmap_queue) -> isize {
     let queue = unsafe { &mut *slot.content.queue.get() }.take();
     // From here on the slot has no owner.
     std::mem::forget(entered);
-    let dropped = catch(|| {
+    let freed = catch(|| {
         files.into_iter().flatten().for_each(|file| drop(end_file(file)));
-        drop(queue);
-        Ok(())
+        // Requests that the kernel does not complete are leaked by the drop. The caller must know, because it has lent their memory.
+        queue.map_or(Ok(()), |mut queue| queue.queue.wait(usize::MAX))
     });
     QUEUES.free(handle);
     forget(handle);
-    returned(None, dropped.and_then(|result| result))
+    returned(None, freed.and_then(|result| result))
 }
 
 /// Closes the handle of a file, during a call of the thread that owns the file's queue.
@@ -278,29 +278,24 @@ fn queue_of(slot: &Slot<FileSlot>) -> Option<&'static Slot<QueueSlot>> {
     unsafe { slot.content.queue.load(Ordering::Acquire).as_ref() }
 }
 
-/// The result of a call on a queue that is not open, or that the call may not use.
 #[cold]
 fn refuse_file(handle: Handle) -> Refusal {
     let slot = FILES.slot(handle);
     match queue_of(slot) {
-        Some(queue) if slot.has(handle) => no_permission(queue, handle),
-        _ => keep(Some(handle), &slot.refuse(handle)) as isize,
+        Some(queue) if slot.has(handle) => no_permission(queue),
+        _ => slot.refuse(handle),
     }
 }
 
 /// Runs a call from C. If it panics, the objects that it used are in an unknown state, and `lose` makes them unusable.
 ///
-/// The call is passed as a whole, with its checks of the handle: so the function around it saves no registers.
+/// The call is passed as a whole, with its checks of the handle: so the function around it saves few registers.
 #[inline(always)]
-fn guarded(call: impl FnOnce() -> isize, lose: impl FnOnce() -> isize) -> isize {
-    match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(result) => result,
-        Err(panic) => {
-            let error = panicked(&*panic);
-            lose();
-            keep(None, &error) as isize
-        }
-    }
+fn guarded(call: impl FnOnce() -> isize, lose: impl FnOnce()) -> isize {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
+        lose();
+        returned::<()>(None, Err(panicked(&*panic)))
+    })
 }
 
 /// Runs a call on a file and its queue.
@@ -310,22 +305,25 @@ pub(crate) fn with_file<T: Count>(
     work: impl FnOnce(&OpenFile, &mut LocalQueue) -> Result<T, Error>,
 ) -> isize {
     let handle = Handle::of(file);
-    let slot = FILES.slot(handle);
-    let entered = queue_of(slot).and_then(|queue| queue.content.enter());
-    let Some(mut entered) = entered else { return refused(refuse_file(handle)) };
-    // The thread owns the queue, so no other call closes the file from here on.
-    // SAFETY: if the slot has this handle, the file is open, and this call is the only one on its queue.
-    let open =
-        if slot.has(handle) { unsafe { &*slot.content.file.get() }.as_deref() } else { None };
-    let (Some(open), Some(queue)) = (open, entered.queue()) else {
-        return refused(slot.refuse(handle));
+    let call = move || {
+        let slot = FILES.slot(handle);
+        let Some(mut entered) = queue_of(slot).and_then(|queue| queue.content.enter()) else {
+            return refused(refuse_file(handle));
+        };
+        // The thread owns the queue, so no other call closes the file from here on.
+        if !slot.has(handle) {
+            return refused(slot.refuse(handle));
+        }
+        // SAFETY: this call is the only one on the queue of the file, so nothing changes the slot.
+        let open = unsafe { &*slot.content.file.get() }.as_deref();
+        // SAFETY: the slot has this handle, so the file is open.
+        let open = unsafe { open.unwrap_unchecked() };
+        // SAFETY: the queue of an open file has not been freed.
+        let result = work(open, unsafe { entered.queue().unwrap_unchecked() });
+        // The reason of a failure is kept before `entered` is dropped: a signal handler could not do so at the same time.
+        returned(Some(handle), result)
     };
-    let result = catch(|| work(open, queue)).unwrap_or_else(|panicked| {
-        slot.poison(handle);
-        entered.lose(queue_of(slot), panicked)
-    });
-    // The reason of a failure is kept before `entered` is dropped: a signal handler could not do so at the same time.
-    returned(Some(handle), result)
+    guarded(call, move || lose_file(handle))
 }
 
 /// Runs a call on a queue.
@@ -335,16 +333,44 @@ pub(crate) fn with_queue<T: Count>(
     work: impl FnOnce(&mut LocalQueue) -> Result<T, Error>,
 ) -> isize {
     let handle = Handle::of(queue);
-    let slot = QUEUES.slot(handle);
-    let Some(mut entered) = slot.content.enter() else {
-        return refused(if slot.has(handle) { no_permission(slot) } else { slot.refuse(handle) });
+    let call = move || {
+        let slot = QUEUES.slot(handle);
+        let Some(mut entered) = slot.content.enter() else {
+            return refused(refuse_queue(slot, handle));
+        };
+        if !slot.has(handle) {
+            return refused(slot.refuse(handle));
+        }
+        // SAFETY: the slot has this handle, so it has a queue.
+        let result = work(unsafe { entered.queue().unwrap_unchecked() });
+        // As in `with_file`, the reason of a failure is kept before `entered` is dropped.
+        returned(Some(handle), result)
     };
-    let queue = entered.queue().filter(|_| slot.has(handle));
-    let Some(queue) = queue else { return refused(slot.refuse(handle)) };
-    let result = catch(|| work(queue));
-    let result = result.unwrap_or_else(|panicked| entered.lose(Some(slot), panicked));
-    // As in `with_file`, the reason of a failure is kept before `entered` is dropped.
-    returned(Some(handle), result)
+    guarded(call, move || lose_queue(QUEUES.slot(handle)))
+}
+
+#[cold]
+fn refuse_queue(slot: &Slot<QueueSlot>, handle: Handle) -> Refusal {
+    if slot.has(handle) { no_permission(slot) } else { slot.refuse(handle) }
+}
+
+/// After a panic the states of the file and of its queue are unknown.
+#[cold]
+#[inline(never)]
+fn lose_file(handle: Handle) {
+    let slot = FILES.slot(handle);
+    slot.poison(handle);
+    if let Some(queue) = queue_of(slot) {
+        lose_queue(queue);
+    }
+}
+
+/// Makes a queue unusable: it has no owner from here on, and it is leaked.
+#[cold]
+#[inline(never)]
+fn lose_queue(slot: &Slot<QueueSlot>) {
+    slot.poison_current();
+    slot.content.owner.store(0, Ordering::Relaxed);
 }
 
 /// A file of a queue, for a call on this queue.
@@ -376,5 +402,80 @@ fn other_queue(handle: Handle) -> Error {
     match slot.has(handle) {
         true => Error::invalid("the file was opened on another queue"),
         false => slot.refuse(handle).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::{c_int, c_void};
+
+    use ironmap::device::{QueueOptions, Ram};
+    use ironmap::fs::ext4::MkfsOptions;
+    use ironmap::{Errno, Volume, VolumeOptions};
+
+    use super::*;
+    use crate::failure::call;
+    use crate::file::{ironmap_close, ironmap_pread};
+    use crate::queue::ironmap_queue_free;
+    use crate::tables::{VOLUMES, ironmap_volume};
+    use crate::volume::{ironmap_volume_close, ironmap_volume_sync};
+
+    const LOST: isize = -(libc::ENOTRECOVERABLE as isize);
+
+    fn open() -> (Handle, *mut ironmap_queue, *mut ironmap_file) {
+        let ram = Arc::new(Ram::new(8 << 20));
+        ironmap::tools::make(&*ram, &MkfsOptions::new()).unwrap();
+        let volume: Volume = VolumeOptions::new().write(true).open_on(ram).unwrap();
+        volume.write("/file", "content").unwrap();
+        let handle = VOLUMES.add(OpenVolume { volume }).unwrap();
+        let open = VOLUMES.get(handle).unwrap();
+        let queue = open.volume.queue(&QueueOptions::new()).unwrap();
+        let file = open.volume.open("/file").unwrap();
+        let queue = add_queue(LocalQueue::new(queue, Store::Volume(open))).unwrap();
+        let (durable, path) = (DioFlags::empty(), Box::default());
+        let file = OpenFile { file, durable, writes: false, path };
+        let mut added = None;
+        with_queue(queue.pointer(), |local| {
+            added = Some(add_file(queue, local, file)?);
+            Ok(())
+        });
+        (handle, queue.pointer(), added.unwrap().pointer())
+    }
+
+    fn read(file: *mut ironmap_file) -> isize {
+        let mut memory = [0_u8; 16];
+        // SAFETY: the memory has this length.
+        unsafe { ironmap_pread(file, memory.as_mut_ptr().cast::<c_void>(), memory.len(), 0) }
+    }
+
+    /// A call that panics returns an error. The file and its queue can then only be closed; the volume stays usable.
+    #[test]
+    fn a_panic_poisons_the_file_and_its_queue() {
+        let (volume, queue, file) = open();
+        assert_eq!(read(file), 7);
+        assert_eq!(with_file::<()>(file, |_, _| panic!("a test")), LOST);
+        assert_eq!(read(file), LOST);
+        assert_eq!(ironmap_close(file) as isize, LOST);
+        assert_eq!(ironmap_close(file), -Errno::EBADF.0);
+        assert_eq!(with_queue(queue, |_| Ok(())), LOST);
+        assert_eq!(ironmap_queue_free(queue) as isize, LOST);
+        assert_eq!(ironmap_queue_free(queue), -Errno::EBADF.0);
+        assert_eq!(ironmap_volume_sync(volume.pointer()), 0);
+        // The lost queue still uses the volume.
+        assert_eq!(ironmap_volume_close(volume.pointer()), -Errno::EBUSY.0);
+    }
+
+    /// The same rule for a handle that all threads may use.
+    #[test]
+    fn a_panic_poisons_a_volume() {
+        let (volume, queue, file) = open();
+        assert_eq!(call::<()>(Some(volume), || panic!("a test")), LOST);
+        let pointer: *mut ironmap_volume = volume.pointer();
+        let lost: c_int = ironmap_volume_sync(pointer);
+        assert_eq!(lost as isize, LOST);
+        assert_eq!(read(file), 7, "the file of an open queue is not concerned");
+        assert_eq!(ironmap_queue_free(queue), 0);
+        assert_eq!(ironmap_volume_close(pointer) as isize, LOST);
+        assert_eq!(ironmap_volume_close(pointer), -Errno::EBADF.0);
     }
 }

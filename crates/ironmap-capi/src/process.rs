@@ -1,4 +1,4 @@
-//! The list of all tables of handles, and forks. The child of a process shares the files and rings of its parent, but not its threads. So the handles of the parent are refused in
+//! Forks. The child of a process shares the files and rings of its parent, but not its threads. So the handles of the parent are refused in
 //! the child, and the child opens its own.
 //!
 //! A fork waits until no other thread opens or closes something, because such a thread may hold locks of the process. All locks here are
@@ -55,11 +55,6 @@ fn wait_while(
 /// The number of threads in the gate if only this thread is.
 fn alone() -> usize {
     usize::from(CALLS.get() > 0)
-}
-
-/// The table of the handles of this kind, if a handle can be of this kind.
-pub(crate) fn table_of(handle: Handle) -> Option<&'static dyn AnyTable> {
-    tables().into_iter().find(|table| table.kind() == handle.kind())
 }
 
 extern "C" fn before_fork() {
@@ -134,7 +129,7 @@ impl Blocked {
 
 impl Drop for Blocked {
     fn drop(&mut self) {
-        // SAFETY: the set is the one of `new`.
+        // SAFETY: `new` has initialized the set.
         unsafe {
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut())
         };
