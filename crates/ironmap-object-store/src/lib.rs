@@ -57,8 +57,8 @@
 //!
 //! # Reads
 //!
-//! - `get_ranges` is one batch ([`Queue::read_many`](ironmap::Queue::read_many)): all ranges are in flight together, by whole blocks, into
-//!   memory that the answer owns. Adjacent ranges become one request; gaps are not read.
+//! - `get_ranges` reads all ranges in flight together, by whole blocks, into memory that the answer owns. Ranges that touch become one
+//!   request of up to 1 MiB, and share their memory; gaps are not read.
 //! - A stream has chunks of 1 MiB, and reads three chunks ahead.
 //! - An object that is open keeps its content. If it is replaced or deleted, a stream goes on with the old object, whole.
 //! - The page cache is not used. A program that reads the same ranges again should cache them itself.

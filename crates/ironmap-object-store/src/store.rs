@@ -145,15 +145,10 @@ impl Shared {
     pub(crate) async fn ranges(
         self: &Arc<Self>,
         path: &str,
-        within: impl FnOnce(u64) -> Result<Vec<Range<u64>>, Failure> + Send + 'static,
+        within: impl FnOnce(u64) -> Result<Vec<Range<u64>>, Failure>,
     ) -> Result<Vec<Bytes>, Failure> {
-        check_path(path)?;
-        let (tree, path) = (Arc::clone(&self.objects.tree), path.to_owned());
-        let read = self.readers.run(move |queue| {
-            let (file, stat) = tree.open(&path)?;
-            read::ranges(queue, &file, &path, within(stat.size)?)
-        });
-        read.await
+        let object = self.open(path).await?;
+        read::ranges(&object.file, path, &within(object.stat.size)?).await
     }
 
     /// Writes a new object.
