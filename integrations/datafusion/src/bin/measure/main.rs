@@ -1,8 +1,9 @@
 //! DataFusion over ironmap's stores beside `LocalFileSystem`, on the same table, cold.
 //!
 //! - `measure make FILE` writes the table.
-//! - `measure run FORMAT DIR DEVICE VOLUME ROUNDS` prints a row of JSON for each query and store. DIR is on DEVICE and has the
-//!   table; VOLUME is a device with a copy of that file system, which is not mounted.
+//! - `measure run FORMAT ROUNDS KERNEL DEVICE DIR DEVICE VOLUME` prints a row of JSON for each query and store. Each store has a device of its
+//!   own: `LocalFileSystem` reads the directory KERNEL, `Store::directory` reads the directory DIR, and each is the root of the file system
+//!   on the DEVICE after it. VOLUME is a device whose file system is not mounted. Each file system has the table.
 
 mod rounds;
 
@@ -28,25 +29,26 @@ const QUERIES: [Query; 4] = [
     Query::LookUps { ids: 1, count: 400, at_once: 8 },
 ];
 
-/// The stores on one file system. The first is the one to which the others are compared.
+/// The stores, each on a device of its own. The first is the one to which the others are compared.
 async fn contenders(
-    dir: &Path,
-    device: &str,
+    (kernel, kernel_device): (&str, &str),
+    (dir, device): (&str, &str),
     volume: &str,
 ) -> Result<Vec<Contender>, Box<dyn Error>> {
     // On XFS this lets ironmap read files around the file system: the script makes the file system, and dedupes nothing.
     let options = StoreOptions::new().assume_no_dedupe(true);
     let host = Host::new(&HostOptions::new())?;
-    let file = host.open_with(dir.join(OBJECT), FileOptions::new().assume_no_dedupe(true))?;
+    let file =
+        host.open_with(Path::new(dir).join(OBJECT), FileOptions::new().assume_no_dedupe(true))?;
     if let Some(refusal) = file.host().and_then(|report| report.refusal) {
         return Err(format!("the kernel serves the table: {refusal}").into());
     }
     drop(file);
-    let kernel = session(Arc::new(LocalFileSystem::new_with_prefix(dir)?)).await?;
+    let kernel = session(Arc::new(LocalFileSystem::new_with_prefix(kernel)?)).await?;
     let directory = session(Arc::new(Store::directory(host, dir, &options)?)).await?;
     let own = session(Arc::new(Store::volume(Volume::open(volume)?, &options)?)).await?;
     Ok(vec![
-        Contender::new("LocalFileSystem", kernel, device),
+        Contender::new("LocalFileSystem", kernel, kernel_device),
         Contender::new("Store::directory", directory, device),
         Contender::new("Store::volume", own, volume),
     ])
@@ -58,14 +60,17 @@ async fn run(words: &[&str]) -> Result<(), Box<dyn Error>> {
             let file = BufWriter::new(File::create(file)?);
             Ok(write(file, PAGES, SEED)?)
         }
-        ["run", format, dir, device, volume, rounds] => {
-            let contenders = contenders(Path::new(dir), device, volume).await?;
+        ["run", format, rounds, kernel, kernel_device, dir, device, volume] => {
+            let contenders = contenders((kernel, kernel_device), (dir, device), volume).await?;
             for query in QUERIES {
                 compare(format, query, &contenders, rounds.parse()?).await?;
             }
             Ok(())
         }
-        _ => Err("usage: measure make FILE | measure run FORMAT DIR DEVICE VOLUME ROUNDS".into()),
+        _ => Err(
+            "usage: measure make FILE | measure run FORMAT ROUNDS KERNEL DEVICE DIR DEVICE VOLUME"
+                .into(),
+        ),
     }
 }
 
