@@ -25,7 +25,7 @@ const BATCHES: usize = 500;
 /// The numbers of threads.
 const THREADS: [usize; 5] = [1, 2, 4, 8, 16];
 /// The number of rounds. It is odd, so that a median is a measured value.
-const ROUNDS: usize = 9;
+const ROUNDS: usize = 15;
 
 /// The values of a round of searches.
 struct Values {

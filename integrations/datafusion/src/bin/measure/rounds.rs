@@ -66,8 +66,8 @@ impl Contender {
     /// The reads of the device since it exists.
     fn reads(&self) -> Result<Reads, Box<dyn Error>> {
         let stat = fs::read_to_string(&self.device)?;
-        let fields = stat.split_whitespace().take(4).map(str::parse);
-        match fields.collect::<Result<Vec<u64>, _>>()?[..] {
+        let fields = stat.split_whitespace().take(4).map(str::parse::<u64>);
+        match fields.collect::<Result<Vec<_>, _>>()?[..] {
             [requests, _merged, sectors, millis] => {
                 Ok(Reads { requests, bytes: sectors * SECTOR, time: Duration::from_millis(millis) })
             }
