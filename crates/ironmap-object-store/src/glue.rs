@@ -82,9 +82,9 @@ fn refuse_attributes(attributes: &Attributes, operation: &str, store: &Store) ->
 }
 
 /// The bytes of each range. As with `LocalFileSystem`, a range can end past the end of the object, and can be empty within it.
-fn within(ranges: &[Range<u64>], size: u64) -> Result<Vec<Range<u64>>, Failure> {
-    let within = ranges.iter().cloned().map(|range| {
-        if range.start == range.end && range.start <= size {
+fn within(ranges: Vec<Range<u64>>, size: u64) -> Result<Vec<Range<u64>>, Failure> {
+    let within = ranges.into_iter().map(|range| {
+        if range.is_empty() && range.start == range.end && range.start <= size {
             return Ok(range);
         }
         GetRange::Bounded(range).as_range(size).map_err(io::Error::other)
@@ -151,7 +151,8 @@ impl ObjectStore for Store {
     }
 
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        let read = self.0.ranges(location.as_ref(), |size| within(ranges, size));
+        let ranges = ranges.to_vec();
+        let read = self.0.ranges(location.as_ref(), move |size| within(ranges, size));
         read.await.map_err(|failure| failed(failure, location))
     }
 

@@ -57,8 +57,8 @@
 //!
 //! # Reads
 //!
-//! - `get_ranges` reads all ranges in flight together, by whole blocks, into memory that the answer owns. Ranges that touch become one
-//!   request of up to 1 MiB, and share their memory; gaps are not read.
+//! - `get_ranges` is one batch ([`Queue::read_many`](ironmap::Queue::read_many)): all ranges are in flight together, by whole blocks, into
+//!   memory that the answer owns. Adjacent ranges become one request; gaps are not read.
 //! - A stream has chunks of 1 MiB, and reads three chunks ahead.
 //! - An object that is open keeps its content. If it is replaced or deleted, a stream goes on with the old object, whole.
 //! - The page cache is not used. A program that reads the same ranges again should cache them itself.
@@ -150,12 +150,14 @@ pub struct StoreOptions {
 
 impl Default for StoreOptions {
     fn default() -> Self {
-        Self { readers: PoolOptions::new(), writers: 4, file: FileOptions::new() }
+        // A batch of ranges holds its thread, so this is the number of batches that the device has at once.
+        let readers = PoolOptions::new().threads(8);
+        Self { readers, writers: 4, file: FileOptions::new() }
     }
 }
 
 impl StoreOptions {
-    /// Two threads that read, each with 64 requests in flight, and four threads that write and list.
+    /// Eight threads that read, each with up to 64 requests in flight, and four threads that write and list.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

@@ -1,69 +1,52 @@
 //! Reads of ranges of an object.
 //!
-//! Ranges are read by whole blocks into memory that the answer owns, so no byte is copied after the device has written it.
+//! Each range is read by whole blocks into memory of its own, so no byte is copied after the device has written it.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::stream::{BoxStream, StreamExt, iter};
-use ironmap::Buffer;
-use ironmap_async::{AsyncFile, Failed};
+use ironmap::{Buffer, File, Queue, ReadAt};
+use ironmap_async::AsyncFile;
 
 use crate::failure::Failure;
 
 /// Positions and lengths of requests are multiples of this number of bytes, which suffices for every device with blocks of up to 4 KiB.
 const BLOCK: u64 = 4096;
-/// The bytes of a stream in one item, and the number of items that are read ahead. Ranges are joined to spans of at most so many bytes.
+/// A long range is read in pieces of this many bytes, which are in flight together.
+const PIECE: usize = 256 << 10;
+/// The bytes of a stream in one item, and the number of items that are read ahead.
 const CHUNK: u64 = 1 << 20;
 const AHEAD: usize = 3;
 
-/// Blocks that one request reads.
-#[derive(Clone, Copy)]
+/// The blocks that contain a range.
 struct Span {
     start: u64,
-    end: u64,
+    len: usize,
+    /// The position of the range in the blocks.
+    skip: usize,
+    range: Range<u64>,
 }
 
 impl Span {
-    /// The blocks that contain a range. The range is within an object, so its end is far below the largest number.
-    fn of(range: &Range<u64>) -> Self {
-        Self { start: range.start / BLOCK * BLOCK, end: range.end.next_multiple_of(BLOCK) }
+    /// The range is within an object, so its end is far below the largest number.
+    fn of(range: Range<u64>) -> Self {
+        let start = range.start / BLOCK * BLOCK;
+        let end = if range.is_empty() { start } else { range.end.next_multiple_of(BLOCK) };
+        Self { start, len: (end - start) as usize, skip: (range.start - start) as usize, range }
     }
 
-    /// One span of both, if the next one begins in this one or at its end, and the result is short.
-    fn join(self, next: Self) -> Option<Self> {
-        let joined = Self { start: self.start, end: self.end.max(next.end) };
-        let touches = (self.start..=self.end).contains(&next.start);
-        (touches && joined.end - joined.start <= CHUNK).then_some(joined)
-    }
-
-    fn buffer(self) -> ironmap::Result<Buffer> {
-        Buffer::aligned((self.end - self.start) as usize)
-    }
-
-    /// The bytes of the span that were read.
-    fn filled(self, path: &str, read: Result<(usize, Buffer), Failed>) -> Result<Filled, Failure> {
-        let (count, buffer) = read.map_err(|failed| failed.error.at(path))?;
-        Ok(Filled { start: self.start, bytes: into_bytes(buffer).slice(..count) })
-    }
-}
-
-/// The bytes of a span.
-struct Filled {
-    start: u64,
-    bytes: Bytes,
-}
-
-impl Filled {
-    /// The bytes of a range of the span.
-    fn range(&self, path: &str, range: &Range<u64>) -> Result<Bytes, Failure> {
-        let end = self.start + self.bytes.len() as u64;
-        if end < range.end {
-            return Err(Failure::ends_early(path, end, range.end));
+    /// The bytes of the range, after `count` bytes were read from the start of the span.
+    fn bytes(&self, path: &str, buffer: Buffer, count: usize) -> Result<Bytes, Failure> {
+        let wanted = (self.range.end - self.start) as usize;
+        if self.range.is_empty() {
+            return Ok(Bytes::new());
         }
-        let within = |pos| (pos - self.start) as usize;
-        Ok(self.bytes.slice(within(range.start)..within(range.end)))
+        if count < wanted {
+            return Err(Failure::ends_early(path, self.start + count as u64, self.range.end));
+        }
+        Ok(into_bytes(buffer).slice(self.skip..wanted))
     }
 }
 
@@ -81,36 +64,32 @@ pub(crate) fn into_bytes(buffer: Buffer) -> Bytes {
     Bytes::from_owner(Owned(buffer))
 }
 
-/// Reads all ranges, in flight together. Ranges that follow each other in the list and touch are read by one request.
-pub(crate) async fn ranges(
-    file: &AsyncFile,
+/// Reads all ranges together.
+pub(crate) fn ranges(
+    queue: &mut Queue,
+    file: &File,
     path: &str,
-    ranges: &[Range<u64>],
+    ranges: Vec<Range<u64>>,
 ) -> Result<Vec<Bytes>, Failure> {
-    let mut spans: Vec<Span> = Vec::new();
-    // The number of the span that contains each range. An empty range needs none.
-    let mut places = Vec::with_capacity(ranges.len());
-    for range in ranges {
-        if range.is_empty() {
-            places.push(None);
-            continue;
-        }
-        let span = Span::of(range);
-        match spans.last_mut().and_then(|last| Some((last.join(span)?, last))) {
-            Some((joined, last)) => *last = joined,
-            None => spans.push(span),
-        }
-        places.push(Some(spans.len() - 1));
-    }
-    let requests = spans.iter().map(|span| Ok((span.start.into(), span.buffer()?)));
-    let reads = file.read_ranges(requests.collect::<ironmap::Result<_>>()?).await;
-    let filled = spans.iter().zip(reads).map(|(span, read)| span.filled(path, read));
-    let filled = filled.collect::<Result<Vec<_>, _>>()?;
-    let answers = ranges.iter().zip(places).map(|(range, place)| match place {
-        Some(place) => filled[place].range(path, range),
-        None => Ok(Bytes::new()),
+    let spans: Vec<_> = ranges.into_iter().map(Span::of).collect();
+    let buffers = spans.iter().map(|span| Buffer::aligned(span.len));
+    let mut buffers = buffers.collect::<ironmap::Result<Vec<_>>>()?;
+    let pieces = spans.iter().zip(&mut buffers).flat_map(|(span, buffer)| {
+        let pieces = buffer.chunks_mut(PIECE).enumerate();
+        pieces.map(|(at, piece)| ReadAt::new(file, piece, span.start + (at * PIECE) as u64))
     });
-    answers.collect()
+    let mut reads: Vec<_> = pieces.collect();
+    queue.read_merged(&mut reads);
+    let mut results = reads.into_iter().map(|read| read.result).collect::<Vec<_>>().into_iter();
+    let spans = spans.into_iter().zip(buffers).map(|(span, buffer)| {
+        let mut count = 0;
+        for result in results.by_ref().take(buffer.len().div_ceil(PIECE)) {
+            // The end of the object is in one piece, and the pieces after it are empty.
+            count += result.map_err(|error| error.at(path))?;
+        }
+        span.bytes(path, buffer, count)
+    });
+    spans.collect()
 }
 
 /// Reads a range in chunks, some of which are read ahead.
@@ -126,12 +105,14 @@ pub(crate) fn stream(
         start = chunk.end;
         chunk
     });
-    let read = move |chunk: Range<u64>| {
+    let read = move |chunk| {
         let (file, path) = (file.clone(), Arc::clone(&path));
+        let span = Span::of(chunk);
         async move {
-            let span = Span::of(&chunk);
-            let read = file.read_at(span.buffer()?, span.start).await;
-            span.filled(&path, read)?.range(&path, &chunk)
+            let buffer = Buffer::aligned(span.len)?;
+            let read = file.read_at(buffer, span.start).await;
+            let (count, buffer) = read.map_err(|failed| failed.error.at(&path))?;
+            span.bytes(&path, buffer, count)
         }
     };
     iter(chunks).map(read).buffered(AHEAD).boxed()

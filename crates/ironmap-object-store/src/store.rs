@@ -145,10 +145,15 @@ impl Shared {
     pub(crate) async fn ranges(
         self: &Arc<Self>,
         path: &str,
-        within: impl FnOnce(u64) -> Result<Vec<Range<u64>>, Failure>,
+        within: impl FnOnce(u64) -> Result<Vec<Range<u64>>, Failure> + Send + 'static,
     ) -> Result<Vec<Bytes>, Failure> {
-        let object = self.open(path).await?;
-        read::ranges(&object.file, path, &within(object.stat.size)?).await
+        check_path(path)?;
+        let (tree, path) = (Arc::clone(&self.objects.tree), path.to_owned());
+        let read = self.readers.run(move |queue| {
+            let (file, stat) = tree.open(&path)?;
+            read::ranges(queue, &file, &path, within(stat.size)?)
+        });
+        read.await
     }
 
     /// Writes a new object.
