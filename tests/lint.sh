@@ -53,7 +53,8 @@ step clippy cargo clippy --quiet "${workspace[@]}" --all-targets -- -D warnings
 step "clippy without features" cargo clippy --quiet -p ironmap --lib --test nbd -- -D warnings
 step "clippy of the Python package" cargo clippy --quiet --locked --manifest-path crates/ironmap-python/Cargo.toml --all-targets -- -D warnings
 step "format of the Python package" cargo fmt --manifest-path crates/ironmap-python/Cargo.toml --check
-step "format of the integrations" cargo fmt --manifest-path integrations/diskann/Cargo.toml --check
+step "format of the DiskANN integration" cargo fmt --manifest-path integrations/diskann/Cargo.toml --check
+step "format of the DataFusion integration" cargo fmt --manifest-path integrations/datafusion/Cargo.toml --check
 step "the oldest Rust" oldest_rust
 step AArch64 aarch64
 step docs env RUSTDOCFLAGS="-D warnings" cargo doc --quiet "${workspace[@]}" --no-deps

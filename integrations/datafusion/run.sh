@@ -2,7 +2,7 @@
 # DataFusion over ironmap's object store:
 #
 #   run.sh test                           compares results over ironmap's stores with those over LocalFileSystem; needs no root
-#   run.sh measure [ROUNDS [FORMAT...]]   compares their speed on ext4 and XFS, and writes results.json; needs root and 3 GB below TMPDIR
+#   run.sh measure [ROUNDS [FORMAT...]]   compares their speed on ext4 and XFS, and writes results.json; needs root and 4 GB below TMPDIR
 #
 # TMPDIR must not be a tmpfs. The table is kept there for the next measurement.
 source "$(dirname "$0")/../../tests/lib.sh"
@@ -11,58 +11,73 @@ export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/$crate/target}
 table=${TMPDIR:-/tmp}/ironmap-datafusion-table-1.parquet
 
 clean_up() {
-    local loop
-    ! mountpoint -q "$work/mounted" || umount "$work/mounted"
+    local loop name
+    for name in kernel directory volume; do
+        ! mountpoint -q "$work/$name" || umount "$work/$name"
+    done
     for loop in "${loops[@]}"; do losetup -d "$loop" || true; done
     loops=()
     rm -f "$work"/*.img
 }
 
-# attach IMAGE: makes a loop device that does not cache the image, and sets $loop to it.
-attach() {
-    loop=$(losetup --direct-io=on --find --show "$1")
+# make_device NAME FORMAT: makes a file system with the table in an image of its own, as for each store. Sets $loop to its loop device,
+# which does not cache the image.
+make_device() {
+    fallocate -l 1G "$work/$1.img"
+    "mkfs.$2" -q "$work/$1.img"
+    loop=$(losetup --direct-io=on --find --show "$work/$1.img")
     loops+=("$loop")
+    mount "$loop" "$work/$1"
+    cp "$table" "$work/$1/table.parquet"
+    umount "$work/$1"
 }
 
 # measure_on FORMAT ROUNDS: appends the rows of one file system to $work/rows.
 measure_on() {
-    local first
-    truncate -s 1G "$work/mounted.img"
-    "mkfs.$1" -q "$work/mounted.img"
-    attach "$work/mounted.img" && first=$loop
-    mount "$first" "$work/mounted"
-    cp "$table" "$work/mounted/table.parquet"
-    umount "$work/mounted"
-    cp "$work/mounted.img" "$work/volume.img"
-    attach "$work/volume.img"
-    mount "$first" "$work/mounted"
-    "$CARGO_TARGET_DIR/release/measure" run "$1" "$work/mounted" "$first" "$loop" "$2" | tee -a "$work/rows"
+    local name places=()
+    for name in kernel directory; do
+        make_device $name "$1"
+        mount "$loop" "$work/$name"
+        places+=("$work/$name" "$loop")
+    done
+    make_device volume "$1"
+    # The priority keeps other programs from disturbing the rounds.
+    nice -n -10 "$program" run "$1" "$2" "${places[@]}" "$loop" | tee -a "$work/rows"
     clean_up
+}
+
+# fields ROUNDS FORMAT...: the fields of the results before the rows.
+fields() {
+    local crates=(ironmap-async ironmap-object-store)
+    echo "  \"sources\": \"$(integrations/sources.sh "${crates[@]}")\","
+    echo "  \"crates\": \"${crates[*]}\","
+    echo "  \"command\": \"integrations/datafusion/run.sh measure $*\","
+    echo "  \"date\": \"$(date -u +%F)\","
+    echo "  \"machine\": \"$(nproc) processors ($(lscpu | sed -n 's/^Model name: *//p')), Linux $(uname -r), loop devices over a virtual disk\","
+    echo "  \"load_average_before\": \"$load\","
+    echo "  \"load_average_after\": \"$(cut -d' ' -f1-3 /proc/loadavg)\","
+    echo "  \"profile\": \"$(sed -n '/^\[profile.measure\]/,/^$/ s/ = / /p' $crate/Cargo.toml | tr -d \" | paste -sd, | sed 's/,/, /g')\","
+    echo "  \"datafusion\": \"$(cargo pkgid --manifest-path $crate/Cargo.toml datafusion | sed 's/.*@//')\","
 }
 
 # measure ROUNDS FORMAT...: measures on each format, and writes the results.
 measure() {
-    local format
+    local format load program=$CARGO_TARGET_DIR/measure/measure
     is_root || die "needs root, for loop devices and mounts"
-    cargo build --quiet --locked --release --manifest-path $crate/Cargo.toml --bin measure
+    cargo build --quiet --locked --profile measure --manifest-path $crate/Cargo.toml --bin measure
     work=$(mktemp -d "${TMPDIR:-/tmp}/ironmap-datafusion.XXXXXX")
     loops=()
     trap 'clean_up; rm -rf "$work"' EXIT
-    mkdir "$work/mounted"
+    mkdir "$work"/{kernel,directory,volume}
     if [ ! -f "$table" ]; then
-        "$CARGO_TARGET_DIR/release/measure" make "$table.part"
+        "$program" make "$table.part"
         mv "$table.part" "$table"
     fi
+    load=$(cut -d' ' -f1-3 /proc/loadavg)
     for format in "${@:2}"; do measure_on "$format" "$1"; done
-    local crates=(ironmap-async ironmap-object-store)
     {
         echo '{'
-        echo "  \"sources\": \"$(integrations/sources.sh "${crates[@]}")\","
-        echo "  \"crates\": \"${crates[*]}\","
-        echo "  \"command\": \"integrations/datafusion/run.sh measure $*\","
-        echo "  \"date\": \"$(date -u +%F)\","
-        echo "  \"machine\": \"$(nproc) processors ($(lscpu | sed -n 's/^Model name: *//p')), Linux $(uname -r), loop devices over a virtual disk\","
-        echo "  \"datafusion\": \"$(cargo pkgid --manifest-path $crate/Cargo.toml datafusion | sed 's/.*@//')\","
+        fields "$@"
         echo '  "rows": ['
         sed 's/^/    /; $!s/$/,/' "$work/rows"
         echo '  ]'
@@ -72,7 +87,7 @@ measure() {
 }
 
 case ${1:-} in
-    test) cargo test --quiet --locked --release --manifest-path $crate/Cargo.toml ;;
+    test) cargo test --quiet --locked --profile measure --manifest-path $crate/Cargo.toml ;;
     measure)
         set -- "${@:2}"
         formats=("${@:2}")

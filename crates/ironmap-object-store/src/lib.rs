@@ -151,12 +151,14 @@ pub struct StoreOptions {
 
 impl Default for StoreOptions {
     fn default() -> Self {
-        Self { readers: PoolOptions::new(), writers: 4, file: FileOptions::new() }
+        // A batch of ranges holds its thread, so this is the number of batches that the device has at once.
+        let readers = PoolOptions::new().threads(8);
+        Self { readers, writers: 4, file: FileOptions::new() }
     }
 }
 
 impl StoreOptions {
-    /// Returns the default options: two threads that read, each with 64 requests in flight, and four threads that write and list.
+    /// Eight threads that read, each with up to 64 requests in flight, and four threads that write and list.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

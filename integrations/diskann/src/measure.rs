@@ -24,8 +24,8 @@ const SEARCHES: [(&str, Parameters, usize); 2] = [
 const BATCHES: usize = 500;
 /// The numbers of threads that are measured.
 const THREADS: [usize; 5] = [1, 2, 4, 8, 16];
-/// The number of measured rounds. It is odd, so a median is a measured value.
-const ROUNDS: usize = 9;
+/// The number of rounds. It is odd, so that a median is a measured value.
+const ROUNDS: usize = 15;
 
 /// The measured values of one source in one round of searches.
 struct Values {

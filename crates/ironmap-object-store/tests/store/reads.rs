@@ -53,8 +53,8 @@ async fn a_stream_gives_one_object() {
     }
 }
 
-/// The expected bytes of a range are a slice of the content. The ranges are aligned or misaligned, longer than a piece, at the end, past
-/// the end, or empty.
+/// The oracle of ranges is the slice of the content: aligned or not, longer than a request of several ranges, at the end, past the end, and
+/// empty; and neighbours that touch within a block, in both orders.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ranges_are_slices() {
     let (stores, _guards) = all();
@@ -66,6 +66,8 @@ async fn ranges_are_slices() {
         let len = len as u64;
         let mut ranges = vec![0..0, 5..5, len..len, 0..1, 4095..4097, 0..len, len - 1..len];
         ranges.extend([0..1 << 20, 100_000..1_900_001, 1 << 20..len]);
+        let touching = (0..len / 30_001).map(|at| at * 30_001..(at + 1) * 30_001);
+        ranges.extend(touching.clone().chain(touching.rev()));
         let mut seed = 7_u64;
         for _ in 0..200 {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

@@ -2,8 +2,9 @@
 //! are empty before each measurement.
 //!
 //! - `measure make FILE` writes the table.
-//! - `measure run FORMAT DIR DEVICE VOLUME ROUNDS` prints a row of JSON for each query and store. DIR is a directory of the file system on
-//!   DEVICE, and contains the table. VOLUME is a device with a copy of this file system. The copy is not mounted.
+//! - `measure run FORMAT ROUNDS KERNEL DEVICE DIR DEVICE VOLUME` prints a row of JSON for each query and store. Each store has a device of its
+//!   own: `LocalFileSystem` reads the directory KERNEL, `Store::directory` reads the directory DIR, and each is the root of the file system
+//!   on the DEVICE after it. VOLUME is a device whose file system is not mounted. Each file system has the table.
 
 mod rounds;
 
@@ -29,26 +30,27 @@ const QUERIES: [Query; 4] = [
     Query::LookUps { ids: 1, count: 400, at_once: 8 },
 ];
 
-/// The stores that contain one file system. All other stores are compared with the first one.
+/// The stores, each on a device of its own. The first is the one to which the others are compared.
 async fn contenders(
-    dir: &Path,
-    device: &str,
+    (kernel, kernel_device): (&str, &str),
+    (dir, device): (&str, &str),
     volume: &str,
 ) -> Result<Vec<Contender>, Box<dyn Error>> {
     // On XFS, ironmap reads files from the device only if the caller promises that no deduplication runs. The script makes the file system
     // and starts no deduplication.
     let options = StoreOptions::new().assume_no_dedupe(true);
     let host = Host::new(&HostOptions::new())?;
-    let file = host.open_with(dir.join(OBJECT), FileOptions::new().assume_no_dedupe(true))?;
+    let file =
+        host.open_with(Path::new(dir).join(OBJECT), FileOptions::new().assume_no_dedupe(true))?;
     if let Some(refusal) = file.host().and_then(|report| report.refusal) {
         return Err(format!("the kernel serves the table: {refusal}").into());
     }
     drop(file);
-    let kernel = session(Arc::new(LocalFileSystem::new_with_prefix(dir)?)).await?;
+    let kernel = session(Arc::new(LocalFileSystem::new_with_prefix(kernel)?)).await?;
     let directory = session(Arc::new(Store::directory(host, dir, &options)?)).await?;
     let own = session(Arc::new(Store::volume(Volume::open(volume)?, &options)?)).await?;
     Ok(vec![
-        Contender::new("LocalFileSystem", kernel, device),
+        Contender::new("LocalFileSystem", kernel, kernel_device),
         Contender::new("Store::directory", directory, device),
         Contender::new("Store::volume", own, volume),
     ])
@@ -60,14 +62,17 @@ async fn run(words: &[&str]) -> Result<(), Box<dyn Error>> {
             let file = BufWriter::new(File::create(file)?);
             Ok(write(file, PAGES, SEED)?)
         }
-        ["run", format, dir, device, volume, rounds] => {
-            let contenders = contenders(Path::new(dir), device, volume).await?;
+        ["run", format, rounds, kernel, kernel_device, dir, device, volume] => {
+            let contenders = contenders((kernel, kernel_device), (dir, device), volume).await?;
             for query in QUERIES {
                 compare(format, query, &contenders, rounds.parse()?).await?;
             }
             Ok(())
         }
-        _ => Err("usage: measure make FILE | measure run FORMAT DIR DEVICE VOLUME ROUNDS".into()),
+        _ => Err(
+            "usage: measure make FILE | measure run FORMAT ROUNDS KERNEL DEVICE DIR DEVICE VOLUME"
+                .into(),
+        ),
     }
 }
 

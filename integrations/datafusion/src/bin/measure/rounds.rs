@@ -65,21 +65,34 @@ impl Contender {
         Self { name, session, device: format!("/sys/block/{device}/stat").into() }
     }
 
-    /// The number of bytes that have been read from the device since it was created.
-    fn read(&self) -> Result<u64, Box<dyn Error>> {
+    /// The reads of the device since it exists.
+    fn reads(&self) -> Result<Reads, Box<dyn Error>> {
         let stat = fs::read_to_string(&self.device)?;
-        let sectors = stat.split_whitespace().nth(2).ok_or("a stat of a device without sectors")?;
-        Ok(sectors.parse::<u64>()? * SECTOR)
+        let fields = stat.split_whitespace().take(4).map(str::parse::<u64>);
+        match fields.collect::<Result<Vec<_>, _>>()?[..] {
+            [requests, _merged, sectors, millis] => {
+                Ok(Reads { requests, bytes: sectors * SECTOR, time: Duration::from_millis(millis) })
+            }
+            _ => Err(format!("{} has no four fields", self.device.display()).into()),
+        }
     }
 }
 
-/// The measurements of one store: sums over all rounds, the time of each round, and the latency of each query.
+/// Reads of a device: the requests, their bytes, and the sum of their times.
+#[derive(Clone, Copy, Default)]
+struct Reads {
+    requests: u64,
+    bytes: u64,
+    time: Duration,
+}
+
+/// The measurements of one store: sums over all rounds, and single values.
 #[derive(Default)]
 struct Figures {
     latencies: Vec<Duration>,
     rounds: Vec<Duration>,
     cpu: Duration,
-    bytes: u64,
+    reads: Reads,
 }
 
 fn cpu() -> Duration {
@@ -141,16 +154,23 @@ impl Figures {
         ids: &Arc<Vec<Vec<i64>>>,
     ) -> Result<Vec<RecordBatch>, Box<dyn Error>> {
         drop_caches()?;
-        let (cpu_before, read_before, began) = (cpu(), contender.read()?, Instant::now());
+        let (before, cpu_before, began) = (contender.reads()?, cpu(), Instant::now());
         let answers = answer_all(&contender.session, query, ids).await?;
         self.rounds.push(began.elapsed());
         self.cpu += cpu() - cpu_before;
-        self.bytes += contender.read()? - read_before;
+        let after = contender.reads()?;
+        if after.bytes == before.bytes {
+            return Err(format!("{} has not read its device", contender.name).into());
+        }
+        self.reads.requests += after.requests - before.requests;
+        self.reads.bytes += after.bytes - before.bytes;
+        self.reads.time += after.time - before.time;
         self.latencies.extend(answers.iter().map(|(.., latency)| *latency));
         Ok(answers.into_iter().map(|(_, rows, _)| rows).collect())
     }
 
-    /// Makes a row of JSON. `rate` is a number per second, the median over the rounds. A scan counts rows, and look-ups count queries.
+    /// A row of JSON. `rate` is the number of rows (of a scan) or queries for each second, the median over the rounds. `in_flight` is the mean
+    /// number of requests that the device has at a time.
     fn row(&mut self, format: &str, query: Query, contender: &Contender, ratio: f64) -> String {
         let (queries, rounds) = (self.latencies.len(), self.rounds.len());
         self.latencies.sort_unstable();
@@ -161,12 +181,14 @@ impl Figures {
         };
         let rate = of_round as f64 / self.rounds[rounds / 2].as_secs_f64();
         let unit = if matches!(query, Query::Scan) { "rows" } else { "queries" };
+        let elapsed: Duration = self.rounds.iter().sum();
         let latency =
             |percent: usize| self.latencies[(queries - 1) * percent / 100].as_secs_f64() * 1e3;
         format!(
             concat!(
                 r#"{{"format": "{}", "query": "{}", "store": "{}", "{}_per_second": {:.0}, "ratio": {:.2}, "#,
-                r#""p50_ms": {:.2}, "p99_ms": {:.2}, "cpu_ms": {:.2}, "device_kib": {}}}"#
+                r#""p50_ms": {:.2}, "p99_ms": {:.2}, "cpu_ms": {:.2}, "device_kib": {}, "#,
+                r#""device_reads": {:.1}, "in_flight": {:.2}}}"#
             ),
             format,
             query.name(),
@@ -177,7 +199,9 @@ impl Figures {
             latency(50),
             latency(99),
             self.cpu.as_secs_f64() * 1e3 / queries as f64,
-            self.bytes / 1024 / queries as u64,
+            self.reads.bytes / 1024 / queries as u64,
+            self.reads.requests as f64 / queries as f64,
+            self.reads.time.as_secs_f64() / elapsed.as_secs_f64(),
         )
     }
 }
