@@ -9,8 +9,8 @@ source "$(dirname "$0")/../../tests/lib.sh"
 crate=$PWD/crates/ironmap-capi
 length=${1:-quick}
 case $length in
-    quick) steps=600 slow_steps=60 rounds=1 ;;
-    long) steps=20000 slow_steps=1500 rounds=5 ;;
+    quick) steps=600 slow_steps=60 rounds=1 limit=60 ;;
+    long) steps=20000 slow_steps=1500 rounds=5 limit=3600 ;;
     *) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac
 seed=${IRONMAP_C_SEED:-$((RANDOM * 32768 + RANDOM))}
@@ -92,13 +92,15 @@ examples() {
     [ ! -e "$work/none.img" ]
 }
 
-# model NAME STEPS COMMAND...: a run with a new image. The kernel's tools find no fault in it.
+# The parts of the model that run; none stands for all.
+parts=()
+# model NAME STEPS COMMAND...: a run with a new image, in which e2fsck finds no fault.
 model() {
     local image=$work/model.img
     rm -f "$image"
     mke2fs -q -t ext4 "$image" 64M
     echo "$1:"
-    "${@:3}" "$image" "$work/host" "$seed" "$2" || die "$1: seed $seed, $2 steps: it has failed"
+    timeout --kill-after=5 "$limit" "${@:3}" "$image" "$work/host" "$seed" "$2" "${parts[@]}" || die "$1: seed $seed, $2 steps: it has failed"
     e2fsck -fn "$image" >"$work/fsck" 2>&1 || die "$1: seed $seed, $2 steps: e2fsck: $(cat "$work/fsck")"
 }
 
@@ -113,7 +115,12 @@ models() {
         seed=$round
         model gcc "$steps" "$work/model"
         [ ! -x "$work/model.clang" ] || model clang "$slow_steps" "$work/model.clang"
-        model "gcc, ASan and UBSan" "$steps" env ASAN_OPTIONS=detect_leaks=1 "$work/model.sanitized"
+        # A child of several threads may wait for ever for a lock of AddressSanitizer's allocator.
+        skip "the model's forks under ASan: its allocator does not support forks of threads"
+        parts=(wrong names files buffers threads signals)
+        # The model asks for more memory than there is, so the allocator returns NULL.
+        model "gcc, ASan and UBSan" "$steps" env ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 "$work/model.sanitized"
+        parts=()
         has valgrind || { skip "the model under valgrind: not installed"; continue; }
         model valgrind "$slow_steps" valgrind --quiet --error-exitcode=1 --leak-check=full --errors-for-leak-kinds=definite "$work/model"
     done

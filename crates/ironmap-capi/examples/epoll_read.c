@@ -2,6 +2,7 @@
 //
 //   epoll_read FILE            a file of the host
 //   epoll_read FILE VOLUME     a file of an unmounted ext4 or XFS file system
+#include <errno.h>
 #include <fcntl.h>
 #include <ironmap.h>
 #include <stdio.h>
@@ -95,7 +96,9 @@ int main(int argc, char **argv) {
     for (int i = 0;; i = (i + 1) % DEPTH, next += PIECE) {
         struct request *request = &requests[i];
         while (!request->is_complete) {
-            check_system(epoll_wait(epoll, &event, 1, -1), "epoll_wait");
+            // The kernel interrupts the wait for its work on requests, also without a signal.
+            if (epoll_wait(epoll, &event, 1, -1) < 0 && errno != EINTR)
+                check_system(-1, "epoll_wait");
             reap();
         }
         for (ptrdiff_t byte = 0; byte < request->len; byte++)

@@ -43,7 +43,7 @@ int main(int argc, char **argv) {
     uint64_t seed = strtoull(argv[3], NULL, 0);
     printf("model: seed %llu, %zu steps, libironmap %s\n", (unsigned long long)seed, run.steps, ironmap_version());
     fflush(stdout);
-    alarm(600);
+    alarm(3600);
     tree_init(&run.tree);
     open_volume(&run, true);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {

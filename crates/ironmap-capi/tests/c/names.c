@@ -164,14 +164,13 @@ static void change_xattr(struct run *run, const char *path) {
 
 static void change_attributes(struct run *run, const char *path) {
     struct name *name = tree_find(&run->tree, path);
-    // A directory with the set-group-ID bit would pass it to the directories that are made in it.
-    uint32_t mode = (uint32_t)below(&run->numbers, 010000) & ~(uint32_t)S_ISGID, owner = (uint32_t)any(&run->numbers) >> 1;
+    // Without the set-ID bits: a write removes them from a file, and a new directory inherits the one of its parent's group.
+    uint32_t mode = (uint32_t)below(&run->numbers, 02000), owner = (uint32_t)any(&run->numbers) >> 1;
     struct ironmap_time time = {(int64_t)below(&run->numbers, 1ull << 33), 999999999, 0};
     struct ironmap_stat stat;
     if (name && name->inode->kind == LINK)
         return;
     int expected = name ? 0 : -ENOENT;
-    // The change of the owner clears the set-user-ID bit, so it is first.
     is(ironmap_chown(run->volume, path, owner, UINT32_MAX, 0), expected);
     is(ironmap_chmod(run->volume, path, mode | S_IFDIR), expected);
     is(ironmap_set_times(run->volume, path, NULL, &time, AT_SYMLINK_NOFOLLOW), expected);
