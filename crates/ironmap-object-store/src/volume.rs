@@ -47,7 +47,10 @@ impl Tree for VolumeTree {
             if stat.file_type != FileType::Regular {
                 return Ok(None);
             }
-            Ok(Some((self.volume.open_inode(inode, self.options)?, stat)))
+            let file = self.volume.open_inode(inode, self.options)?;
+            // This reads the map of the blocks. Without the map in memory, the reads of a batch are carried out one after the other.
+            file.map(0_u64, 1)?;
+            Ok(Some((file, stat)))
         };
         open().map_err(|error| absent(error.into()))?.ok_or_else(|| no_object(path))
     }
