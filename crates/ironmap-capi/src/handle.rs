@@ -169,8 +169,8 @@ impl<C> Slot<C> {
 }
 
 /// All handles of one kind: at most `N` at a time, where `N` is a power of two.
-pub(crate) struct Table<C: 'static, const N: usize> {
-    kind: u64,
+/// All bytes of an empty table are zero, so that the library's file does not contain them: the kind is a part of the type.
+pub(crate) struct Table<C: 'static, const N: usize, const KIND: u64> {
     slots: [Slot<C>; N],
     /// A fork locks it. A mutex of parking_lot may be handed over to a waiting thread, which does not exist in the child.
     unused: std::sync::Mutex<Unused>,
@@ -179,23 +179,23 @@ pub(crate) struct Table<C: 'static, const N: usize> {
 /// The slots without objects.
 struct Unused {
     /// Slots whose objects were closed. The first one is used next, so that a slot rests as long as possible.
-    closed: VecDeque<u32>,
+    closed: Option<Box<VecDeque<u32>>>,
     /// The number of slots that have been used at least once. All slots after them are free.
     used: u32,
 }
 
-impl<C: Content, const N: usize> Table<C, N> {
+impl<C: Content, const N: usize, const KIND: u64> Table<C, N, KIND> {
     /// A table for handles of this kind, which must differ from the kinds of all other tables.
-    pub(crate) const fn new(kind: u64) -> Self {
+    pub(crate) const fn new() -> Self {
         assert!(N.is_power_of_two() && N <= 1 << 26);
         assert!(size_of::<Slot<C>>() == 64);
-        assert!(kind > FORKED && kind <= KIND_MASK);
-        let unused = Unused { closed: VecDeque::new(), used: 0 };
-        Self { kind, slots: [const { Slot::EMPTY }; N], unused: std::sync::Mutex::new(unused) }
+        assert!(KIND > FORKED && KIND <= KIND_MASK);
+        let unused = Unused { closed: None, used: 0 };
+        Self { slots: [const { Slot::EMPTY }; N], unused: std::sync::Mutex::new(unused) }
     }
 }
 
-impl<C, const N: usize> Table<C, N> {
+impl<C, const N: usize, const KIND: u64> Table<C, N, KIND> {
     fn lock_unused(&self) -> MutexGuard<'_, Unused> {
         // A panic leaves the list complete: at worst a slot is missing.
         self.unused.lock().unwrap_or_else(PoisonError::into_inner)
@@ -215,8 +215,14 @@ impl<C, const N: usize> Table<C, N> {
         let index = {
             let mut unused = self.lock_unused();
             // A slot is used again only after many others, so an old handle stays invalid for long.
-            let rested = unused.closed.len() > 1024 || unused.used as usize == N;
-            match if rested { unused.closed.pop_front() } else { None } {
+            let closed = unused.closed.as_ref().map_or(0, |closed| closed.len());
+            let rested = closed > 1024 || unused.used as usize == N;
+            let oldest = if rested {
+                unused.closed.as_mut().and_then(|closed| closed.pop_front())
+            } else {
+                None
+            };
+            match oldest {
                 Some(index) => index,
                 None if (unused.used as usize) < N => {
                     unused.used += 1;
@@ -229,7 +235,7 @@ impl<C, const N: usize> Table<C, N> {
         let generation = (slot.state.load(Ordering::Relaxed) >> GENERATION) as u32;
         let generation = generation.wrapping_add(1).max(1);
         let position = u64::from(index) << KIND_BITS;
-        let handle = Handle(u64::from(generation) << GENERATION | position | self.kind);
+        let handle = Handle(u64::from(generation) << GENERATION | position | KIND);
         fill(handle, &slot.content);
         slot.state.store(handle.0, Ordering::Release);
         Ok(handle)
@@ -258,7 +264,8 @@ impl<C, const N: usize> Table<C, N> {
 
     /// Makes the slot of an ended handle available, after its object was taken out.
     pub(crate) fn free(&self, handle: Handle) {
-        self.lock_unused().closed.push_back(handle.index() as u32);
+        let index = handle.index() as u32;
+        self.lock_unused().closed.get_or_insert_default().push_back(index);
     }
 }
 
@@ -278,16 +285,15 @@ pub(crate) trait LockedTable {
     fn disown(&self);
 }
 
-struct Locked<C: 'static, const N: usize> {
-    table: &'static Table<C, N>,
+struct Locked<C: 'static, const N: usize, const KIND: u64> {
+    table: &'static Table<C, N, KIND>,
     unused: MutexGuard<'static, Unused>,
 }
 
-impl<C: Sync, const N: usize> AnyTable for Table<C, N> {
+impl<C: Sync, const N: usize, const KIND: u64> AnyTable for Table<C, N, KIND> {
     fn is_open(&self, handle: Handle) -> bool {
         let slot = self.slot(handle);
-        slot.has(handle)
-            || handle.0 & KIND_MASK == self.kind && slot.refuse(handle) == Refusal::Poisoned
+        slot.has(handle) || handle.0 & KIND_MASK == KIND && slot.refuse(handle) == Refusal::Poisoned
     }
 
     fn poison(&self, handle: Handle) {
@@ -299,11 +305,11 @@ impl<C: Sync, const N: usize> AnyTable for Table<C, N> {
     }
 }
 
-impl<C, const N: usize> LockedTable for Locked<C, N> {
+impl<C, const N: usize, const KIND: u64> LockedTable for Locked<C, N, KIND> {
     fn disown(&self) {
         for slot in &self.table.slots[..self.unused.used as usize] {
             let handle = Handle(slot.state.load(Ordering::Relaxed));
-            if handle.0 & KIND_MASK == self.table.kind {
+            if handle.0 & KIND_MASK == KIND {
                 slot.state.store(handle.with_kind(FORKED).0, Ordering::Relaxed);
             }
         }
@@ -317,7 +323,7 @@ impl<T> Content for Shared<T> {
     const EMPTY: Self = Self(Mutex::new(None));
 }
 
-impl<T: Send + Sync, const N: usize> Table<Shared<T>, N> {
+impl<T: Send + Sync, const N: usize, const KIND: u64> Table<Shared<T>, N, KIND> {
     /// Opens a handle of an object.
     pub(crate) fn add(&self, object: T) -> Result<Handle, Error> {
         self.open(|_, shared| *shared.0.lock() = Some(Arc::new(object)))
@@ -375,7 +381,7 @@ impl<T: Send + Sync, const N: usize> Table<Shared<T>, N> {
 mod tests {
     use super::*;
 
-    static TABLE: Table<Shared<String>, 2048> = Table::new(40);
+    static TABLE: Table<Shared<String>, 2048, 40> = Table::new();
 
     /// A closed handle is refused, also after its slot has a new object; so are null, numbers that were never handles, and handles of
     /// another kind.
@@ -399,7 +405,7 @@ mod tests {
     /// for a slot that was never used, and a closed handle without its kind.
     #[test]
     fn the_state_of_an_empty_slot_is_no_handle() {
-        static TABLE: Table<Shared<u32>, 2> = Table::new(43);
+        static TABLE: Table<Shared<u32>, 2, 43> = Table::new();
         assert!(TABLE.remove(Handle(0)).is_err());
         let closed = TABLE.add(0).unwrap();
         TABLE.remove(closed).unwrap();
@@ -417,7 +423,7 @@ mod tests {
     /// A handle whose object is in use stays open when it is closed.
     #[test]
     fn a_used_object_is_busy() {
-        static TABLE: Table<Shared<String>, 2> = Table::new(41);
+        static TABLE: Table<Shared<String>, 2, 41> = Table::new();
         let handle = TABLE.add("object".into()).unwrap();
         let user = TABLE.get(handle).unwrap();
         let refused = TABLE.remove_unused(handle, "in use").unwrap_err();
@@ -430,7 +436,7 @@ mod tests {
     /// A full table refuses to open a handle, and a closed handle makes room.
     #[test]
     fn a_full_table_refuses() {
-        static TABLE: Table<Shared<u32>, 2> = Table::new(42);
+        static TABLE: Table<Shared<u32>, 2, 42> = Table::new();
         let handles = [TABLE.add(0).unwrap(), TABLE.add(1).unwrap()];
         assert_eq!(TABLE.add(2).unwrap_err().errno(), Errno(libc::EMFILE));
         TABLE.remove(handles[0]).unwrap();

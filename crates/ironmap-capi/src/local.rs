@@ -105,8 +105,8 @@ impl Content for FileSlot {
         Self { queue: AtomicPtr::new(ptr::null_mut()), file: UnsafeCell::new(None) };
 }
 
-pub(crate) static QUEUES: Table<QueueSlot, { 1 << 14 }> = Table::new(3);
-pub(crate) static FILES: Table<FileSlot, { 1 << 18 }> = Table::new(4);
+pub(crate) static QUEUES: Table<QueueSlot, { 1 << 14 }, 3> = Table::new();
+pub(crate) static FILES: Table<FileSlot, { 1 << 18 }, 4> = Table::new();
 
 /// A number that no two running threads share, and that is not 0.
 #[inline(always)]

@@ -245,17 +245,41 @@ fn no_memory() -> Error {
     Error::io(Errno::EFAULT, "the memory of a request is NULL or too long")
 }
 
+/// Submits a request without flags. The function is large and is not inlined, so its arguments are passed in registers, around the guard
+/// against panics.
+///
+/// # Safety
+/// As for the functions below.
+#[inline(never)]
+unsafe fn submit_plain<const READS: bool>(
+    open: &OpenFile,
+    local: &mut LocalQueue,
+    memory: *mut c_void,
+    len: usize,
+    pos: u64,
+    user: *mut c_void,
+) -> Result<(), Error> {
+    let direction = if READS { Direction::Read } else { Direction::Write };
+    // SAFETY: the caller guarantees this.
+    let buffer = unsafe { local.borrow(memory, len) }?;
+    submit(open, &mut local.queue, direction, buffer, (pos, DioFlags::empty(), user))
+}
+
 /// # Safety
 /// As for the functions below.
 #[inline(always)]
-unsafe fn submit_memory(
+unsafe fn submit_memory<const READS: bool>(
     file: *mut ironmap_file,
-    direction: Direction,
     memory: *mut c_void,
     len: usize,
     (pos, flags, user): (u64, c_int, *mut c_void),
 ) -> c_int {
-    with_file(file, |open, local| {
+    let direction = if READS { Direction::Read } else { Direction::Write };
+    with_file(file, move |open, local| {
+        if flags == 0 {
+            // SAFETY: the caller guarantees this.
+            return unsafe { submit_plain::<READS>(open, local, memory, len, pos, user) };
+        }
         let flags = direction.flags(flags)?;
         // SAFETY: the caller guarantees this.
         let buffer = unsafe { local.borrow(memory, len) }?;
@@ -285,7 +309,7 @@ pub unsafe extern "C" fn ironmap_submit_read(
     user: *mut c_void,
 ) -> c_int {
     // SAFETY: the caller guarantees this.
-    unsafe { submit_memory(file, Direction::Read, memory, len, (pos, flags, user)) }
+    unsafe { submit_memory::<true>(file, memory, len, (pos, flags, user)) }
 }
 
 /// Submits a write of `len` bytes at position `pos`. `flags` may also have RWF_DSYNC, RWF_SYNC and RWF_ATOMIC. Otherwise the call is like
@@ -306,7 +330,7 @@ pub unsafe extern "C" fn ironmap_submit_write(
 ) -> c_int {
     // The library only reads the memory of a write.
     // SAFETY: the caller guarantees this.
-    unsafe { submit_memory(file, Direction::Write, memory.cast_mut(), len, (pos, flags, user)) }
+    unsafe { submit_memory::<false>(file, memory.cast_mut(), len, (pos, flags, user)) }
 }
 
 /// # Safety

@@ -64,13 +64,13 @@ pub struct ironmap_image {
     _private: (),
 }
 
-pub(crate) static VOLUMES: Table<Shared<OpenVolume>, 4096> = Table::new(5);
-pub(crate) static HOSTS: Table<Shared<Host>, 1024> = Table::new(6);
-pub(crate) static BUFFERS: Table<Shared<Memory>, { 1 << 16 }> = Table::new(7);
-pub(crate) static DIRECTORIES: Table<Shared<Directory>, { 1 << 16 }> = Table::new(8);
-pub(crate) static POOLS: Table<Shared<OpenPool>, 1024> = Table::new(9);
-pub(crate) static POOL_FILES: Table<Shared<PoolFile>, { 1 << 18 }> = Table::new(10);
-pub(crate) static IMAGES: Table<Shared<Builder>, 1024> = Table::new(11);
+pub(crate) static VOLUMES: Table<Shared<OpenVolume>, 4096, 5> = Table::new();
+pub(crate) static HOSTS: Table<Shared<Host>, 1024, 6> = Table::new();
+pub(crate) static BUFFERS: Table<Shared<Memory>, { 1 << 16 }, 7> = Table::new();
+pub(crate) static DIRECTORIES: Table<Shared<Directory>, { 1 << 16 }, 8> = Table::new();
+pub(crate) static POOLS: Table<Shared<OpenPool>, 1024, 9> = Table::new();
+pub(crate) static POOL_FILES: Table<Shared<PoolFile>, { 1 << 18 }, 10> = Table::new();
+pub(crate) static IMAGES: Table<Shared<Builder>, 1024, 11> = Table::new();
 
 /// The tables of all kinds of handles.
 pub(crate) fn tables() -> [&'static dyn AnyTable; 9] {
