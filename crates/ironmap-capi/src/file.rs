@@ -32,8 +32,9 @@ use crate::tables::{ironmap_file, ironmap_queue};
 /// The caller closes the file by `ironmap_close`; `ironmap_queue_free` closes it too.
 ///
 /// Returns 0; -ENOENT, -EEXIST, -EISDIR, -ENOTDIR, -ELOOP, -ENAMETOOLONG as `open(2)`; -EROFS to write without permission; -ENOSPC, -EDQUOT
-/// with O_CREAT; -EINVAL for other flags, and for a file that is not regular; -ENOKEY for an encrypted file; -EUCLEAN, -EIO for a damaged
-/// volume; -EMFILE if too many files are open; -EBADF, -EPERM or -EBUSY as any call on a queue.
+/// with O_CREAT; -EINVAL for other flags, for O_CREAT without O_WRONLY or O_RDWR, and for a file that is not regular; -ENOKEY for an
+/// encrypted file; -EUCLEAN, -EIO for a damaged volume; -EMFILE if too many files are open; -EBADF, -EPERM or -EBUSY as any call on a
+/// queue.
 ///
 /// # Safety
 /// `path` ends with a zero byte, and `file` can be written to.

@@ -118,6 +118,9 @@ pub unsafe extern "C" fn ironmap_mkdir(
     mode: u32,
 ) -> c_int {
     let work = |volume: &Volume, path: &Path| {
+        if path.as_os_str().is_empty() {
+            return Err(Error::new(ErrorKind::NotFound, "the path is empty"));
+        }
         let exists = |_| Error::new(ErrorKind::Exists, "the directory exists");
         let (parent, name) = parent_and_name(path).map_err(exists)?;
         let fs = volume.fs();

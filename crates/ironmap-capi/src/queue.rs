@@ -459,7 +459,7 @@ pub extern "C" fn ironmap_outstanding(queue: *mut ironmap_queue) -> isize {
 /// A descriptor that becomes readable when a request completes, for `poll` and `epoll`. It belongs to the queue, which closes it.
 ///
 /// When the descriptor is readable, the caller calls `ironmap_reap` until it returns fewer completions than it has place for. The caller
-/// does not read the descriptor.
+/// does not read the descriptor. io_uring may interrupt a wait with EINTR, also without a signal: the caller waits again.
 ///
 /// Returns the descriptor; -EBADF, -EPERM or -EBUSY as any call on a queue; -EOPNOTSUPP if the engine polls its device; -EMFILE.
 #[unsafe(no_mangle)]
