@@ -5,6 +5,7 @@
 //
 // All random numbers have the seed 20261129.
 #include <dirent.h>
+#include <ironmap.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
@@ -249,7 +250,7 @@ int DeletedTables() {
 }
 
 // Threads read the first column while the main thread writes and compacts the second one, which closes and deletes tables that they read.
-// One thread can make no queue, so the pool must read for it.
+// The kernel refuses io_uring to one thread.
 void CheckConcurrent(Database& database, Model models[2]) {
   std::atomic<bool> stop{false};
   std::vector<std::thread> readers;
@@ -279,6 +280,24 @@ void CheckConcurrent(Database& database, Model models[2]) {
   for (std::thread& reader : readers) {
     reader.join();
   }
+}
+
+// Reads in a thread that can have no queue, because the process has too many. The pool must read for it.
+void CheckWithoutQueue(Database& database, const Model models[2]) {
+  ironmap_host* host = nullptr;
+  Check(ironmap_host_open("psync", &host) == 0, "a host");
+  std::vector<ironmap_queue*> queues(1 << 20);
+  size_t count = 0;
+  int result = 0;
+  while (count < queues.size() && (result = ironmap_host_queue(host, 1, &queues[count])) == 0) {
+    ++count;
+  }
+  Check(result == -EMFILE, "the queues are not exhausted");
+  std::thread([&] { CheckAll(database, models); }).join();
+  for (size_t i = 0; i < count; ++i) {
+    Check(ironmap_queue_free(queues[i]) == 0, "free a queue");
+  }
+  Check(ironmap_host_close(host) == 0, "close a host");
 }
 
 // The inodes on which the kernel has a lease of this process.
@@ -347,6 +366,7 @@ void CheckDirectory(const std::string& path, const std::string& uri, bool raw) {
     CheckAll(database, models);
     CheckConcurrent(database, models);
     CheckAll(database, models);
+    CheckWithoutQueue(database, models);
   }
   // Threads of compactions that have read these tables still run, and still have their queues.
   Check(DeletedTables() == 0, std::to_string(DeletedTables()) + " deleted tables are still open");
