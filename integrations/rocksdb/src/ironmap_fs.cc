@@ -47,9 +47,9 @@ IOStatus Failed(const std::string& path, ptrdiff_t result) {
 // A single read uses the queue of its thread, so it crosses to no other thread. It is one `pread` with io_uring and with psync, and both were
 // equally fast. So the library chooses the engine, and single reads need no second host with psync.
 //
-// A batch is passed to the pool, whose threads keep its reads in flight together. By `ironmap_read_many_on`, batches were 1.2 times as fast
-// with 4 and 16 threads. But with one thread on a loaded machine, half of the runs took about ten times as long as by the pool. A pool of
-// psync was as fast as one of io_uring, and took 1.5 times the processor time.
+// A batch is passed to the pool, whose threads keep its reads in flight together. By `ironmap_read_many_on`, batches were 1.0 to 1.2 times as
+// fast with 4 and 16 threads. But with one thread on a loaded machine, a third of the runs took about ten times as long as by the pool. A pool
+// of psync was as fast as one of io_uring, and took 1.5 times the processor time.
 class Host {
  public:
   // The host is never closed. RocksDB has threads that run until the process ends, and only they can free their queues.
