@@ -72,6 +72,7 @@ run_test() {
     prepare
     provide 512M mkfs.ext4 -q
     "$built/equal" "$work/mounted/ext4" ironmap:// 1
+    "$built/equal" "$work/mounted/ext4-psync" ironmap:// 1 forbid
     release
     provide 1G mkfs.xfs -q -m reflink=1
     "$built/equal" "$work/mounted/xfs" ironmap://assume_no_dedupe 1

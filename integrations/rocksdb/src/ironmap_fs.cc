@@ -4,6 +4,8 @@
 #include <ironmap.h>
 
 #include <cerrno>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,43 +39,79 @@ IOStatus Failed(const std::string& path, ptrdiff_t result) {
   }
 }
 
-// The threads that read, shared by a file system and its open tables.
+// The host of all file systems of the process, and the pool that opens tables and carries out batches.
 //
-// RocksDB reads a table in any thread, and closes it in another one. A queue of ironmap and its files belong to one thread, so a queue for
-// each thread needs a handle for each thread and table. A thread that is idle cannot close its handles. In a test, the threads of compactions
-// kept the deleted tables open that they had read, and the space of these tables was not freed. Each thread would also open each table,
-// which costs a lease and a flush of the table. Files of a pool are closed at once. A single read by the pool takes about 6 µs more
-// processor time than by a queue of the thread (16 threads), because it crosses to a thread of the pool and back.
-class Pool {
+// RocksDB reads a table in any thread, and closes it in another one. A file of a queue belongs to one thread, so a thread that is idle would
+// keep deleted tables open. A file of a pool belongs to no thread: it is opened once, all threads read it, and it is closed at once.
+//
+// A single read uses the queue of its thread, so it crosses to no other thread. It is one `pread` with io_uring and with psync, and both were
+// equally fast. So the library chooses the engine, and single reads need no second host with psync.
+//
+// A batch is passed to the pool, whose threads keep its reads in flight together. By `ironmap_read_many_on`, batches were 1.0 to 1.2 times as
+// fast with 4 and 16 threads. But with one thread on a loaded machine, a third of the runs took about ten times as long as by the pool. A pool
+// of psync was as fast as one of io_uring, and took 1.5 times the processor time.
+class Host {
  public:
-  static IOStatus Start(std::shared_ptr<Pool>* started) {
-    const std::shared_ptr<Pool> pool(new Pool);
-    int result = ironmap_host_open(nullptr, &pool->host_);
-    if (result == 0) {
-      result = ironmap_host_pool(pool->host_, 0, 0, &pool->pool_);
+  // The host is never closed. RocksDB has threads that run until the process ends, and only they can free their queues.
+  static IOStatus Get(const Host** host) {
+    static std::mutex mutex;
+    static const Host* opened = nullptr;
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (opened == nullptr) {
+      std::unique_ptr<Host> made(new Host);
+      const int result = made->Start();
+      if (result < 0) {
+        return Failed("ironmap", result);
+      }
+      opened = made.release();
     }
-    if (result < 0) {
-      return Failed("ironmap", result);
-    }
-    *started = pool;
+    *host = opened;
     return IOStatus::OK();
   }
-
-  // All tables are closed, because they own the pool too.
-  ~Pool() {
-    ironmap_pool_free(pool_);
-    ironmap_host_close(host_);
-  }
-
-  Pool(const Pool&) = delete;
-  Pool& operator=(const Pool&) = delete;
 
   int Open(const std::string& path, int flags, ironmap_pool_file** file) const {
     return ironmap_pool_open(pool_, path.c_str(), flags, 0, file);
   }
 
+  ptrdiff_t Read(ironmap_pool_file* file, void* memory, size_t len, uint64_t pos) const {
+    ironmap_queue* const queue = Queue();
+    return queue != nullptr ? ironmap_pread_on(queue, file, memory, len, pos)
+                            : ironmap_pool_pread(file, memory, len, pos);
+  }
+
  private:
-  Pool() = default;
+  Host() = default;
+
+  int Start() {
+    int result = ironmap_host_open(nullptr, &host_);
+    if (result == 0) {
+      // The library starts two threads, or up to 16 if a thread waits for each read, as without io_uring.
+      result = ironmap_host_pool(host_, 0, 0, &pool_);
+      if (result < 0) {
+        ironmap_host_close(host_);
+      }
+    }
+    return result;
+  }
+
+  // The queue of this thread, which its first read makes and the end of the thread frees. Returns NULL if the thread cannot have a queue, for
+  // example because there are too many. The thread does not try again, because each attempt would delay a read.
+  ironmap_queue* Queue() const {
+    // Plain data stay valid until the thread ends. A destructor of another thread_local object may read after `end` has freed the queue.
+    thread_local bool tried = false;
+    thread_local ironmap_queue* queue = nullptr;
+    struct End {
+      ~End() { ironmap_queue_free(std::exchange(queue, nullptr)); }
+    };
+    if (!tried) {
+      tried = true;
+      // A queue without a ring serves single reads too, and the library makes one if the descriptors are exhausted.
+      if (ironmap_host_queue(host_, 1, &queue) == 0) {
+        thread_local End end;
+      }
+    }
+    return queue;
+  }
 
   ironmap_host* host_ = nullptr;
   ironmap_pool* pool_ = nullptr;
@@ -82,14 +120,14 @@ class Pool {
 // An open table. The file of the wrapped file system has the identity of the table and the alignment for direct reads.
 class Table : public rocksdb::FSRandomAccessFileOwnerWrapper {
  public:
-  Table(std::unique_ptr<FSRandomAccessFile> base, std::string path, std::shared_ptr<Pool> pool, ironmap_pool_file* file)
-      : FSRandomAccessFileOwnerWrapper(std::move(base)), path_(std::move(path)), pool_(std::move(pool)), file_(file) {}
+  Table(std::unique_ptr<FSRandomAccessFile> base, std::string path, const Host& host, ironmap_pool_file* file)
+      : FSRandomAccessFileOwnerWrapper(std::move(base)), path_(std::move(path)), host_(host), file_(file) {}
 
   ~Table() override { ironmap_pool_close(file_); }
 
   IOStatus Read(uint64_t offset, size_t n, const IOOptions&, Slice* result, char* scratch,
                 IODebugContext*) const override {
-    return Done(ironmap_pool_pread(file_, scratch, n, offset), scratch, result);
+    return Done(host_.Read(file_, scratch, n, offset), scratch, result);
   }
 
   IOStatus MultiRead(FSReadRequest* requests, size_t count, const IOOptions&, IODebugContext*) override {
@@ -118,16 +156,16 @@ class Table : public rocksdb::FSRandomAccessFileOwnerWrapper {
   }
 
   const std::string path_;
-  const std::shared_ptr<Pool> pool_;
+  const Host& host_;
   ironmap_pool_file* const file_;
 };
 
 class IronmapFileSystem : public rocksdb::FileSystemWrapper {
  public:
-  IronmapFileSystem(const std::shared_ptr<FileSystem>& base, const Options& options, std::shared_ptr<Pool> pool)
+  IronmapFileSystem(const std::shared_ptr<FileSystem>& base, const Options& options, const Host& host)
       : FileSystemWrapper(base),
         flags_(O_RDONLY | (options.assume_no_dedupe ? IRONMAP_O_ASSUME_NO_DEDUPE : 0)),
-        pool_(std::move(pool)) {}
+        host_(host) {}
 
   static const char* kClassName() { return "ironmap"; }
   const char* Name() const override { return kClassName(); }
@@ -141,17 +179,17 @@ class IronmapFileSystem : public rocksdb::FileSystemWrapper {
       return opened;
     }
     ironmap_pool_file* table = nullptr;
-    const int result = pool_->Open(path, flags_, &table);
+    const int result = host_.Open(path, flags_, &table);
     if (result < 0) {
       return Failed(path, result);
     }
-    *file = std::make_unique<Table>(std::move(base), path, pool_, table);
+    *file = std::make_unique<Table>(std::move(base), path, host_, table);
     return IOStatus::OK();
   }
 
  private:
   const int flags_;
-  const std::shared_ptr<Pool> pool_;
+  const Host& host_;
 };
 
 // The URI "ironmap://" stands for the default options, and "ironmap://assume_no_dedupe" for the promise.
@@ -163,13 +201,13 @@ FileSystem* FromUri(const std::string& uri, std::unique_ptr<FileSystem>* made, s
     *error = "the URI is neither ironmap:// nor ironmap://assume_no_dedupe";
     return nullptr;
   }
-  std::shared_ptr<Pool> pool;
-  const IOStatus started = Pool::Start(&pool);
-  if (!started.ok()) {
-    *error = started.ToString();
+  const Host* host = nullptr;
+  const IOStatus opened = Host::Get(&host);
+  if (!opened.ok()) {
+    *error = opened.ToString();
     return nullptr;
   }
-  *made = std::make_unique<IronmapFileSystem>(FileSystem::Default(), options, pool);
+  *made = std::make_unique<IronmapFileSystem>(FileSystem::Default(), options, *host);
   return made->get();
 }
 
@@ -183,12 +221,12 @@ FileSystem* FromUri(const std::string& uri, std::unique_ptr<FileSystem>* made, s
 }  // namespace
 
 IOStatus NewFileSystem(const std::shared_ptr<FileSystem>& base, const Options& options, std::shared_ptr<FileSystem>* made) {
-  std::shared_ptr<Pool> pool;
-  const IOStatus started = Pool::Start(&pool);
-  if (started.ok()) {
-    *made = std::make_shared<IronmapFileSystem>(base, options, pool);
+  const Host* host = nullptr;
+  const IOStatus opened = Host::Get(&host);
+  if (opened.ok()) {
+    *made = std::make_shared<IronmapFileSystem>(base, options, *host);
   }
-  return started;
+  return opened;
 }
 
 }  // namespace ironmap_rocksdb

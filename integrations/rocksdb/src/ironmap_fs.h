@@ -17,7 +17,9 @@ struct Options {
 // A table is read by ironmap if RocksDB opens it for direct reads (`DBOptions::use_direct_reads`). Otherwise `base` reads it: RocksDB then
 // expects the page cache, and reads ahead less. If ironmap cannot read a table from its device, the kernel reads it; this is no error.
 //
-// Returns an error if the threads that read cannot be started.
+// All file systems of the process share one host of ironmap, which is not closed before the process ends. Each thread that reads has a queue.
+//
+// Returns an error if the host or its threads cannot be started.
 rocksdb::IOStatus NewFileSystem(const std::shared_ptr<rocksdb::FileSystem>& base, const Options& options,
                                 std::shared_ptr<rocksdb::FileSystem>* made);
 

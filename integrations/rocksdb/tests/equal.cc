@@ -1,13 +1,21 @@
 // Checks that a database whose tables ironmap reads has the contents that were written to it, and those that RocksDB's own file system reads.
 //
-//   equal DIR URI RAW   DIR is a new directory on the file system to test; RAW is 1 if tables must be read from the device
+//   equal DIR URI RAW [forbid]   DIR is a new directory on the file system to test; RAW is 1 if tables must be read from the device;
+//                                forbid: the kernel refuses io_uring to the process
 //
 // All random numbers have the seed 20261129.
 #include <dirent.h>
+#include <ironmap.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
+#include <cstddef>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
@@ -212,6 +220,20 @@ void CheckAll(Database& database, const Model models[2]) {
   }
 }
 
+// Makes the kernel refuse io_uring to this thread and to the threads that it starts, as the filters of containers do.
+void ForbidRings() {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program = {sizeof filter / sizeof *filter, filter};
+  Check(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0, "no_new_privs");
+  Check(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0, "seccomp");
+  Check(syscall(SYS_io_uring_setup, 1, nullptr) < 0 && errno == EPERM, "the kernel does not refuse io_uring");
+}
+
 // The number of open tables of this process whose name was deleted. Their space is in use until they are closed.
 int DeletedTables() {
   int count = 0;
@@ -228,11 +250,15 @@ int DeletedTables() {
 }
 
 // Threads read the first column while the main thread writes and compacts the second one, which closes and deletes tables that they read.
+// The kernel refuses io_uring to one thread.
 void CheckConcurrent(Database& database, Model models[2]) {
   std::atomic<bool> stop{false};
   std::vector<std::thread> readers;
   for (int reader = 0; reader < kReaders; ++reader) {
     readers.emplace_back([&, reader] {
+      if (reader == 0) {
+        ForbidRings();
+      }
       std::mt19937 random(kSeed + static_cast<unsigned>(reader));
       while (!stop.load()) {
         CheckGet(database, 0, models[0], static_cast<int>(random() % kKeys));
@@ -254,6 +280,24 @@ void CheckConcurrent(Database& database, Model models[2]) {
   for (std::thread& reader : readers) {
     reader.join();
   }
+}
+
+// Reads in a thread that can have no queue, because the process has too many. The pool must read for it.
+void CheckWithoutQueue(Database& database, const Model models[2]) {
+  ironmap_host* host = nullptr;
+  Check(ironmap_host_open("psync", &host) == 0, "a host");
+  std::vector<ironmap_queue*> queues(1 << 20);
+  size_t count = 0;
+  int result = 0;
+  while (count < queues.size() && (result = ironmap_host_queue(host, 1, &queues[count])) == 0) {
+    ++count;
+  }
+  Check(result == -EMFILE, "the queues are not exhausted");
+  std::thread([&] { CheckAll(database, models); }).join();
+  for (size_t i = 0; i < count; ++i) {
+    Check(ironmap_queue_free(queues[i]) == 0, "free a queue");
+  }
+  Check(ironmap_host_close(host) == 0, "close a host");
 }
 
 // The inodes on which the kernel has a lease of this process.
@@ -322,8 +366,9 @@ void CheckDirectory(const std::string& path, const std::string& uri, bool raw) {
     CheckAll(database, models);
     CheckConcurrent(database, models);
     CheckAll(database, models);
+    CheckWithoutQueue(database, models);
   }
-  // Threads of compactions that have read these tables still run.
+  // Threads of compactions that have read these tables still run, and still have their queues.
   Check(DeletedTables() == 0, std::to_string(DeletedTables()) + " deleted tables are still open");
   CheckTables(path, *fs, raw);
   Database database(path, rocksdb::Env::Default());
@@ -333,12 +378,17 @@ void CheckDirectory(const std::string& path, const std::string& uri, bool raw) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  Check(argc == 4, "the arguments are: DIR URI RAW");
+  const bool forbid = argc == 5 && std::string(argv[4]) == "forbid";
+  Check(argc == 4 || forbid, "the arguments are: DIR URI RAW [forbid]");
   const bool raw = std::string(argv[3]) == "1";
+  if (forbid) {
+    ForbidRings();
+  }
   std::shared_ptr<FileSystem> fs;
   const Status refused = FileSystem::CreateFromString(rocksdb::ConfigOptions(), "ironmap://unknown", &fs);
   Check(refused.IsInvalidArgument(), "a wrong URI: " + refused.ToString());
   CheckDirectory(argv[1], argv[2], raw);
-  std::cout << "equal: " << argv[1] << " by " << argv[2] << (raw ? ": read from the device" : ": read by the kernel") << '\n';
+  std::cout << "equal: " << argv[1] << " by " << argv[2] << (raw ? ": read from the device" : ": read by the kernel")
+            << (forbid ? ", without io_uring\n" : "\n");
   return 0;
 }
