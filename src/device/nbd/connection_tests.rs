@@ -274,7 +274,9 @@ fn violated_rules_have_names() {
     type Reply<'a> = &'a dyn Fn(&Asked) -> Vec<u8>;
     let cases: [(&str, Reply<'_>); 14] = [
         ("magic number", &|_| vec![7; 16]),
-        ("no outstanding request", &|asked| chunk(structured, &other(asked), true, 0, &[])),
+        ("no request waits for this reply", &|asked| {
+            chunk(structured, &other(asked), true, 0, &[])
+        }),
         ("before all data were sent", &|asked| chunk(structured, asked, true, 0, &[])),
         ("before all data were sent", &|asked| chunk(structured, asked, true, 1, &data(4096, 511))),
         ("outside the range of the read", &|asked| {
