@@ -332,8 +332,9 @@ const char *ironmap_version(void);
 // The caller closes the file by `ironmap_close`; `ironmap_queue_free` closes it too.
 //
 // Returns 0; -ENOENT, -EEXIST, -EISDIR, -ENOTDIR, -ELOOP, -ENAMETOOLONG as `open(2)`; -EROFS to write without permission; -ENOSPC, -EDQUOT
-// with O_CREAT; -EINVAL for other flags, and for a file that is not regular; -ENOKEY for an encrypted file; -EUCLEAN, -EIO for a damaged
-// volume; -EMFILE if too many files are open; -EBADF, -EPERM or -EBUSY as any call on a queue.
+// with O_CREAT; -EINVAL for other flags, for O_CREAT without O_WRONLY or O_RDWR, and for a file that is not regular; -ENOKEY for an
+// encrypted file; -EUCLEAN, -EIO for a damaged volume; -EMFILE if too many files are open; -EBADF, -EPERM or -EBUSY as any call on a
+// queue.
 //
 // Requires:
 // `path` ends with a zero byte, and `file` can be written to.
@@ -1015,7 +1016,7 @@ ptrdiff_t ironmap_outstanding(struct ironmap_queue *queue);
 // A descriptor that becomes readable when a request completes, for `poll` and `epoll`. It belongs to the queue, which closes it.
 //
 // When the descriptor is readable, the caller calls `ironmap_reap` until it returns fewer completions than it has place for. The caller
-// does not read the descriptor.
+// does not read the descriptor. io_uring may interrupt a wait with EINTR, also without a signal: the caller waits again.
 //
 // Returns the descriptor; -EBADF, -EPERM or -EBUSY as any call on a queue; -EOPNOTSUPP if the engine polls its device; -EMFILE.
 int ironmap_queue_fd(struct ironmap_queue *queue);
