@@ -84,8 +84,10 @@ demo() {
     [ $((SECONDS - begin)) -le 600 ] || { echo "./x demo took $((SECONDS - begin)) s"; return 1; }
 }
 
-# Installs the C library that the build of the tests has made, for the tests of C, C++ and Go.
+# Installs the C library for the tests of C, C++, Go and the packages. It is built with the profile and the features of the tests, so that
+# most of it is there already.
 c_library() {
+    cargo build --quiet "${workspace[@]}" --profile test --lib
     PROFILE=dev crates/ironmap-capi/install.sh "$target/c"
 }
 
