@@ -118,11 +118,6 @@ impl Sources {
         })
     }
 
-    /// Whether there is at least one source of content. Nodes do not count.
-    pub(crate) fn has_content(&self) -> bool {
-        !self.origins.is_empty()
-    }
-
     /// Whether there are no sources and no nodes.
     pub(crate) fn is_empty(&self) -> bool {
         self.origins.is_empty() && self.nodes.is_empty()

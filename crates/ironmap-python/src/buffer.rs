@@ -3,10 +3,11 @@
 //! While a buffer is exported, Python does not free or resize it. The memory is released at the end of the call, even after an error.
 #![allow(unsafe_code, reason = "Python exports memory by its address")]
 
+use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::{ptr, slice};
 
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
@@ -23,17 +24,40 @@ impl View {
     /// Exports the contiguous bytes of an object. Returns their address and their number.
     #[inline]
     fn fill(&mut self, object: &Bound<'_, PyAny>, flags: i32) -> PyResult<(*mut u8, usize)> {
-        let flags = ffi::PyBUF_SIMPLE | flags;
+        // Some arrays of numpy, such as arrays of times, have no format. They contain no references.
+        if self.export(object, flags | ffi::PyBUF_ND | ffi::PyBUF_FORMAT).is_err() {
+            self.export(object, flags | ffi::PyBUF_SIMPLE)?;
+        }
+        // SAFETY: Python has initialised `self.view`.
+        let view = unsafe { self.view.assume_init_ref() };
+        if flags & ffi::PyBUF_WRITABLE != 0 && has_references(view) {
+            return Err(PyBufferError::new_err("the elements of the array are Python objects"));
+        }
+        let base = if view.buf.is_null() { ptr::dangling_mut() } else { view.buf.cast() };
+        Ok((base, usize::try_from(view.len).unwrap_or(0)))
+    }
+
+    #[inline]
+    fn export(&mut self, object: &Bound<'_, PyAny>, flags: i32) -> PyResult<()> {
         // SAFETY: the object is alive and the GIL is held, as `Bound` proves. Python initialises `self.view` if the call returns 0.
         if unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), self.view.as_mut_ptr(), flags) } != 0 {
             return Err(PyErr::fetch(object.py()));
         }
         self.filled = true;
-        // SAFETY: Python has initialised `self.view`.
-        let view = unsafe { self.view.assume_init_ref() };
-        let base = if view.buf.is_null() { ptr::dangling_mut() } else { view.buf.cast() };
-        Ok((base, usize::try_from(view.len).unwrap_or(0)))
+        Ok(())
     }
+}
+
+/// Whether the memory contains references to Python objects. If bytes of a file replaced them, Python would crash.
+#[inline]
+fn has_references(view: &ffi::Py_buffer) -> bool {
+    if view.format.is_null() {
+        return false;
+    }
+    // SAFETY: a format that is not null ends with a zero, and is valid until the view is released.
+    let format = unsafe { CStr::from_ptr(view.format) };
+    // The names of fields are between colons.
+    format.to_bytes().split(|byte| *byte == b':').step_by(2).any(|kinds| kinds.contains(&b'O'))
 }
 
 impl Drop for View {
@@ -50,7 +74,8 @@ impl Drop for View {
 /// Calls `work` with the bytes of a writable object.
 ///
 /// # Errors
-/// `BufferError` if the object is read-only or its memory is not contiguous; `TypeError` if the object has no memory.
+/// `BufferError` if the object is read-only, its memory is not contiguous, or its elements are Python objects; `TypeError` if the object
+/// has no memory.
 #[inline]
 pub(crate) fn with_writable<R>(
     object: &Bound<'_, PyAny>,

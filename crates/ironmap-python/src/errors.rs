@@ -4,6 +4,7 @@ use ironmap::{Errno, Error};
 use ironmap_image::{Failure as ImageFailure, Reason};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::PyBytes;
 
 /// The failure of a call that runs without the GIL.
@@ -66,8 +67,9 @@ pub(crate) fn of_image(py: Python<'_>, failure: &ImageFailure, image: &[u8]) -> 
     }
 }
 
-/// Returns a name or a path as a `str`. Bytes that are not UTF-8 become surrogates, as with `os.fsdecode`.
+/// Returns a name or a path as a `str`. Its encoding depends on the locale, so that `os.fsencode` gives the same bytes again.
 pub(crate) fn decoded(py: Python<'_>, bytes: &[u8]) -> PyResult<Py<PyAny>> {
-    let bytes = PyBytes::new(py, bytes);
-    Ok(bytes.call_method1("decode", ("utf-8", "surrogateescape"))?.unbind())
+    static FSDECODE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let fsdecode = FSDECODE.import(py, "os", "fsdecode")?;
+    Ok(fsdecode.call1((PyBytes::new(py, bytes),))?.unbind())
 }

@@ -79,7 +79,7 @@ fn open(
     })?;
     match file {
         Ok(file) => Ok(Arc::new(OpenFile { file, store: open, moving: Mutex::default() })),
-        Err(error) => Err(Failure::Library(error).at(py, path)),
+        Err(error) => Err(store.judge(error.into()).at(py, path)),
     }
 }
 
@@ -195,7 +195,7 @@ impl FileCore {
             drop(open);
             result
         })?;
-        result.map_err(|failure| failure.at(py, &self.path))
+        result.map_err(|failure| self.store.get().judge(failure).at(py, &self.path))
     }
 
     /// Runs `work`, which moves the position of the file. Only one thread at a time runs such work.
@@ -423,11 +423,12 @@ impl FileCore {
         py: Python<'py>,
         ranges: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let open = self.to_read(py)?;
         let list = match ranges.cast::<PyList>() {
             Ok(list) => list.clone(),
             Err(_) => PyList::new(py, ranges.try_iter()?.collect::<PyResult<Vec<_>>>()?)?,
         };
+        // The iteration may fork. The child must not use the handle of its parent.
+        let open = self.to_read(py)?;
         let counts = with_all_writable(&list, position, |ranges| {
             self.call(py, open, |open| open.read_many(ranges))
         })??;

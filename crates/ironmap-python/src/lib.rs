@@ -24,6 +24,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(image::build_image, module)?)?;
     module.add_function(wrap_pyfunction!(image::extract_image, module)?)?;
     module.add_function(wrap_pyfunction!(image::resize_image, module)?)?;
+    module.add_function(wrap_pyfunction!(process::require_main_interpreter, module)?)?;
     module.add_function(wrap_pyfunction!(process::before_fork, module)?)?;
     module.add_function(wrap_pyfunction!(process::after_fork, module)?)?;
     module.add_function(wrap_pyfunction!(process::end, module)?)

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::thread;
 use std::time::Duration;
 
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyImportError, PyRuntimeError};
+use pyo3::ffi;
 use pyo3::prelude::*;
 
 /// The number of forks between the first process and this process.
@@ -36,6 +37,22 @@ extern "C" fn in_child() {
     FORKING.store(0, Ordering::SeqCst);
     CALLS.store(0, Ordering::Relaxed);
     ENDING.store(false, Ordering::Relaxed);
+}
+
+/// Python calls this function in each interpreter that imports the package.
+///
+/// # Errors
+/// `ImportError` in a subinterpreter, because the state of this module, such as the end of the interpreter, belongs to the process.
+#[pyfunction]
+#[allow(unsafe_code, reason = "a call of Python's C interface")]
+pub(crate) fn require_main_interpreter(_py: Python<'_>) -> PyResult<()> {
+    // SAFETY: the GIL is held, so the thread has an interpreter.
+    let interpreter = unsafe { ffi::PyInterpreterState_Get() };
+    // SAFETY: the interpreter of this thread is valid.
+    match unsafe { ffi::PyInterpreterState_GetID(interpreter) } {
+        0 => Ok(()),
+        _ => Err(PyImportError::new_err("ironmap cannot be used in a subinterpreter")),
+    }
 }
 
 /// Starts to count forks.

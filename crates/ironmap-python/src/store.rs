@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use ironmap::fs::FileSystem;
 use ironmap::{
-    Error, File, FileOptions, Files, Host, HostOptions, Location, Queue, Volume, VolumeOptions,
+    Errno, Error, File, FileOptions, Files, Host, HostOptions, Location, Queue, Volume,
+    VolumeOptions,
 };
 use pyo3::prelude::*;
 
@@ -201,7 +202,17 @@ impl Store {
             drop(store);
             result
         })?;
-        result.map_err(|error| Failure::Library(error).at(py, path))
+        result.map_err(|error| self.judge(error.into()).at(py, path))
+    }
+
+    /// Returns `Closed` for the failure of a change during which another thread closes the volume: the volume is then read-only.
+    pub(crate) fn judge(&self, failure: Failure) -> Failure {
+        match failure {
+            Failure::Library(error) if error.errno() == Errno::EROFS && self.is_closed() => {
+                Failure::Closed
+            }
+            failure => failure,
+        }
     }
 
     /// Registers a file, which is closed together with the store.

@@ -1,6 +1,7 @@
 """Open files: the io protocol, memory, errors."""
 
 import array
+import ctypes
 import errno
 import io
 import mmap
@@ -335,3 +336,15 @@ def test_unknown_engines_are_refused(disk):
     for wrong in ({"engine": "tape"}, {"commit": -1.0}, {"commit": float("nan")}):
         with pytest.raises(ValueError):
             ironmap.Volume(disk, **wrong)
+
+
+def test_references_to_objects_are_not_overwritten(big):
+    """The rule: bytes of a file never replace references, because Python would crash. Arrays of times, and fields named O, are filled."""
+    numpy = pytest.importorskip("numpy")
+    named = numpy.zeros(3, dtype=[("O", "u1")])
+    for array in (numpy.array([None, 1]), numpy.zeros(2, dtype=[("a", "u1"), ("b", "O")]), (ctypes.py_object * 2)()):
+        for call in (lambda: big.readinto_at(array, 0), lambda: big.read_ranges_into([(0, array)]), lambda: big.readinto(array)):
+            with pytest.raises(BufferError):
+                call()
+    for array in (named, numpy.zeros(3, "M8[s]")):
+        assert big.readinto_at(array, 5) == array.nbytes and array.tobytes() == BIG[5 : 5 + array.nbytes]

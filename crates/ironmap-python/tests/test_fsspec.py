@@ -14,6 +14,7 @@ from fsspec.tests.abstract import (
     AbstractPipeTests,
     AbstractPutTests,
 )
+from test_process import python
 
 from ironmap.fs import IronmapFileSystem
 
@@ -172,3 +173,25 @@ def test_a_file_system_is_pickled(fs):
     with pytest.raises(NotImplementedError):
         with fs.transaction:
             fs.open("/etc/hosts", "wb")
+
+
+def test_a_signal_handler_opens_a_file_system(disk):
+    """The rule: a handler that runs while its thread opens a volume does not wait forever."""
+    script = """
+    import gc, signal, sys, ironmap.fs, fsspec
+    disk = sys.argv[1]
+    calls = []
+    def work():
+        with fsspec.filesystem("ironmap", location=disk, skip_instance_cache=True).open("/etc/hosts") as file:
+            return file.read(3)
+    signal.signal(signal.SIGUSR1, lambda *_: calls.append(work()))
+    opened = ironmap.fs.Volume
+    def open_with_signal(*arguments, **options):
+        if not calls:
+            calls.append(None)
+            signal.raise_signal(signal.SIGUSR1)
+        return opened(*arguments, **options)
+    ironmap.fs.Volume = open_with_signal
+    print(work(), calls)
+    """
+    assert python(script, disk) == (0, "b'127' [None, b'127']\n", "")

@@ -350,3 +350,12 @@ def test_an_image_is_resized(image, tree):
     with pytest.raises(OSError) as found:
         ironmap.resize_image(image, 4096)
     assert os.path.getsize(image) == small and found.value.filename == image
+
+
+@pytest.mark.parametrize("options", [{}, {"shrink": True}, {"force": True}])
+def test_an_image_fits_injected_files(image, options):
+    """The rule: without a size, a new image gets space for its content, also if no source gives the content."""
+    content = BIG * 20
+    made = ironmap.build_image(image, inject={"/deep/file": content}, **options)
+    assert len(content) < made.size == os.path.getsize(image) < 3 * len(content)
+    assert ironmap.Volume(image).open("/deep/file").read() == content

@@ -327,3 +327,55 @@ def test_a_subclass_may_override_methods(volume):
     file = volume.open("/etc/hosts")
     loud = Loud(file._core, volume, file.name, 1)
     assert loud.pread(3, 0) == b"loud 127" and io.BufferedReader(loud).read(3) == b"127"
+
+
+def test_a_subinterpreter_cannot_import_the_package():
+    """The rule: the end of a subinterpreter must not end the calls of the main interpreter."""
+    interpreters = pytest.importorskip("_xxsubinterpreters")
+    interpreter = interpreters.create(isolated=False)
+    try:
+        with pytest.raises(interpreters.RunFailedError, match="subinterpreter"):
+            interpreters.run_string(interpreter, "import ironmap")
+    finally:
+        interpreters.destroy(interpreter)
+
+
+def test_changes_during_the_close_of_a_volume_raise_value_error(own_disk):
+    """The rule: only ValueError reports a closed volume, also if it is closed during the call."""
+    for index in range(20):
+        volume, start = ironmap.Volume(own_disk, write=True), threading.Barrier(4)
+
+        def change(name, volume=volume, start=start):
+            start.wait()
+            with pytest.raises(ValueError):
+                while True:
+                    with volume.open(name, "wb") as file:
+                        file.write(BIG[:100_000])
+                        file.truncate(50_000)
+                    volume.mkdir(name + ".directory")
+                    volume.rmdir(name + ".directory")
+
+        with ThreadPoolExecutor(3) as pool:
+            changes = [pool.submit(change, f"/{index}.{thread}") for thread in range(3)]
+            start.wait()
+            volume.close()
+            for result in changes:
+                result.result()
+
+
+def test_ranges_may_fork(writable):
+    """The rule: a child that is forked by the iterator of the ranges does not use the handle of its parent."""
+    file = writable.open("/srv/data/big")
+    parent, children = os.getpid(), []
+
+    def ranges():
+        children.append(os.fork())
+        yield 0, bytearray(10)
+
+    try:
+        counts = file.read_ranges_into(ranges())
+    except OSError as error:
+        os._exit(0 if os.getpid() != parent and error.errno == errno.EBUSY else 1)
+    if os.getpid() != parent:
+        os._exit(2)
+    assert counts == [10] and os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]) == 0

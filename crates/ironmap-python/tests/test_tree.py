@@ -3,6 +3,9 @@
 import errno
 import os
 import stat
+import subprocess
+import sys
+import textwrap
 
 import pytest
 from conftest import BIG, run
@@ -174,3 +177,21 @@ def test_a_volume_in_use_is_busy(own_disk):
         assert found.value.errno == errno.EBUSY
     with ironmap.Volume(own_disk), ironmap.Volume(own_disk):
         pass
+
+
+def test_names_have_the_encoding_of_python(tmp_path):
+    """The rule: with each encoding of the locale, a name that is listed can be opened."""
+    image = tmp_path / "names.img"
+    ironmap.build_image(image, inject={"/\u00e9/\u4e2d": b"1", b"/\xff": b"2"}, size=8 << 20)
+    script = """
+    import os, sys, ironmap
+    volume = ironmap.Volume(sys.argv[1])
+    for top, _, names in volume.walk("/"):
+        for name in names:
+            print(volume.open(os.path.join(top, name)).read().decode())
+    """
+    for mode in ("0", "1"):
+        environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": mode, "PYTHONCOERCECLOCALE": "0"}
+        command = [sys.executable, "-c", textwrap.dedent(script), str(image)]
+        result = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        assert (sorted(result.stdout.split()), result.stderr) == (["1", "2"], "")

@@ -167,7 +167,7 @@ impl Plan<'_> {
 
     /// Whether the size of a new image file depends on the sources.
     pub(super) fn fits(&self, sources: &Sources) -> bool {
-        self.given().is_none() && sources.has_content()
+        self.given().is_none() && !sources.is_empty()
     }
 }
 

@@ -38,6 +38,7 @@ __all__ = [
 ]
 __version__ = _version("ironmap")
 
+_native.require_main_interpreter()
 _os.register_at_fork(
     before=_native.before_fork,
     after_in_parent=_native.after_fork,

@@ -159,7 +159,8 @@ def build_image(
     - `on_message`: called with each warning and note.
 
     All functions and file objects are called in the calling thread; other threads of Python run during the build. A signal, or an exception
-    of a function or file object, ends the build and is raised. After an exception, a new image file is removed.
+    of a function or file object, ends the build and is raised. After an exception, a new image file is removed; only a signal that arrives as
+    the build ends can be raised with the image complete.
 
     >>> path = disk + ".new"
     >>> made = ironmap.build_image(path, inject={"/etc/hostname": b"box\\n", "/run/key": (b"", 0o600)}, label="root", size=16 << 20)

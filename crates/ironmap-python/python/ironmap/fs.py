@@ -30,7 +30,8 @@ from ._volume import Volume
 _PREFIX = "ironmap://"
 # The volumes in use. All file systems of a volume share it, because a volume that is open for writing can be opened once only.
 _volumes: weakref.WeakValueDictionary[tuple, Volume] = weakref.WeakValueDictionary()
-_opening = threading.Lock()
+# A signal handler or a destructor may use a file system while its thread holds this lock.
+_opening = threading.RLock()
 os.register_at_fork(before=_opening.acquire, after_in_parent=_opening.release, after_in_child=_opening.release)
 
 
