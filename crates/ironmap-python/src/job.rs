@@ -144,6 +144,34 @@ impl Bar for Shown {
     }
 }
 
+/// Sends the result of `work`, which calls a Python function, to the job.
+fn answer<R>(reply: SyncSender<R>, work: impl FnOnce() -> PyResult<R>) -> PyResult<()> {
+    let of = generation();
+    let result = work();
+    if generation() != of {
+        // The function has forked, and this is the child. During the fork, the job may have held the lock of the channel, which even a drop
+        // needs.
+        mem::forget(reply);
+        return result.map(|_| ());
+    }
+    // The job waits for the reply, so the channel is open.
+    let _ = reply.send(result?);
+    Ok(())
+}
+
+/// Reads at most `len` bytes from a file object.
+fn read(py: Python<'_>, reader: &Py<PyAny>, len: usize) -> PyResult<Vec<u8>> {
+    let read = reader.call_method1(py, "read", (len,))?;
+    let read = read.bind(py).cast::<PyBytes>().map_err(|_| {
+        PyTypeError::new_err("a source's read() must return bytes: open it in binary mode")
+    })?;
+    if read.as_bytes().len() > len {
+        let what = "a source's read() has returned more bytes than requested";
+        return Err(PyValueError::new_err(what));
+    }
+    Ok(read.as_bytes().to_vec())
+}
+
 /// Serves the requests of the job in the calling thread.
 struct Server<'a> {
     functions: &'a Functions,
@@ -163,35 +191,25 @@ impl Server<'_> {
     fn serve(&self, py: Python<'_>, request: Request) -> PyResult<()> {
         match request {
             Request::Read { reader, len, reply } => {
-                let read = self.functions.readers[reader].call_method1(py, "read", (len,))?;
-                let read = read.bind(py).cast::<PyBytes>().map_err(|_| {
-                    PyTypeError::new_err(
-                        "a source's read() must return bytes: open it in binary mode",
-                    )
-                })?;
-                if read.as_bytes().len() > len {
-                    return Err(PyValueError::new_err(
-                        "a source's read() has returned more bytes than requested",
-                    ));
-                }
-                // The job waits for the reply, so the channel is open.
-                let _ = reply.send(read.as_bytes().to_vec());
+                answer(reply, || read(py, &self.functions.readers[reader], len))
             }
             Request::Progress { state: State { name, files, bytes, total, .. }, reply } => {
-                if let Some(progress) = &self.functions.progress {
-                    let (all_files, all_bytes) =
-                        total.map(|total| (total.files, total.bytes)).unzip();
-                    progress.call1(py, (name, files, bytes, all_files, all_bytes))?;
-                }
-                let _ = reply.send(());
+                answer(reply, || {
+                    if let Some(progress) = &self.functions.progress {
+                        let (all_files, all_bytes) =
+                            total.map(|total| (total.files, total.bytes)).unzip();
+                        progress.call1(py, (name, files, bytes, all_files, all_bytes))?;
+                    }
+                    Ok(())
+                })
             }
             Request::Message(text) => {
                 if let Some(on_message) = &self.functions.on_message {
                     on_message.call1(py, (text,))?;
                 }
+                Ok(())
             }
         }
-        Ok(())
     }
 
     /// Serves requests until the job has ended.
