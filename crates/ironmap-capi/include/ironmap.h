@@ -415,7 +415,8 @@ int ironmap_append(struct ironmap_file *file,
 
 // Makes all completed writes of the file and its metadata durable.
 //
-// Returns 0; -EIO if a write since the last call on this queue was lost; -EBADF, -EPERM or -EBUSY as any call on a queue.
+// Returns 0; -EIO and other errnos of the device if a write since the last call on this queue was lost; -EROFS if an earlier error has made
+// the volume read-only; -EBADF, -EPERM or -EBUSY as any call on a queue.
 int ironmap_fsync(struct ironmap_file *file);
 
 // Makes all completed writes of the file durable, with the metadata that a read needs. Returns as `ironmap_fsync`.
@@ -726,7 +727,8 @@ int ironmap_set_times(struct ironmap_volume *volume,
 // Copies the value of an extended attribute, such as "user.comment". With `len` 0 only its length is returned. `flags` are 0 or
 // AT_SYMLINK_NOFOLLOW.
 //
-// Returns the length; -ENODATA if the attribute does not exist; -ERANGE if the memory is too short; and the errors of `ironmap_stat`.
+// Returns the length; -ENODATA if the attribute does not exist; -ERANGE if the memory is too short, or the name is empty or longer than 255
+// bytes; and the errors of `ironmap_stat`.
 //
 // Requires:
 // The texts end with a zero byte, and `value` can be written to for `len` bytes.
@@ -764,7 +766,8 @@ int ironmap_setxattr(struct ironmap_volume *volume,
                      int how,
                      int flags);
 
-// Removes an extended attribute. Returns 0; -ENODATA; -EOPNOTSUPP if the name has no known prefix; -EROFS; and the errors of `ironmap_stat`.
+// Removes an extended attribute. Returns 0; -ENODATA; -ERANGE as `removexattr(2)`; -EOPNOTSUPP if the name has no known prefix; -EROFS; and
+// the errors of `ironmap_stat`.
 //
 // Requires:
 // The texts end with a zero byte.
@@ -886,7 +889,7 @@ int64_t ironmap_pool_size(struct ironmap_pool_file *file);
 // Makes a queue for the files of a volume, for the calling thread.
 //
 // `depth` is the number of requests that the device has at a time, at most 4096; 0 stands for 256. The caller frees the queue in the same
-// thread by `ironmap_queue_free`.
+// thread by `ironmap_queue_free`. If the thread ends before, no thread can use or free the queue, and the volume cannot be closed.
 //
 // Returns 0; -EBADF for a closed volume; -EMFILE if too many queues or descriptors are open; -ENOMEM.
 //
@@ -1016,7 +1019,9 @@ ptrdiff_t ironmap_outstanding(struct ironmap_queue *queue);
 // A descriptor that becomes readable when a request completes, for `poll` and `epoll`. It belongs to the queue, which closes it.
 //
 // When the descriptor is readable, the caller calls `ironmap_reap` until it returns fewer completions than it has place for. The caller
-// does not read the descriptor. io_uring may interrupt a wait with EINTR, also without a signal: the caller waits again.
+// does not read the descriptor. After it has submitted requests, the caller calls `ironmap_reap` before it waits: this sends them, and
+// returns those that are complete without the device, such as a read of a hole, which do not make the descriptor readable. io_uring may
+// interrupt a wait with EINTR, also without a signal: the caller waits again.
 //
 // Returns the descriptor; -EBADF, -EPERM or -EBUSY as any call on a queue; -EOPNOTSUPP if the engine polls its device; -EMFILE.
 int ironmap_queue_fd(struct ironmap_queue *queue);
@@ -1052,10 +1057,12 @@ int ironmap_volume_open(const char *location,
 // Closes a volume. Its changes are committed and written to their final places.
 //
 // Returns 0; -EBUSY while a queue, a pool or a directory of the volume is open, or another thread is in a call on it: the volume stays
-// open then; -EBADF; -EIO if the changes cannot be written: the volume is closed then, and is recovered when it is next opened.
+// open then; -EBADF; -EIO, -EROFS and other errnos if the changes cannot be written: the volume is closed then, and is
+// recovered when it is next opened.
 int ironmap_volume_close(struct ironmap_volume *volume);
 
-// Makes all changes of a volume durable. Returns 0, -EBADF or -EIO.
+// Makes all changes of a volume durable. Returns 0; -EBADF; -EIO and other errnos of the device; -EROFS if an earlier error has made the volume
+// read-only.
 int ironmap_volume_sync(struct ironmap_volume *volume);
 
 // Stores the properties of a volume. `size` is `sizeof(struct ironmap_volume_info)`. Returns 0, -EBADF, or -EINVAL for NULL.

@@ -243,7 +243,8 @@ pub unsafe extern "C" fn ironmap_append(
 
 /// Makes all completed writes of the file and its metadata durable.
 ///
-/// Returns 0; -EIO if a write since the last call on this queue was lost; -EBADF, -EPERM or -EBUSY as any call on a queue.
+/// Returns 0; -EIO and other errnos of the device if a write since the last call on this queue was lost; -EROFS if an earlier error has made
+/// the volume read-only; -EBADF, -EPERM or -EBUSY as any call on a queue.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_fsync(file: *mut ironmap_file) -> c_int {
     with_file(file, |open, local| open.file.sync(&mut local.queue)) as c_int

@@ -262,6 +262,12 @@ impl<C, const N: usize, const KIND: u64> Table<C, N, KIND> {
         Err(refusal)
     }
 
+    /// The contents of the slots that have been used at least once.
+    pub(crate) fn used(&self) -> impl Iterator<Item = &C> {
+        let used = self.lock_unused().used as usize;
+        self.slots[..used].iter().map(|slot| &slot.content)
+    }
+
     /// Makes the slot of an ended handle available, after its object was taken out.
     pub(crate) fn free(&self, handle: Handle) {
         let index = handle.index() as u32;

@@ -5,13 +5,14 @@
 
 use std::cell::UnsafeCell;
 use std::collections::HashSet;
+use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering, compiler_fence};
+use std::sync::{Arc, OnceLock};
 
 use ironmap::dio::DioFlags;
-use ironmap::{Buffer, Error, File, FileOptions, Files, Host, Queue, Readiness};
+use ironmap::{Buffer, Errno, Error, File, FileOptions, Files, Host, Queue, Readiness};
 
 use crate::failure::{Count, catch, forget, panicked, prepare_thread, refused, returned};
 use crate::handle::{Content, Handle, Refusal, Slot, Table};
@@ -136,6 +137,42 @@ fn this_thread() -> usize {
     }
 }
 
+/// The thread of a queue whose thread has ended.
+const ENDED: usize = usize::MAX;
+/// The rounds in which a thread that ends calls the destructors of its data, in glibc and musl.
+const ROUNDS: usize = 4;
+
+/// Data of each thread that has made a queue, for a call at the end of the thread.
+static END: OnceLock<Option<libc::pthread_key_t>> = OnceLock::new();
+
+/// Asks for a call of [`thread_ends`] in a round of the thread's end.
+fn at_end_of_thread(round: usize) -> bool {
+    let key = *END.get_or_init(|| {
+        let mut key = 0;
+        // SAFETY: the key can be written to. The library stays loaded, as it is linked with `-z nodelete`.
+        (unsafe { libc::pthread_key_create(&raw mut key, Some(thread_ends)) } == 0).then_some(key)
+    });
+    let value = ptr::without_provenance(round);
+    // SAFETY: the key exists, and its value is a number.
+    key.is_some_and(|key| unsafe { libc::pthread_setspecific(key, value) } == 0)
+}
+
+/// Takes the permission of a thread that ends for the queues that it has not freed, because a later thread may have the same number. This
+/// happens in the last round, so that destructors of the program can free the queues of the thread before.
+extern "C" fn thread_ends(round: *mut c_void) {
+    let round = round.addr();
+    if round < ROUNDS && at_end_of_thread(round + 1) {
+        return;
+    }
+    let thread = this_thread();
+    for slot in QUEUES.used() {
+        if slot.thread.load(Ordering::Relaxed) == thread {
+            slot.owner.store(0, Ordering::Relaxed);
+            slot.thread.store(ENDED, Ordering::Relaxed);
+        }
+    }
+}
+
 /// The permission of one call to use a queue and its files.
 pub(crate) struct Entered<'a> {
     slot: &'a QueueSlot,
@@ -190,6 +227,9 @@ fn no_permission(slot: &Slot<QueueSlot>) -> Refusal {
 pub(crate) fn add_queue(queue: LocalQueue) -> Result<Handle, Error> {
     let queue = Box::new(queue);
     prepare_thread();
+    if !at_end_of_thread(1) {
+        return Err(Error::io(Errno::ENOMEM, "cannot watch for the end of the thread"));
+    }
     QUEUES.open(|_, slot| {
         // SAFETY: the slot is free, so no thread owns it, and no call uses it.
         unsafe { *slot.queue.get() = Some(queue) };

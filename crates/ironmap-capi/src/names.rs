@@ -7,8 +7,8 @@ use std::ffi::{OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use ironmap::fs::{Credentials, Follow, NewFile, RenameFlags, SetAttributes, SetXattr};
-use ironmap::{Error, ErrorKind, Volume};
+use ironmap::fs::{Credentials, FileType, Follow, NewFile, RenameFlags, SetAttributes, SetXattr};
+use ironmap::{Errno, Error, ErrorKind, Volume};
 
 use crate::failure::{Count, call};
 use crate::handle::Handle;
@@ -121,9 +121,11 @@ pub unsafe extern "C" fn ironmap_mkdir(
         if path.as_os_str().is_empty() {
             return Err(Error::new(ErrorKind::NotFound, "the path is empty"));
         }
-        let exists = |_| Error::new(ErrorKind::Exists, "the directory exists");
-        let (parent, name) = parent_and_name(path).map_err(exists)?;
         let fs = volume.fs();
+        let Ok((parent, name)) = parent_and_name(path) else {
+            fs.hold_path(path_bytes(path), Follow::All)?;
+            return Err(Error::new(ErrorKind::Exists, "the directory exists"));
+        };
         let (held, _) = fs.hold_path(parent, Follow::All)?;
         let made = (NewFile::Directory, mode & 0o7777, Credentials::default());
         fs.writable()?.create(held.number(), name, made.0, made.1, &made.2).map(drop)
@@ -159,7 +161,9 @@ pub unsafe extern "C" fn ironmap_rmdir(volume: *mut ironmap_volume, path: *const
 /// The directory of a path, and the last name in it.
 fn parent_and_name(path: &Path) -> Result<(&[u8], &[u8]), Error> {
     let no_name = || Error::invalid("the path has no name at its end");
-    let name = path.file_name().ok_or_else(no_name)?;
+    // `Path` leaves out a dot at the end, but the dot names the directory before it.
+    let last = path_bytes(path).rsplit(|byte| *byte == b'/').find(|name| !name.is_empty());
+    let name = path.file_name().filter(|name| last == Some(name.as_bytes())).ok_or_else(no_name)?;
     let parent = path.parent().map_or(&b"/"[..], path_bytes);
     Ok((if parent.is_empty() { b"/" } else { parent }, name.as_bytes()))
 }
@@ -187,11 +191,21 @@ pub unsafe extern "C" fn ironmap_rename(
             return volume.rename(from, to);
         }
         let fs = volume.fs();
+        let slashes = [from, to].map(|path| path_bytes(path).ends_with(b"/"));
         let (from_dir, from) = parent_and_name(from)?;
         let (to_dir, to) = parent_and_name(to)?;
         let (from_dir, _) = fs.hold_path(from_dir, Follow::All)?;
         let (to_dir, _) = fs.hold_path(to_dir, Follow::All)?;
         let names = ((from_dir.number(), from), (to_dir.number(), to));
+        // A path that ends with a slash is that of a directory.
+        let exchanges = flags.contains(RenameFlags::EXCHANGE);
+        let directories =
+            [(names.0, slashes[0] || slashes[1] && !exchanges), (names.1, slashes[1] && exchanges)];
+        for ((dir, name), _) in directories.into_iter().filter(|(_, asked)| *asked) {
+            if fs.lookup(dir, name)?.file_type() != FileType::Directory {
+                return Err(Error::new(ErrorKind::NotADirectory, "is not a directory"));
+            }
+        }
         fs.writable()?.rename(names.0, names.1, flags, &Credentials::default())
     };
     // SAFETY: the caller guarantees this.
@@ -306,6 +320,23 @@ pub unsafe extern "C" fn ironmap_set_times(
     unsafe { at(volume, path, work) as c_int }
 }
 
+/// The name of an attribute.
+///
+/// # Safety
+/// A name that is not NULL ends with a zero byte.
+///
+/// # Errors
+/// `Io` with ERANGE for a name that no attribute can have, as `setxattr(2)`.
+unsafe fn attribute<'a>(name: *const c_char) -> Result<&'a [u8], Error> {
+    // SAFETY: the caller guarantees this.
+    let name = unsafe { text(name, "the name") }?;
+    if name.is_empty() || name.len() > 255 {
+        let what = "the name of an attribute has 1 to 255 bytes";
+        return Err(Error::io(Errno::ERANGE, what));
+    }
+    Ok(name)
+}
+
 /// The error of an attribute that a file does not have. Files have no attributes with other prefixes than these.
 fn no_attribute(name: &[u8]) -> Error {
     let prefixes: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
@@ -319,7 +350,8 @@ fn no_attribute(name: &[u8]) -> Error {
 /// Copies the value of an extended attribute, such as "user.comment". With `len` 0 only its length is returned. `flags` are 0 or
 /// AT_SYMLINK_NOFOLLOW.
 ///
-/// Returns the length; -ENODATA if the attribute does not exist; -ERANGE if the memory is too short; and the errors of `ironmap_stat`.
+/// Returns the length; -ENODATA if the attribute does not exist; -ERANGE if the memory is too short, or the name is empty or longer than 255
+/// bytes; and the errors of `ironmap_stat`.
 ///
 /// # Safety
 /// The texts end with a zero byte, and `value` can be written to for `len` bytes.
@@ -334,7 +366,7 @@ pub unsafe extern "C" fn ironmap_getxattr(
 ) -> isize {
     let work = |volume: &Volume, path: &Path| {
         // SAFETY: the caller guarantees this.
-        let name = unsafe { text(name, "the name") }?;
+        let name = unsafe { attribute(name) }?;
         let (_held, inode) = volume.fs().hold_path(path_bytes(path), follow(flags)?)?;
         let found = inode.xattr(name)?.ok_or_else(|| no_attribute(name))?;
         // SAFETY: the caller guarantees this.
@@ -391,7 +423,7 @@ pub unsafe extern "C" fn ironmap_setxattr(
 ) -> c_int {
     let work = |volume: &Volume, path: &Path| {
         // SAFETY: the caller guarantees this.
-        let name = unsafe { text(name, "the name") }?;
+        let name = unsafe { attribute(name) }?;
         // SAFETY: the caller guarantees this.
         let value = unsafe { bytes(value, len) }?;
         let how = match how {
@@ -408,7 +440,8 @@ pub unsafe extern "C" fn ironmap_setxattr(
     unsafe { at(volume, path, work) as c_int }
 }
 
-/// Removes an extended attribute. Returns 0; -ENODATA; -EOPNOTSUPP if the name has no known prefix; -EROFS; and the errors of `ironmap_stat`.
+/// Removes an extended attribute. Returns 0; -ENODATA; -ERANGE as `removexattr(2)`; -EOPNOTSUPP if the name has no known prefix; -EROFS; and
+/// the errors of `ironmap_stat`.
 ///
 /// # Safety
 /// The texts end with a zero byte.
@@ -421,7 +454,7 @@ pub unsafe extern "C" fn ironmap_removexattr(
 ) -> c_int {
     let work = |volume: &Volume, path: &Path| {
         // SAFETY: the caller guarantees this.
-        let name = unsafe { text(name, "the name") }?;
+        let name = unsafe { attribute(name) }?;
         let fs = volume.fs();
         let (held, _) = fs.hold_path(path_bytes(path), follow(flags)?)?;
         fs.writable()?.removexattr(held.number(), name)

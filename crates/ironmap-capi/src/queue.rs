@@ -69,7 +69,7 @@ fn open(
 /// Makes a queue for the files of a volume, for the calling thread.
 ///
 /// `depth` is the number of requests that the device has at a time, at most 4096; 0 stands for 256. The caller frees the queue in the same
-/// thread by `ironmap_queue_free`.
+/// thread by `ironmap_queue_free`. If the thread ends before, no thread can use or free the queue, and the volume cannot be closed.
 ///
 /// Returns 0; -EBADF for a closed volume; -EMFILE if too many queues or descriptors are open; -ENOMEM.
 ///
@@ -423,7 +423,9 @@ pub unsafe extern "C" fn ironmap_reap(
         // SAFETY: the caller guarantees this.
         let places = unsafe { list_mut(completions, max) }?;
         let mut count = reaped(local, Handle::of(queue), places);
-        if count < places.len() {
+        if places.is_empty() {
+            local.queue.poll()?;
+        } else if count < places.len() {
             // A completion that comes after this makes the descriptor readable.
             if let Some(readiness) = &local.readiness {
                 readiness.clear();
@@ -459,7 +461,9 @@ pub extern "C" fn ironmap_outstanding(queue: *mut ironmap_queue) -> isize {
 /// A descriptor that becomes readable when a request completes, for `poll` and `epoll`. It belongs to the queue, which closes it.
 ///
 /// When the descriptor is readable, the caller calls `ironmap_reap` until it returns fewer completions than it has place for. The caller
-/// does not read the descriptor. io_uring may interrupt a wait with EINTR, also without a signal: the caller waits again.
+/// does not read the descriptor. After it has submitted requests, the caller calls `ironmap_reap` before it waits: this sends them, and
+/// returns those that are complete without the device, such as a read of a hole, which do not make the descriptor readable. io_uring may
+/// interrupt a wait with EINTR, also without a signal: the caller waits again.
 ///
 /// Returns the descriptor; -EBADF, -EPERM or -EBUSY as any call on a queue; -EOPNOTSUPP if the engine polls its device; -EMFILE.
 #[unsafe(no_mangle)]

@@ -109,7 +109,8 @@ pub unsafe extern "C" fn ironmap_volume_open(
 /// Closes a volume. Its changes are committed and written to their final places.
 ///
 /// Returns 0; -EBUSY while a queue, a pool or a directory of the volume is open, or another thread is in a call on it: the volume stays
-/// open then; -EBADF; -EIO if the changes cannot be written: the volume is closed then, and is recovered when it is next opened.
+/// open then; -EBADF; -EIO, -EROFS and other errnos if the changes cannot be written: the volume is closed then, and is
+/// recovered when it is next opened.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_volume_close(volume: *mut ironmap_volume) -> c_int {
     let handle = Handle::of(volume);
@@ -122,7 +123,8 @@ pub extern "C" fn ironmap_volume_close(volume: *mut ironmap_volume) -> c_int {
     }) as c_int
 }
 
-/// Makes all changes of a volume durable. Returns 0, -EBADF or -EIO.
+/// Makes all changes of a volume durable. Returns 0; -EBADF; -EIO and other errnos of the device; -EROFS if an earlier error has made the volume
+/// read-only.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_volume_sync(volume: *mut ironmap_volume) -> c_int {
     let handle = Handle::of(volume);

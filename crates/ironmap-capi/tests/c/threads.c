@@ -127,9 +127,61 @@ static void *close_all(void *arg) {
     return NULL;
 }
 
+// The queue of a thread that has ended belongs to no later thread, which may have the same memory for its data.
+static void *leave_queue(void *arg) {
+    struct ironmap_host *host;
+    is(ironmap_host_open(NULL, &host), 0);
+    is(ironmap_host_queue(host, 4, arg), 0);
+    return NULL;
+}
+
+static void *use_left_queue(void *queue) {
+    is(ironmap_outstanding(queue), -EPERM);
+    is(ironmap_queue_free(queue), -EPERM);
+    return NULL;
+}
+
+static void after_end_of_thread(void) {
+    struct ironmap_queue *queue = NULL;
+    pthread_t thread;
+    is(pthread_create(&thread, NULL, leave_queue, &queue), 0);
+    is(pthread_join(thread, NULL), 0);
+    for (int i = 0; i < 4; i++) {
+        is(pthread_create(&thread, NULL, use_left_queue, queue), 0);
+        is(pthread_join(thread, NULL), 0);
+    }
+}
+
+// A destructor of the thread's data frees its queue.
+static struct ironmap_host *key_host;
+
+static void free_at_end(void *queue) {
+    is(ironmap_queue_free(queue), 0);
+}
+
+static void *free_queue_at_end(void *key) {
+    struct ironmap_queue *queue;
+    is(ironmap_host_queue(key_host, 4, &queue), 0);
+    is(pthread_setspecific(*(pthread_key_t *)key, queue), 0);
+    return NULL;
+}
+
+static void destructors(void) {
+    pthread_key_t key;
+    pthread_t thread;
+    is(ironmap_host_open(NULL, &key_host), 0);
+    is(pthread_key_create(&key, free_at_end), 0);
+    is(pthread_create(&thread, NULL, free_queue_at_end, &key), 0);
+    is(pthread_join(thread, NULL), 0);
+    is(pthread_key_delete(key), 0);
+    is(ironmap_host_close(key_host), 0);
+}
+
 void run_threads(struct run *run) {
     struct race race = {.rounds = run->steps / 4};
     pthread_t threads[THREADS];
+    after_end_of_thread();
+    destructors();
     use_pool(run, 2);
     is(pthread_barrier_init(&race.barrier, NULL, THREADS), 0);
     for (size_t i = 0; i < THREADS; i++)

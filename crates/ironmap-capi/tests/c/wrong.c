@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <linux/falloc.h>
 #include <limits.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
@@ -151,6 +152,13 @@ static void wrong_requests(const struct handles *h) {
     holds(completion.user == memory && completion.result == -EFBIG);
     is(ironmap_outstanding(queue), 0);
     is(ironmap_wait(queue, 1000), 0);
+    // A call without place for completions sends the requests, too.
+    is(ironmap_pwrite(file, memory, 1, 0), 1);
+    struct pollfd ready = {ironmap_queue_fd(queue), POLLIN, 0};
+    is(ironmap_submit_read(file, memory, 1, 0, 0, memory), 0);
+    is(ironmap_reap(queue, NULL, 0, sizeof completion), 0);
+    is(poll(&ready, 1, 10000), 1);
+    is(ironmap_reap(queue, &completion, 1, sizeof completion), 1);
     is(ironmap_reap(queue, NULL, 1, sizeof(struct ironmap_completion)), -EINVAL);
     is(ironmap_reap(queue, (void *)memory, 1, 1), -EINVAL);
     is(ironmap_read_many(queue, &read, 1, 1), -EINVAL);
@@ -190,11 +198,16 @@ static void wrong_names(const struct handles *h) {
     is(ironmap_mkdir(v, "/", 0700), -EEXIST);
     is(ironmap_mkdir(v, "/missing/name", 0700), -ENOENT);
     is(ironmap_mkdir(v, longer, 0700), -ENAMETOOLONG);
+    is(ironmap_mkdir(v, "/missing/.", 0700), -ENOENT);
+    is(ironmap_mkdir(v, "/lost+found/.", 0700), -EEXIST);
     is(ironmap_unlink(v, "/lost+found"), -EISDIR);
     is(ironmap_rmdir(v, "/file of calls"), -ENOTDIR);
     is(ironmap_rename(v, "/missing", "/name", 0), -ENOENT);
     is(ironmap_rename(v, "/loop", "/file of calls", 1 /* RENAME_NOREPLACE */), -EEXIST);
     is(ironmap_rename(v, "/loop", "/name", 1 << 10), -EINVAL);
+    is(ironmap_rename(v, "/loop", "/name/", 1 /* RENAME_NOREPLACE */), -ENOTDIR);
+    is(ironmap_rename(v, "/lost+found", "/loop/", 2 /* RENAME_EXCHANGE */), -ENOTDIR);
+    is(ironmap_rename(v, "/lost+found/.", "/loop", 2 /* RENAME_EXCHANGE */), -EINVAL);
     is(ironmap_rename(v, "/loop", NULL, 0), -EINVAL);
     is(ironmap_rename(v, "/lost+found", "/lost+found/name", 0), -EINVAL);
     is(ironmap_symlink(v, "target", "/loop"), -EEXIST);
@@ -207,6 +220,9 @@ static void wrong_names(const struct handles *h) {
     is(ironmap_getxattr(v, "/", "prefix.name", text, sizeof text, 0), -EOPNOTSUPP);
     is(ironmap_removexattr(v, "/", "user.missing", 0), -ENODATA);
     is(ironmap_removexattr(v, "/", "prefix.name", 0), -EOPNOTSUPP);
+    is(ironmap_setxattr(v, "/", longer, "value", 5, 0, 0), -ERANGE);
+    is(ironmap_setxattr(v, "/", "", "value", 5, 0, 0), -ERANGE);
+    is(ironmap_getxattr(v, "/", "", text, sizeof text, 0), -ERANGE);
     is(ironmap_setxattr(v, "/", "user.x", "value", 5, XATTR_REPLACE, 0), -ENODATA);
     is(ironmap_setxattr(v, "/", "user.x", "value", 5, 3, 0), -EINVAL);
     is(ironmap_setxattr(v, "/", "user.x", NULL, 5, 0, 0), -EFAULT);
