@@ -179,6 +179,7 @@ pub(crate) struct Table<C: 'static, const N: usize, const KIND: u64> {
 /// The slots without objects.
 struct Unused {
     /// Slots whose objects were closed. The first one is used next, so that a slot rests as long as possible.
+    #[allow(clippy::box_collection, reason = "all bytes of an empty table are zero")]
     closed: Option<Box<VecDeque<u32>>>,
     /// The number of slots that have been used at least once. All slots after them are free.
     used: u32,
