@@ -49,8 +49,9 @@
 //!
 //! # Forks
 //!
-//! In a child process, calls on the handles of the parent return -EBADF. The child opens its own handles. A fork waits until no other thread opens
-//! or closes a handle. The functions of the caller that a call runs, such as `found` of `ironmap_check`, must not fork.
+//! In a child process, calls on the handles of the parent return -EBADF. The child opens its own handles. A fork waits until no other thread
+//! opens or closes a handle. The functions of the caller that a call runs, such as `found` of `ironmap_check`, must not fork. A child that calls
+//! no `execve` keeps the images of the parent open: until it ends, the parent cannot open a closed volume for writing again.
 //!
 //! # Signals
 //!
