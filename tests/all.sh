@@ -84,10 +84,10 @@ demo() {
     [ $((SECONDS - begin)) -le 600 ] || { echo "./x demo took $((SECONDS - begin)) s"; return 1; }
 }
 
-# Installs the C library for the tests of C, C++, Go and the packages. It is built with the profile and the features of the tests, so that
-# most of it is there already.
+# Installs the C library for the tests of C, C++, Go and the packages. It is built with the profile of the tests, so that most crates are there
+# already, and without the workspace's features: they link OpenSSL, as the C library of users does not.
 c_library() {
-    cargo build --quiet "${workspace[@]}" --profile test --lib
+    cargo build --quiet --profile test --package ironmap-capi --lib
     PROFILE=dev crates/ironmap-capi/install.sh "$target/c"
 }
 

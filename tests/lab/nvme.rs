@@ -10,7 +10,7 @@ use ironmap::device::{
     BlockFile, BoundedQueue, Device, DeviceQueue, LentPart, OpenMode, OpenedEngine, open_engine,
 };
 use ironmap::units::{DevOffset, FilePos, InodeNo};
-use ironmap::{Engine, Errno, ErrorKind, QueueOptions, Volume, VolumeOptions};
+use ironmap::{Engine, Errno, ErrorKind, QueueOptions, Volume};
 use smallvec::smallvec;
 
 use crate::common::rng::Rng;
@@ -28,7 +28,7 @@ fn a_volume_on_a_namespace_reads_the_same() {
 
 fn device(path: &str, engine: Engine, write: bool) -> Arc<dyn Device> {
     let mode = OpenMode { write, ..OpenMode::default() };
-    let OpenedEngine { device, engine: opened, notices } =
+    let OpenedEngine { device, engine: opened, notices, .. } =
         open_engine(BlockFile::open(path.as_ref(), &mode).unwrap(), engine).unwrap();
     assert_eq!((opened, notices), (engine, Vec::<String>::new()));
     device

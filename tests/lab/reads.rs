@@ -6,7 +6,7 @@ use ironmap::bio::{Buffer, Memory};
 use ironmap::dio::DioFlags;
 use ironmap::fs::Follow;
 use ironmap::units::FilePos;
-use ironmap::{Engine, File, FileOptions, Queue, QueueOptions, Volume, VolumeOptions};
+use ironmap::{Engine, File, FileOptions, Queue, QueueOptions, VolumeOptions};
 
 use crate::common::rng::Rng;
 use crate::given;

@@ -93,13 +93,14 @@ fn atomic_writes_go_where_the_device_promises_them() {
             for (pos, len) in fitting {
                 let bytes = buffer(rng, len);
                 let written = file.write_at_with(&mut queue, &bytes, FilePos(pos), atomic);
-                assert_eq!(written.expect(&what(len, pos)), len);
+                assert!(matches!(written, Ok(n) if n == len), "{}: {written:?}", what(len, pos));
                 let bytes = buffer(rng, len);
                 expected[pos as usize..][..len].copy_from_slice(&bytes);
                 file.submit_write(&mut queue, bytes, FilePos(pos), atomic, 1)
                     .unwrap_or_else(|rejected| panic!("{}: {}", what(len, pos), rejected.error));
                 queue.wait(1).unwrap();
-                assert_eq!(queue.pop().unwrap().result.expect(&what(len, pos)), len);
+                let written = queue.pop().unwrap().result;
+                assert!(matches!(written, Ok(n) if n == len), "{}: {written:?}", what(len, pos));
             }
             for (pos, len) in [(4096, 8192), (0, 12288), (512, 4096), (0, 2 * most)] {
                 let bytes = buffer(rng, len);
