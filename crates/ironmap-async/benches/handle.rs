@@ -114,7 +114,7 @@ fn main() -> Result<()> {
 fn fill(device: &Path) -> Result<()> {
     let location: ironmap::Location = device.display().to_string().parse()?;
     let opened = location.open(&LocationOptions::new().write(true))?;
-    ironmap::tools::make(&*opened.device, &MkfsOptions::new())?;
+    ironmap::tools::make(&*opened.device, &MkfsOptions::new().block_size(4096))?;
     drop(opened);
     let volume = VolumeOptions::new().write(true).open(device)?;
     let file = volume.open_with("/data", FileOptions::new().write(true).create(true))?;

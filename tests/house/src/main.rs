@@ -40,8 +40,8 @@ fn main() -> io::Result<ExitCode> {
     Ok(if count == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Checks every Rust source of the workspace, the pages, the walks, the packages and the table of the interfaces. Prints each violation with its position. Returns the
-/// number of violations.
+/// Checks every Rust source of the workspace, the pages, the walks, the packages and the table of the interfaces. Prints each violation with
+/// its position. Returns the number of violations.
 fn check_all() -> io::Result<usize> {
     std::env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))?;
     let files = files("rs");
