@@ -24,8 +24,8 @@ const READ: u32 = 0;
 const WRITE: u32 = 1;
 const RESIZE: u32 = 3;
 
-/// Acquires QEMU's locks for reading, or for reading and writing. Then checks that the locks of other programs do not exclude this use, and
-/// that this use does not exclude theirs.
+/// Acquires QEMU's locks for reading, or for reading and writing. Then checks that no lock of
+/// another program forbids this use, and that this use does not conflict with the use by another program.
 pub(super) fn lock(file: BorrowedFd<'_>, path: &Path, write: bool) -> Result<()> {
     let uses: &[u32] = if write { &[READ, WRITE, RESIZE] } else { &[READ] };
     let excluded = [WRITE, RESIZE];

@@ -21,7 +21,7 @@ pub(crate) struct OpenFile {
     shared: Arc<Shared>,
 }
 
-/// The drop of this value waits until no thread of the keeper uses the file. So the file is closed after that.
+/// The drop of this value waits until no thread of the keeper uses the file. Therefore the file is closed when the drop returns.
 struct Closing {
     file: Weak<HostFile>,
     keeper: Arc<Keeper>,

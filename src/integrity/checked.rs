@@ -344,7 +344,7 @@ impl Checked {
         Ok(())
     }
 
-    /// The final positions of the data and tags in the journal.
+    /// The places outside the journal, to which the journal's data and tags are written in the end.
     pub(super) fn home(&self) -> Home<'_> {
         Home { data: &*self.data, tags: &self.tags, durability: &self.durability }
     }

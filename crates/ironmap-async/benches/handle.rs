@@ -7,6 +7,7 @@
 //! - `loop`: a loop device over a file in /dev/shm, with io_uring; needs root
 //! - `psync`: the same loop device, with psync, as in a container without io_uring
 //! - `zram`: a compressed RAM disk, with psync, because zram does not support NOWAIT; needs root
+//! - `disk`: an image in the temporary directory, with io_uring; the directory must be on a disk
 //!
 //! A round measures each way once. A result row contains the medians of the ratios within the rounds. The CPU time is that of all threads
 //! of this process; other programs change it very little. `IRONMAP_ROUNDS` sets the number of rounds.
@@ -34,11 +35,12 @@ const FILE_BYTES: u64 = 256 << 20;
 const DEVICE_BYTES: u64 = 320 << 20;
 const SEED: u64 = 0x9E37_79B9_7F4A_7C15;
 /// The devices. For each, the number of requests that one way makes in a round.
-const DEVICES: [(&str, Engine, u64); 4] = [
+const DEVICES: [(&str, Engine, u64); 5] = [
     ("null", Engine::Null, 100_000),
     ("loop", Engine::Auto, 10_000),
     ("psync", Engine::Psync, 10_000),
     ("zram", Engine::Auto, 40_000),
+    ("disk", Engine::Auto, 10_000),
 ];
 /// callgrind counts two runs. This is the number of requests of the shorter run. The longer run has twice as many.
 const COUNTED: u64 = 20_000;
@@ -86,9 +88,9 @@ fn main() -> Result<()> {
     }
     let wanted = |name: &str| args.is_empty() || args.iter().any(|arg| arg == name);
     let scratch = tempfile::Builder::new().prefix("ironmap-test-").tempdir_in("/dev/shm")?;
+    let on_disk = tempfile::Builder::new().prefix("ironmap-test-").tempdir()?;
     let image = scratch.path().join("image");
-    fs::File::create(&image)?.set_len(DEVICE_BYTES)?;
-    fill(&image)?;
+    fill_image(&image)?;
     if wanted("count") {
         count(&image)?;
     }
@@ -100,14 +102,22 @@ fn main() -> Result<()> {
         let node = match device {
             "loop" | "psync" => Node::over(&image)?,
             "zram" => Node::zram()?,
+            "disk" => Node { path: on_disk.path().join("image"), kind: Kind::Image },
             _ => Node { path: image.clone(), kind: Kind::Image },
         };
-        if device == "zram" {
-            fill(&node.path)?;
+        match device {
+            "zram" => fill(&node.path)?,
+            "disk" => fill_image(&node.path)?,
+            _ => {}
         }
         measure(device, &VolumeOptions::new().engine(engine).open(&*node.path)?, requests)?;
     }
     Ok(())
+}
+
+fn fill_image(image: &Path) -> Result<()> {
+    fs::File::create(image)?.set_len(DEVICE_BYTES)?;
+    fill(image)
 }
 
 /// Makes a volume with one file. The file contains random bytes, which cannot be compressed.

@@ -93,20 +93,21 @@ pub unsafe extern "C" fn ironmap_pread(
     pos: u64,
 ) -> isize {
     // SAFETY: the caller guarantees this.
-    with_file(file, move |open, local| unsafe { read(open, local, memory, len, pos) })
+    with_file(file, move |open, local| unsafe { read(open, memory, len, pos, local) })
 }
 
-/// Reads. The function is large and is not inlined, so its arguments are passed in registers, around the guard against panics.
+/// Reads. The function is large and is not inlined, so its arguments are passed in registers, around the guard against panics. They have the
+/// places of the caller's arguments.
 ///
 /// # Safety
 /// `memory` can be written to for `len` bytes.
 #[inline(never)]
 unsafe fn read(
     open: &OpenFile,
-    local: &mut LocalQueue,
     memory: *mut c_void,
     len: usize,
     pos: u64,
+    local: &mut LocalQueue,
 ) -> Result<usize, Error> {
     // SAFETY: the caller guarantees this.
     let memory = unsafe { bytes_mut(memory, len) }?;
@@ -130,7 +131,7 @@ pub unsafe extern "C" fn ironmap_pwrite(
     pos: u64,
 ) -> isize {
     // SAFETY: the caller guarantees this.
-    with_file(file, move |open, local| unsafe { write(open, local, memory, len, pos) })
+    with_file(file, move |open, local| unsafe { write(open, memory, len, pos, local) })
 }
 
 /// Writes. For `inline(never)` see [`read`].
@@ -140,10 +141,10 @@ pub unsafe extern "C" fn ironmap_pwrite(
 #[inline(never)]
 unsafe fn write(
     open: &OpenFile,
-    local: &mut LocalQueue,
     memory: *const c_void,
     len: usize,
     pos: u64,
+    local: &mut LocalQueue,
 ) -> Result<usize, Error> {
     // SAFETY: the caller guarantees this.
     let memory = unsafe { bytes(memory, len) }?;

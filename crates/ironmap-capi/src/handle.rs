@@ -5,7 +5,7 @@
 //! or mistaken for one of another type is found, and no memory is accessed through it.
 //!
 //! The slots are in static memory, which the kernel provides when a slot is first used. They are never freed, so a call can read the state
-//! of any slot at any time.
+//! of any slot at any time. Slot 0 of a table is not used, so that the number 0 is no handle.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -99,12 +99,13 @@ impl Handle {
         (self.0 as u32 >> KIND_BITS) as usize
     }
 
-    fn with_kind(self, kind: u64) -> Self {
-        Self(self.0 & !KIND_MASK | kind)
+    /// The state of this handle's slot while the object cannot be used. It has the position of another slot. So no number that a caller
+    /// passes for this slot is equal to the state, and one comparison finds whether the slot has a handle.
+    fn unusable(self, kind: u64) -> u64 {
+        (self.0 ^ 1 << KIND_BITS) & !KIND_MASK | kind
     }
 
-    /// Whether an object can have this handle. A number that equals the state of an empty slot, such as that of NULL, is no handle.
-    #[inline(always)]
+    /// Whether the number has the kind of a handle.
     fn can_be_open(self) -> bool {
         self.0 & KIND_MASK > FORKED
     }
@@ -119,7 +120,8 @@ pub(crate) trait Content {
 /// A slot. It fills a cache line, so that threads with different handles do not share one.
 #[repr(C, align(64))]
 pub(crate) struct Slot<C> {
-    /// The handle of the object. If there is no object that can be used, the kind is `FREE`, `POISONED` or `FORKED`.
+    /// The handle of the object, or its [unusable](Handle::unusable) state with the kind `FREE`, `POISONED` or `FORKED`. A slot that has
+    /// not been used has 0.
     state: AtomicU64,
     pub(crate) content: C,
 }
@@ -131,21 +133,32 @@ impl<C: Content> Slot<C> {
 
 impl<C> Slot<C> {
     /// Whether the object of the slot has this handle.
-    #[inline(always)]
     pub(crate) fn has(&self, handle: Handle) -> bool {
-        self.state.load(Ordering::Acquire) == handle.0 && handle.can_be_open()
+        self.equals(handle) && handle.can_be_open()
+    }
+
+    /// Whether the object of the slot has this handle, for every handle but NULL. NULL equals the state of slot 0, which has no object.
+    #[inline(always)]
+    pub(crate) fn equals(&self, handle: Handle) -> bool {
+        self.state.load(Ordering::Acquire) == handle.0
+    }
+
+    /// The handle of the slot's object, during a call on this object.
+    pub(crate) fn handle(&self) -> Handle {
+        Handle(self.state.load(Ordering::Relaxed))
     }
 
     /// Marks the object as unusable after a panic. It is leaked.
     pub(crate) fn poison(&self, handle: Handle) {
-        let poisoned = handle.with_kind(POISONED).0;
-        let _ =
-            self.state.compare_exchange(handle.0, poisoned, Ordering::AcqRel, Ordering::Relaxed);
-    }
-
-    /// Marks the object, whatever its handle is, as unusable after a panic.
-    pub(crate) fn poison_current(&self) {
-        self.poison(Handle(self.state.load(Ordering::Relaxed)));
+        if handle.can_be_open() {
+            let poisoned = handle.unusable(POISONED);
+            let _ = self.state.compare_exchange(
+                handle.0,
+                poisoned,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            );
+        }
     }
 
     pub(crate) fn is_poisoned(&self) -> bool {
@@ -158,9 +171,9 @@ impl<C> Slot<C> {
         let state = self.state.load(Ordering::Acquire);
         if !handle.can_be_open() {
             Refusal::Closed
-        } else if state == handle.with_kind(POISONED).0 {
+        } else if state == handle.unusable(POISONED) {
             Refusal::Poisoned
-        } else if state == handle.with_kind(FORKED).0 {
+        } else if state == handle.unusable(FORKED) {
             Refusal::Forked
         } else {
             Refusal::Closed
@@ -168,7 +181,7 @@ impl<C> Slot<C> {
     }
 }
 
-/// All handles of one kind: at most `N` at a time, where `N` is a power of two.
+/// All handles of one kind: at most `N - 1` at a time, where `N` is a power of two.
 /// All bytes of an empty table are zero, so that the library's file does not contain them: the kind is a part of the type.
 pub(crate) struct Table<C: 'static, const N: usize, const KIND: u64> {
     slots: [Slot<C>; N],
@@ -181,14 +194,14 @@ struct Unused {
     /// Slots whose objects were closed. The first one is used next, so that a slot rests as long as possible.
     #[allow(clippy::box_collection, reason = "all bytes of an empty table are zero")]
     closed: Option<Box<VecDeque<u32>>>,
-    /// The number of slots that have been used at least once. All slots after them are free.
+    /// The number of slots that have been used at least once. They are the slots after slot 0.
     used: u32,
 }
 
 impl<C: Content, const N: usize, const KIND: u64> Table<C, N, KIND> {
     /// A table for handles of this kind, which must differ from the kinds of all other tables.
     pub(crate) const fn new() -> Self {
-        assert!(N.is_power_of_two() && N <= 1 << 26);
+        assert!(N.is_power_of_two() && N > 1 && N <= 1 << 26);
         assert!(size_of::<Slot<C>>() == 64);
         assert!(KIND > FORKED && KIND <= KIND_MASK);
         let unused = Unused { closed: None, used: 0 };
@@ -217,7 +230,7 @@ impl<C, const N: usize, const KIND: u64> Table<C, N, KIND> {
             let mut unused = self.lock_unused();
             // A slot is used again only after many others, so an old handle stays invalid for long.
             let closed = unused.closed.as_ref().map_or(0, |closed| closed.len());
-            let rested = closed > 1024 || unused.used as usize == N;
+            let rested = closed > 1024 || unused.used as usize == N - 1;
             let oldest = if rested {
                 unused.closed.as_mut().and_then(|closed| closed.pop_front())
             } else {
@@ -225,9 +238,9 @@ impl<C, const N: usize, const KIND: u64> Table<C, N, KIND> {
             };
             match oldest {
                 Some(index) => index,
-                None if (unused.used as usize) < N => {
+                None if (unused.used as usize) < N - 1 => {
                     unused.used += 1;
-                    unused.used - 1
+                    unused.used
                 }
                 None => return Err(no_slot()),
             }
@@ -251,7 +264,7 @@ impl<C, const N: usize, const KIND: u64> Table<C, N, KIND> {
         if !handle.can_be_open() {
             return Err(slot.refuse(handle));
         }
-        let ended = handle.with_kind(FREE).0;
+        let ended = handle.unusable(FREE);
         let swap = |from: u64| {
             slot.state.compare_exchange(from, ended, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
@@ -259,14 +272,14 @@ impl<C, const N: usize, const KIND: u64> Table<C, N, KIND> {
             return Ok(&slot.content);
         }
         let refusal = slot.refuse(handle);
-        swap(handle.with_kind(POISONED).0);
+        swap(handle.unusable(POISONED));
         Err(refusal)
     }
 
     /// The contents of the slots that have been used at least once.
     pub(crate) fn used(&self) -> impl Iterator<Item = &C> {
         let used = self.lock_unused().used as usize;
-        self.slots[..used].iter().map(|slot| &slot.content)
+        self.slots[1..=used].iter().map(|slot| &slot.content)
     }
 
     /// Makes the slot of an ended handle available, after its object was taken out.
@@ -314,10 +327,10 @@ impl<C: Sync, const N: usize, const KIND: u64> AnyTable for Table<C, N, KIND> {
 
 impl<C, const N: usize, const KIND: u64> LockedTable for Locked<C, N, KIND> {
     fn disown(&self) {
-        for slot in &self.table.slots[..self.unused.used as usize] {
-            let handle = Handle(slot.state.load(Ordering::Relaxed));
+        for slot in &self.table.slots[1..=self.unused.used as usize] {
+            let handle = slot.handle();
             if handle.0 & KIND_MASK == KIND {
-                slot.state.store(handle.with_kind(FORKED).0, Ordering::Relaxed);
+                slot.state.store(handle.unusable(FORKED), Ordering::Relaxed);
             }
         }
     }
@@ -408,23 +421,25 @@ mod tests {
         }
     }
 
-    /// A number that equals the state of an empty slot is no handle: closing it does not free the slot a second time. The numbers are NULL,
-    /// for a slot that was never used, and a closed handle without its kind.
+    /// A number that equals the state of a slot without an object is no handle: closing it does not free the slot a second time. The numbers
+    /// are NULL, and the states of closed, poisoned and forked handles.
     #[test]
     fn the_state_of_an_empty_slot_is_no_handle() {
-        static TABLE: Table<Shared<u32>, 2, 43> = Table::new();
+        static TABLE: Table<Shared<u32>, 4, 43> = Table::new();
         assert!(TABLE.remove(Handle(0)).is_err());
         let closed = TABLE.add(0).unwrap();
         TABLE.remove(closed).unwrap();
-        for number in [Handle(0), closed.with_kind(FREE)] {
+        let states = [FREE, POISONED, FORKED].map(|kind| Handle(closed.unusable(kind)));
+        for number in [Handle(0), Handle(1), Handle(2)].into_iter().chain(states) {
             assert!(!TABLE.slot(number).has(number));
+            assert!(!TABLE.is_open(number));
             assert!(TABLE.get(number).is_err());
             assert!(TABLE.remove(number).is_err());
             assert!(TABLE.remove_unused(number, "in use").is_err());
         }
-        let handles = [TABLE.add(1).unwrap(), TABLE.add(2).unwrap()];
-        assert_eq!([*TABLE.get(handles[0]).unwrap(), *TABLE.get(handles[1]).unwrap()], [1, 2]);
-        assert_eq!(TABLE.add(3).unwrap_err().errno(), Errno(libc::EMFILE));
+        let handles = [TABLE.add(1).unwrap(), TABLE.add(2).unwrap(), TABLE.add(3).unwrap()];
+        assert_eq!(handles.map(|handle| *TABLE.get(handle).unwrap()), [1, 2, 3]);
+        assert_eq!(TABLE.add(4).unwrap_err().errno(), Errno(libc::EMFILE));
     }
 
     /// A handle whose object is in use stays open when it is closed.
@@ -443,8 +458,8 @@ mod tests {
     /// A full table refuses to open a handle, and a closed handle makes room.
     #[test]
     fn a_full_table_refuses() {
-        static TABLE: Table<Shared<u32>, 2, 42> = Table::new();
-        let handles = [TABLE.add(0).unwrap(), TABLE.add(1).unwrap()];
+        static TABLE: Table<Shared<u32>, 4, 42> = Table::new();
+        let handles = [0, 1, 2].map(|number| TABLE.add(number).unwrap());
         assert_eq!(TABLE.add(2).unwrap_err().errno(), Errno(libc::EMFILE));
         TABLE.remove(handles[0]).unwrap();
         assert_eq!(*TABLE.get(TABLE.add(3).unwrap()).unwrap(), 3);

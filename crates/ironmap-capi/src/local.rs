@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 use ironmap::dio::DioFlags;
 use ironmap::{Buffer, Errno, Error, File, FileOptions, Files, Host, Queue, Readiness};
 
-use crate::failure::{Count, catch, forget, panicked, prepare_thread, refused, returned};
+use crate::failure::{Count, catch, forget, keep, panicked, prepare_thread, refused, returned};
 use crate::handle::{Content, Handle, Refusal, Slot, Table};
 use crate::tables::{ironmap_file, ironmap_queue};
 use crate::volume::OpenVolume;
@@ -117,7 +117,7 @@ fn this_thread() -> usize {
         let pointer: usize;
         // SAFETY: the ABI of x86-64 for thread-local storage has the thread pointer at this address, and the instruction only reads it.
         unsafe {
-            std::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, pure, readonly, preserves_flags));
+            std::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly, preserves_flags));
         }
         pointer
     }
@@ -126,7 +126,7 @@ fn this_thread() -> usize {
         let pointer: usize;
         // SAFETY: the instruction reads the thread pointer from a register that every program may read.
         unsafe {
-            std::arch::asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nostack, pure, nomem, preserves_flags));
+            std::arch::asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nostack, nomem, preserves_flags));
         }
         pointer
     }
@@ -176,21 +176,19 @@ extern "C" fn thread_ends(round: *mut c_void) {
 /// The permission of one call to use a queue and its files.
 pub(crate) struct Entered<'a> {
     slot: &'a QueueSlot,
-    thread: usize,
 }
 
 impl QueueSlot {
     /// The permission to use the queue; `None` in another thread, and during another call.
     #[inline(always)]
     fn enter(&self) -> Option<Entered<'_>> {
-        let thread = this_thread();
-        if self.owner.load(Ordering::Relaxed) != thread {
+        if self.owner.load(Ordering::Relaxed) != this_thread() {
             return None;
         }
         // Only this thread changes `owner` while it is the owner, so a plain store suffices. The fence orders it for signal handlers.
         self.owner.store(0, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
-        Some(Entered { slot: self, thread })
+        Some(Entered { slot: self })
     }
 }
 
@@ -198,7 +196,8 @@ impl Drop for Entered<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         compiler_fence(Ordering::SeqCst);
-        self.slot.owner.store(self.thread, Ordering::Relaxed);
+        // The thread is read again, so that no register keeps it during the call.
+        self.slot.owner.store(this_thread(), Ordering::Relaxed);
     }
 }
 
@@ -306,7 +305,7 @@ pub(crate) fn close_file(file: *const ironmap_file) -> isize {
             }
             returned(None, catch(|| end_file(handle)).and_then(|result| result))
         }
-        None if slot.has(handle) => refused(refuse_file(handle)),
+        None if slot.has(handle) => refuse_file(handle),
         // A poisoned handle is closed, and its file is leaked.
         _ => FILES.end(handle).map_or_else(refused, |_| 0),
     }
@@ -316,15 +315,6 @@ pub(crate) fn close_file(file: *const ironmap_file) -> isize {
 fn queue_of(slot: &Slot<FileSlot>) -> Option<&'static Slot<QueueSlot>> {
     // SAFETY: the pointer is null or points to a slot of `QUEUES`, which is static.
     unsafe { slot.content.queue.load(Ordering::Acquire).as_ref() }
-}
-
-#[cold]
-fn refuse_file(handle: Handle) -> Refusal {
-    let slot = FILES.slot(handle);
-    match queue_of(slot) {
-        Some(queue) if slot.has(handle) => no_permission(queue),
-        _ => slot.refuse(handle),
-    }
 }
 
 /// Runs a call from C. If it panics, the objects that it used are in an unknown state, and `lose` makes them unusable.
@@ -345,14 +335,14 @@ pub(crate) fn with_file<T: Count>(
     work: impl FnOnce(&OpenFile, &mut LocalQueue) -> Result<T, Error>,
 ) -> isize {
     let handle = Handle::of(file);
+    let slot = FILES.slot(handle);
     let call = move || {
-        let slot = FILES.slot(handle);
         let Some(mut entered) = queue_of(slot).and_then(|queue| queue.content.enter()) else {
-            return refused(refuse_file(handle));
+            return refuse_file(handle);
         };
         // The thread owns the queue, so no other call closes the file from here on.
-        if !slot.has(handle) {
-            return refused(slot.refuse(handle));
+        if !slot.equals(handle) {
+            return refuse_closed(slot, handle);
         }
         // SAFETY: this call is the only one on the queue of the file, so nothing changes the slot.
         let open = unsafe { &*slot.content.file.get() }.as_deref();
@@ -361,9 +351,9 @@ pub(crate) fn with_file<T: Count>(
         // SAFETY: the queue of an open file has not been freed.
         let result = work(open, unsafe { entered.queue().unwrap_unchecked() });
         // The reason of a failure is kept before `entered` is dropped: a signal handler could not do so at the same time.
-        returned(Some(handle), result)
+        result.map_or_else(|error| failed(slot, error), T::count)
     };
-    guarded(call, move || lose_file(handle))
+    guarded(call, move || lose_file(slot))
 }
 
 /// Runs a call on a queue.
@@ -373,33 +363,60 @@ pub(crate) fn with_queue<T: Count>(
     work: impl FnOnce(&mut LocalQueue) -> Result<T, Error>,
 ) -> isize {
     let handle = Handle::of(queue);
+    let slot = QUEUES.slot(handle);
     let call = move || {
-        let slot = QUEUES.slot(handle);
         let Some(mut entered) = slot.content.enter() else {
-            return refused(refuse_queue(slot, handle));
+            return refuse_queue(handle);
         };
-        if !slot.has(handle) {
-            return refused(slot.refuse(handle));
+        if !slot.equals(handle) {
+            return refuse_closed(slot, handle);
         }
         // SAFETY: the slot has this handle, so it has a queue.
         let result = work(unsafe { entered.queue().unwrap_unchecked() });
         // As in `with_file`, the reason of a failure is kept before `entered` is dropped.
-        returned(Some(handle), result)
+        result.map_or_else(|error| failed(slot, error), T::count)
     };
-    guarded(call, move || lose_queue(QUEUES.slot(handle)))
+    guarded(call, move || lose_queue(slot))
+}
+
+// The functions below are not inlined, so that the calls above, whose instructions count, save few registers.
+
+#[cold]
+#[inline(never)]
+fn refuse_file(handle: Handle) -> isize {
+    let slot = FILES.slot(handle);
+    refused(match queue_of(slot) {
+        Some(queue) if slot.has(handle) => no_permission(queue),
+        _ => slot.refuse(handle),
+    })
 }
 
 #[cold]
-fn refuse_queue(slot: &Slot<QueueSlot>, handle: Handle) -> Refusal {
-    if slot.has(handle) { no_permission(slot) } else { slot.refuse(handle) }
+#[inline(never)]
+fn refuse_queue(handle: Handle) -> isize {
+    let slot = QUEUES.slot(handle);
+    refused(if slot.has(handle) { no_permission(slot) } else { slot.refuse(handle) })
+}
+
+#[cold]
+#[inline(never)]
+fn refuse_closed<C>(slot: &Slot<C>, handle: Handle) -> isize {
+    refused(slot.refuse(handle))
+}
+
+/// Keeps the reason of a failure, during the call on the object of this slot.
+#[cold]
+#[inline(never)]
+#[allow(clippy::needless_pass_by_value, reason = "the hot path does not drop the error")]
+fn failed<C>(slot: &Slot<C>, error: Error) -> isize {
+    keep(Some(slot.handle()), &error) as isize
 }
 
 /// After a panic the states of the file and of its queue are unknown.
 #[cold]
 #[inline(never)]
-fn lose_file(handle: Handle) {
-    let slot = FILES.slot(handle);
-    slot.poison(handle);
+fn lose_file(slot: &Slot<FileSlot>) {
+    slot.poison(slot.handle());
     if let Some(queue) = queue_of(slot) {
         lose_queue(queue);
     }
@@ -409,7 +426,7 @@ fn lose_file(handle: Handle) {
 #[cold]
 #[inline(never)]
 fn lose_queue(slot: &Slot<QueueSlot>) {
-    slot.poison_current();
+    slot.poison(slot.handle());
     slot.content.owner.store(0, Ordering::Relaxed);
 }
 
@@ -428,7 +445,7 @@ pub(crate) unsafe fn open_file<'a>(
     let handle = Handle::of(file);
     let slot = FILES.slot(handle);
     let of_queue = ptr::from_ref(QUEUES.slot(Handle::of(queue)));
-    if slot.content.queue.load(Ordering::Acquire).cast_const() != of_queue || !slot.has(handle) {
+    if slot.content.queue.load(Ordering::Acquire).cast_const() != of_queue || !slot.equals(handle) {
         return Err(other_queue(handle));
     }
     // SAFETY: the file is open, and only this thread closes it.

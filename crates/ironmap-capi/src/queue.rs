@@ -246,17 +246,17 @@ fn no_memory() -> Error {
 }
 
 /// Submits a request without flags. The function is large and is not inlined, so its arguments are passed in registers, around the guard
-/// against panics.
+/// against panics. They have the places of the caller's arguments.
 ///
 /// # Safety
 /// As for the functions below.
 #[inline(never)]
 unsafe fn submit_plain<const READS: bool>(
     open: &OpenFile,
-    local: &mut LocalQueue,
     memory: *mut c_void,
     len: usize,
     pos: u64,
+    local: &mut LocalQueue,
     user: *mut c_void,
 ) -> Result<(), Error> {
     let direction = if READS { Direction::Read } else { Direction::Write };
@@ -274,12 +274,28 @@ unsafe fn submit_memory<const READS: bool>(
     len: usize,
     (pos, flags, user): (u64, c_int, *mut c_void),
 ) -> c_int {
+    if flags == 0 {
+        // SAFETY: the caller guarantees this.
+        let plain = move |open: &OpenFile, local: &mut LocalQueue| unsafe {
+            submit_plain::<READS>(open, memory, len, pos, local, user)
+        };
+        return with_file(file, plain) as c_int;
+    }
+    // SAFETY: the caller guarantees this.
+    unsafe { submit_with_flags::<READS>(file, memory, len, (pos, flags, user)) }
+}
+
+/// # Safety
+/// As for the functions below.
+#[inline(never)]
+unsafe fn submit_with_flags<const READS: bool>(
+    file: *mut ironmap_file,
+    memory: *mut c_void,
+    len: usize,
+    (pos, flags, user): (u64, c_int, *mut c_void),
+) -> c_int {
     let direction = if READS { Direction::Read } else { Direction::Write };
-    with_file(file, move |open, local| {
-        if flags == 0 {
-            // SAFETY: the caller guarantees this.
-            return unsafe { submit_plain::<READS>(open, local, memory, len, pos, user) };
-        }
+    with_file(file, |open, local| {
         let flags = direction.flags(flags)?;
         // SAFETY: the caller guarantees this.
         let buffer = unsafe { local.borrow(memory, len) }?;

@@ -277,7 +277,7 @@ pub(crate) unsafe extern "C" fn ironmap_fio_open_job(job: *const RawJob) -> *mut
 }
 
 /// # Safety
-/// `job` was opened, is not used again, and no other thread uses it during the call.
+/// `job` is open. No other thread uses it during the call, and no thread uses it after the call.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ironmap_fio_close_job(job: *mut c_void) -> c_int {
     guard(Errno::EIO.0, || {

@@ -32,7 +32,10 @@ pub(crate) struct Writing {
     until_sync: u64,
 }
 
-#[allow(clippy::large_enum_variant, reason = "a thread has only one value for each target")]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a thread has only one value of this type for each target, so its size does not matter"
+)]
 enum Route {
     /// A queue of a device, and for each file the number under which the queue serves the file.
     Device(AnyQueue, Vec<Dev>),

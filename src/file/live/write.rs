@@ -168,7 +168,7 @@ impl LiveFile {
 
     /// Converts ranges of unwritten extents that contain data. A write calls this function if it has found many of these ranges. A write
     /// with NOWAIT does not convert, because it must not wait. An error is ignored, because the write itself is complete. The next sync or
-    /// close converts the remaining ranges, and reports the error again.
+    /// close tries again to convert the remaining ranges, and reports an error.
     pub(super) fn write_done(&self, queue: &mut Queue, flags: DioFlags) {
         if !flags.contains(DioFlags::NOWAIT) {
             let _ = self.convert(queue);

@@ -49,7 +49,7 @@ pub(crate) struct Args {
     /// The volume
     #[arg(value_name = "VOLUME", value_parser = target::volume())]
     volume: Location,
-    /// Only files whose path or last name matches (*, ?, [a-z]); or inode N, written `<N>`
+    /// Only files whose path, or the last component of the path, matches this pattern (with *, ?, [a-z]). `<N>` selects inode N
     #[arg(value_name = "PATTERN")]
     pattern: Option<OsString>,
 }

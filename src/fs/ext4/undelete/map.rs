@@ -158,7 +158,9 @@ fn missing(inode: &Inode, extents: &[Extent], nodes: u64) -> Option<String> {
     let attributes = u64::from(inode.xattr_block.is_some());
     let found = data + nodes + attributes;
     let had = inode.stat().blocks >> (inode.block_size().shift() - 9);
-    (found < had).then(|| format!("the map of {} of the file's {had} blocks is lost", had - found))
+    (found < had).then(|| {
+        format!("the file had {had} blocks; the positions of {} of them are lost", had - found)
+    })
 }
 
 #[cfg(test)]

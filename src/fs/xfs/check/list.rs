@@ -44,7 +44,7 @@ impl Checker<'_> {
             [&raw.agf_flfirst, &raw.agf_fllast, &raw.agf_flcount].map(|field| field.get());
         if first >= size || last >= size || count > size {
             let what = format!(
-                "the list of {size} entries cannot contain {count} entries from {first} to {last}"
+                "a list with space for {size} entries cannot have {count} entries, from position {first} to position {last}"
             );
             let place = header.place.field("agf_flfirst");
             self.findings.add(FindingSite { place, ..header }, Kind::Damaged { what });

@@ -59,7 +59,7 @@ impl Refused {
             (
                 undo_file.is_some(),
                 "-z",
-                "this option writes an undo file: copy the image first, or use tune2fs of e2fsprogs",
+                "undo files are not supported: copy the image first, or use tune2fs of e2fsprogs",
             ),
             (
                 *force,
