@@ -235,6 +235,8 @@ pub mod iomap;
 #[doc(hidden)]
 pub mod location;
 #[doc(hidden)]
+pub mod lvm;
+#[doc(hidden)]
 pub mod open_file;
 #[doc(hidden)]
 pub mod partition;

@@ -32,6 +32,7 @@ mod queue;
 mod ram;
 mod record;
 mod runs;
+mod segmented;
 mod sim;
 mod space;
 mod through_file;
@@ -72,6 +73,7 @@ pub use queue::{DeviceQueue, Drained, Immediate, LentPart, Transfer, Transfers};
 pub(crate) use queue::{through_queue, with_below};
 pub use ram::Ram;
 pub use record::{Entry, Log, Record, Recorder};
+pub use segmented::{Segment, Segmented};
 pub use sim::{Faults, Faulty, Sim};
 pub use uring::{Uring, UringOptions};
 #[cfg(all(test, shuttle))]

@@ -1,5 +1,5 @@
 //! The location of a volume: `DEVICE`, `IMAGE`, the address of an NBD export, `qcow2:IMAGE`, `IMAGE@OFFSET`, `IMAGE@OFFSET+LENGTH` or
-//! `IMAGE@pN`. `integrity:DATA,TAGS` combines two such locations. The prefix `noload:` skips the recovery of the journal.
+//! `IMAGE@pN`, or a logical volume of LVM as `DISK@VG/LV`. `integrity:DATA,TAGS` combines two such locations. The prefix `noload:` skips the recovery of the journal.
 
 mod open;
 mod part;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub(crate) use self::open::refuse_to_write;
 pub use self::open::{Halves, LocationOptions, OpenLocation};
 pub use self::part::Part;
-use self::part::Window;
+use self::part::{Bounds, Window};
 
 use crate::device::image;
 use crate::device::nbd::{self, Nbd};
@@ -116,7 +116,7 @@ impl Location {
                 Medium::Nbd(address) => Medium::Nbd(Box::new(address.with_path(path))),
                 Medium::Image(address) => Medium::Image(address.with_path(path)),
             },
-            part: site.part,
+            part: site.part.clone(),
         };
         match self {
             Self::Plain(plain) => Self::Plain(site(plain)),
@@ -175,8 +175,9 @@ impl Site {
     }
 
     /// Parses a site as a user writes it. The text begins with `PATH`, with the [address](nbd::Address) of an export, or with the address
-    /// of an [image](image::Address). `@OFFSET`, `@OFFSET+LENGTH` or `@pN` can follow; it selects a part. OFFSET and LENGTH are decimal or
-    /// `0x…`, with an optional `K`, `M` or `G`. If the whole text, including `@`, is the path of an existing file, it names that file.
+    /// of an [image](image::Address). `@OFFSET`, `@OFFSET+LENGTH`, `@pN` or `@VG/LV` can follow; it selects a part. OFFSET and LENGTH are
+    /// decimal or `0x…`, with an optional `K`, `M` or `G`. If the whole text, including `@`, is the path of an existing file, it names that
+    /// file. `@VG/LV` selects a logical volume of LVM; before it stands the path of an existing file, or an address.
     ///
     /// # Errors
     /// `InvalidInput` for an empty path, for a wrong address, and for an offset beyond 64 bits.
@@ -195,7 +196,18 @@ impl Site {
         let at = bytes.iter().rposition(|byte| *byte == b'@').filter(|at| *at > prefix);
         let exists = || Path::new(OsStr::from_bytes(file)).exists();
         let at = at.filter(|_| is_address || !exists());
-        let part = |at| std::str::from_utf8(&bytes[at + 1..]).ok().and_then(Part::parse);
+        // The slash of a logical volume could also be that of a path, such as `me@home/disk.img`.
+        let is_disk = |at: usize| match is_address {
+            true => bytes[..at].windows(2).filter(|two| two[0] == b'/').count() > 1,
+            false => Path::new(OsStr::from_bytes(&bytes[prefix..at]))
+                .metadata()
+                .is_ok_and(|found| !found.is_dir()),
+        };
+        let part = |at: usize| {
+            let text = std::str::from_utf8(&bytes[at + 1..]).ok()?;
+            let logical = || Part::parse_logical(text).filter(|_| is_disk(at)).map(Ok);
+            Part::parse(text).or_else(logical)
+        };
         let (medium, part) = match at.and_then(|at| Some((at, part(at)?))) {
             Some((at, part)) => (&bytes[..at], part?),
             None => (bytes, Part::Whole),
@@ -215,11 +227,11 @@ impl Site {
     }
 
     /// Returns the first byte and the length of the part, or `None` for the whole device. Unless the location states the length, the
-    /// partition table determines it.
+    /// partition table or the LVM metadata determine it.
     ///
     /// # Errors
     /// `NotFound` for a partition that does not exist; `Corrupt` for a damaged table; `InvalidInput` for a part that ends past the device;
-    /// `Io`.
+    /// `Unsupported` for a logical volume that is not one range of the device; `Io`.
     pub fn window(&self) -> Result<Option<(u64, u64)>> {
         if self.part == Part::Whole {
             return Ok(None);
@@ -233,7 +245,14 @@ impl Site {
                 self.part.of(&*image::look(address)?, false).at(|| address)?
             }
         };
-        Ok(window.map(|window| window.range))
+        match window.map(|window| window.bounds) {
+            None => Ok(None),
+            Some(Bounds::Range(start, len)) => Ok(Some((start, len))),
+            Some(Bounds::Segments(_)) => {
+                Err(Error::unsupported("the logical volume is not one range of the device")
+                    .at(self))
+            }
+        }
     }
 
     fn window_of_file(&self, path: &Path, truncated: bool) -> Result<Option<Window>> {
@@ -400,7 +419,7 @@ mod tests {
             ("nbd://host/e%40p2", "nbd://host/e%40p2", Part::Whole),
         ] {
             let site = site(text).unwrap();
-            assert_eq!((site.medium.to_string().as_str(), site.part), (address, part));
+            assert_eq!((site.medium.to_string().as_str(), site.part.clone()), (address, part));
             assert_eq!(site.path(), None);
         }
         assert!(site("nbd+vsock://2/e").is_err(), "a file with such a name is unlikely");
@@ -417,7 +436,7 @@ mod tests {
         ] {
             let site = site(text).unwrap();
             let Medium::Image(address) = &site.medium else { panic!("{text}") };
-            assert_eq!((address.format, site.part), (format, part));
+            assert_eq!((address.format, site.part.clone()), (format, part));
             assert_eq!(site.path(), None);
             assert_eq!(Site::parse(site.to_string().as_ref()).unwrap(), site);
         }

@@ -4,11 +4,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Location, Medium, Site, Window};
+use super::{Bounds, Location, Medium, Site, Window};
 use crate::device::image;
 use crate::device::nbd::{self, Nbd};
 use crate::device::{
-    BlockFile, Device, Engine, Finer, NoIoUring, Null, OpenMode, OpenedEngine, open_engine,
+    BlockFile, Device, Engine, Finer, NoIoUring, Null, OpenMode, OpenedEngine, Segment, Segmented,
+    open_engine,
 };
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::fs::block_size_on;
@@ -218,7 +219,8 @@ impl Site {
         match &self.medium {
             Medium::File(path) => {
                 let window = self.window_of_file(path, options.truncated)?;
-                let (window, fault) = split(usable(window, options.write).at(|| &self.medium)?);
+                let Opening { window, segments, fault } =
+                    Opening::of(window, options.write).at(|| self)?;
                 let mode =
                     OpenMode { window, write: options.write, exclusive, ..OpenMode::default() };
                 let blocks = |device: &dyn Device| options.blocks_on(device);
@@ -228,7 +230,7 @@ impl Site {
                     _ => BlockFile::for_blocks(path, &mode, options.cached, blocks)?,
                 };
                 let identity = file.identity();
-                let opened = open_engine(file, options.engine)?;
+                let opened = segmented(open_engine(file, options.engine)?, segments).at(|| self)?;
                 let opened = match options.engine {
                     Engine::Dax => opened,
                     // An NVMe namespace cannot use the page cache. So `fit` adds a layer that accepts shorter requests.
@@ -245,13 +247,14 @@ impl Site {
     fn open_export(&self, address: &nbd::Address, options: &LocationOptions) -> Result<OpenSite> {
         let mut export = Nbd::open(address, options.write)?;
         let window = self.part.of(&export, options.truncated).at(|| address)?;
-        let (window, fault) = split(usable(window, options.write).at(|| address)?);
+        let Opening { window, segments, fault } = Opening::of(window, options.write).at(|| self)?;
         if let Some((start, len)) = window {
             export = export.part(start, len)?;
         }
         let notices = export.notices();
         let device: Arc<dyn Device> = Arc::new(export);
-        let opened = options.fit(only_engine(device, Engine::Nbd, notices));
+        let opened = segmented(only_engine(device, Engine::Nbd, notices), segments).at(|| self)?;
+        let opened = options.fit(opened);
         let opened = match options.engine {
             Engine::Dax => {
                 return Err(Error::invalid("the engine dax cannot map an NBD export").at(address));
@@ -263,13 +266,15 @@ impl Site {
     }
 
     fn open_image(&self, address: &image::Address, options: &LocationOptions) -> Result<OpenSite> {
-        let mut fault = None;
+        let (mut fault, mut segments) = (None, None);
         let (device, notices) = image::open(address, options.write, |device| {
-            let (window, passed_over) =
-                split(usable(self.part.of(device, options.truncated)?, options.write)?);
-            fault = passed_over;
-            Ok(window)
+            let opening = Opening::of(self.part.of(device, options.truncated)?, options.write)?;
+            (fault, segments) = (opening.fault, opening.segments);
+            Ok(opening.window)
         })?;
+        let opened =
+            segmented(only_engine(device, Engine::Image, notices), segments).at(|| self)?;
+        let OpenedEngine { device, notices, .. } = opened;
         let opened = match options.engine {
             Engine::Dax => {
                 return Err(
@@ -311,26 +316,44 @@ impl Site {
     }
 }
 
-/// The bounds of a part, and the fault of its partition table if there is one.
-fn split(window: Option<Window>) -> (Option<(u64, u64)>, Option<String>) {
-    window.map_or((None, None), |Window { range, fault }| (Some(range), fault))
+/// How a part of a device is opened.
+struct Opening {
+    /// The range of the device that is opened. `None` for all of it.
+    window: Option<(u64, u64)>,
+    /// The segments of the open device that the part consists of. `None` for all of it.
+    segments: Option<Vec<Segment>>,
+    /// A text for the user about a fault that was ignored.
+    fault: Option<String>,
 }
 
-/// Refuses writes to a part if the partition table that states its bounds has a fault.
-///
-/// # Errors
-/// `Corrupt`: the remaining copy of the table may be older than the lost copy, so its partitions may overlap other data. This also applies
-/// to a part from an offset on, because the table determines where it ends.
-fn usable(window: Option<Window>, write: bool) -> Result<Option<Window>> {
-    match window {
-        Some(Window { fault: Some(fault), .. }) if write => Err(Error::new(
-            ErrorKind::Corrupt,
-            format!(
-                "{fault}; the partition can only be read: gdisk repairs the table, and @BYTE+LENGTH names a range without the table"
-            ),
-        )),
-        window => Ok(window),
+impl Opening {
+    /// # Errors
+    /// The error of a part that can only be read, if it shall be written.
+    fn of(window: Option<Window>, write: bool) -> Result<Self> {
+        let Some(Window { bounds, fault, only_read }) = window else {
+            return Ok(Self { window: None, segments: None, fault: None });
+        };
+        if let Some(error) = only_read.filter(|_| write) {
+            return Err(error);
+        }
+        let (window, segments) = match bounds {
+            Bounds::Range(start, len) => (Some((start, len)), None),
+            Bounds::Segments(segments) => (None, Some(segments)),
+        };
+        Ok(Self { window, segments, fault })
     }
+}
+
+/// The device that consists of these segments of an open device.
+fn segmented(opened: OpenedEngine, segments: Option<Vec<Segment>>) -> Result<OpenedEngine> {
+    let Some(segments) = segments else { return Ok(opened) };
+    if opened.engine == Engine::Dax {
+        return Err(Error::invalid(
+            "the engine dax cannot map a logical volume that is not one range of the device",
+        ));
+    }
+    let device = Arc::new(Segmented::new(opened.device, segments)?);
+    Ok(OpenedEngine { device, ..opened })
 }
 
 /// The same device with the engine `null`, which transfers no file data.

@@ -2,13 +2,14 @@
 
 use std::fmt;
 
-use crate::device::Device;
+use crate::device::{Device, Segment};
 use crate::error::{Error, ErrorKind, Result};
+use crate::lvm;
 use crate::partition::{Partition, PartitionTable};
 use crate::probe::probe;
 
 /// A part of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Part {
     /// The whole device.
@@ -25,23 +26,64 @@ pub enum Part {
     },
     /// A partition of the GPT or MBR, by its number. Numbers begin at 1. The logical partitions of an MBR begin at 5.
     Partition(u32),
+    /// A logical volume of LVM, whose physical volumes are the device or its partitions.
+    Logical {
+        /// The name of the volume group.
+        group: String,
+        /// The name of the logical volume.
+        volume: String,
+    },
 }
 
 /// A part of a device with known bounds.
 pub(super) struct Window {
-    /// The first byte and the length in bytes.
-    pub(super) range: (u64, u64),
-    /// A text for the user, if the partition table has a fault.
+    /// Where the part is on the device.
+    pub(super) bounds: Bounds,
+    /// A text for the user, if the partition table or the LVM metadata have a fault.
     pub(super) fault: Option<String>,
+    /// The error with which an opening for writing is refused.
+    pub(super) only_read: Option<Error>,
+}
+
+/// The place of a part on its device.
+pub(super) enum Bounds {
+    /// The first byte and the length in bytes.
+    Range(u64, u64),
+    /// Several ranges, which the part consists of.
+    Segments(Vec<Segment>),
+}
+
+impl Window {
+    /// A part that may also be written.
+    fn range(start: u64, len: u64) -> Self {
+        Self { bounds: Bounds::Range(start, len), fault: None, only_read: None }
+    }
+
+    /// The same part, which can only be read if the partition table has a fault: the remaining copy of a table may be older than the lost
+    /// copy, so its partitions may overlap other data. This also applies to a part from an offset on, because the table determines where it
+    /// ends.
+    fn with_fault(mut self, fault: Option<String>) -> Self {
+        self.only_read = fault.as_ref().map(|fault| {
+            Error::new(
+                ErrorKind::Corrupt,
+                format!(
+                    "{fault}; the partition can only be read: gdisk repairs the table, and @BYTE+LENGTH names a range without the table"
+                ),
+            )
+        });
+        self.fault = fault;
+        self
+    }
 }
 
 impl Part {
     /// Finds this part on a device. Returns `None` if the part is the whole device. If a partition ends past the device and `truncated` is
     /// true, returns the part of the partition that is on the device.
-    pub(super) fn of(self, device: &dyn Device, truncated: bool) -> Result<Option<Window>> {
-        match self {
+    pub(super) fn of(&self, device: &dyn Device, truncated: bool) -> Result<Option<Window>> {
+        match *self {
             Self::Whole => Ok(None),
             Self::Offset(offset) => from(device, offset).map(Some),
+            Self::Logical { ref group, ref volume } => logical(device, group, volume).map(Some),
             Self::Range { offset, len } => {
                 let (_, rest) = rest(device.size(), offset)?;
                 if len == 0 || len > rest {
@@ -49,10 +91,21 @@ impl Part {
                         "{len} bytes from offset {offset} on are not possible: the range is 1 to {rest}"
                     )));
                 }
-                Ok(Some(Window { range: (offset, len), fault: None }))
+                Ok(Some(Window::range(offset, len)))
             }
             Self::Partition(number) => partition(device, number, truncated).map(Some),
         }
+    }
+
+    /// Parses the name of a logical volume, `VG/LV`. Returns `None` if the text is no such name.
+    pub(super) fn parse_logical(text: &str) -> Option<Self> {
+        let is_name = |name: &str| {
+            let is_part = |char: char| char.is_ascii_alphanumeric() || "+_.-".contains(char);
+            !name.is_empty() && name.chars().all(is_part) && !name.starts_with(['-', '.'])
+        };
+        let (group, volume) = text.split_once('/')?;
+        (is_name(group) && is_name(volume))
+            .then(|| Self::Logical { group: group.to_owned(), volume: volume.to_owned() })
     }
 
     /// Parses the text after the `@`. Returns `None` if the text is not a part, so that it belongs to the name of the file.
@@ -80,6 +133,7 @@ impl fmt::Display for Part {
             Self::Offset(offset) => write!(f, "@{offset}"),
             Self::Range { offset, len } => write!(f, "@{offset}+{len}"),
             Self::Partition(number) => write!(f, "@p{number}"),
+            Self::Logical { group, volume } => write!(f, "@{group}/{volume}"),
         }
     }
 }
@@ -125,7 +179,30 @@ fn from(device: &dyn Device, offset: u64) -> Result<Window> {
         Ok(None) => (u64::MAX, None),
         Err(error) => (u64::MAX, Some(error.to_string())),
     };
-    Ok(Window { range: (offset, rest.min(end - offset)), fault })
+    Ok(Window::range(offset, rest.min(end - offset)).with_fault(fault))
+}
+
+/// Finds a logical volume. If it is in one range of the device, requests to it cost no more than requests to a partition.
+fn logical(device: &dyn Device, group: &str, volume: &str) -> Result<Window> {
+    let groups = lvm::Groups::read(device)?;
+    let lvm::Place { segments, read_only } = groups.find(group, volume)?;
+    let bounds = match &segments[..] {
+        [Segment { len, starts, .. }] if starts.len() == 1 => {
+            let (start, rest) = rest(device.size(), starts[0])?;
+            if *len > rest {
+                return Err(Error::new(
+                    ErrorKind::Corrupt,
+                    format!("the logical volume {group}/{volume} ends past the device"),
+                ));
+            }
+            Bounds::Range(start, *len)
+        }
+        _ => Bounds::Segments(segments),
+    };
+    let only_read = read_only.map(|why| {
+        Error::read_only(format!("the logical volume {group}/{volume} can only be read: {why}"))
+    });
+    Ok(Window { bounds, fault: groups.faults().first().cloned(), only_read })
 }
 
 fn partition(device: &dyn Device, number: u32, truncated: bool) -> Result<Window> {
@@ -151,5 +228,5 @@ fn partition(device: &dyn Device, number: u32, truncated: bool) -> Result<Window
             ),
         ));
     }
-    Ok(Window { range: (start, len.min(rest)), fault: table.fault })
+    Ok(Window::range(start, len.min(rest)).with_fault(table.fault))
 }

@@ -44,7 +44,9 @@ const SECOND_KIB: &[At] = &[Start(1024)];
 const RAID: &str = "a member of a Linux RAID array: name the array's device (of an image: losetup -Pf first, then mdadm --assemble --scan)";
 const BIOS_RAID: &str =
     "a member of a RAID array of the machine's firmware: name the array's device";
-const LVM: &str = "an LVM physical volume: name a logical volume below /dev/mapper (of an image: losetup -Pf first, then vgchange -ay)";
+pub(super) const LVM: &str =
+    "an LVM physical volume: name a logical volume of the disk, as in @VG/LV";
+const LVM1: &str = "a physical volume of LVM 1: not supported";
 const LUKS: &str = "a LUKS container: unlock it first, and name the device below /dev/mapper";
 const SWAP: &str = "a Linux swap area, not a file system";
 pub(super) const FAT: &str = "a FAT file system: not supported";
@@ -87,7 +89,7 @@ pub(super) const MAGICS: &[Magic] = &[
     magic(LUKS, FIRST, &[b"LUKS\xBA\xBE"]),
     magic(LUKS, LUKS_SECOND, &[b"SKUL\xBA\xBE"]),
     magic(LVM, &[Start(0), Start(512), Start(1024), Start(1536)], &[b"LABELONE"]),
-    magic(LVM, FIRST, &[b"HM\x01\0", b"HM\x02\0"]),
+    magic(LVM1, FIRST, &[b"HM\x01\0", b"HM\x02\0"]),
     magic(
         RAID,
         &[Start(0), Start(4096), units(64 << 10, 1), units(4096, 2)],

@@ -11,6 +11,7 @@ use self::checks::{CHECKED, Checked};
 use self::magics::{At, MAGICS, Magic};
 use crate::device::Device;
 use crate::error::{Error, ErrorKind};
+use crate::lvm::Groups;
 use crate::partition::PartitionTable;
 use crate::units::DevOffset;
 
@@ -105,13 +106,21 @@ pub(crate) fn unknown_format(device: &dyn Device) -> Error {
     let what = match device.size() {
         0 => "is empty".to_owned(),
         size => match (probe(device), PartitionTable::read(device)) {
+            (Some(magics::LVM), _) => match Groups::read(device) {
+                Ok(groups) => format!("contains {}; {groups}", magics::LVM),
+                Err(error) => format!("contains {}; {error}", magics::LVM),
+            },
             (Some(what), _) => format!("contains {what}"),
             _ if size < SMALLEST => {
                 format!("has only {size} bytes: too small for a file system")
             }
             (None, Ok(Some(table))) => {
                 let first = table.partitions.first().map_or(1, |partition| partition.number);
-                format!("has a partition table: name a partition, as in @p{first}; {table}")
+                let groups = Groups::read(device).ok().filter(|groups| !groups.is_empty());
+                let groups =
+                    groups.map(|groups| format!("; {groups}: name a logical volume as in @VG/LV"));
+                let groups = groups.unwrap_or_default();
+                format!("has a partition table: name a partition, as in @p{first}; {table}{groups}")
             }
             (None, Err(error)) => format!("has a damaged partition table: {error}"),
             (None, Ok(None)) => "contains no ext2, ext3, ext4 or XFS file system".to_owned(),

@@ -352,8 +352,11 @@ fn is_own(source: impl Display) -> Failure {
 
 /// Whether both locations are in the same file and can overlap: their parts of the file are equal, or one of them is the whole file.
 fn is_same_part(one: &Location, other: &Location, context: &Context) -> bool {
-    let (own, parts) = (Spared::of(other, context), [one.data().part, other.data().part]);
-    let overlap = parts[0] == parts[1] || parts.contains(&Part::Whole);
+    let (own, parts) = (Spared::of(other, context), [&one.data().part, &other.data().part]);
+    let is_logical = parts.map(|part| matches!(part, Part::Logical { .. }));
+    // A logical volume may be in any partition and range.
+    let overlap =
+        parts[0] == parts[1] || parts.contains(&&Part::Whole) || is_logical[0] != is_logical[1];
     canonical(one) == canonical(other)
         || overlap && one.data().path().is_some_and(|path| own.has(path))
 }

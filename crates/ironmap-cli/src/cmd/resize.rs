@@ -85,6 +85,9 @@ fn end_of(volume: &Location) -> Option<(&'static str, &'static str)> {
         Part::Range { .. } => {
             Some(("the range ends there", "if the disk continues, name a larger LENGTH"))
         }
+        Part::Logical { .. } => {
+            Some(("the logical volume ends there", "grow the logical volume with lvextend"))
+        }
         _ => None,
     }
 }

@@ -1,0 +1,338 @@
+//! A device that consists of ranges of another device, such as a logical volume of LVM.
+
+use std::io::IoSlice;
+use std::ops::Range;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::{
+    AnyQueue, BoundedQueue, Device, DeviceQueue, Immediate, InRange, Limits, QueueOptions, Transfer,
+};
+use crate::bio::slices::cut;
+use crate::bio::{BioFlags, Dev};
+use crate::error::{Errno, Error, Result};
+use crate::units::DevOffset;
+
+/// A part of a segmented device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// The length in bytes.
+    pub len: u64,
+    /// The length of a stripe in bytes. The stripes are on the ranges in turn. With one range, the whole segment is one stripe.
+    pub stripe: u64,
+    /// The first byte of each range of the device below.
+    pub starts: SmallVec<[u64; 1]>,
+}
+
+impl Segment {
+    /// Whether another segment continues in the range of this one.
+    pub(crate) fn continues_in(&self, next: &Self) -> bool {
+        match (&self.starts[..], &next.starts[..]) {
+            ([one], [other]) => one.checked_add(self.len) == Some(*other),
+            _ => false,
+        }
+    }
+
+    /// Whether the stripes are whole sectors, and each range has as many of them.
+    fn is_striped(&self, sector: u64) -> bool {
+        let row = self.stripe.checked_mul(self.starts.len() as u64).filter(|row| *row > 0);
+        self.stripe.is_multiple_of(sector) && row.is_some_and(|row| self.len.is_multiple_of(row))
+    }
+
+    /// The end of the last range on the device below. `None` if it exceeds 64 bits.
+    fn end(&self) -> Option<u64> {
+        let each = self.len.div_ceil(self.starts.len().max(1) as u64);
+        self.starts
+            .iter()
+            .map(|start| start.checked_add(each))
+            .collect::<Option<Vec<_>>>()?
+            .into_iter()
+            .max()
+    }
+
+    /// The position on the device below of a byte of the segment, and the number of bytes that are contiguous from there on.
+    fn locate(&self, into: u64) -> (u64, u64) {
+        if let [start] = self.starts[..] {
+            return (start + into, self.len - into);
+        }
+        let (stripe, inside) = (into / self.stripe, into % self.stripe);
+        let ranges = self.starts.len() as u64;
+        let start = self.starts[(stripe % ranges) as usize];
+        let rest = (self.stripe - inside).min(self.len - into);
+        (start + stripe / ranges * self.stripe + inside, rest)
+    }
+}
+
+/// The segments with their positions.
+#[derive(Debug)]
+struct Map {
+    /// The first byte of each segment. The segments are in ascending order, without gaps.
+    starts: Vec<u64>,
+    segments: Vec<Segment>,
+    size: u64,
+}
+
+impl Map {
+    /// The position on the device below, and the number of contiguous bytes, 0 past the end.
+    fn locate(&self, at: u64) -> (u64, u64) {
+        let after = self.starts.partition_point(|start| *start <= at);
+        match after.checked_sub(1).map(|index| (self.starts[index], &self.segments[index])) {
+            Some((start, segment)) if at < self.size => segment.locate(at - start),
+            _ => (0, 0),
+        }
+    }
+
+    /// Runs `step` for each contiguous range, with its bytes within the request and its position on the device below.
+    fn each(
+        &self,
+        at: u64,
+        len: u64,
+        mut step: impl FnMut(Range<u64>, DevOffset) -> Result<()>,
+    ) -> Result<()> {
+        let mut done = 0;
+        while done < len {
+            let (below, rest) = self.locate(at + done);
+            let count = rest.min(len - done);
+            if count == 0 {
+                return Err(Error::invalid(format!(
+                    "{len} bytes at {at} are past the end of the device"
+                )));
+            }
+            step(done..done + count, DevOffset(below))?;
+            done += count;
+        }
+        Ok(())
+    }
+}
+
+/// A device that consists of ranges of another device.
+#[derive(Debug)]
+pub struct Segmented {
+    below: Arc<dyn Device>,
+    map: Arc<Map>,
+    limits: Limits,
+}
+
+impl Segmented {
+    /// Combines ranges of a device.
+    ///
+    /// # Errors
+    /// `InvalidInput` for an empty segment, or for a range that ends past the device or is not aligned to its sectors.
+    pub fn new(below: Arc<dyn Device>, segments: Vec<Segment>) -> Result<Self> {
+        let (mut starts, mut size) = (Vec::with_capacity(segments.len()), 0_u64);
+        let sector = u64::from(below.limits().logical_block.max(1));
+        for segment in &segments {
+            let is_aligned =
+                segment.starts.iter().chain([&segment.len]).all(|at| at.is_multiple_of(sector));
+            let stripes = segment.starts.len() == 1 || segment.is_striped(sector);
+            let end = segment.end().filter(|end| *end <= below.size());
+            if segment.len == 0
+                || segment.starts.is_empty()
+                || !is_aligned
+                || !stripes
+                || end.is_none()
+            {
+                return Err(Error::invalid(format!(
+                    "a segment of {} bytes from {:?} on is not within the sectors of the device, which has {} bytes",
+                    segment.len,
+                    segment.starts,
+                    below.size()
+                )));
+            }
+            starts.push(size);
+            size = size
+                .checked_add(segment.len)
+                .ok_or_else(|| Error::invalid("the segments exceed 64 bits"))?;
+        }
+        // A write that the device below makes completely or not at all may be divided here.
+        let limits = Limits { atomic_write: 0, nowait: false, poll: false, ..*below.limits() };
+        Ok(Self { below, map: Arc::new(Map { starts, segments, size }), limits })
+    }
+}
+
+impl Device for Segmented {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn size(&self) -> u64 {
+        self.map.size
+    }
+
+    fn read_within(&self, buf: &mut [u8], at: DevOffset, _: InRange) -> Result<()> {
+        let len = buf.len() as u64;
+        self.map.each(at.0, len, |range, below| {
+            self.below.read_exact_at(&mut buf[range.start as usize..range.end as usize], below)
+        })
+    }
+
+    fn is_writable(&self) -> bool {
+        self.below.is_writable()
+    }
+
+    fn write_within(
+        &self,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+        fua: bool,
+        _: InRange,
+    ) -> Result<()> {
+        let len = bufs.iter().map(|buf| buf.len() as u64).sum();
+        self.map.each(at.0, len, |range, below| {
+            self.below.write_all_at(
+                &cut(bufs, range.start as usize..range.end as usize),
+                below,
+                fua,
+            )
+        })
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.below.flush()
+    }
+
+    fn discard_within(&self, at: DevOffset, len: u64, _: InRange) -> Result<()> {
+        self.map.each(at.0, len, |range, below| self.below.discard(below, range.end - range.start))
+    }
+
+    fn zero_within(&self, at: DevOffset, len: u64, _: InRange) -> Result<()> {
+        let mut done = false;
+        self.map.each(at.0, len, |range, below| {
+            let zeroed = self.below.write_zeroes(below, range.end - range.start);
+            // EOPNOTSUPP says that nothing was changed, which is not true after the first range.
+            let zeroed =
+                zeroed.map_err(
+                    |error| if done { Error::io(Errno::EIO, error.to_string()) } else { error },
+                );
+            done = true;
+            zeroed
+        })
+    }
+
+    fn queue_within(&self, options: &QueueOptions, _: InRange) -> Result<AnyQueue> {
+        // Each request completes before the next one begins.
+        let below = self.below.queue(&options.depth(1))?;
+        let transfer = SegmentedTransfer { below, map: Arc::clone(&self.map) };
+        Ok(AnyQueue::other(Immediate::new(transfer, options.slots())))
+    }
+}
+
+/// The requests of a queue. A request that is longer than its contiguous range is short, and the caller continues after it.
+struct SegmentedTransfer {
+    below: BoundedQueue,
+    map: Arc<Map>,
+}
+
+impl Transfer for SegmentedTransfer {
+    fn read(&mut self, buf: &mut [u8], at: DevOffset, flags: BioFlags) -> Result<usize, Errno> {
+        let (below, rest) = self.map.locate(at.0);
+        let count = rest.min(buf.len() as u64) as usize;
+        self.below.read_now(Dev::OWN, &mut buf[..count], DevOffset(below), flags)
+    }
+
+    fn write(
+        &mut self,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+        flags: BioFlags,
+    ) -> Result<usize, Errno> {
+        let (below, rest) = self.map.locate(at.0);
+        let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+        let count = rest.min(len as u64) as usize;
+        self.below.write_now(Dev::OWN, &cut(bufs, 0..count), DevOffset(below), flags)
+    }
+
+    fn flush(&mut self) -> Result<(), Errno> {
+        self.below.flush_now(Dev::OWN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Ram;
+
+    const MIB: u64 = 1 << 20;
+
+    /// Three segments: linear, striped over two ranges, linear before both.
+    fn segmented() -> (Arc<Ram>, Segmented) {
+        let ram = Arc::new(Ram::new(16 * MIB));
+        let segment = |len, stripe, starts: &[u64]| Segment { len, stripe, starts: starts.into() };
+        let segments = vec![
+            segment(MIB, MIB, &[4 * MIB]),
+            segment(2 * MIB, 64 << 10, &[8 * MIB, 12 * MIB]),
+            segment(MIB, MIB, &[MIB]),
+        ];
+        let device = Segmented::new(Arc::clone(&ram) as Arc<dyn Device>, segments).unwrap();
+        (ram, device)
+    }
+
+    /// The position on the device below of each block, computed without the code above.
+    fn expected(at: u64) -> u64 {
+        match at {
+            at if at < MIB => 4 * MIB + at,
+            at if at < 3 * MIB => {
+                let (stripe, inside) = ((at - MIB) / (64 << 10), (at - MIB) % (64 << 10));
+                [8 * MIB, 12 * MIB][(stripe % 2) as usize] + stripe / 2 * (64 << 10) + inside
+            }
+            at => MIB + at - 3 * MIB,
+        }
+    }
+
+    fn block(at: u64) -> Vec<u8> {
+        at.to_le_bytes().repeat(512)
+    }
+
+    /// What is written through the device, by calls and by a queue, is at its position below, and is read back by both.
+    #[test]
+    fn each_block_has_its_place() {
+        let (ram, device) = segmented();
+        assert_eq!(device.size(), 4 * MIB);
+        let all: Vec<u8> = (0..4 * MIB).step_by(4096).flat_map(block).collect();
+        let mut aligned = crate::sys::Buffer::aligned(all.len()).unwrap();
+        aligned.copy_from_slice(&all);
+        device.write_all_at(&[IoSlice::new(&aligned)], DevOffset(0), false).unwrap();
+        device.flush().unwrap();
+        for at in (0..4 * MIB).step_by(4096) {
+            let mut found = [0; 4096];
+            ram.read_exact_at(&mut found, DevOffset(expected(at))).unwrap();
+            assert_eq!(found[..], block(at), "{at}");
+        }
+        let mut read = vec![0; all.len()];
+        device.read_exact_at(&mut read, DevOffset(0)).unwrap();
+        assert!(read == all);
+        let mut queue = device.queue(&QueueOptions::new()).unwrap();
+        let (mut at, mut short) = (0, 0);
+        while at < all.len() {
+            let end = (at + 96 * 1024).min(all.len());
+            let mut buffer = crate::sys::Buffer::aligned(end - at).unwrap();
+            let count = queue
+                .read_now(Dev::OWN, &mut buffer, DevOffset(at as u64), BioFlags::empty())
+                .unwrap();
+            assert_eq!(buffer[..count], all[at..at + count]);
+            short += usize::from(count < end - at);
+            at += count;
+        }
+        assert!(short > 0, "no request crossed the end of a range");
+    }
+
+    #[test]
+    fn a_segment_outside_of_its_device_is_refused() {
+        let ram: Arc<dyn Device> = Arc::new(Ram::new(MIB));
+        let segment = |len, stripe, starts: &[u64]| Segment { len, stripe, starts: starts.into() };
+        for wrong in [
+            segment(2 * MIB, 0, &[0]),
+            segment(4096, 0, &[MIB]),
+            segment(4096, 0, &[u64::MAX - 4095]),
+            segment(0, 0, &[0]),
+            segment(4096, 0, &[]),
+            segment(4096, 0, &[1]),
+            segment(8192, 0, &[0, 4096]),
+            segment(8192, 100, &[0, 4096]),
+        ] {
+            assert!(Segmented::new(Arc::clone(&ram), vec![wrong.clone()]).is_err(), "{wrong:?}");
+        }
+        assert!(Segmented::new(ram, vec![segment(MIB, MIB, &[0])]).is_ok());
+    }
+}

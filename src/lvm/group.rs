@@ -1,0 +1,240 @@
+//! A volume group, as its metadata describe it.
+
+use smallvec::SmallVec;
+
+use super::label::Id;
+use super::text::{Section, corrupt};
+use crate::error::Result;
+
+/// LVM counts sectors of this many bytes.
+const SECTOR: u64 = 512;
+/// An extent has at most 4 GiB.
+const LARGEST: u64 = 1 << 32;
+
+/// A volume group.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) name: String,
+    pub(super) id: String,
+    /// The number of the last change of the metadata.
+    pub(super) sequence: u64,
+    /// Why no logical volume of the group may be written.
+    pub(super) read_only: Option<&'static str>,
+    pub(super) physical: Vec<Physical>,
+    pub(super) logical: Vec<Logical>,
+}
+
+/// A physical volume.
+#[derive(Debug)]
+pub(super) struct Physical {
+    pub(super) name: String,
+    pub(super) id: Id,
+    /// The position of the first extent in bytes, and the number of extents.
+    extents: (u64, u64),
+}
+
+/// A logical volume.
+#[derive(Debug)]
+pub(super) struct Logical {
+    pub(super) name: String,
+    /// The length in bytes.
+    pub(super) len: u64,
+    /// Users see it. The others are parts of these.
+    pub(super) visible: bool,
+    /// Why it may not be written.
+    pub(super) read_only: Option<&'static str>,
+    /// The logical volume keeps the former content of others, or other data that are no volume.
+    pub(super) store: Option<&'static str>,
+    pub(super) segments: Vec<Segment>,
+}
+
+/// A part of a logical volume.
+#[derive(Debug)]
+pub(super) struct Segment {
+    /// The length in bytes.
+    pub(super) len: u64,
+    pub(super) kind: Kind,
+}
+
+#[derive(Debug)]
+pub(super) enum Kind {
+    /// Stripes of this many bytes on these ranges of physical volumes, in turn. One range is linear.
+    Striped(u64, SmallVec<[Area; 1]>),
+    /// Another type of segment.
+    Other(String),
+}
+
+/// A range of a physical volume.
+#[derive(Debug)]
+pub(super) struct Area {
+    /// The index of the physical volume.
+    pub(super) physical: usize,
+    /// The first byte on the physical volume.
+    pub(super) at: u64,
+}
+
+fn beyond() -> crate::error::Error {
+    corrupt("a position exceeds 64 bits")
+}
+
+fn product(one: u64, other: u64) -> Result<u64> {
+    one.checked_mul(other).ok_or_else(beyond)
+}
+
+impl Group {
+    /// Interprets the text of a metadata area.
+    ///
+    /// # Errors
+    /// `Corrupt` for a text that contradicts itself.
+    pub(super) fn parse(text: &[u8]) -> Result<Self> {
+        let all = Section::parse(text)?;
+        let mut groups = all.sections();
+        let (Some((name, group)), None) = (groups.next(), groups.next()) else {
+            return Err(corrupt("the text does not describe one volume group"));
+        };
+        let extent = product(group.number("extent_size")?, SECTOR)?;
+        if extent == 0 || extent > LARGEST {
+            return Err(corrupt(format!("an extent has {extent} bytes")));
+        }
+        let physical = group.section("physical_volumes")?.sections();
+        let physical = physical.map(|(name, section)| Physical::parse(name, section));
+        let physical = physical.collect::<Result<Vec<_>>>()?;
+        // A group without logical volumes has no such section.
+        let volumes = group.section("logical_volumes").ok();
+        let volumes = volumes.into_iter().flat_map(Section::sections);
+        let mut logical = volumes
+            .map(|(name, section)| Logical::parse(name, section, extent, &physical))
+            .collect::<Result<Vec<_>>>()?;
+        mark_snapshots(&mut logical, group.section("logical_volumes").ok())?;
+        let read_only = match () {
+            () if !group.lists("status", "WRITE") => Some("its volume group is read-only"),
+            () if group.lists("status", "EXPORTED") => Some("its volume group is exported"),
+            () if group.find_text("lock_type").is_some_and(|kind| kind != "none") => {
+                Some("its volume group is shared with other computers")
+            }
+            () => None,
+        };
+        let (name, id) = (name.to_owned(), group.text("id")?.to_owned());
+        Ok(Self { name, id, sequence: group.number("seqno")?, read_only, physical, logical })
+    }
+}
+
+impl Physical {
+    fn parse(name: &str, section: &Section) -> Result<Self> {
+        let id: Vec<u8> = section.text("id")?.bytes().filter(|byte| *byte != b'-').collect();
+        let id = id.try_into().map_err(|_| corrupt(format!("the id of {name} is wrong")))?;
+        let start = product(section.number("pe_start")?, SECTOR)?;
+        Ok(Self { name: name.to_owned(), id, extents: (start, section.number("pe_count")?) })
+    }
+
+    /// The first byte of some extents.
+    fn byte_of(&self, first: u64, count: u64, extent: u64) -> Result<u64> {
+        let (start, extents) = self.extents;
+        if first.checked_add(count).is_none_or(|end| end > extents) {
+            return Err(corrupt(format!(
+                "{} has {extents} extents, not {count} from {first} on",
+                self.name
+            )));
+        }
+        product(first, extent)?.checked_add(start).ok_or_else(beyond)
+    }
+}
+
+impl Logical {
+    fn parse(name: &str, section: &Section, extent: u64, physical: &[Physical]) -> Result<Self> {
+        let mut segments = Vec::new();
+        let (mut next, count) = (0, section.number("segment_count")?);
+        for number in 1..=count {
+            // A missing segment ends the loop, so the text bounds it.
+            let segment = section.section(&format!("segment{number}"))?;
+            if segment.number("start_extent")? != next {
+                return Err(corrupt(format!(
+                    "segment {number} of {name} does not begin at extent {next}"
+                )));
+            }
+            let extents = segment.number("extent_count")?;
+            next = next.checked_add(extents).filter(|_| extents > 0).ok_or_else(beyond)?;
+            segments.push(Segment::parse(name, segment, extents, extent, physical)?);
+        }
+        let read_only = match () {
+            () if !section.lists("status", "VISIBLE") => {
+                Some("it is a part of other logical volumes")
+            }
+            () if !section.lists("status", "WRITE") => Some("it is read-only"),
+            () if section.lists("status", "LOCKED") => Some("LVM has locked it"),
+            () => None,
+        };
+        Ok(Self {
+            name: name.to_owned(),
+            len: product(next, extent)?,
+            visible: section.lists("status", "VISIBLE"),
+            read_only,
+            store: None,
+            segments,
+        })
+    }
+}
+
+impl Segment {
+    fn parse(
+        name: &str,
+        segment: &Section,
+        extents: u64,
+        extent: u64,
+        physical: &[Physical],
+    ) -> Result<Self> {
+        let (len, kind) = (product(extents, extent)?, segment.text("type")?);
+        if kind != "striped" {
+            return Ok(Self { len, kind: Kind::Other(kind.to_owned()) });
+        }
+        let pairs = segment.pairs("stripes")?;
+        let stripes = pairs.len() as u64;
+        if stripes == 0
+            || stripes != segment.number("stripe_count")?
+            || !extents.is_multiple_of(stripes)
+        {
+            return Err(corrupt(format!(
+                "{extents} extents of {name} do not have {stripes} stripes"
+            )));
+        }
+        let size =
+            if stripes == 1 { len } else { product(segment.number("stripe_size")?, SECTOR)? };
+        if size == 0 || stripes > 1 && !extent.is_multiple_of(size) {
+            return Err(corrupt(format!("the stripes of {name} have {size} bytes")));
+        }
+        let mut areas = SmallVec::new();
+        for (on, first) in pairs {
+            let Some(index) = physical.iter().position(|physical| physical.name == on) else {
+                // A logical volume in the place of a physical one, as while pvmove is under way.
+                return Ok(Self { len, kind: Kind::Other(format!("striped over {on}")) });
+            };
+            let at = physical[index].byte_of(first, extents / stripes, extent)?;
+            areas.push(Area { physical: index, at });
+        }
+        Ok(Self { len, kind: Kind::Striped(size, areas) })
+    }
+}
+
+/// Marks the origins and the stores of snapshots. A hidden logical volume describes each snapshot. A write to an origin that does not copy the
+/// former data would damage the snapshot.
+fn mark_snapshots(logical: &mut [Logical], sections: Option<&Section>) -> Result<()> {
+    for (_, section) in sections.into_iter().flat_map(Section::sections) {
+        let Ok(segment) = section.section("segment1") else { continue };
+        if segment.find_text("type") != Some("snapshot") {
+            continue;
+        }
+        let (origin, store) = (
+            segment.text("origin")?,
+            segment.find_text("cow_store").or(segment.find_text("merging_store")),
+        );
+        for volume in logical.iter_mut() {
+            if volume.name == origin {
+                volume.read_only = Some("it has a snapshot, which needs a copy of the former data");
+            }
+            if Some(volume.name.as_str()) == store {
+                volume.store = Some("the changes of a snapshot");
+            }
+        }
+    }
+    Ok(())
+}

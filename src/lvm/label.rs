@@ -1,0 +1,169 @@
+//! The label of a physical volume, and the metadata areas that it names.
+//!
+//! The format is described by libvslvm ("Logical Volume Manager (LVM) format"). All numbers are little-endian. A sector has 512 bytes here,
+//! whatever the sector size of the device is.
+
+use super::text::corrupt;
+use crate::device::Device;
+use crate::error::Result;
+use crate::units::DevOffset;
+
+const SECTOR: usize = 512;
+/// The sectors in which a label may be.
+const PLACES: u64 = 4;
+/// The bytes of a label's header. The header of the physical volume follows.
+const LABEL: usize = 32;
+/// The checksum of a label covers the sector from this byte on.
+const CHECKED: usize = 20;
+/// The header of a metadata area has one sector. The texts follow, as a ring.
+const AREA: u64 = 512;
+const AREA_MAGIC: &[u8; 16] = b" LVM2 x[5A%r0N*>";
+/// The most bytes of a text. The metadata of 100,000 logical volumes have about 40 MB.
+const LONGEST: u64 = 256 << 20;
+/// A text that the tools of LVM ignore.
+const IGNORED: u32 = 1;
+
+/// CRC-32 with LVM's own initial value, and without the final inversion.
+const CRC: crc::Crc<u32> = {
+    const LVM: crc::Algorithm<u32> = crc::Algorithm {
+        init: 0xF597_A6CF_u32.reverse_bits(),
+        xorout: 0,
+        // The check and the residue are not computed for these parameters, and the crate does not use them.
+        check: 0,
+        residue: 0,
+        ..crc::CRC_32_ISO_HDLC
+    };
+    crc::Crc::<u32>::new(&LVM)
+};
+
+/// The identity of a physical volume: 32 letters and digits.
+pub(super) type Id = [u8; 32];
+
+/// The label of a physical volume.
+#[derive(Debug)]
+pub(super) struct Label {
+    /// The identity.
+    pub(super) id: Id,
+    /// The position of each metadata area in the physical volume, and its length.
+    areas: Vec<(u64, u64)>,
+}
+
+/// A range of a device, in which a physical volume is searched.
+#[derive(Clone, Copy)]
+pub(super) struct Range<'a> {
+    pub(super) device: &'a dyn Device,
+    pub(super) start: u64,
+    pub(super) len: u64,
+}
+
+impl Range<'_> {
+    fn read(&self, at: u64, len: u64) -> Result<Vec<u8>> {
+        if at.checked_add(len).is_none_or(|end| end > self.len) {
+            return Err(corrupt(format!(
+                "bytes {at} to {} are past the end",
+                at.saturating_add(len)
+            )));
+        }
+        let mut bytes = vec![0; len as usize];
+        self.device.read_exact_at(&mut bytes, DevOffset(self.start + at))?;
+        Ok(bytes)
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap_or_default())
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or_default())
+}
+
+impl Label {
+    /// Reads the label of a physical volume. Returns `None` if there is no label.
+    ///
+    /// # Errors
+    /// `Corrupt` for a damaged label; `Io`.
+    pub(super) fn read(range: Range<'_>) -> Result<Option<Self>> {
+        if range.len < PLACES * SECTOR as u64 {
+            return Ok(None);
+        }
+        let sectors = range.read(0, PLACES * SECTOR as u64)?;
+        let is_label = |(number, sector): &(u64, &[u8])| {
+            sector.starts_with(b"LABELONE")
+                && &sector[24..32] == b"LVM2 001"
+                && u64_at(sector, 8) == *number
+        };
+        let label = (0..).zip(sectors.chunks(SECTOR)).find(is_label);
+        label.map(|(_, sector)| Self::parse(sector)).transpose()
+    }
+
+    fn parse(sector: &[u8]) -> Result<Self> {
+        let (stored, computed) = (u32_at(sector, 16), CRC.checksum(&sector[CHECKED..]));
+        if stored != computed {
+            return Err(corrupt(format!(
+                "the checksum of the label is {stored:#x}, not {computed:#x}"
+            )));
+        }
+        let header = u32_at(sector, 20) as usize;
+        // The identity, and the size of the device.
+        let lists = header.saturating_add(40);
+        if header < LABEL || lists > SECTOR {
+            return Err(corrupt(format!(
+                "the header of the physical volume begins at byte {header} of its sector"
+            )));
+        }
+        let id = sector[header..header + 32].try_into().unwrap_or_default();
+        // A list of data areas, and a list of metadata areas. A pair of zeros ends each of them.
+        let mut pairs =
+            sector[lists..].chunks_exact(16).map(|pair| (u64_at(pair, 0), u64_at(pair, 8)));
+        let is_end = |pair: &(u64, u64)| pair.0 == 0;
+        if !pairs.by_ref().any(|pair| is_end(&pair)) {
+            return Err(corrupt("the list of data areas has no end"));
+        }
+        let areas = pairs.take_while(|pair| !is_end(pair)).collect();
+        Ok(Self { id, areas })
+    }
+
+    /// The texts of the metadata areas. An area without a text is left out, and an area that cannot be read is an error in the list.
+    pub(super) fn texts(&self, range: Range<'_>) -> Vec<Result<Vec<u8>>> {
+        self.areas.iter().filter_map(|area| text(range, *area).transpose()).collect()
+    }
+}
+
+/// The text of a metadata area.
+fn text(range: Range<'_>, (start, len): (u64, u64)) -> Result<Option<Vec<u8>>> {
+    let header = range.read(start, AREA)?;
+    let (stored, computed) = (u32_at(&header, 0), CRC.checksum(&header[4..]));
+    if stored != computed {
+        return Err(corrupt(format!(
+            "the checksum of the metadata area at byte {start} is {stored:#x}, not {computed:#x}"
+        )));
+    }
+    let version = u32_at(&header, 20);
+    if &header[4..20] != AREA_MAGIC || version != 1 || u64_at(&header, 24) != start {
+        return Err(corrupt(format!("byte {start} is not a metadata area of version 1")));
+    }
+    let (at, size) = (u64_at(&header, 40), u64_at(&header, 48));
+    let (checksum, flags) = (u32_at(&header, 56), u32_at(&header, 60));
+    if at == 0 || flags & IGNORED != 0 {
+        return Ok(None);
+    }
+    if len < AREA || at < AREA || at >= len || size > (len - AREA).min(LONGEST) {
+        return Err(corrupt(format!(
+            "the text at byte {at} with {size} bytes is outside of its metadata area"
+        )));
+    }
+    // A text that reaches the end of the area continues after the header.
+    let first = size.min(len - at);
+    let place =
+        |at: u64| start.checked_add(at).ok_or_else(|| corrupt("a position exceeds 64 bits"));
+    let mut text = range.read(place(at)?, first)?;
+    text.extend(range.read(place(AREA)?, size - first)?);
+    let computed = CRC.checksum(&text);
+    if checksum != computed {
+        return Err(corrupt(format!(
+            "the checksum of the text is {checksum:#x}, not {computed:#x}"
+        )));
+    }
+    Ok(Some(text))
+}
