@@ -1,0 +1,357 @@
+//! Logical volumes of LVM, read and written without the device mapper. The oracle is lvm2: its tools make the volumes on loop devices, and
+//! show where each segment is.
+
+mod common;
+
+use std::io::IoSlice;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use common::command::run;
+use common::image::scratch;
+use common::loop_device::LoopDevice;
+use common::rng::Rng;
+use common::skip::Need;
+use ironmap::bio::{BioFlags, Buffer, Dev};
+use ironmap::device::{Device, DeviceQueue, QueueOptions, Ram};
+use ironmap::fs::ext4::MkfsOptions;
+use ironmap::location::LocationOptions;
+use ironmap::lvm::Groups;
+use ironmap::prelude::*;
+use ironmap::units::DevOffset;
+use ironmap::{Engine, ErrorKind, Location};
+
+const MIB: u64 = 1 << 20;
+/// The partitions of the disk: each has a physical volume.
+const PARTS: [(u64, u64); 2] = [(MIB, 40 * MIB), (41 * MIB, 50 * MIB)];
+const SIZE: u64 = 96 * MIB;
+
+/// The requirements of these tests.
+const NEEDS: [Need; 3] = [Need::Root, Need::Tool("pvcreate"), Need::Tool("sfdisk")];
+
+/// A disk with two partitions, which are physical volumes of one group.
+struct Disk {
+    dir: tempfile::TempDir,
+    path: PathBuf,
+}
+
+impl Disk {
+    /// Each number of the disk is its own position, until LVM overwrites it.
+    fn new() -> Self {
+        let dir = scratch();
+        let path = dir.path().join("disk");
+        let content: Vec<u8> = (0..SIZE).step_by(8).flat_map(u64::to_le_bytes).collect();
+        std::fs::write(&path, content).unwrap();
+        let table = dir.path().join("table");
+        let lines =
+            PARTS.map(|(start, len)| format!("start={}, size={}\n", start / 512, len / 512));
+        std::fs::write(&table, format!("label: gpt\n{}", lines.concat())).unwrap();
+        let script = format!("sfdisk -q --no-reread {} <{}", path.display(), table.display());
+        run("sh", &["-c", &script]);
+        let disk = Self { dir, path };
+        disk.lvm("pvcreate", &["-y", "PV0", "PV1"]);
+        disk.lvm("vgcreate", &["-y", "-s", "1M", "vg", "PV0", "PV1"]);
+        disk
+    }
+
+    /// Runs a tool of LVM that sees no other devices, and keeps its files in the directory of the test. PV0 and PV1 stand for the loop
+    /// devices of the partitions, which exist only during the call, because ironmap opens no image that is attached to one.
+    fn lvm(&self, program: &str, args: &[&str]) -> String {
+        let devices = PARTS.map(|(start, len)| {
+            let (start, len) = (start.to_string(), len.to_string());
+            LoopDevice::with(&["--offset", &start, "--sizelimit", &len], &self.path)
+        });
+        let [one, two] = [devices[0].node(), devices[1].node()];
+        let dir = self.dir.path().display();
+        let config = format!(
+            "devices {{ filter=[\"a|^{one}$|\",\"a|^{two}$|\",\"r|.*|\"] use_devicesfile=0 }} \
+             activation {{ udev_sync=0 udev_rules=0 monitoring=0 }} global {{ locking_dir=\"{dir}/locks\" }}"
+        );
+        let system = format!("LVM_SYSTEM_DIR={dir}");
+        let quiet = "LVM_SUPPRESS_FD_WARNINGS=1";
+        let mut all = vec![&*system, quiet, program, "--config", &config, "--driverloaded", "n"];
+        all.extend(args.iter().map(|arg| match *arg {
+            "PV0" => one,
+            "PV1" => two,
+            arg => arg,
+        }));
+        let shown = String::from_utf8(run("env", &all)).unwrap();
+        shown.replace(&format!("{one}:"), "PV0:").replace(&format!("{two}:"), "PV1:")
+    }
+
+    /// Makes a logical volume, whose content is not changed.
+    fn make(&self, args: &[&str]) {
+        self.lvm("lvcreate", &[&["-y", "-an", "-Zn", "-Wn"], args, &["vg"]].concat());
+    }
+
+    fn location(&self, name: &str) -> Location {
+        format!("{}@vg/{name}", self.path.display()).parse().unwrap()
+    }
+
+    /// The positions on the disk of the ranges that `lvs` shows: for each segment its length, the length of a stripe, and the first byte of
+    /// each stripe.
+    fn segments(&self, name: &str) -> Vec<(u64, u64, Vec<u64>)> {
+        let columns = "seg_size,stripe_size,seg_pe_ranges";
+        let name = format!("vg/{name}");
+        let shown = [
+            "--segments",
+            "--noheadings",
+            "--units",
+            "b",
+            "--nosuffix",
+            "--separator",
+            "|",
+            "-o",
+            columns,
+        ];
+        let lines = self.lvm("lvs", &[&shown[..], &[&*name]].concat());
+        let extent = |range: &str| {
+            let (node, extents) = range.rsplit_once(':').unwrap();
+            let part = usize::from(node == "PV1");
+            // pvcreate leaves the first MiB to the metadata.
+            let first: u64 = extents.split_once('-').unwrap().0.parse().unwrap();
+            PARTS[part].0 + MIB + first * MIB
+        };
+        let segment = |line: &str| {
+            let fields: Vec<_> = line.trim().split('|').collect();
+            let starts = fields[2].split_whitespace().map(extent).collect();
+            (fields[0].parse().unwrap(), fields[1].parse().unwrap(), starts)
+        };
+        lines.lines().map(segment).collect()
+    }
+
+    /// The position on the disk of each number of a logical volume.
+    fn expected(&self, name: &str) -> Vec<u64> {
+        let mut all = Vec::new();
+        for (len, stripe, starts) in self.segments(name) {
+            for at in (0..len).step_by(8) {
+                all.push(match &starts[..] {
+                    [start] => start + at,
+                    starts => {
+                        let (row, column) =
+                            (at / stripe / starts.len() as u64, at / stripe % starts.len() as u64);
+                        starts[column as usize] + row * stripe + at % stripe
+                    }
+                });
+            }
+        }
+        all
+    }
+}
+
+fn numbers(bytes: &[u8]) -> Vec<u64> {
+    bytes.chunks(8).map(|number| u64::from_le_bytes(number.try_into().unwrap())).collect()
+}
+
+/// A linear volume in one range, one in two ranges, one on both physical volumes, and a striped one are read where `lvs` shows them, by
+/// calls and by a queue.
+#[test]
+fn logical_volumes_are_read_where_lvs_shows_them() {
+    require!(NEEDS);
+    let disk = Disk::new();
+    disk.make(&["-n", "root", "-L", "4M"]);
+    disk.make(&["-n", "gap", "-L", "3M"]);
+    disk.lvm("lvextend", &["-y", "-L", "9M", "vg/root"]);
+    disk.make(&["-n", "striped", "-L", "8M", "-i", "2", "-I", "64k"]);
+    disk.make(&["-n", "whole", "-L", "2M", "--alloc", "contiguous"]);
+    disk.make(&["-n", "spread", "-l", "100%FREE"]);
+    assert!(disk.segments("root").len() > 1 && disk.segments("spread").len() > 1);
+    for name in ["root", "gap", "striped", "whole", "spread"] {
+        let expected = disk.expected(name);
+        for engine in [Engine::Auto, Engine::Psync] {
+            let opened = disk.location(name).open(&LocationOptions::new().engine(engine)).unwrap();
+            let device = opened.device;
+            assert_eq!(device.size(), expected.len() as u64 * 8, "{name}");
+            let mut bytes = vec![0; device.size() as usize];
+            device.read_exact_at(&mut bytes, DevOffset(0)).unwrap();
+            assert!(numbers(&bytes) == expected, "{name}, {engine}");
+            let mut queue = device.queue(&QueueOptions::new()).unwrap();
+            for at in (0..device.size()).step_by(192 << 10) {
+                let len = (device.size() - at).min(4096) as usize;
+                let mut buffer = Buffer::aligned(len).unwrap();
+                let count = queue.read_now(Dev::OWN, &mut buffer, DevOffset(at), BioFlags::empty());
+                assert_eq!(count, Ok(len));
+                assert!(
+                    numbers(&buffer) == expected[at as usize / 8..][..len / 8],
+                    "{name}, {engine}"
+                );
+            }
+        }
+    }
+    let partition = format!("{}@p2", disk.path.display());
+    let refused = Volume::open(partition.as_str()).unwrap_err().to_string();
+    assert!(
+        refused.contains("LVM physical volume") && refused.contains("root (9 MiB)"),
+        "{refused}"
+    );
+}
+
+/// A volume that is made and written in several segments is what e2fsck finds in the ranges that `lvs` shows, and nothing else changes.
+#[test]
+fn a_written_volume_is_in_its_ranges_only() {
+    require!(NEEDS);
+    let disk = Disk::new();
+    disk.make(&["-n", "root", "-L", "6M"]);
+    disk.make(&["-n", "gap", "-L", "3M"]);
+    disk.lvm("lvextend", &["-y", "-L", "14M", "vg/root"]);
+    disk.lvm("lvextend", &["-y", "-i", "2", "-I", "4k", "-L", "30M", "vg/root"]);
+    let before = std::fs::read(&disk.path).unwrap();
+    let location = disk.location("root");
+    let opened = location.open(&LocationOptions::new().write(true).block_size(4096)).unwrap();
+    ironmap::tools::make(&*opened.device, &MkfsOptions::new().block_size(4096)).unwrap();
+    drop(opened);
+    let volume = VolumeOptions::new().write(true).open(location).unwrap();
+    let content: Vec<u8> = (0..20 * MIB as usize).map(|at| (at % 251) as u8).collect();
+    volume.write("/file", &content).unwrap();
+    volume.close().unwrap();
+    drop(volume);
+
+    let after = std::fs::read(&disk.path).unwrap();
+    let places = disk.expected("root");
+    let image = disk.dir.path().join("root.img");
+    let bytes: Vec<u8> =
+        places.iter().flat_map(|at| after[*at as usize..][..8].iter().copied()).collect();
+    std::fs::write(&image, bytes).unwrap();
+    run("e2fsck", &["-fn", image.to_str().unwrap()]);
+    let copy = disk.dir.path().join("copy");
+    run("debugfs", &["-R", &format!("dump /file {}", copy.display()), image.to_str().unwrap()]);
+    assert!(std::fs::read(&copy).unwrap() == content);
+    let mut own = vec![false; after.len() / 8];
+    places.iter().for_each(|at| own[*at as usize / 8] = true);
+    let others = (0..own.len()).filter(|index| !own[*index]);
+    let changed: Vec<_> =
+        others.filter(|index| before[index * 8..][..8] != after[index * 8..][..8]).collect();
+    assert!(
+        changed.is_empty(),
+        "{} numbers outside of the volume, first {:?}",
+        changed.len(),
+        changed.first()
+    );
+}
+
+/// The rules for names, types and states. The metadata are changed by `vgcfgrestore`, as a user changes a backup.
+#[test]
+fn what_cannot_be_opened_is_refused_by_name() {
+    require!(NEEDS);
+    let disk = Disk::new();
+    for name in ["root", "store", "other"] {
+        disk.make(&["-n", name, "-L", "4M"]);
+    }
+    let backup = disk.dir.path().join("backup.txt").display().to_string();
+    disk.lvm("vgcfgbackup", &["-f", &backup, "vg"]);
+    let text = std::fs::read_to_string(&backup).unwrap();
+    let restore = |changed: String| {
+        std::fs::write(&backup, changed).unwrap();
+        disk.lvm("vgcfgrestore", &["-f", &backup, "vg"]);
+    };
+    let open = |name: &str, write: bool| {
+        let opened = disk.location(name).open(&LocationOptions::new().write(write));
+        opened.map(|_| ()).map_err(|error| (error.kind(), error.to_string()))
+    };
+    for write in [false, true] {
+        assert_eq!(open("root", write), Ok(()));
+    }
+    let (kind, message) = open("none", false).unwrap_err();
+    assert!(
+        kind == ErrorKind::NotFound && message.contains("root (4 MiB), store (4 MiB)"),
+        "{message}"
+    );
+
+    let read_only = text.replacen(
+        r#"status = ["READ", "WRITE", "VISIBLE"]"#,
+        r#"status = ["READ", "VISIBLE"]"#,
+        3,
+    );
+    assert_ne!(read_only, text);
+    restore(read_only);
+    assert_eq!(open("root", false), Ok(()));
+    let (kind, message) = open("root", true).unwrap_err();
+    assert!(kind == ErrorKind::ReadOnly && message.contains("it is read-only"), "{message}");
+
+    // A snapshot of `root`, whose changes are in `store`.
+    let snapshot = r#"
+        snapshot0 {
+            id = "aaaaaa-aaaa-aaaa-aaaa-aaaa-aaaa-aaaaaa"
+            status = ["READ", "WRITE"]
+            flags = []
+            segment_count = 1
+            segment1 {
+                start_extent = 0
+                extent_count = 4
+                type = "snapshot"
+                chunk_size = 8
+                origin = "root"
+                cow_store = "store"
+            }
+        }
+    "#;
+    let volumes = "logical_volumes {";
+    restore(text.replacen(volumes, &format!("{volumes}{snapshot}"), 1));
+    assert_eq!(open("root", false), Ok(()));
+    let (kind, message) = open("root", true).unwrap_err();
+    assert!(kind == ErrorKind::ReadOnly && message.contains("it has a snapshot"), "{message}");
+    let (kind, message) = open("store", false).unwrap_err();
+    assert!(
+        kind == ErrorKind::Unsupported && message.contains("the changes of a snapshot"),
+        "{message}"
+    );
+    for write in [false, true] {
+        assert_eq!(open("other", write), Ok(()));
+    }
+
+    restore(text);
+    // The second physical volume is lost, with its partition.
+    disk.lvm("lvextend", &["-y", "-l", "+100%FREE", "vg/other"]);
+    let file = std::fs::OpenOptions::new().write(true).open(&disk.path).unwrap();
+    file.write_all_at(&[0; 4096], PARTS[1].0).unwrap();
+    assert_eq!(open("root", false), Ok(()));
+    let (kind, message) = open("other", false).unwrap_err();
+    assert!(
+        kind == ErrorKind::Unsupported && message.contains("which is not on this disk"),
+        "{message}"
+    );
+    // A copy of the first one in its place.
+    let mut copy = vec![0; MIB as usize];
+    std::fs::File::open(&disk.path).unwrap().read_exact_at(&mut copy, PARTS[0].0).unwrap();
+    file.write_all_at(&copy, PARTS[1].0).unwrap();
+    let (kind, message) = open("root", false).unwrap_err();
+    assert!(
+        kind == ErrorKind::Corrupt && message.contains("one is a copy of the other"),
+        "{message}"
+    );
+}
+
+/// Damage to the label, to the header of the metadata area or to the text gives an error or the same place: never a panic, and never another
+/// place.
+#[test]
+fn damaged_metadata_are_an_error_or_the_same() {
+    require!(NEEDS);
+    let disk = Disk::new();
+    disk.make(&["-n", "root", "-L", "4M"]);
+    let mut bytes = vec![0; (PARTS[0].1) as usize];
+    std::fs::File::open(&disk.path).unwrap().read_exact_at(&mut bytes, PARTS[0].0).unwrap();
+    let ram = Ram::from_image(&bytes);
+    let place = |ram: &Ram| Groups::read(ram).and_then(|groups| groups.find("vg", "root"));
+    let sound = place(&ram).unwrap().segments;
+    let mut rng = Rng::new(0x1F3A);
+    let text = bytes.windows(4).position(|bytes| bytes == b"vg {").unwrap();
+    let label = 512..1024;
+    let header = 4096..4096 + 512;
+    let sampled = (0..400).map(|_| text + rng.below(1600) as usize).collect::<Vec<_>>();
+    let mut refused = 0;
+    for at in label.chain(header).chain(sampled) {
+        let sector = at / 512 * 512;
+        let mut changed = Buffer::aligned(512).unwrap();
+        changed.copy_from_slice(&bytes[sector..sector + 512]);
+        changed[at % 512] ^= 1 << rng.below(8);
+        ram.write_all_at(&[IoSlice::new(&changed)], DevOffset(sector as u64), false).unwrap();
+        match place(&ram) {
+            Ok(found) => assert_eq!(found.segments, sound, "byte {at}"),
+            Err(_) => refused += 1,
+        }
+        changed.copy_from_slice(&bytes[sector..sector + 512]);
+        ram.write_all_at(&[IoSlice::new(&changed)], DevOffset(sector as u64), false).unwrap();
+    }
+    assert!(refused > 1000, "only {refused} changes were refused");
+    assert_eq!(place(&ram).unwrap().segments, sound);
+}
