@@ -229,9 +229,22 @@ fn a_written_volume_is_in_its_ranges_only() {
     );
 }
 
-/// The rules for names, types and states. The metadata are changed by `vgcfgrestore`, as a user changes a backup.
+/// The result of an opening: the kind and the message of its error.
+fn open(disk: &Disk, name: &str, write: bool) -> Result<(), (ErrorKind, String)> {
+    let opened = disk.location(name).open(&LocationOptions::new().write(write));
+    opened.map(|_| ()).map_err(|error| (error.kind(), error.to_string()))
+}
+
+/// Asserts that an opening fails with an error of this kind, whose message contains a text.
+fn assert_refused(disk: &Disk, name: &str, write: bool, kind: ErrorKind, text: &str) {
+    let (found, message) = open(disk, name, write).unwrap_err();
+    assert!(found == kind && message.contains(text), "{found:?}: {message}");
+}
+
+/// A logical volume that is read-only, or has a snapshot, can only be read. The store of the snapshot cannot be opened. `vgcfgrestore` changes
+/// the metadata, as a user who edits a backup.
 #[test]
-fn what_cannot_be_opened_is_refused_by_name() {
+fn states_in_the_metadata_are_obeyed() {
     require!(NEEDS);
     let disk = Disk::new();
     for name in ["root", "store", "other"] {
@@ -241,87 +254,81 @@ fn what_cannot_be_opened_is_refused_by_name() {
     disk.lvm("vgcfgbackup", &["-f", &backup, "vg"]);
     let text = std::fs::read_to_string(&backup).unwrap();
     let restore = |changed: String| {
+        assert_ne!(changed, text);
         std::fs::write(&backup, changed).unwrap();
         disk.lvm("vgcfgrestore", &["-f", &backup, "vg"]);
     };
-    let open = |name: &str, write: bool| {
-        let opened = disk.location(name).open(&LocationOptions::new().write(write));
-        opened.map(|_| ()).map_err(|error| (error.kind(), error.to_string()))
-    };
-    for write in [false, true] {
-        assert_eq!(open("root", write), Ok(()));
-    }
-    let (kind, message) = open("none", false).unwrap_err();
-    assert!(
-        kind == ErrorKind::NotFound && message.contains("root (4 MiB), store (4 MiB)"),
-        "{message}"
-    );
+    assert_eq!([open(&disk, "root", false), open(&disk, "root", true)], [Ok(()), Ok(())]);
 
-    let read_only = text.replacen(
-        r#"status = ["READ", "WRITE", "VISIBLE"]"#,
-        r#"status = ["READ", "VISIBLE"]"#,
-        3,
-    );
-    assert_ne!(read_only, text);
-    restore(read_only);
-    assert_eq!(open("root", false), Ok(()));
-    let (kind, message) = open("root", true).unwrap_err();
-    assert!(kind == ErrorKind::ReadOnly && message.contains("it is read-only"), "{message}");
+    let writable = r#"status = ["READ", "WRITE", "VISIBLE"]"#;
+    restore(text.replacen(writable, r#"status = ["READ", "VISIBLE"]"#, 3));
+    assert_eq!(open(&disk, "root", false), Ok(()));
+    assert_refused(&disk, "root", true, ErrorKind::ReadOnly, "it is read-only");
+
+    restore(text.replacen(
+        r#"status = ["RESIZEABLE", "READ", "WRITE"]"#,
+        r#"status = ["RESIZEABLE", "READ"]"#,
+        1,
+    ));
+    assert_refused(&disk, "root", true, ErrorKind::ReadOnly, "its volume group is read-only");
 
     // A snapshot of `root`, whose changes are in `store`.
-    let snapshot = r#"
-        snapshot0 {
-            id = "aaaaaa-aaaa-aaaa-aaaa-aaaa-aaaa-aaaaaa"
-            status = ["READ", "WRITE"]
-            flags = []
-            segment_count = 1
-            segment1 {
-                start_extent = 0
-                extent_count = 4
-                type = "snapshot"
-                chunk_size = 8
-                origin = "root"
-                cow_store = "store"
-            }
-        }
-    "#;
     let volumes = "logical_volumes {";
-    restore(text.replacen(volumes, &format!("{volumes}{snapshot}"), 1));
-    assert_eq!(open("root", false), Ok(()));
-    let (kind, message) = open("root", true).unwrap_err();
-    assert!(kind == ErrorKind::ReadOnly && message.contains("it has a snapshot"), "{message}");
-    let (kind, message) = open("store", false).unwrap_err();
-    assert!(
-        kind == ErrorKind::Unsupported && message.contains("the changes of a snapshot"),
-        "{message}"
-    );
+    restore(text.replacen(volumes, &format!("{volumes}{SNAPSHOT}"), 1));
+    assert_eq!(open(&disk, "root", false), Ok(()));
+    assert_refused(&disk, "root", true, ErrorKind::ReadOnly, "it has a snapshot");
     for write in [false, true] {
-        assert_eq!(open("other", write), Ok(()));
+        let text = "the changes of a snapshot";
+        assert_refused(&disk, "store", write, ErrorKind::Unsupported, text);
+        assert_eq!(open(&disk, "other", write), Ok(()));
     }
-
-    restore(text);
-    // The second physical volume is lost, with its partition.
-    disk.lvm("lvextend", &["-y", "-l", "+100%FREE", "vg/other"]);
-    let file = std::fs::OpenOptions::new().write(true).open(&disk.path).unwrap();
-    file.write_all_at(&[0; 4096], PARTS[1].0).unwrap();
-    assert_eq!(open("root", false), Ok(()));
-    let (kind, message) = open("other", false).unwrap_err();
-    assert!(
-        kind == ErrorKind::Unsupported && message.contains("which is not on this disk"),
-        "{message}"
-    );
-    // A copy of the first one in its place.
-    let mut copy = vec![0; MIB as usize];
-    std::fs::File::open(&disk.path).unwrap().read_exact_at(&mut copy, PARTS[0].0).unwrap();
-    file.write_all_at(&copy, PARTS[1].0).unwrap();
-    let (kind, message) = open("root", false).unwrap_err();
-    assert!(
-        kind == ErrorKind::Corrupt && message.contains("one is a copy of the other"),
-        "{message}"
-    );
 }
 
-/// Damage to the label, to the header of the metadata area or to the text gives an error or the same place: never a panic, and never another
+const SNAPSHOT: &str = r#"
+    snapshot0 {
+        id = "aaaaaa-aaaa-aaaa-aaaa-aaaa-aaaa-aaaaaa"
+        status = ["READ", "WRITE"]
+        flags = []
+        segment_count = 1
+        segment1 {
+            start_extent = 0
+            extent_count = 4
+            type = "snapshot"
+            chunk_size = 8
+            origin = "root"
+            cow_store = "store"
+        }
+    }
+"#;
+
+/// An unknown name, a physical volume that is lost, and one that is a copy of another are refused by name. Other logical volumes of the disk
+/// are served.
+#[test]
+fn lost_and_copied_physical_volumes_are_named() {
+    require!(NEEDS);
+    let disk = Disk::new();
+    disk.make(&["-n", "root", "-L", "4M"]);
+    disk.make(&["-n", "other", "-l", "100%FREE"]);
+    let shown = "root (4 MiB)";
+    assert_refused(&disk, "none", false, ErrorKind::NotFound, shown);
+    assert_eq!(open(&disk, "other", true), Ok(()));
+
+    let overwrite = |bytes: &[u8]| {
+        let file = std::fs::OpenOptions::new().write(true).open(&disk.path).unwrap();
+        file.write_all_at(bytes, PARTS[1].0).unwrap();
+    };
+    overwrite(&[0; 4096]);
+    assert_eq!([open(&disk, "root", false), open(&disk, "root", true)], [Ok(()), Ok(())]);
+    assert_refused(&disk, "other", false, ErrorKind::Unsupported, "which is not on this disk");
+
+    let mut copy = vec![0; MIB as usize];
+    std::fs::File::open(&disk.path).unwrap().read_exact_at(&mut copy, PARTS[0].0).unwrap();
+    overwrite(&copy);
+    let text = "one is a copy of the other";
+    assert_refused(&disk, "root", false, ErrorKind::Corrupt, text);
+}
+
+/// After each change of a byte of the label, of the metadata area's header or of the text, the logical volume is refused or has the same
 /// place.
 #[test]
 fn damaged_metadata_are_an_error_or_the_same() {

@@ -284,7 +284,7 @@ mod tests {
         at.to_le_bytes().repeat(512)
     }
 
-    /// What is written through the device, by calls and by a queue, is at its position below, and is read back by both.
+    /// Data that are written through the device are at their positions below. Calls and a queue read them back.
     #[test]
     fn each_block_has_its_place() {
         let (ram, device) = segmented();

@@ -196,9 +196,10 @@ impl Site {
         let at = bytes.iter().rposition(|byte| *byte == b'@').filter(|at| *at > prefix);
         let exists = || Path::new(OsStr::from_bytes(file)).exists();
         let at = at.filter(|_| is_address || !exists());
-        // The slash of a logical volume could also be that of a path, such as `me@home/disk.img`.
+        // The slash of a logical volume could also be that of a path, such as `me@home/disk.img`. An address has two slashes, and one more
+        // before the name of the export.
         let is_disk = |at: usize| match is_address {
-            true => bytes[..at].windows(2).filter(|two| two[0] == b'/').count() > 1,
+            true => bytes[..at].iter().filter(|byte| **byte == b'/').count() > 2,
             false => Path::new(OsStr::from_bytes(&bytes[prefix..at]))
                 .metadata()
                 .is_ok_and(|found| !found.is_dir()),
@@ -372,6 +373,33 @@ mod tests {
         let path = dir.path().join("disk@p1");
         std::fs::write(&path, b"").unwrap();
         assert_eq!(part(path.to_str().unwrap()).1, Part::Whole);
+    }
+
+    /// The text after the `@` names a logical volume only if a disk is named before it. Otherwise the slash belongs to a path.
+    #[test]
+    fn a_logical_volume_follows_a_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = dir.path().join("disk");
+        std::fs::write(&disk, b"").unwrap();
+        let disk = disk.to_str().unwrap();
+        let logical = |group: &str, volume: &str| Part::Logical {
+            group: group.into(),
+            volume: volume.into(),
+        };
+        let named = logical("vg-0.x_+", "root");
+        for medium in [disk, &format!("qcow2:{disk}"), "nbd://host/e", "nbd+unix:///?socket=/s"] {
+            let text = format!("{medium}@vg-0.x_+/root");
+            assert_eq!(part(&text), (medium.to_owned(), named.clone()));
+            assert_eq!(Site::parse(OsStr::new(&text)).unwrap().to_string(), text);
+        }
+        for rest in ["@vg/", "@/root", "@vg/a/b", "@vg/-a", "@.vg/a", "@v g/a", "@vg"] {
+            let text = format!("{disk}{rest}");
+            assert_eq!(part(&text), (text.clone(), Part::Whole));
+        }
+        let inside = format!("{}@vg/root", dir.path().display());
+        for text in ["none@vg/root", "qcow2:none@vg/root", &inside] {
+            assert_eq!(part(text).1, Part::Whole, "{text}");
+        }
     }
 
     #[test]

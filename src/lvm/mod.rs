@@ -20,7 +20,7 @@ pub struct Groups {
     groups: Vec<Group>,
     /// The physical volumes on the disk: their identities and their first bytes.
     places: Vec<(Id, u64)>,
-    /// What cannot be read: one line each.
+    /// The faults of the metadata: one line each.
     faults: Vec<String>,
 }
 
@@ -142,7 +142,7 @@ impl Groups {
         shown.collect()
     }
 
-    /// What cannot be read, one line each.
+    /// The faults of the metadata, one line each: damaged copies, and copies that differ.
     #[must_use]
     pub fn faults(&self) -> &[String] {
         &self.faults

@@ -110,8 +110,8 @@ class _Entries:
 class Volume:
     """An unmounted file system, opened exclusively.
 
-    `location` is a device or an image, `IMAGE@pN` for a partition, `IMAGE@OFFSET`, `qcow2:IMAGE`, `vmdk:IMAGE`, `vhdx:IMAGE`, the URL of an
-    NBD export, `integrity:DATA,TAGS`, or one of these after `noload:`. Each path in the volume begins at its root.
+    `location` is a device or an image, `IMAGE@pN` for a partition, `IMAGE@VG/LV` for a logical volume of LVM, `IMAGE@OFFSET`,
+    `qcow2:IMAGE`, `vmdk:IMAGE`, `vhdx:IMAGE`, the URL of an NBD export, `integrity:DATA,TAGS`, or one of these after `noload:`. Each path in the volume begins at its root.
 
     With `write`, an ext4 volume can be changed, and existing data of XFS files can be overwritten. `close` then writes all changes home. At
     the end of the program, open volumes are closed. `engine` names the way of requests to the device (`auto`, `psync`, `io_uring`, `dax`,
