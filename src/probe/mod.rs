@@ -107,6 +107,9 @@ pub(crate) fn unknown_format(device: &dyn Device) -> Error {
         0 => "is empty".to_owned(),
         size => match (probe(device), PartitionTable::read(device)) {
             (Some(magics::LVM), _) => match Groups::read(device) {
+                Ok(groups) if groups.is_empty() && groups.faults().is_empty() => {
+                    format!("contains {}; its label is damaged", magics::LVM)
+                }
                 Ok(groups) => format!("contains {}; {groups}", magics::LVM),
                 Err(error) => format!("contains {}; {error}", magics::LVM),
             },

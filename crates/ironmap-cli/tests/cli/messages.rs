@@ -27,7 +27,7 @@ fn hints(bench: &Bench, rows: &[(&str, i32, &str)]) {
 }
 
 /// Command lines, with the exit code and the hint. The directory contains an image, and the beginnings of an LVM volume and of an array.
-const WRONG_LINES: [(&str, i32, &str); 25] = [
+const WRONG_LINES: [(&str, i32, &str); 26] = [
     ("--nosuch", 2, "see ironmap --help"),
     ("ls --nosuch image", 2, "'--nosuch' found; see ironmap ls --help"),
     ("--superblock 8193 cp --nosuch image:/ .", 2, "see ironmap cp --help"),
@@ -39,11 +39,8 @@ const WRONG_LINES: [(&str, i32, &str); 25] = [
     ),
     ("mkfs /dev/nosuch", 3, "/dev/nosuch: No such file or directory (ENOENT)"),
     ("mkfs -t ext5 new.img 16M", 2, "[possible values: ext2, ext3, ext4]"),
-    (
-        "ls lvm.img:/",
-        3,
-        "name a logical volume below /dev/mapper (of an image: losetup -Pf first, then vgchange -ay)",
-    ),
+    ("ls lvm.img:/", 3, "name a logical volume of the disk, as in @VG/LV; its label is damaged"),
+    ("ls image@vg/root:/", 3, "there is no logical volume vg/root; it has no LVM physical volume"),
     (
         "ls raid.img:/",
         3,
