@@ -25,7 +25,8 @@ pub(crate) struct OpenVolume {
 #[derive(Clone, Copy, Default)]
 #[allow(non_camel_case_types, reason = "the name in C")]
 pub struct ironmap_volume_options {
-    /// 1 opens the volume for writing.
+    /// 1 opens the volume for writing. On XFS, only data that a file already has can then be overwritten: calls that change names, attributes
+    /// or sizes fail with -EROFS or -EOPNOTSUPP.
     pub write: u32,
     /// 1 does not recover the journal. Only for reading: files may be damaged.
     pub no_load: u32,
@@ -71,7 +72,8 @@ unsafe fn parse_engine(engine: *const c_char) -> Result<Engine, Error> {
 
 /// Opens a volume: an ext4 or XFS file system that is not mounted.
 ///
-/// `location` is a path of an image or a device, or a location such as "qcow2:disk.qcow2@p1" or "nbd://server/export". `engine` is the name of
+/// `location` is a path of an image or a device, or a location such as "disk.img@p1" (a partition), "disk.img@vg/root" (a logical volume of
+/// LVM), "qcow2:disk.qcow2@p1" or "nbd://server/export". `engine` is the name of
 /// the I/O engine, such as "io_uring" or "psync"; NULL lets the library choose. `options` may be NULL, which opens the volume for reading;
 /// `size` is `sizeof(struct ironmap_volume_options)`. The caller closes the volume by `ironmap_volume_close`. Any thread may call it.
 ///
