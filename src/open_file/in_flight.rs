@@ -19,7 +19,8 @@ crate::sync::thread_local! {
 impl Default for InFlight {
     fn default() -> Self {
         let count = Arc::default();
-        QUEUES.with(|queues| {
+        // A destructor that runs late in the end of a thread may find the list destroyed. Then the requests of the queue are not counted.
+        let _ = QUEUES.try_with(|queues| {
             let mut queues = queues.borrow_mut();
             queues.retain(|queue| queue.strong_count() > 0);
             queues.push(Arc::downgrade(&count));
@@ -51,7 +52,7 @@ impl InFlight {
         let busy = |queues: &Vec<Weak<AtomicU32>>| {
             queues.iter().filter_map(Weak::upgrade).any(|count| count.load(Relaxed) > 0)
         };
-        if QUEUES.with(|queues| busy(&queues.borrow())) {
+        if QUEUES.try_with(|queues| busy(&queues.borrow())).unwrap_or(false) {
             let what = "this thread has requests in flight: take their completions first";
             return Err(Error::new(ErrorKind::Busy, what));
         }

@@ -480,7 +480,7 @@ int ironmap_file_report(struct ironmap_file *file, struct ironmap_host_report *r
 // `image` can be written to.
 int ironmap_image_new(struct ironmap_image **image);
 
-// Frees a description. An image that was built stays. Returns 0 or -EBADF.
+// Frees a description. An image that was built stays. Returns 0; -EBADF; -EBUSY while the image is being built.
 int ironmap_image_free(struct ironmap_image *image);
 
 // Sets the size of the image in bytes. Size 0 stands for the smallest size that its content fits into.
@@ -1063,7 +1063,7 @@ int ironmap_volume_open(const char *location,
 // recovered when it is next opened.
 int ironmap_volume_close(struct ironmap_volume *volume);
 
-// Makes all changes of a volume durable. Returns 0; -EBADF; -EIO and other errnos of the device; -EROFS if an earlier error has made the volume
+// Makes all changes of a volume durable. A volume that was opened for reading has none. Returns 0; -EBADF; -EIO and other errnos of the device; -EROFS if an earlier error has made the volume
 // read-only.
 int ironmap_volume_sync(struct ironmap_volume *volume);
 

@@ -229,7 +229,11 @@ pub unsafe extern "C" fn ironmap_failure(
 ) -> c_int {
     let kept = if !handle.is_null() {
         let failures = of_handles();
-        failures.as_ref().and_then(|kept| kept.get(&Handle::of(handle))).cloned().map(Box::new)
+        failures
+            .as_ref()
+            .and_then(|kept| kept.get(&Handle::unchecked(handle)))
+            .cloned()
+            .map(Box::new)
     } else if let Ok(Some(refusal)) = REFUSED.try_with(Cell::get) {
         Some(Box::new(Kept::of(&refusal.into())))
     } else {

@@ -16,7 +16,9 @@ use smallvec::SmallVec;
 
 use crate::failure::keep;
 use crate::handle::Handle;
-use crate::local::{LocalQueue, OpenFile, Store, add_file, close_file, with_file, with_queue};
+use crate::local::{
+    FILES, LocalQueue, OpenFile, Store, add_file, close_file, with_file, with_queue,
+};
 use crate::memory::{Out, bytes, bytes_mut, copy_text, list_mut, path, place_of_handle};
 use crate::process::without_forks;
 use crate::queue::call_free;
@@ -53,6 +55,7 @@ pub unsafe extern "C" fn ironmap_open(
             // SAFETY: the caller guarantees this.
             let path = unsafe { self::path(path) }?;
             let OpenFlags { options, durable, writes, empties } = open_flags(flags, mode)?;
+            let reserved = FILES.reserve()?;
             let open = OpenFile {
                 file: local.store.open(path, options)?,
                 durable,
@@ -62,7 +65,7 @@ pub unsafe extern "C" fn ironmap_open(
             if empties {
                 local.writable()?.truncate(open.file.inode(), 0)?;
             }
-            *place = add_file(Handle::of(queue), local, open)?.pointer();
+            *place = add_file(reserved, Handle::of(queue), local, open).pointer();
             Ok(())
         }))
     });

@@ -68,7 +68,7 @@ impl From<Refusal> for Error {
             }
             Refusal::OtherThread => "the queue belongs to another thread",
             Refusal::InCall => {
-                "the queue is in a call of this thread, which a signal handler has interrupted"
+                "a call of this thread is under way: a signal handler or a fork has interrupted it"
             }
         };
         match refusal {
@@ -84,9 +84,15 @@ fn no_slot() -> Error {
 }
 
 impl Handle {
-    /// The handle that C code passes. Null is no handle.
+    /// The handle that C code passes. A number of another kind becomes NULL, which is no handle.
+    pub(crate) fn of<T: Kind>(pointer: *const T) -> Self {
+        let handle = Self::unchecked(pointer);
+        if handle.0 & KIND_MASK == T::KIND { handle } else { Self(0) }
+    }
+
+    /// The number that C code passes. It may be that of an object of another kind.
     #[inline(always)]
-    pub(crate) fn of<T>(pointer: *const T) -> Self {
+    pub(crate) fn unchecked<T>(pointer: *const T) -> Self {
         Self(pointer.addr() as u64)
     }
 
@@ -109,6 +115,12 @@ impl Handle {
     fn can_be_open(self) -> bool {
         self.0 & KIND_MASK > FORKED
     }
+}
+
+/// A type of C, whose handles have a kind of their own.
+pub(crate) trait Kind {
+    /// The kind.
+    const KIND: u64;
 }
 
 /// The content of a slot, apart from its state.
@@ -221,38 +233,37 @@ impl<C, const N: usize, const KIND: u64> Table<C, N, KIND> {
         &self.slots[handle.index() & (N - 1)]
     }
 
-    /// Opens a handle. `fill` puts the object into the slot, which no other thread uses meanwhile.
+    /// Takes a slot for a new handle, before the object is opened. So a call that finds no slot changes nothing.
     ///
     /// # Errors
     /// `Io` with EMFILE if all slots are in use.
-    pub(crate) fn open(&self, fill: impl FnOnce(Handle, &C)) -> Result<Handle, Error> {
-        let index = {
-            let mut unused = self.lock_unused();
-            // A slot is used again only after many others, so an old handle stays invalid for long.
-            let closed = unused.closed.as_ref().map_or(0, |closed| closed.len());
-            let rested = closed > 1024 || unused.used as usize == N - 1;
-            let oldest = if rested {
-                unused.closed.as_mut().and_then(|closed| closed.pop_front())
-            } else {
-                None
-            };
-            match oldest {
-                Some(index) => index,
-                None if (unused.used as usize) < N - 1 => {
-                    unused.used += 1;
-                    unused.used
-                }
-                None => return Err(no_slot()),
-            }
+    pub(crate) fn reserve(&'static self) -> Result<Reserved<C, N, KIND>, Error> {
+        let mut unused = self.lock_unused();
+        // A slot is used again only after many others, so an old handle stays invalid for long.
+        let closed = unused.closed.as_ref().map_or(0, |closed| closed.len());
+        let rested = closed > 1024 || unused.used as usize == N - 1;
+        let oldest = if rested {
+            unused.closed.as_mut().and_then(|closed| closed.pop_front())
+        } else {
+            None
         };
-        let slot = &self.slots[index as usize];
-        let generation = (slot.state.load(Ordering::Relaxed) >> GENERATION) as u32;
-        let generation = generation.wrapping_add(1).max(1);
-        let position = u64::from(index) << KIND_BITS;
-        let handle = Handle(u64::from(generation) << GENERATION | position | KIND);
-        fill(handle, &slot.content);
-        slot.state.store(handle.0, Ordering::Release);
-        Ok(handle)
+        let index = match oldest {
+            Some(index) => index,
+            None if (unused.used as usize) < N - 1 => {
+                unused.used += 1;
+                unused.used
+            }
+            None => return Err(no_slot()),
+        };
+        Ok(Reserved { table: self, index })
+    }
+
+    /// Opens a handle. `fill` puts the object into the slot, which no other thread uses meanwhile.
+    ///
+    /// # Errors
+    /// The errors of [`reserve`](Self::reserve).
+    pub(crate) fn open(&'static self, fill: impl FnOnce(Handle, &C)) -> Result<Handle, Error> {
+        Ok(self.reserve()?.open(fill))
     }
 
     /// Ends the handle. Only one caller gets the permission to take the object out of the slot, which it then [frees](Self::free).
@@ -286,6 +297,40 @@ impl<C, const N: usize, const KIND: u64> Table<C, N, KIND> {
     pub(crate) fn free(&self, handle: Handle) {
         let index = handle.index() as u32;
         self.lock_unused().closed.get_or_insert_default().push_back(index);
+    }
+}
+
+/// A slot that was taken for a new handle. If it is dropped, the slot is free again.
+pub(crate) struct Reserved<C: 'static, const N: usize, const KIND: u64> {
+    table: &'static Table<C, N, KIND>,
+    index: u32,
+}
+
+impl<C, const N: usize, const KIND: u64> Reserved<C, N, KIND> {
+    /// Opens a handle. `fill` puts the object into the slot, which no other thread uses meanwhile.
+    pub(crate) fn open(self, fill: impl FnOnce(Handle, &C)) -> Handle {
+        let slot = &self.table.slots[self.index as usize];
+        let generation = (slot.state.load(Ordering::Relaxed) >> GENERATION) as u32;
+        let generation = generation.wrapping_add(1).max(1);
+        let position = u64::from(self.index) << KIND_BITS;
+        let handle = Handle(u64::from(generation) << GENERATION | position | KIND);
+        fill(handle, &slot.content);
+        slot.state.store(handle.0, Ordering::Release);
+        std::mem::forget(self);
+        handle
+    }
+}
+
+impl<T, const N: usize, const KIND: u64> Reserved<Shared<T>, N, KIND> {
+    /// Opens a handle of an object.
+    pub(crate) fn add(self, object: T) -> Handle {
+        self.open(|_, shared| *shared.0.lock() = Some(Arc::new(object)))
+    }
+}
+
+impl<C: 'static, const N: usize, const KIND: u64> Drop for Reserved<C, N, KIND> {
+    fn drop(&mut self) {
+        self.table.lock_unused().closed.get_or_insert_default().push_back(self.index);
     }
 }
 
@@ -345,8 +390,8 @@ impl<T> Content for Shared<T> {
 
 impl<T: Send + Sync, const N: usize, const KIND: u64> Table<Shared<T>, N, KIND> {
     /// Opens a handle of an object.
-    pub(crate) fn add(&self, object: T) -> Result<Handle, Error> {
-        self.open(|_, shared| *shared.0.lock() = Some(Arc::new(object)))
+    pub(crate) fn add(&'static self, object: T) -> Result<Handle, Error> {
+        Ok(self.reserve()?.add(object))
     }
 
     /// The object. It stays alive during the call, even if another thread closes the handle.

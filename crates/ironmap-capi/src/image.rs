@@ -71,12 +71,12 @@ pub unsafe extern "C" fn ironmap_image_new(image: *mut *mut ironmap_image) -> c_
     }) as c_int
 }
 
-/// Frees a description. An image that was built stays. Returns 0 or -EBADF.
+/// Frees a description. An image that was built stays. Returns 0; -EBADF; -EBUSY while the image is being built.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_image_free(image: *mut ironmap_image) -> c_int {
     let handle = Handle::of(image);
     call(Some(handle), || {
-        drop(IMAGES.remove(handle)?);
+        drop(IMAGES.remove_unused(handle, "the image is being built: end the build first")?);
         forget(handle);
         Ok(())
     }) as c_int
@@ -162,7 +162,15 @@ impl Read for Source {
             Ok(_) => {
                 Err(io::Error::other("the function has read more bytes than it was asked for"))
             }
-            Err(_) => Err(io::Error::from_raw_os_error(count.unsigned_abs() as i32)),
+            // A reader tries again after EINTR, so this errno would not end the build.
+            Err(_) => match i32::try_from(count.unsigned_abs()) {
+                Ok(errno @ 1..=4095) if errno != libc::EINTR => {
+                    Err(io::Error::from_raw_os_error(errno))
+                }
+                _ => Err(io::Error::other(
+                    "the function has failed, without an errno that ends the build",
+                )),
+            },
         }
     }
 }

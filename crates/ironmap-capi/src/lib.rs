@@ -39,18 +39,20 @@
 //! `ironmap_failure` returns the reason as text, and the place on disk.
 //!
 //! A call that finds a bug in the library does not end the process. It returns -ENOTRECOVERABLE, and so do later calls on the handle, which can
-//! then only be closed.
+//! then only be closed. If the memory for the library's own lists is exhausted, the process ends, as programs in Rust do; -ENOMEM stands for the
+//! memory of buffers and for limits of the kernel.
 //!
 //! # Threads
 //!
 //! Only the thread that made a queue may use the queue and its files. A call in another thread returns -EPERM. Any thread may use all other
 //! handles, at the same time as other threads. A call on a directory or on the description of an image returns -EBUSY while another thread is in a
-//! call on it.
+//! call on it. A destructor that runs when a thread ends (of `pthread_key_create`) can free the queues of the thread, but must not make a queue.
 //!
 //! # Forks
 //!
 //! In a child process, calls on the handles of the parent return -EBADF. The child opens its own handles. A fork waits until no other thread
-//! opens or closes a handle. The functions of the caller that a call runs, such as `found` of `ironmap_check`, must not fork. A child that calls
+//! opens or closes a handle. The functions of the caller that a call runs, such as `found` of `ironmap_check`, must not fork. A handler
+//! of `pthread_atfork` that was registered before the library was loaded must not call the library. A child that calls
 //! no `execve` keeps the images of the parent open: until it ends, the parent cannot open a closed volume for writing again.
 //!
 //! # Signals

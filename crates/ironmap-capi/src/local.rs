@@ -3,7 +3,7 @@
 //! A slot of a queue contains the thread that may use the queue. During a call, it contains none. So a call in another thread is refused, and
 //! so is a call of a signal handler that interrupts a call of the same thread. The check costs no atomic operation.
 
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::collections::HashSet;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering, compiler_fence};
 use std::sync::{Arc, OnceLock};
 
 use ironmap::dio::DioFlags;
-use ironmap::{Buffer, Errno, Error, File, FileOptions, Files, Host, Queue, Readiness};
+use ironmap::{Buffer, Errno, Error, ErrorKind, File, FileOptions, Files, Host, Queue, Readiness};
 
 use crate::failure::{Count, catch, forget, keep, panicked, prepare_thread, refused, returned};
-use crate::handle::{Content, Handle, Refusal, Slot, Table};
+use crate::handle::{Content, Handle, Kind, Refusal, Reserved, Slot, Table};
 use crate::tables::{ironmap_file, ironmap_queue};
 use crate::volume::OpenVolume;
 
@@ -106,8 +106,9 @@ impl Content for FileSlot {
         Self { queue: AtomicPtr::new(ptr::null_mut()), file: UnsafeCell::new(None) };
 }
 
-pub(crate) static QUEUES: Table<QueueSlot, { 1 << 14 }, 3> = Table::new();
-pub(crate) static FILES: Table<FileSlot, { 1 << 18 }, 4> = Table::new();
+pub(crate) static QUEUES: Table<QueueSlot, { 1 << 14 }, { ironmap_queue::KIND }> = Table::new();
+pub(crate) static FILES: Table<FileSlot, FILES_AT_MOST, { ironmap_file::KIND }> = Table::new();
+const FILES_AT_MOST: usize = 1 << 18;
 
 /// A number that no two running threads share, and that is not 0.
 #[inline(always)]
@@ -145,6 +146,11 @@ const ROUNDS: usize = 4;
 /// Data of each thread that has made a queue, for a call at the end of the thread.
 static END: OnceLock<Option<libc::pthread_key_t>> = OnceLock::new();
 
+thread_local! {
+    /// The thread is about to end.
+    static ENDS: Cell<bool> = const { Cell::new(false) };
+}
+
 /// Asks for a call of [`thread_ends`] in a round of the thread's end.
 fn at_end_of_thread(round: usize) -> bool {
     let key = *END.get_or_init(|| {
@@ -161,6 +167,7 @@ fn at_end_of_thread(round: usize) -> bool {
 /// happens in the last round, so that destructors of the program can free the queues of the thread before.
 extern "C" fn thread_ends(round: *mut c_void) {
     let round = round.addr();
+    ENDS.set(true);
     if round < ROUNDS && at_end_of_thread(round + 1) {
         return;
     }
@@ -226,6 +233,9 @@ fn no_permission(slot: &Slot<QueueSlot>) -> Refusal {
 pub(crate) fn add_queue(queue: LocalQueue) -> Result<Handle, Error> {
     let queue = Box::new(queue);
     prepare_thread();
+    if ENDS.get() {
+        return Err(Error::new(ErrorKind::Busy, "the thread ends: it cannot make another queue"));
+    }
     if !at_end_of_thread(1) {
         return Err(Error::io(Errno::ENOMEM, "cannot watch for the end of the thread"));
     }
@@ -276,21 +286,25 @@ fn end_file(handle: Handle) -> Result<(), Error> {
     Ok(())
 }
 
+/// A slot for the handle of a file.
+pub(crate) type ReservedFile = Reserved<FileSlot, FILES_AT_MOST, { ironmap_file::KIND }>;
+
 /// Opens a handle of a file on the queue of a call.
 pub(crate) fn add_file(
+    reserved: ReservedFile,
     queue_handle: Handle,
     queue: &mut LocalQueue,
     file: OpenFile,
-) -> Result<Handle, Error> {
+) -> Handle {
     let file = Box::new(file);
-    let handle = FILES.open(|_, slot| {
+    let handle = reserved.open(|_, slot| {
         // SAFETY: the slot is free, so no call uses it.
         unsafe { *slot.file.get() = Some(file) };
         let of_queue = ptr::from_ref(QUEUES.slot(queue_handle)).cast_mut();
         slot.queue.store(of_queue, Ordering::Release);
-    })?;
+    });
     queue.files.insert(handle);
-    Ok(handle)
+    handle
 }
 
 /// Closes a file.
@@ -334,7 +348,7 @@ pub(crate) fn with_file<T: Count>(
     file: *const ironmap_file,
     work: impl FnOnce(&OpenFile, &mut LocalQueue) -> Result<T, Error>,
 ) -> isize {
-    let handle = Handle::of(file);
+    let handle = Handle::unchecked(file);
     let slot = FILES.slot(handle);
     let call = move || {
         let Some(mut entered) = queue_of(slot).and_then(|queue| queue.content.enter()) else {
@@ -362,7 +376,7 @@ pub(crate) fn with_queue<T: Count>(
     queue: *const ironmap_queue,
     work: impl FnOnce(&mut LocalQueue) -> Result<T, Error>,
 ) -> isize {
-    let handle = Handle::of(queue);
+    let handle = Handle::unchecked(queue);
     let slot = QUEUES.slot(handle);
     let call = move || {
         let Some(mut entered) = slot.content.enter() else {
@@ -442,9 +456,9 @@ pub(crate) unsafe fn open_file<'a>(
     file: *const ironmap_file,
     queue: *const ironmap_queue,
 ) -> Result<&'a OpenFile, Error> {
-    let handle = Handle::of(file);
+    let handle = Handle::unchecked(file);
     let slot = FILES.slot(handle);
-    let of_queue = ptr::from_ref(QUEUES.slot(Handle::of(queue)));
+    let of_queue = ptr::from_ref(QUEUES.slot(Handle::unchecked(queue)));
     if slot.content.queue.load(Ordering::Acquire).cast_const() != of_queue || !slot.equals(handle) {
         return Err(other_queue(handle));
     }
@@ -493,7 +507,7 @@ mod tests {
         let file = OpenFile { file, durable, writes: false, path };
         let mut added = None;
         with_queue(queue.pointer(), |local| {
-            added = Some(add_file(queue, local, file)?);
+            added = Some(add_file(FILES.reserve()?, queue, local, file));
             Ok(())
         });
         (handle, queue.pointer(), added.unwrap().pointer())

@@ -188,11 +188,12 @@ pub unsafe extern "C" fn ironmap_pool_open(
         let OpenFlags { options, durable, empties, .. } = open_flags(flags, mode)?;
         without_forks(|| {
             let open = POOLS.get(handle)?;
+            let reserved = POOL_FILES.reserve()?;
             let file = wait(open.pool.open_with(path, options))?;
             if empties {
                 open.store.empty(&file)?;
             }
-            *place = POOL_FILES.add(PoolFile { file, durable, _pool: open })?.pointer();
+            *place = reserved.add(PoolFile { file, durable, _pool: open }).pointer();
             Ok(())
         })
     }) as c_int
@@ -227,7 +228,8 @@ pub unsafe extern "C" fn ironmap_pool_pread(
         let open = POOL_FILES.get(handle)?;
         // SAFETY: the caller guarantees this.
         let memory = unsafe { bytes_mut(memory, len) }?;
-        let (count, buffer) = wait(open.file.read_at(Buffer::aligned(len)?, pos))?;
+        let buffer = Buffer::aligned(within(&open, len, pos))?;
+        let (count, buffer) = wait(open.file.read_at(buffer, pos))?;
         memory[..count].copy_from_slice(&buffer[..count]);
         Ok(count)
     })
@@ -251,6 +253,17 @@ pub unsafe extern "C" fn ironmap_pool_pwrite(
         let buffer = copied(unsafe { bytes(memory, len) }?)?;
         Ok(wait(open.file.write_at(buffer, pos, open.durable))?.0)
     })
+}
+
+/// The part of a read's length that is needed now: a read whose memory is much longer than the file needs no more memory than the file has
+/// bytes. The file may grow meanwhile. Such a read is short, like a read before the growth.
+fn within(open: &PoolFile, len: usize, pos: u64) -> usize {
+    /// A length that may be allocated in any case, in bytes. Direct I/O needs lengths in multiples of the device's blocks, so a shorter
+    /// length is not cut.
+    const ALWAYS: usize = 1 << 20;
+    let rest = open.file.file().size().saturating_sub(pos);
+    let rest = usize::try_from(rest).unwrap_or(usize::MAX).saturating_add(ALWAYS - 1);
+    len.min(rest / ALWAYS * ALWAYS).max(len.min(ALWAYS))
 }
 
 fn copied(bytes: &[u8]) -> Result<Buffer, Error> {
@@ -326,7 +339,8 @@ pub unsafe extern "C" fn ironmap_pool_read_many(
         for read in reads.iter_mut() {
             // SAFETY: the caller guarantees this.
             let memory = unsafe { bytes_mut(read.memory, read.len) };
-            let range = memory.and_then(|memory| Ok((memory, Buffer::aligned(read.len)?)));
+            let len = within(&open, read.len, read.pos);
+            let range = memory.and_then(|memory| Ok((memory, Buffer::aligned(len)?)));
             match range {
                 Ok((memory, buffer)) => {
                     ranges.push((FilePos(read.pos), buffer));
@@ -395,14 +409,20 @@ pub unsafe extern "C" fn ironmap_read_many_on(
         // SAFETY: the caller guarantees this.
         let reads = unsafe { list_mut(reads, count) }?;
         let mut list: SmallVec<[ReadAt<'_>; 64]> = SmallVec::new();
-        for read in reads.iter() {
+        let mut results = Vec::with_capacity(reads.len());
+        for read in reads.iter_mut() {
             // SAFETY: the caller guarantees this.
-            let memory = unsafe { bytes_mut(read.memory, read.len) }?;
-            list.push(ReadAt::new(open.file.file(), memory, read.pos));
+            match unsafe { bytes_mut(read.memory, read.len) } {
+                Ok(memory) => {
+                    list.push(ReadAt::new(open.file.file(), memory, read.pos));
+                    results.push(&mut read.result);
+                }
+                Err(error) => read.result = keep(Some(Handle::of(queue)), &error) as isize,
+            }
         }
         local.queue.read_many(&mut list);
-        for (read, done) in reads.iter_mut().zip(list) {
-            read.result = returned(Some(Handle::of(queue)), done.result);
+        for (result, done) in results.into_iter().zip(list) {
+            *result = returned(Some(Handle::of(queue)), done.result);
         }
         Ok(())
     }) as c_int

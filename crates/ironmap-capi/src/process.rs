@@ -5,15 +5,15 @@
 //! those of std: they wake waiting threads, and do not pass to one of them, which would not exist in the child.
 
 use std::any::Any;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, UnsafeCell};
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, compiler_fence};
 use std::sync::{Condvar, Mutex, MutexGuard, Once, PoisonError};
 
 use ironmap::{Errno, Error};
 
 use crate::failure::lock_handles;
-use crate::handle::LockedTable;
+use crate::handle::{LockedTable, Refusal};
 use crate::tables::tables;
 
 /// The threads that open or close something.
@@ -31,8 +31,23 @@ static REFUSED: AtomicBool = AtomicBool::new(false);
 thread_local! {
     /// The number of calls of this thread that open or close something. A callback of such a call may open something too, or fork.
     static CALLS: Cell<usize> = const { Cell::new(0) };
-    static FORK: RefCell<Option<Fork>> = const { RefCell::new(None) };
+    /// This thread is about to lock the gate, or has locked it. A signal handler must not wait for this lock.
+    static AT_GATE: Cell<bool> = const { Cell::new(false) };
 }
+
+/// The fork that is under way. It is no value of the thread, because a fork may happen after those were destroyed.
+struct Forking(UnsafeCell<Option<Fork>>);
+
+// SAFETY: only the thread that has locked the gate for a fork accesses the value.
+unsafe impl Sync for Forking {}
+
+static FORK: Forking = Forking(UnsafeCell::new(None));
+
+/// Registers the handlers when the library is loaded. So the handlers of the program, which are registered later, run while the library can
+/// be used: before those of the library in `prepare`, and after them in the parent and in the child.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = watch;
 
 /// All locks of the library, which a forking thread holds.
 struct Fork {
@@ -58,16 +73,19 @@ fn alone() -> usize {
 }
 
 extern "C" fn before_fork() {
+    AT_GATE.set(true);
     let mut gate = wait_while(gate(), |gate| gate.forks);
     gate.forks = true;
     let gate = wait_while(gate, |gate| gate.threads > alone());
     let tables = tables().iter().map(|table| table.lock()).collect();
     let fork = Fork { gate, tables, _failures: Box::new(lock_handles()) };
-    FORK.set(Some(fork));
+    // SAFETY: this thread has locked the gate.
+    unsafe { *FORK.0.get() = Some(fork) };
 }
 
 fn after_fork(in_child: bool) {
-    let Some(mut fork) = FORK.take() else { return };
+    // SAFETY: `before_fork` has locked the gate in this thread, and in the child it is the only thread.
+    let Some(mut fork) = unsafe { &mut *FORK.0.get() }.take() else { return };
     if in_child {
         fork.tables.iter().for_each(|table| table.disown());
         fork.gate.threads = alone();
@@ -75,6 +93,7 @@ fn after_fork(in_child: bool) {
     fork.gate.forks = false;
     drop(fork);
     CHANGED.notify_all();
+    AT_GATE.set(false);
 }
 
 extern "C" fn in_parent() {
@@ -85,16 +104,31 @@ extern "C" fn in_child() {
     after_fork(true);
 }
 
+/// Runs the part of a call that locks the gate.
+fn at_gate(work: impl FnOnce()) {
+    AT_GATE.set(true);
+    // The fences order the accesses for signal handlers of this thread.
+    compiler_fence(Ordering::SeqCst);
+    work();
+    compiler_fence(Ordering::SeqCst);
+    AT_GATE.set(false);
+}
+
 /// The presence of a call in the gate.
 struct Inside;
 
 impl Inside {
-    fn enter() -> Self {
+    /// # Errors
+    /// `InCall` in a signal handler that has interrupted this thread at the gate, and in a handler of a fork.
+    fn enter() -> Result<Self, Refusal> {
+        if AT_GATE.get() {
+            return Err(Refusal::InCall);
+        }
         if CALLS.get() == 0 {
-            wait_while(gate(), |gate| gate.forks).threads += 1;
+            at_gate(|| wait_while(gate(), |gate| gate.forks).threads += 1);
         }
         CALLS.set(CALLS.get() + 1);
-        Self
+        Ok(Self)
     }
 }
 
@@ -104,11 +138,13 @@ impl Drop for Inside {
         if CALLS.get() > 0 {
             return;
         }
-        let mut gate = gate();
-        gate.threads -= 1;
-        if gate.forks {
-            CHANGED.notify_all();
-        }
+        at_gate(|| {
+            let mut gate = gate();
+            gate.threads -= 1;
+            if gate.forks {
+                CHANGED.notify_all();
+            }
+        });
     }
 }
 
@@ -136,6 +172,16 @@ impl Drop for Blocked {
     }
 }
 
+/// Watches for forks.
+extern "C" fn watch() {
+    WATCHING.call_once(|| {
+        // SAFETY: the handlers change only the state of this library, which stays loaded: it is linked with `-z nodelete`.
+        let refused =
+            unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
+        REFUSED.store(refused != 0, Ordering::Relaxed);
+    });
+}
+
 /// Runs a call that starts threads. They inherit the blocked signals, so that the handlers of the program run only in its own threads.
 pub(crate) fn starting_threads<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     let _blocked = Blocked::new();
@@ -144,15 +190,10 @@ pub(crate) fn starting_threads<T>(work: impl FnOnce() -> Result<T, Error>) -> Re
 
 /// Runs a call that opens or closes something. No fork of another thread happens meanwhile.
 pub(crate) fn without_forks<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
-    WATCHING.call_once(|| {
-        // SAFETY: the handlers change only the state of this library, which stays loaded: it is linked with `-z nodelete`.
-        let refused =
-            unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
-        REFUSED.store(refused != 0, Ordering::Relaxed);
-    });
+    watch();
     if REFUSED.load(Ordering::Relaxed) {
         return Err(Error::io(Errno::ENOMEM, "cannot watch for forks"));
     }
-    let _inside = Inside::enter();
+    let _inside = Inside::enter()?;
     work()
 }

@@ -4,7 +4,7 @@ use ironmap::{Error, Host};
 
 use crate::buffer::Memory;
 use crate::directory::Directory;
-use crate::handle::{AnyTable, Handle, Shared, Table};
+use crate::handle::{AnyTable, Handle, Kind, Shared, Table};
 use crate::image::Builder;
 use crate::local::{FILES, QUEUES};
 use crate::pool::{OpenPool, PoolFile};
@@ -16,10 +16,18 @@ pub struct ironmap_volume {
     _private: (),
 }
 
+impl Kind for ironmap_volume {
+    const KIND: u64 = 5;
+}
+
 /// The files of the mounted file systems. Any thread may use it.
 #[allow(non_camel_case_types, reason = "the name in C")]
 pub struct ironmap_host {
     _private: (),
+}
+
+impl Kind for ironmap_host {
+    const KIND: u64 = 6;
 }
 
 /// A queue of requests. Only the thread that made it may use it.
@@ -28,10 +36,18 @@ pub struct ironmap_queue {
     _private: (),
 }
 
+impl Kind for ironmap_queue {
+    const KIND: u64 = 3;
+}
+
 /// A file that was opened on a queue. Only the thread of the queue may use it.
 #[allow(non_camel_case_types, reason = "the name in C")]
 pub struct ironmap_file {
     _private: (),
+}
+
+impl Kind for ironmap_file {
+    const KIND: u64 = 4;
 }
 
 /// Memory for requests. Any thread may use it.
@@ -40,10 +56,18 @@ pub struct ironmap_buffer {
     _private: (),
 }
 
+impl Kind for ironmap_buffer {
+    const KIND: u64 = 7;
+}
+
 /// The entries of a directory. Any thread may use it.
 #[allow(non_camel_case_types, reason = "the name in C")]
 pub struct ironmap_directory {
     _private: (),
+}
+
+impl Kind for ironmap_directory {
+    const KIND: u64 = 8;
 }
 
 /// A pool of threads that have a queue each. Any thread may use it.
@@ -52,10 +76,18 @@ pub struct ironmap_pool {
     _private: (),
 }
 
+impl Kind for ironmap_pool {
+    const KIND: u64 = 9;
+}
+
 /// A file that was opened on a pool. Any thread may use it.
 #[allow(non_camel_case_types, reason = "the name in C")]
 pub struct ironmap_pool_file {
     _private: (),
+}
+
+impl Kind for ironmap_pool_file {
+    const KIND: u64 = 10;
 }
 
 /// The description of an image to build. Any thread may use it.
@@ -64,13 +96,20 @@ pub struct ironmap_image {
     _private: (),
 }
 
-pub(crate) static VOLUMES: Table<Shared<OpenVolume>, 4096, 5> = Table::new();
-pub(crate) static HOSTS: Table<Shared<Host>, 1024, 6> = Table::new();
-pub(crate) static BUFFERS: Table<Shared<Memory>, { 1 << 16 }, 7> = Table::new();
-pub(crate) static DIRECTORIES: Table<Shared<Directory>, { 1 << 16 }, 8> = Table::new();
-pub(crate) static POOLS: Table<Shared<OpenPool>, 1024, 9> = Table::new();
-pub(crate) static POOL_FILES: Table<Shared<PoolFile>, { 1 << 18 }, 10> = Table::new();
-pub(crate) static IMAGES: Table<Shared<Builder>, 1024, 11> = Table::new();
+impl Kind for ironmap_image {
+    const KIND: u64 = 11;
+}
+
+pub(crate) static VOLUMES: Table<Shared<OpenVolume>, 4096, { ironmap_volume::KIND }> = Table::new();
+pub(crate) static HOSTS: Table<Shared<Host>, 1024, { ironmap_host::KIND }> = Table::new();
+pub(crate) static BUFFERS: Table<Shared<Memory>, { 1 << 16 }, { ironmap_buffer::KIND }> =
+    Table::new();
+pub(crate) static DIRECTORIES: Table<Shared<Directory>, { 1 << 16 }, { ironmap_directory::KIND }> =
+    Table::new();
+pub(crate) static POOLS: Table<Shared<OpenPool>, 1024, { ironmap_pool::KIND }> = Table::new();
+pub(crate) static POOL_FILES: Table<Shared<PoolFile>, { 1 << 18 }, { ironmap_pool_file::KIND }> =
+    Table::new();
+pub(crate) static IMAGES: Table<Shared<Builder>, 1024, { ironmap_image::KIND }> = Table::new();
 
 /// The tables of all kinds of handles.
 pub(crate) fn tables() -> [&'static dyn AnyTable; 9] {

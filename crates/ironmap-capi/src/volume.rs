@@ -125,12 +125,16 @@ pub extern "C" fn ironmap_volume_close(volume: *mut ironmap_volume) -> c_int {
     }) as c_int
 }
 
-/// Makes all changes of a volume durable. Returns 0; -EBADF; -EIO and other errnos of the device; -EROFS if an earlier error has made the volume
+/// Makes all changes of a volume durable. A volume that was opened for reading has none. Returns 0; -EBADF; -EIO and other errnos of the device; -EROFS if an earlier error has made the volume
 /// read-only.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_volume_sync(volume: *mut ironmap_volume) -> c_int {
     let handle = Handle::of(volume);
-    call(Some(handle), || VOLUMES.get(handle)?.volume.sync()) as c_int
+    call(Some(handle), || {
+        let open = VOLUMES.get(handle)?;
+        // A volume that was opened for reading has no changes.
+        if open.volume.device().is_writable() { open.volume.sync() } else { Ok(()) }
+    }) as c_int
 }
 
 /// The properties of a volume.

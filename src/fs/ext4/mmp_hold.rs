@@ -3,12 +3,12 @@
 
 use std::fmt;
 use std::io::IoSlice;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use zerocopy::FromBytes;
 
 use super::disk::mmp::{MAGIC, RawMmp, SEQ_CLEAN};
@@ -41,7 +41,8 @@ struct Count {
     clock: Clock,
     /// The newest sequence number that was written, or is about to be written.
     newest: Mutex<u32>,
-    ended: Mutex<bool>,
+    /// This lock and its condition are those of std, as those of the thread that commits: see `jbd2::timer`.
+    ended: std::sync::Mutex<bool>,
     told: Condvar,
     /// Whether another node has taken the volume.
     lost: AtomicBool,
@@ -78,7 +79,7 @@ impl MmpHold {
             block,
             clock,
             newest: Mutex::new(seq % SEQ_MAX),
-            ended: Mutex::new(false),
+            ended: std::sync::Mutex::new(false),
             told: Condvar::new(),
             lost: AtomicBool::new(false),
         });
@@ -115,7 +116,7 @@ fn taken() -> Error {
 
 impl Drop for MmpHold {
     fn drop(&mut self) {
-        *self.count.ended.lock() = true;
+        *self.count.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.count.told.notify_all();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -131,9 +132,10 @@ impl Drop for MmpHold {
 
 impl Count {
     fn run(&self, interval: Duration) {
-        let mut ended = self.ended.lock();
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            self.told.wait_for(&mut ended, interval);
+            let waited = self.told.wait_timeout(ended, interval);
+            (ended, _) = waited.unwrap_or_else(PoisonError::into_inner);
             if *ended {
                 return;
             }

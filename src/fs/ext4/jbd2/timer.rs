@@ -1,10 +1,8 @@
 //! The timer thread. It commits changes that no sync has committed for some seconds, and it frees space in the log.
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-use parking_lot::{Condvar, Mutex};
 
 use crate::error::{Errno, Error, Result};
 use crate::fs::ext4::Ext4;
@@ -26,6 +24,8 @@ pub struct CommitTimer {
     thread: Option<JoinHandle<()>>,
 }
 
+/// The lock and the condition are those of std. A thread that sleeps in those of parking_lot is in a list in its own stack, and the child of a
+/// fork, which does not have this thread, would follow the list into memory with other content.
 #[derive(Default)]
 struct Stop {
     stopped: Mutex<bool>,
@@ -50,11 +50,16 @@ impl CommitTimer {
 }
 
 impl Stop {
+    fn lock(&self) -> MutexGuard<'_, bool> {
+        self.stopped.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn run(&self, fs: &Weak<Ext4>, interval: Duration) {
-        let mut stopped = self.stopped.lock();
+        let mut stopped = self.lock();
         let (mut stamps_stored, mut committed) = (Instant::now(), Instant::now());
         while !*stopped {
-            self.told.wait_for(&mut stopped, interval.min(STAMPS_LEFT));
+            let waited = self.told.wait_timeout(stopped, interval.min(STAMPS_LEFT));
+            (stopped, _) = waited.unwrap_or_else(PoisonError::into_inner);
             // A failure aborts the journal. The next call of the program then returns the error.
             if let Some(fs) = fs.upgrade().filter(|_| !*stopped) {
                 let _ = fs.check_held();
@@ -78,7 +83,7 @@ impl Stop {
 
 impl Drop for CommitTimer {
     fn drop(&mut self) {
-        *self.stop.stopped.lock() = true;
+        *self.stop.lock() = true;
         self.stop.told.notify_all();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
