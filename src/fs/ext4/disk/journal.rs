@@ -94,8 +94,8 @@ pub(crate) struct RawTag {
 
 layout!(RawTag: 8 { t_checksum @ 4, t_flags @ 6 });
 
-/// The length of a tag in a journal without the feature CSUM_V3. With the feature CSUM_V2, a tag has two more bytes than its fields.
-/// Source: images made by debugfs.
+/// The length of a tag in a journal without the feature CSUM_V3. With the feature CSUM_V2, a tag is two bytes longer than its fields
+/// together. Source: images made by debugfs.
 pub(crate) const fn tag_len(wide: bool, csum_v2: bool) -> usize {
     size_of::<RawTag>() + if wide { 4 } else { 0 } + if csum_v2 { 2 } else { 0 }
 }
