@@ -260,7 +260,7 @@ impl Ext4 {
         let start = at.0 as usize % size.bytes();
         let bytes = &content[start..start + len];
         // The block size in the journal's copy must equal the block size in the superblock on the device, because the positions of the
-        // journal's blocks were computed with the latter.
+        // journal's blocks were computed with the block size on the device.
         if Superblock::block_size_of(bytes) != Some(size) {
             let place = Place::new("superblock").block(block).field("s_log_block_size");
             return Err(place.corrupt("the value differs between the device and the journal"));

@@ -212,7 +212,8 @@ impl Replay {
         Ok(())
     }
 
-    /// Verifies the checksums of the copies that were not cancelled or superseded, and returns their locations.
+    /// Verifies the checksums of the remaining copies: those that no revocation has cancelled and no later copy has superseded. Returns the
+    /// locations of these copies.
     pub(super) fn into_overlay(self, log: &Log) -> Result<Overlay> {
         let mut overlay = Overlay::outside(log.outside());
         for (target, copy) in self.copies {

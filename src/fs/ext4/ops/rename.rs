@@ -59,8 +59,8 @@ impl<'a> Operation<'a> {
         self.rename_names(names, flags, who, Some(&tree)).map(drop)
     }
 
-    /// Renames, with or without the lock of renames. A thread needs this lock to lock two directories if one is not an ancestor of the
-    /// other. A call without the lock therefore returns false and does nothing if both names refer to directories.
+    /// Renames, with or without the lock of renames. A thread needs this lock to lock two directories in different branches of the
+    /// directory tree. A call without the lock therefore returns false and does nothing if both names refer to directories.
     fn rename_names(
         &self,
         [(from, old_name), (to, new_name)]: [DirName<'_>; 2],

@@ -22,8 +22,8 @@ impl Tree<'_> {
         let path = self.find(extent.first)?;
         let at = path.beginning_at(extent.first);
         let end = extent.end();
-        // The leaf's range ends where the first extent of the next leaf begins. If the new extent ends after this range, it overlaps that
-        // extent.
+        // The leaf's range ends where the first extent of the next leaf begins. A new extent that ends after this range therefore overlaps
+        // the first extent of the next leaf.
         let overlaps = path.ending_after(extent.first) < at
             || path.extents.get(at).is_some_and(|next| next.first < end)
             || end.0 > path.range.end;

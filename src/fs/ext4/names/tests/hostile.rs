@@ -40,7 +40,7 @@ fn name(number: usize) -> String {
     format!("{number}{}", "-".repeat(number % 90))
 }
 
-/// Writes wrong bytes into the directory and then changes the directory. Returns whether the damage was detected.
+/// Writes wrong bytes into the directory and then changes the directory. Returns whether the change detected the damage.
 fn change_wrong_bytes(ram: &Ram, count: usize, seed: u64) -> bool {
     let device = Arc::new(ram.snapshot());
     let fs = Ext4::open_for_writing(device, &Arc::default(), Clock::default()).unwrap();
