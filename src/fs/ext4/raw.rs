@@ -64,8 +64,8 @@ impl Handle<'_> {
         self.update(block, SUPERBLOCK, |bytes| change_superblock(&mut bytes[at..], change))
     }
 
-    /// Sets the error flag in the superblock. This change is part of the transaction whose other changes leave faults on the volume. After
-    /// a crash, the volume therefore cannot have the faults without the flag.
+    /// Sets the error flag in the superblock. Other changes of the same transaction leave faults on the volume. Therefore the volume cannot
+    /// have the faults without the flag after a crash.
     pub(super) fn mark_errors(&mut self) -> Result<()> {
         self.update_superblock(|raw| {
             raw.s_state.set(raw.s_state.get() | STATE_ERROR);

@@ -419,8 +419,8 @@ fn extra_isize(raw: &RawSuperblock, inode_size: u16, ro_compat: RoCompat) -> u16
     if ro_compat.contains(RoCompat::EXTRA_ISIZE) && fits { wanted } else { known }
 }
 
-/// Whether a group contains a copy of the superblock on a volume with the feature sparse_super. These are the groups 0 and 1, and the
-/// groups whose numbers are powers of 3, 5 or 7.
+/// Whether a group contains a copy of the superblock on a volume with the feature sparse_super. The groups with a copy are 0, 1, and all
+/// powers of 3, 5 and 7.
 pub(crate) fn sparse_backup(group: u32) -> bool {
     let power_of = |base: u32| {
         let mut power = base;

@@ -49,7 +49,7 @@ impl Checker<'_> {
             self.groups.push(group);
             self.tell(Pass::Groups, u64::from(number) + 1, u64::from(sb.groups));
         }
-        // Blocks outside the volume were already reported.
+        // The check of the descriptors has already reported structures outside the volume.
         fixed.retain(|fixed| self.fs.blocks.contain(FsBlock(fixed.start), fixed.count));
         for (one, other) in self.usage.set_fixed(fixed) {
             let place = Place::new(other.structure).block(FsBlock(other.start));

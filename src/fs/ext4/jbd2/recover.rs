@@ -1,8 +1,8 @@
 //! Walks the log and finds the newest committed copy of each block.
 //!
-//! A recovery that writes needs three passes over the log: it finds the end of the log, then the revocations, and then replays the copies.
-//! This recovery writes nothing and only collects copies. When it reads a revocation, it removes the cancelled copies from the collection,
-//! so one pass is enough.
+//! A recovery that writes needs three passes over the log: the first pass finds the end of the log, the second pass collects the
+//! revocations, and the third pass replays the copies. This recovery writes nothing and only collects copies. When it reads a revocation,
+//! it removes the cancelled copies from the collection, so one pass is enough.
 //!
 //! Damaged blocks are handled as in Linux:
 //!

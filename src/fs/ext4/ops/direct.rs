@@ -448,8 +448,8 @@ mod tests {
         volume.open_inode(fs.inode(number).unwrap(), FileOptions::new().write(true)).unwrap()
     }
 
-    /// A thread looks up the ranges to convert. Before it continues, the file may be freed and its inode number reused. The conversion must
-    /// not change the unwritten blocks of the new file.
+    /// A thread looks up the ranges to convert. Before it continues, another thread may free the file and reuse its inode number. The
+    /// conversion must not change the unwritten blocks of the new file.
     #[test]
     fn a_conversion_is_that_of_the_file_that_was_written() {
         let (volume, mut queue) = volume();

@@ -156,7 +156,7 @@ impl Ext4 {
             files[kind] = number.map(|number| QuotaFile::load(self, kind, number)).transpose()?;
         }
         if files.iter().any(Option::is_some) {
-            // The field is set only here. No other thread uses the volume, because the open has not returned yet.
+            // `quota` is set only here. No other thread uses the volume, because the open has not returned yet.
             let _ = self.quota.set(Quota { files });
         }
         Ok(())

@@ -88,7 +88,7 @@ impl Shape {
             raw.s_blocks_count_hi.set((blocks >> 32) as u32);
             raw.s_r_blocks_count_hi.set((reserved >> 32) as u32);
         }
-        // Linux computes the overhead at a mount if this field is 0.
+        // If `s_overhead_clusters` is 0, Linux computes the overhead at a mount.
         raw.s_overhead_clusters.set(0);
         descriptors(&mut raw, sb, groups)?;
         backups(&mut raw, sb, groups);

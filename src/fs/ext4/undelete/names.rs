@@ -156,7 +156,8 @@ impl Names {
             }
             let used = if number == 0 { 0 } else { (HEADER + name.len()).next_multiple_of(4) };
             let mut gap = at + used;
-            // A removed entry in a gap still has its record length, so its record does not extend past the gap.
+            // A removed entry in a gap still contains the length of its record. The record of a valid removed entry does not extend past
+            // the gap.
             while gap + HEADER < next {
                 let Some((number, kind, name, _)) = entry(&content[..next], gap, size) else {
                     break;
