@@ -119,8 +119,8 @@ mod tests {
     use super::super::hash::{HashVersion, NameHash};
     use super::{fold, is_younger};
 
-    /// ironmap folds each tested character as debugfs does with the tables of Unicode 12.1: it folds, decomposes, reorders or removes the
-    /// character. The test compares the hashes of the folded names.
+    /// ironmap treats each tested character in the same way as debugfs with the tables of Unicode 12.1: both fold, decompose, reorder or
+    /// remove the character. The test compares the hashes of the folded names.
     #[test]
     fn folding_agrees_with_debugfs() {
         let hash = NameHash { version: HashVersion::HalfMd4, unsigned: false, seed: [0; 4] };

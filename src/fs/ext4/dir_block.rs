@@ -97,7 +97,7 @@ impl Area {
         Self { end: bytes.len(), bytes: AreaBytes::Inline(bytes), home, place }
     }
 
-    /// The error for a byte offset at which a valid [record] should begin, but does not.
+    /// The error for a byte offset at which no valid [record] begins.
     #[cold]
     fn bad_record(&self, at: usize, size: BlockSize) -> Error {
         let bytes = &self.bytes[at..self.end];

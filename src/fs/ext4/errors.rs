@@ -72,7 +72,8 @@ struct Note {
     time: Timestamp,
     inode: u32,
     block: u64,
-    /// Linux stores the name of a kernel function here. ironmap stores the text `ironmap: ` and the name of the corrupt structure.
+    /// In this field of the superblock, Linux stores the name of a kernel function. ironmap stores the text `ironmap: ` and the name of the
+    /// corrupt structure.
     function: [u8; 32],
     code: u8,
 }

@@ -242,7 +242,7 @@ impl Inode {
     }
 
     /// Runs `read` without the inode's lock, and repeats `read` if the inode has changed during the read. The check of the inode is enough:
-    /// another file can reuse a block of this inode only after the block was freed from this inode, and this is a change of the inode.
+    /// another file can reuse a block of this inode only after this inode has released the block, and the release changes the inode.
     ///
     /// # Errors
     /// `NotFound` if the number belongs to another inode; `Busy` if the inode changes during every attempt; the errors of `read`.

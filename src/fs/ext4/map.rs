@@ -96,7 +96,7 @@ impl Inode {
         let unknown = [
             (InodeFlags::CASEFOLD, sb.incompat.contains(Incompat::CASEFOLD)),
             (InodeFlags::EA_INODE, false),
-            // Linux checks this flag only on volumes with metadata checksums.
+            // Linux checks the flag INDEX only on volumes with metadata checksums.
             (InodeFlags::INDEX, sb.seed.is_none() || sb.compat.contains(Compat::DIR_INDEX)),
         ];
         if unknown.iter().any(|(flag, allowed)| self.flags.contains(*flag) && !allowed) {

@@ -223,7 +223,7 @@ impl Ext4 {
 
     /// Refuses a device whose sectors are larger than a block.
     fn check_sectors(device: &dyn Device, superblock: Superblock) -> Result<Superblock> {
-        // This check must precede any write, because recovery writes single blocks.
+        // The size must be checked before any write, because recovery writes single blocks.
         let (block, unit) = (superblock.block_size.bytes(), device.limits().logical_block);
         if unit as usize > block {
             let text = format!(
@@ -250,7 +250,7 @@ impl Ext4 {
         }
     }
 
-    /// The copy of the superblock in the journal. If the journal contains no copy, the superblock on the device.
+    /// Returns the copy of the superblock in the journal. If the journal contains no copy, returns the superblock on the device.
     fn recovered_superblock(&self, overlay: &Overlay) -> Result<Superblock> {
         let (at, len) = Superblock::RANGE;
         let size = self.superblock.block_size;

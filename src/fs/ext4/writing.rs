@@ -354,7 +354,7 @@ impl Ext4 {
 
 impl Drop for Ext4 {
     fn drop(&mut self) {
-        // A drop cannot return an error. A caller that needs the result must call `close` before. No file is open at this point.
+        // A drop cannot return an error. A caller that needs the result must call `close` before the drop. No file is open at this point.
         if let Some(writing) = &self.writing
             && writing.closed.lock().is_none()
         {

@@ -185,7 +185,8 @@ impl Ext4 {
             if first {
                 writing.errors.stop(why);
             }
-            // This call makes the cached inodes outdated, so that writes without a transaction read their inode again and are refused.
+            // `all_changed` marks the cached inodes as outdated, so that writes without a transaction read their inode again and are
+            // refused.
             writing.locks.all_changed();
             then();
             if first {

@@ -145,7 +145,7 @@ impl Handle<'_> {
     }
 
     /// Changes a part of a block that has its own checksum. `change` also stores the new checksum, so a later read of the part from memory
-    /// does not verify it.
+    /// does not verify the checksum.
     pub(crate) fn update_sealed<R>(
         &mut self,
         block: FsBlock,

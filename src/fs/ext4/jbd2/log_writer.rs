@@ -27,7 +27,7 @@ const PLACE: Place = Place::new("journal");
 /// The content of blocks, in log order.
 type Content = Vec<Block>;
 
-/// The log, and the newest committed versions that have not been written home.
+/// The log, and the newest committed versions of blocks that have not been written home.
 pub(crate) struct LogWriter {
     /// The map of the journal: the device block of each of its blocks.
     layout: Box<[FsBlock]>,

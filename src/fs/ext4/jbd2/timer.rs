@@ -55,7 +55,7 @@ impl Stop {
         let (mut stamps_stored, mut committed) = (Instant::now(), Instant::now());
         while !*stopped {
             self.told.wait_for(&mut stopped, interval.min(STAMPS_LEFT));
-            // A failure aborts the journal. The next call of the program then returns the error.
+            // A failure of one of these calls aborts the journal. The program gets the error from its next call.
             if let Some(fs) = fs.upgrade().filter(|_| !*stopped) {
                 let _ = fs.check_held();
                 fs.check_durable();

@@ -163,7 +163,7 @@ impl Layout<'_> {
             for taken in space.clusters_in(self.blocks_of(group.number)) {
                 set_bits(&mut bitmap, taken.start as usize, taken.end as usize);
             }
-            // The bits past the end of the group must be set, so that these blocks or inodes are never allocated.
+            // The bits past the end of the group belong to no block and no inode. They must be set, so that they are never allocated.
             let bits = bitmap.len() * 8;
             set_bits(&mut bitmap, self.clusters_of(group.number) as usize, bits);
             sb.seal_block_bitmap(&bitmap, descriptor);

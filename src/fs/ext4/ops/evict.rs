@@ -104,7 +104,7 @@ impl Drop for Ext4Held {
 }
 
 impl Operation<'_> {
-    /// Opens a new file. The file is still locked, so no other thread can remove it before.
+    /// Opens a new file. The file is still locked, so no other thread can remove it before it is open.
     pub(in crate::fs::ext4) fn open_new(&self, fresh: &FreshInode<'_>) -> Ext4Held {
         let open = opened(self.writing, fresh.open());
         Ext4Held { fs: Arc::clone(self), number: fresh.number(), open: Some(open) }
@@ -225,7 +225,8 @@ impl Ext4 {
     /// Moves the pending time stamps of one inode into the running transaction.
     pub(super) fn store_stamps_waiting(self: &Arc<Self>, number: InodeNo) -> Result<()> {
         self.operate(|op| {
-            // Another thread may close and remove the inode at the same time. It must wait until this thread releases the shared lock.
+            // Another thread may try to close and remove the inode at the same time. That thread must wait until this thread releases the
+            // shared lock.
             let _inode = op.share(number);
             op.store_stamps_of(number)
         })
@@ -367,8 +368,8 @@ impl Operation<'_> {
         for number in orphans {
             let orphan = self.lock(number);
             let Err(why) = self.end_orphan(&orphan) else { continue };
-            // If the device fails during a change, the journal is aborted and the error is returned. If the error repeats without an abort,
-            // the orphan's sectors are unreadable, and the orphan is removed from the list.
+            // If the device fails during a change, the journal is aborted and the error is returned. If the second attempt also fails and
+            // the journal is not aborted, the orphan's sectors are unreadable, and the orphan is removed from the list.
             let fails = !is_of_volume(&why)
                 && (self.writing.transactions.check().is_err() || self.end_orphan(&orphan).is_ok());
             if fails {

@@ -58,8 +58,8 @@ fn set_next_orphan(
 }
 
 impl Operation<'_> {
-    /// Adds an inode to the list, unless it is already there. The inode may still be on the list when the volume is opened the next time.
-    /// If it has no name, it is then freed; if it has a name, its blocks past the size are freed.
+    /// Adds an inode to the list, unless it is already there. If the inode is still on the list when the volume is opened the next time,
+    /// the open frees the inode if it has no name. If the inode has a name, the open frees its blocks past the size.
     pub(super) fn add_orphan(&self, handle: &mut Handle<'_>, inode: &impl MayChange) -> Result<()> {
         let number = inode.number();
         let mut list = self.writing.orphans.lock();

@@ -41,7 +41,8 @@ impl<'a> Edits<'a> {
         Self { blocks: BTreeMap::new(), moves: Some(moves) }
     }
 
-    /// Changes a block. The first change of a block reads its content from the device; for a moved block, from the old position.
+    /// Changes a block. The first change of a block reads the block's content from the device. The content of a moved block is read from
+    /// its old position.
     pub(super) fn edit<R>(
         &mut self,
         fs: &Ext4,

@@ -78,8 +78,8 @@ impl Deleted {
         (start < self.stat.size).then_some(FilePos(start))
     }
 
-    /// Reads bytes from a position on into the buffer. Ranges without blocks read as zeros. Returns the number of bytes, which is less than
-    /// the length of the buffer at the end of the file.
+    /// Reads bytes from a position on into the buffer. Ranges without blocks read as zeros. Returns the number of bytes. At the end of the
+    /// file, this number is less than the length of the buffer.
     ///
     /// # Errors
     /// `Io`; `Encrypted`.

@@ -13,8 +13,8 @@ use crate::fs::ext4::{Ext4, ROOT};
 use crate::fs::{Clock, FileType, Follow};
 use crate::units::FileBlock;
 
-/// The change of a directory with wrong bytes may fail, but never panics. The volume has no checksums, because checksums would detect all
-/// wrong bytes before the change.
+/// A change of a damaged directory may fail, but never panics. The volume has no checksums, because checksums would detect all wrong bytes
+/// before the change.
 #[test]
 fn wrong_bytes_end_in_errors() {
     for options in
