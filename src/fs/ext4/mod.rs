@@ -223,7 +223,7 @@ impl Ext4 {
 
     /// Refuses a device whose sectors are larger than a block.
     fn check_sectors(device: &dyn Device, superblock: Superblock) -> Result<Superblock> {
-        // The size must be checked before any write, because recovery writes single blocks.
+        // This check of the block size must precede any write, because recovery writes single blocks.
         let (block, unit) = (superblock.block_size.bytes(), device.limits().logical_block);
         if unit as usize > block {
             let text = format!(

@@ -167,8 +167,8 @@ fn make_files(
     identity: &Identity,
 ) -> Result<()> {
     let sb = layout.sb;
-    // The number of clusters that files can never use: those of the metadata at fixed positions, and those of the journal's content. The
-    // blocks of the journal's map are not counted.
+    // The number of clusters that files can never use: the clusters of the metadata at fixed positions, and the clusters of the journal's
+    // content. The blocks of the journal's map are not counted.
     let within = u64::from(sb.first_data_block)..sb.blocks_count;
     let taken: u64 = files.space.clusters_in(within).map(|taken| taken.end - taken.start).sum();
     let journal = layout.geometry.journal_blocks.div_ceil(sb.cluster_blocks);

@@ -288,8 +288,8 @@ impl Operation<'_> {
     /// Handles an orphan that could not be removed.
     ///
     /// # Errors
-    /// Errors of the device; the error of a volume that has become read-only. After an error, the inode then stays an orphan, and the next
-    /// opening of the volume tries to remove it again.
+    /// Errors of the device; the error of a volume that has become read-only. After one of these errors, the inode stays an orphan, and the
+    /// next opening of the volume tries to remove it again.
     fn leave_orphan(&self, orphan: &Locked<'_>, why: Error) -> Result<()> {
         if !is_of_volume(&why) || self.writing.transactions.check().is_err() {
             return Err(why);
