@@ -124,7 +124,7 @@ impl Blocks {
         std::mem::take(&mut self.overlay)
     }
 
-    /// Whether `count` blocks from `block` lie within the file system.
+    /// Whether the `count` blocks from `block` on lie within the file system.
     pub(crate) fn contain(&self, block: FsBlock, count: u64) -> bool {
         block.0.checked_add(count).is_some_and(|end| end <= self.count)
     }
@@ -197,7 +197,7 @@ impl Blocks {
             self.read(block, place)?;
             // If several threads need the same block, only the first thread reads it from the device. The first thread passes the content
             // to the waiting threads before it inserts the content into the cache. A waiting thread that finds no block in the cache
-            // therefore reads the block from the device again. The content cannot change between the two reads.
+            // therefore reads the block from the device again. The content on the device cannot change between the two reads.
             let clean = || self.cache.get(&block).or_else(|| self.read_clean(block).ok());
             let slot = self.dirty.slot(block, clean);
             if let Some(mut version) = slot.as_ref().and_then(|slot| slot.lock()) {

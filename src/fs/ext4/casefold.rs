@@ -1,8 +1,8 @@
 //! Case-insensitive names. Names are compared after Unicode case folding, canonical decomposition and removal of ignorable characters.
 //!
 //! Linux folds with the tables of Unicode 12.1 (`s_encoding` 1). The tables here are from a later version, which folds all characters of
-//! Unicode 12.1 in the same way. For a name with later characters, ironmap may compute another hash than Linux. Therefore a lookup by hash
-//! that finds no entry is repeated as a linear search.
+//! Unicode 12.1 in the same way. If a name contains a character that a later version of Unicode added, ironmap and Linux may compute
+//! different hashes for the name. Therefore, if a lookup by hash finds no entry, a linear search follows.
 
 use caseless::Caseless;
 use unicode_normalization::UnicodeNormalization;
@@ -119,8 +119,8 @@ mod tests {
     use super::super::hash::{HashVersion, NameHash};
     use super::{fold, is_younger};
 
-    /// ironmap folds each tested character as debugfs does with the tables of Unicode 12.1: it folds, decomposes, reorders or removes the
-    /// character. The test compares the hashes of the folded names.
+    /// ironmap treats each tested character in the same way as debugfs with the tables of Unicode 12.1: both fold, decompose, reorder or
+    /// remove the character. The test compares the hashes of the folded names.
     #[test]
     fn folding_agrees_with_debugfs() {
         let hash = NameHash { version: HashVersion::HalfMd4, unsigned: false, seed: [0; 4] };

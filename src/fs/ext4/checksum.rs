@@ -57,7 +57,7 @@ impl From<Kind> for u8 {
     }
 }
 
-/// The seed of all checksums of a volume, if the volume has checksums.
+/// The seed of all checksums of a volume; `None` if the volume has no checksums.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MetadataSeed(pub(crate) u32);
 

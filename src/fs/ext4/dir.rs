@@ -82,7 +82,7 @@ pub(super) struct DiskOrder<'a> {
     areas: Areas<'a>,
     area: Option<Area>,
     at: usize,
-    /// The value of `areas.next` at the last error. If it is the same at the next error, the iterator has made no progress.
+    /// The value of `areas.next` at the last error. If the value is the same at the next error, the iterator has made no progress.
     failed_at: Option<FileBlock>,
     added: Option<btree_map::Iter<'a, Vec<u8>, Option<InodeNo>>>,
     ended: bool,

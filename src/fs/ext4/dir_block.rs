@@ -97,7 +97,7 @@ impl Area {
         Self { end: bytes.len(), bytes: AreaBytes::Inline(bytes), home, place }
     }
 
-    /// The error for a byte offset at which a valid [record] should begin, but does not.
+    /// The error for a byte offset at which no valid [record] begins.
     #[cold]
     fn bad_record(&self, at: usize, size: BlockSize) -> Error {
         let bytes = &self.bytes[at..self.end];
@@ -148,7 +148,7 @@ impl Area {
         Ok(Entry { name, inode: Some(InodeNo(u64::from(number))), file_type, next })
     }
 
-    /// Finds the position of a name in this area. Of the entries before the name's entry, only the lengths are checked.
+    /// Finds the position of a name in this area. Only the lengths of the entries before the name's entry are checked.
     pub(super) fn find(&self, wanted: &Wanted<'_>, fs: &Ext4) -> Result<Option<Spot>> {
         let (size, bytes) = (fs.superblock.block_size, &self.bytes[..self.end]);
         let (mut at, mut before) = (0, None);

@@ -95,8 +95,8 @@ impl Dirty {
     }
 
     /// Returns the slot of a block. If the block has no slot, creates a slot with the content that `clean` returns; returns `None` if
-    /// `clean` returns `None`. `clean` is called while the shard is locked: content that was read before could be outdated. The block
-    /// should already be in memory, so that `clean` does not read from the device.
+    /// `clean` returns `None`. `clean` is called while the shard is locked, because content that was read before the lock could be
+    /// outdated. The block should already be in the cache, so that `clean` does not read from the device.
     pub(super) fn slot(
         &self,
         block: FsBlock,
@@ -115,7 +115,7 @@ impl Dirty {
         Some(slot)
     }
 
-    /// The newest version of a block. Returns `None` if another transaction than `tid` has changed the block last, or if the block was
+    /// The newest version of a block. Returns `None` if the transaction that last changed the block is not `tid`, or if the block was
     /// freed.
     pub(super) fn of_transaction(&self, block: FsBlock, tid: Tid) -> Option<Block> {
         let slot = self.find(block)?;

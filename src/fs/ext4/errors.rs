@@ -3,7 +3,7 @@
 //! If an operation [fails](Ext4::watch) with `Corrupt`, the failure counts as one error. `s_errors` selects the reaction: nothing
 //! (`continue`), refusing changes (`remount-ro`), or refusing changes and reads (`panic`). Errors that do not stop the volume are collected
 //! in memory. One write stores all collected errors in the superblock. This write occurs at the next [`sync_all`](Ext4::sync_all), at the
-//! next tick of the [timer](super::CommitTimer), or at the close.
+//! next tick of the [timer](super::CommitTimer), or when the volume is closed, whichever is first.
 //!
 //! An operation that finds corruption counts it only if the operation has locked the inode. Without the lock, another thread may change the
 //! [`Inode`](super::Inode) during the read, and the reader can mistake valid data for corrupt data.
@@ -72,7 +72,8 @@ struct Note {
     time: Timestamp,
     inode: u32,
     block: u64,
-    /// Linux stores the name of a kernel function here. ironmap stores the text `ironmap: ` and the name of the corrupt structure.
+    /// In this field of the superblock, Linux stores the name of a kernel function. ironmap stores the text `ironmap: ` and the name of the
+    /// corrupt structure.
     function: [u8; 32],
     code: u8,
 }
@@ -179,8 +180,8 @@ impl Ext4 {
     fn met(&self, error: Error) -> Error {
         if let Some(writing) = &self.writing
             && error.kind() == ErrorKind::Corrupt
-            // If the volume was aborted, the error that aborted it is already recorded on the device. A later error is a consequence of the
-            // abort and is not recorded.
+            // If the volume was aborted, the device already has the record of the error that aborted it. A later error is a consequence of
+            // the abort, so it is not recorded.
             && writing.transactions.check().is_ok()
         {
             match writing.errors.policy {
@@ -222,12 +223,13 @@ impl Ext4 {
             Ok(())
         };
         let stored = self.operate(|op| op.transact(1, |handle| handle.update_superblock(store)));
-        // The errors were not stored, so they are pending again. If the volume is aborted, the abort records them.
+        // The errors were not stored, so they become pending again. If the volume is aborted later, the abort records them.
         stored.inspect_err(|_| errors.add(met))
     }
 
     /// Records errors in the superblock on the device: all pending errors, and the error that aborts the volume. Also records the errors in
-    /// the newest version of the superblock in memory, because the transaction of that version may not be committed or checkpointed.
+    /// the newest version of the superblock in memory, because the transaction that contains that version may never be committed or
+    /// checkpointed.
     pub(super) fn record_last(&self, why: &Error) -> Result<()> {
         let writing = self.writing()?;
         writing.errors.add(Met::one(why, writing.clock.now()));

@@ -38,7 +38,7 @@ pub(super) fn run(program: &str, args: &[&str]) -> String {
 
 impl Image {
     fn empty() -> Self {
-        // The directory's name contains the id of this process, so that the clean-up of old test directories can find out whether the
+        // The directory's name contains the id of this process, so that the clean-up of old test directories can find out whether this
         // process still runs.
         let prefix = format!("ironmap-test-{}-", std::process::id());
         Self { dir: tempfile::Builder::new().prefix(&prefix).tempdir().unwrap() }
@@ -181,8 +181,8 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // The first attempts can fail for two reasons. Other programs may inspect the mount. The loop device disappears only after its last
-        // user has closed it. The loop needs no sleep, because each attempt starts a process.
+        // The first attempts to unmount can fail, because other programs may inspect the mount. The loop device remains until its last user
+        // has closed it. The loop needs no sleep, because each attempt starts a process.
         let gone = |program: &str, args: &[&str]| {
             (0..500).any(|_| {
                 let out = output(program, args);

@@ -95,8 +95,8 @@ impl Ext4 {
         let verify = || self.verify_group(group, bytes, place);
         if let Err(error) = content.verify_once(self.descriptor_part(group), verify) {
             self.left.pass_over(group, error)?;
-            // The checksum is wrong, so all fields are unreliable. The caller uses only the location of the inode table, which is checked
-            // below. `inodes_uninit` is cleared, so that the caller reads the table.
+            // The checksum is wrong, so all fields are unreliable. The caller uses only the location of the inode table, which the code
+            // below checks. `inodes_uninit` is cleared, so that the caller reads the table.
             group_found.inodes_uninit = false;
         }
         if sb.copy != 0 {

@@ -44,8 +44,8 @@ pub(super) struct NameHash {
 }
 
 impl NameHash {
-    /// The hash of a name. The lowest bit of the hash is 0, because a node of the tree uses this bit to mark a leaf that continues the
-    /// previous leaf.
+    /// The hash of a name. The lowest bit of the hash is 0, because a node of the tree uses this bit for another purpose: to mark a leaf
+    /// that continues the previous leaf.
     pub(super) fn of(&self, name: &[u8]) -> u32 {
         let mut state = if self.seed == [0; 4] { DEFAULT_SEED } else { self.seed };
         let hash = match self.version {

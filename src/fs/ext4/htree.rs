@@ -154,7 +154,7 @@ impl Inode {
         }
     }
 
-    /// The capacity of a node and its number of entries. The header counts as an entry in these two numbers.
+    /// The capacity of a node and its number of entries. In both numbers, the header counts as one entry.
     fn capacity(&self, bytes: &[u8], offset: usize, place: Place) -> Result<(usize, usize)> {
         let header = bytes.get(offset..).and_then(|rest| RawDxCount::ref_from_prefix(rest).ok());
         let Some((header, _)) = header else { return Err(place.corrupt("the node is truncated")) };
@@ -188,8 +188,8 @@ impl Superblock {
 }
 
 impl Search<'_> {
-    /// Searches the tree below a node that has `levels` levels of nodes below it. `levels` decreases with each level, so the recursion
-    /// ends.
+    /// Searches the tree below a node. `levels` is the number of levels of nodes below this node. It decreases with each level, so the
+    /// recursion ends.
     fn node(&mut self, node: &Area, levels: u8) -> Result<Option<Found>> {
         let entries = self.dir.dx_entries(node)?;
         let start = dx_position(entries, self.hash);

@@ -18,8 +18,8 @@ impl Inode {
     }
 
     /// The number of content bytes in the inode. If the file's size is larger, the remaining bytes read as zeros. Linux leaves such a file
-    /// after a crash between the write of the new size and the write of the new blocks. mke2fs creates such a file if the content is only a
-    /// hole.
+    /// after a crash between the write of the new size and the write of the new blocks. mke2fs creates such a file if the file's content
+    /// consists only of a hole.
     pub(super) fn inline_len(&self) -> Result<usize> {
         let held = FRONT + self.inline_rest()?.len();
         Ok(usize::try_from(self.size).unwrap_or(usize::MAX).min(held))

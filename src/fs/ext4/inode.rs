@@ -136,7 +136,8 @@ impl Ext4 {
         })
     }
 
-    /// Raises the size in `inode` if pending writes have extended the file: their size is not recorded in the metadata yet.
+    /// Pending writes may have extended the file, but the metadata do not record the new size yet. Raises the size in `inode` to this new
+    /// size.
     fn show_unconverted(&self, inode: &mut Inode) {
         let writing = self.writing.as_ref();
         if let Some(open) = writing.and_then(|writing| writing.locks.open(inode.number)) {
@@ -241,7 +242,7 @@ impl Inode {
     }
 
     /// Runs `read` without the inode's lock, and repeats `read` if the inode has changed during the read. The check of the inode is enough:
-    /// another file can reuse a block of this inode only after the block was freed from this inode, and this is a change of the inode.
+    /// another file can reuse a block of this inode only after this inode has released the block, and the release changes the inode.
     ///
     /// # Errors
     /// `NotFound` if the number belongs to another inode; `Busy` if the inode changes during every attempt; the errors of `read`.
@@ -299,8 +300,8 @@ fn extra_part(rest: &[u8], place: Place) -> Result<(usize, [u8; 32])> {
     Ok((size, bytes))
 }
 
-/// The file type in `i_mode`, and the size. The size of a regular file has an upper half, and so has the size of a directory on a volume
-/// with largedir. In other inodes, the bytes of the upper half are another field.
+/// The file type in `i_mode`, and the size. Two kinds of inodes have an upper half of the size: regular files, and directories on a volume
+/// with largedir. In all other inodes, these bytes are another field.
 fn type_and_size(sb: &Superblock, raw: &RawInode, place: Place) -> Result<(FileType, u64)> {
     let mode = u32::from(raw.i_mode.get());
     let Some(file_type) = FileType::from_mode(mode) else {
@@ -339,8 +340,7 @@ fn xattr_block(sb: &Superblock, raw: &RawInode) -> Option<FsBlock> {
     (block != 0).then_some(FsBlock(block))
 }
 
-/// Decodes a time stamp. `seconds` is the lower 32 bits of the seconds. `extra` contains 2 further bits of the seconds, and the
-/// nanoseconds.
+/// Decodes a time stamp. `seconds` is the lower 32 bits of the seconds. `extra` contains the nanoseconds and 2 further bits of the seconds.
 fn stamp(seconds: u32, extra: u32) -> Timestamp {
     Timestamp {
         seconds: i64::from(seconds as i32) + (i64::from(extra & 3) << 32),

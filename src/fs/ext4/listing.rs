@@ -48,7 +48,7 @@ impl DirCursor {
 pub struct Ext4Listing {
     fs: Arc<Ext4>,
     number: InodeNo,
-    /// While this value exists, the directory's inode is not freed. `None` if no operation can remove the directory.
+    /// While this value exists, the directory's inode is not freed. `None` on a volume on which no operation can remove a directory.
     held: Option<Ext4Held>,
     next: DirCursor,
     /// The entries of the part that is in memory, in reverse order.
@@ -200,8 +200,8 @@ impl Inode {
                 Ok((leaf, least)) => {
                     let most = next.map_or(LAST_HASH, |next| next.saturating_sub(1) & !1);
                     for (_, entry) in self.used(&leaf)? {
-                        // A damaged tree may contain a name in a wrong leaf. The hash of this name is outside the leaf's range, but the
-                        // name is listed together with the leaf's other names.
+                        // A damaged tree may contain a name in a wrong leaf. Such a name is listed together with the leaf's other names,
+                        // although its hash is outside the leaf's range.
                         let hash = self.hash_of(&hash, &entry.name)?.clamp(least, most.max(least));
                         entries.push((place(&entry.name, hash), entry));
                     }

@@ -17,7 +17,8 @@ use crate::units::{DevOffset, FileBlock, FilePos, FsBlock};
 /// memory. With blocks of 4 KiB, this many leaves are 64 MiB. In a map with more leaves, each lookup reads one leaf through the metadata
 /// cache.
 const RESIDENT_LEAVES: usize = 16 << 10;
-/// The maximum number of extents of a map that stays in memory. This many extents need 96 MiB, and their index needs 80 MiB.
+/// The maximum number of extents of a map that stays in memory. The extents of such a map need at most 96 MiB of memory, and their index
+/// needs at most 80 MiB.
 const RESIDENT_EXTENTS: usize = 4 << 20;
 /// The number of direct pointers in a block-mapped inode.
 const DIRECT: usize = 12;
@@ -95,7 +96,7 @@ impl Inode {
         let unknown = [
             (InodeFlags::CASEFOLD, sb.incompat.contains(Incompat::CASEFOLD)),
             (InodeFlags::EA_INODE, false),
-            // Linux checks this flag only on volumes with metadata checksums.
+            // Linux checks the flag INDEX only on volumes with metadata checksums.
             (InodeFlags::INDEX, sb.seed.is_none() || sb.compat.contains(Compat::DIR_INDEX)),
         ];
         if unknown.iter().any(|(flag, allowed)| self.flags.contains(*flag) && !allowed) {

@@ -17,7 +17,7 @@ use crate::error::{Error, ErrorKind, Place, Result};
 use crate::sys::Buffer;
 use crate::units::FsBlock;
 
-/// The interval at which the sequence number is polled.
+/// The interval at which the check polls the sequence number.
 const LOOK: Duration = Duration::from_millis(250);
 /// The longest update interval that the format allows, in seconds. ironmap replaces a longer interval on a volume by this maximum.
 const LONGEST_INTERVAL: u16 = 300;

@@ -24,7 +24,7 @@ use crate::units::{DevOffset, FsBlock};
 /// The maximum of ordinary sequence numbers. Higher numbers have special meanings.
 const SEQ_MAX: u32 = 0xE24D_4D4F;
 /// The number of newest sequence numbers that a node recognises as its own. The number on the device can be older than the newest number,
-/// because each attempt to reconnect writes a new number, and the device may repeat an earlier write afterwards.
+/// because each attempt to reconnect to the device writes a new number, and after the reconnection the device may repeat an earlier write.
 const OURS: u32 = 1024;
 
 /// Holds a volume until this value is dropped. A separate thread updates the sequence number.

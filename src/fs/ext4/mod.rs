@@ -223,7 +223,7 @@ impl Ext4 {
 
     /// Refuses a device whose sectors are larger than a block.
     fn check_sectors(device: &dyn Device, superblock: Superblock) -> Result<Superblock> {
-        // This check must precede any write, because recovery writes single blocks.
+        // This check of the block size must precede any write, because recovery writes single blocks.
         let (block, unit) = (superblock.block_size.bytes(), device.limits().logical_block);
         if unit as usize > block {
             let text = format!(
@@ -250,7 +250,7 @@ impl Ext4 {
         }
     }
 
-    /// The copy of the superblock in the journal. If the journal contains no copy, the superblock on the device.
+    /// Returns the copy of the superblock in the journal. If the journal contains no copy, returns the superblock on the device.
     fn recovered_superblock(&self, overlay: &Overlay) -> Result<Superblock> {
         let (at, len) = Superblock::RANGE;
         let size = self.superblock.block_size;
@@ -260,7 +260,7 @@ impl Ext4 {
         let start = at.0 as usize % size.bytes();
         let bytes = &content[start..start + len];
         // The block size in the journal's copy must equal the block size in the superblock on the device, because the positions of the
-        // journal's blocks were computed with the latter.
+        // journal's blocks were computed with the block size on the device.
         if Superblock::block_size_of(bytes) != Some(size) {
             let place = Place::new("superblock").block(block).field("s_log_block_size");
             return Err(place.corrupt("the value differs between the device and the journal"));

@@ -3,9 +3,10 @@
 //!
 //! A thread that has a lock must not wait for a lock that is earlier in this order. A thread may have only one lock of each kind, except
 //! for inodes. Inodes have their own order: a directory before the inodes of its entries, any directory before a file of another type, and
-//! other inodes in the order of their numbers. Only a thread that holds the rename lock locks two directories that are not above each
-//! other. A thread that has locked a removed inode waits for no other inode. A handle counts as a lock, because a commit waits for all
-//! handles, and a handle may wait for a commit. A thread that waits for an inode while it has a handle could therefore cause a deadlock.
+//! other inodes in the order of their numbers. Only a thread that holds the rename lock may lock two directories in different branches of
+//! the directory tree. A thread that has locked a removed inode must not wait for another inode. A handle counts as a lock, because a
+//! commit waits for all handles, and a handle may wait for a commit. A thread that waits for an inode while it has a handle could therefore
+//! cause a deadlock.
 
 use std::ops::{Deref, DerefMut};
 
@@ -111,5 +112,5 @@ mod checked {
     }
 }
 
-/// Asserts that this thread may wait for a lock of this rank, according to the locks that the thread already has.
+/// Asserts that the lock order permits this thread to wait for a lock of this rank, with the locks that the thread already has.
 pub(super) use checked::before;

@@ -22,7 +22,7 @@ const SUPERBLOCK: Place = Place::new("superblock");
 const FILE: Place = Place::new("orphan file");
 
 impl Ext4 {
-    /// The number of orphans in the orphan list, whose first entry is in the superblock, and of orphans in the orphan file.
+    /// The number of orphans in two places: in the orphan list, whose first entry is in the superblock, and in the orphan file.
     ///
     /// # Errors
     /// `Corrupt` if the list has a loop or contains an invalid inode number, or if a block of the orphan file is damaged; `LimitExceeded`

@@ -34,7 +34,7 @@ impl PassedOver {
         Self { faults: Some(Mutex::default()), ..Self::default() }
     }
 
-    /// Creates an empty record. It tolerates faults if this record tolerates faults.
+    /// Creates an empty record, which tolerates faults if `self` tolerates faults.
     pub(super) fn alike(&self) -> Self {
         Self { faults: self.faults.as_ref().map(|_| Mutex::default()), ..Self::default() }
     }

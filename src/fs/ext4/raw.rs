@@ -43,7 +43,8 @@ bitflags! {
 /// are charged.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// The inode is new. The slot in the inode table may contain an earlier inode with the same number; its usage does not count.
+    /// The inode is new. The bytes in the inode table may be those of an earlier inode with the same number; the usage of the earlier inode
+    /// does not count.
     Begins,
     Goes,
     /// The inode is freed. After the change, no owner is charged.
@@ -63,8 +64,8 @@ impl Handle<'_> {
         self.update(block, SUPERBLOCK, |bytes| change_superblock(&mut bytes[at..], change))
     }
 
-    /// Sets the error flag in the superblock, in the same transaction as the changes that leave faults on the volume. After a crash, the
-    /// volume therefore cannot have the faults without the flag.
+    /// Sets the error flag in the superblock. Other changes of the same transaction leave faults on the volume. Therefore the volume cannot
+    /// have the faults without the flag after a crash.
     pub(super) fn mark_errors(&mut self) -> Result<()> {
         self.update_superblock(|raw| {
             raw.s_state.set(raw.s_state.get() | STATE_ERROR);
@@ -104,8 +105,8 @@ impl Handle<'_> {
         self.change_inode(inode.number(), change)
     }
 
-    /// Moves the pending time stamps of an inode into the inode table. The caller does not need the inode's lock, because the pending time
-    /// stamps are not part of the inode that the lock protects.
+    /// Moves the pending time stamps of an inode into the inode table. The caller does not need the inode's lock, because this lock does
+    /// not protect pending time stamps.
     ///
     /// # Errors
     /// The errors of [`update_inode`](Self::update_inode).
@@ -172,8 +173,8 @@ impl InodeMut<'_> {
         self.stage = Stage::Ends;
     }
 
-    /// Sets the number of the inode's attributes whose values are in separate inodes. The owners of this inode are charged for the separate
-    /// inodes, so the caller must set the number before it changes an owner.
+    /// Sets the number of the inode's attributes whose values are in separate inodes. The owners of this inode are charged for these
+    /// separate inodes. If the caller also changes an owner, it must set the number first.
     pub(crate) fn has_values(&mut self, count: usize) {
         self.values = count as i64;
     }

@@ -45,7 +45,8 @@ impl Superblock {
     }
 
     /// Refuses a primary superblock of revision 0 if a backup has a higher revision. No program lowers the revision, so in this case the
-    /// primary superblock was partly overwritten. Without this check, the fields that revision 0 does not define would not be checked.
+    /// primary superblock was partly overwritten. Without this refusal, the volume would be opened as revision 0, and the fields that only
+    /// later revisions define would not be checked.
     ///
     /// # Errors
     /// `Corrupt`; errors of the device.
@@ -113,7 +114,8 @@ pub(crate) fn block_size_by_backup(device: &dyn Device, block: Option<u64>) -> O
     backup.map(|superblock| superblock.block_size.bytes())
 }
 
-/// The block size, the first data block and the blocks per group. They are read from a damaged superblock and are not checked further.
+/// The block size, the first data block, and the number of blocks per group. They are read from a damaged superblock and are not checked
+/// further.
 fn claimed(bytes: &[u8]) -> Option<(BlockSize, u64, u64)> {
     let (raw, _) = RawSuperblock::ref_from_prefix(bytes).ok()?;
     let blocks = u64::from(raw.s_blocks_per_group.get());

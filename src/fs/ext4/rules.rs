@@ -21,7 +21,7 @@ const HURD: u32 = 1;
 /// The maximum of `s_def_hash_version`: the hash function TEA with unsigned bytes. The next value means SipHash, which is never a volume's
 /// default.
 const LAST_HASH: u8 = 5;
-/// The maximum of `s_desc_size`.
+/// The maximum of `s_desc_size`, in bytes.
 const MOST_DESCRIPTOR: u16 = 1024;
 /// `s_encoding` for UTF-8 with Unicode 12.1.
 const UTF8: u16 = 1;
@@ -250,7 +250,7 @@ impl Superblock {
         Ok(())
     }
 
-    /// Reports violations of the rules that e2fsck enforces, but Linux does not enforce at every mount.
+    /// Reports violations of the rules that e2fsck enforces and that Linux does not enforce at every mount.
     pub(super) fn find_broken_rules(&self, raw: &RawSuperblock, findings: &mut Findings) {
         for rule in RULES.iter().filter(|rule| rule.by != By::Mount) {
             if let Some(stored) = (rule.broken)(raw, self) {

@@ -37,8 +37,8 @@ pub(crate) struct Waiting {
 struct Stamp(AtomicU64);
 
 impl Stamps {
-    /// Whether this stamp is already pending with the time `now`. If so, the caller need not set the stamp. Until the next tick of the
-    /// clock, the stamp is then only read, so several processors can share its cache line.
+    /// Whether this stamp is already pending with the time `now`. If so, the caller need not set the stamp. Threads then only read the
+    /// stamp until the next tick of the clock, so several processors can share its cache line.
     #[inline]
     pub(crate) fn has(&self, access: Access, now: Timestamp) -> bool {
         let slot = match access {

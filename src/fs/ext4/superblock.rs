@@ -39,7 +39,8 @@ pub struct Superblock {
     pub free_blocks: u64,
     /// The number of blocks reserved for the superuser.
     pub reserved_blocks: u64,
-    /// The number of blocks of metadata with fixed positions, from `s_overhead_clusters`. 0 if mke2fs did not store the number.
+    /// The number of blocks of metadata with fixed positions, from `s_overhead_clusters`. The value is 0 if mke2fs did not store the
+    /// number.
     pub overhead_blocks: u64,
     /// The first block of group 0.
     pub first_data_block: u32,
@@ -205,7 +206,8 @@ fn readable_features(raw: &RawSuperblock) -> Result<Features> {
     Err(Error::unsupported(format!("the volume needs unsupported features: {}", names.join(", "))))
 }
 
-/// The size of an inode in bytes, and the first inode number that is not reserved. In revision 0, these numbers are fixed and not stored.
+/// The size of an inode in bytes, and the first inode number that is not reserved. On a volume of revision 0, both numbers are fixed and
+/// are not stored.
 fn inode_size_and_first(raw: &RawSuperblock) -> (u16, u32) {
     if raw.s_rev_level.get() >= REV_DYNAMIC {
         (raw.s_inode_size.get(), raw.s_first_ino.get())
@@ -251,7 +253,7 @@ impl Superblock {
         Ok(u16::from_le_bytes(magic) == MAGIC)
     }
 
-    /// The block size in the bytes of a superblock; `None` if the size is not valid.
+    /// The block size that the bytes of a superblock contain; `None` if the size is not valid.
     pub(super) fn block_size_of(bytes: &[u8]) -> Option<BlockSize> {
         let (raw, _) = RawSuperblock::ref_from_prefix(bytes).ok()?;
         BlockSize::from_shift(u8::try_from(raw.s_log_block_size.get()).ok()?.checked_add(10)?)
@@ -285,7 +287,7 @@ impl Superblock {
             block_size: geometry.block_size,
             blocks_count: geometry.blocks_count,
             cluster_blocks: geometry.cluster_blocks,
-            // This field counts blocks, also on a volume with bigalloc, where the group descriptors count clusters.
+            // This field counts blocks, even on a volume with bigalloc. In contrast, group descriptors count clusters.
             free_blocks: hi32(raw.s_free_blocks_count_lo.get(), raw.s_free_blocks_count_hi.get()),
             overhead_blocks: u64::from(raw.s_overhead_clusters.get())
                 * u64::from(geometry.cluster_blocks),
@@ -417,8 +419,8 @@ fn extra_isize(raw: &RawSuperblock, inode_size: u16, ro_compat: RoCompat) -> u16
     if ro_compat.contains(RoCompat::EXTRA_ISIZE) && fits { wanted } else { known }
 }
 
-/// Whether a group contains a copy of the superblock on a volume with the feature sparse_super. Groups 0 and 1 contain one, and groups
-/// whose numbers are powers of 3, 5 or 7.
+/// Whether a group contains a copy of the superblock on a volume with the feature sparse_super. The groups with a copy are 0, 1, and all
+/// powers of 3, 5 and 7.
 pub(crate) fn sparse_backup(group: u32) -> bool {
     let power_of = |base: u32| {
         let mut power = base;
@@ -523,8 +525,8 @@ impl Geometry {
     }
 }
 
-/// The alignment of large requests, in blocks: the width of a RAID stripe, or, without it, the stride of one disk. 0 if the superblock
-/// contains no usable value.
+/// The alignment of large requests, in blocks. It is the width of a RAID stripe, or, if the superblock contains no usable width, the stride
+/// of one disk. The value is 0 if no value is usable.
 fn stripe(raw: &RawSuperblock) -> u32 {
     let candidates = [raw.s_raid_stripe_width.get(), u32::from(raw.s_raid_stride.get())];
     let fits = |blocks: &u32| *blocks > 1 && *blocks <= raw.s_blocks_per_group.get();

@@ -57,7 +57,8 @@ pub(crate) struct Writing {
     generations: AtomicU32,
     /// The hold of this node on the volume, if the volume has multiple mount protection.
     pub(crate) mmp: Mutex<Option<MmpHold>>,
-    /// The result of the first close, or `None` before it has ended. A second close waits for this lock, and returns the same result.
+    /// The result of the first close, or `None` until the first close has ended. A second close waits for this lock, and returns the same
+    /// result.
     closed: Mutex<Option<Result<(), (ErrorKind, String)>>>,
     /// The costs of writing.
     pub(crate) counters: Counters,
@@ -85,8 +86,8 @@ impl Writing {
             counters: Counters::default(),
             unheard: Mutex::default(),
             errors: Errors::new(fs.superblock.on_error),
-            // If the volume has revision 0 and a journal, the open sets the feature needs_recovery, and this raises the revision to 1. The
-            // backups must then get the new revision.
+            // If the volume has revision 0 and a journal, opening the volume sets the feature needs_recovery, and this feature raises the
+            // revision to 1. The close must then write the new revision to the backups.
             features_switched: AtomicBool::new(
                 fs.superblock.revision < REV_DYNAMIC
                     && fs.superblock.compat.contains(Compat::HAS_JOURNAL),
@@ -127,7 +128,7 @@ impl Ext4 {
         found.check_writable()?;
         let mmp = MmpHold::take(&device, &found.superblock, events, clock)?;
         if mmp.is_some() {
-            // The volume is read again. Another node may have written to it until it detected that this node holds the volume.
+            // The volume is read again. Another node may have written to the volume before it detected that this node holds the volume.
             found = open()?;
             found.check_writable()?;
         }
@@ -287,7 +288,7 @@ impl Ext4 {
             None => {}
         }
         // The close waits for all requests in flight. When a write request completes, it records the extents that must be converted from
-        // unwritten to written. After the close, they could not be converted.
+        // unwritten to written. These extents could not be converted after the close.
         let mut alone = Ok(());
         for open in writing.locks.opened() {
             match Alone::wait(&open, 0..u64::MAX).map(drop) {
@@ -309,7 +310,7 @@ impl Ext4 {
     }
 
     /// Commits the last transaction and closes the log. The caller has converted the extents of all files and stored the pending time
-    /// stamps. A drop of the volume without a close does not store the pending errors, so they are stored here.
+    /// stamps. The function also stores the pending errors, because a drop of the volume without a close does not store them.
     fn end(&self, writing: &Writing) -> Result<()> {
         self.check_stopped()?;
         writing.transactions.check()?;
@@ -353,7 +354,7 @@ impl Ext4 {
 
 impl Drop for Ext4 {
     fn drop(&mut self) {
-        // A drop cannot return an error. A caller that needs the result must call `close` before. No file is open at this point.
+        // A drop cannot return an error. A caller that needs the result must call `close` before the drop. No file is open at this point.
         if let Some(writing) = &self.writing
             && writing.closed.lock().is_none()
         {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 /// A bitmap for searches. It combines the bitmap on disk with an optional bitmap of kept-back clusters: a bit is clear only if it is clear
-/// in both.
+/// in both bitmaps.
 #[derive(Clone, Copy)]
 pub(in crate::fs::ext4) struct Bits<'a> {
     bytes: &'a [u8],
@@ -27,8 +27,8 @@ impl<'a> Bits<'a> {
         word(self.bytes) | self.kept_back.map_or(0, word)
     }
 
-    /// If `flip` is 0, returns the first set bit in `from..end`; if `flip` is all ones, the first clear bit. Returns `end` if there is no
-    /// such bit.
+    /// If `flip` is 0, returns the first set bit in `from..end`; if `flip` is all ones, returns the first clear bit. Returns `end` if there
+    /// is no such bit.
     fn next(&self, from: u32, end: u32, flip: u64) -> u32 {
         let mut at = from;
         while at < end {

@@ -48,9 +48,9 @@ pub(crate) enum Reserve {
 pub(crate) struct Goal {
     /// The search starts at this block, and prefers blocks after it.
     pub(crate) block: FsBlock,
-    /// Whether the file is expected to grow. If so, and if the goal block is in use, the search prefers a run with free space for the
-    /// growth over the next free block. Otherwise the blocks of files that grow at the same time would alternate on disk, and each block
-    /// would become a separate extent.
+    /// Whether the file is expected to grow. If it is, and if the goal block is in use, the search prefers a run with free space for the
+    /// growth to the next free block. If the search always took the next free block, the blocks of files that grow at the same time would
+    /// alternate on disk, and each block would become a separate extent.
     pub(crate) grows: bool,
 }
 
@@ -69,8 +69,8 @@ impl From<FsBlock> for Goal {
 impl Handle<'_> {
     /// Allocates one run of at least one block and at most `want` blocks. The run begins as close after `goal` as possible. With bigalloc,
     /// complete clusters are allocated, so the run can be longer than `want`. Changes two metadata blocks. The blocks that are reserved for
-    /// nodes of maps are never allocated. The blocks that are reserved for the superuser are only withheld [on
-    /// request](Ext4::keep_reserve).
+    /// nodes of maps are never allocated. The blocks that are reserved for the superuser are withheld only after a call of
+    /// [`keep_reserve`](Ext4::keep_reserve).
     ///
     /// # Errors
     /// `NoSpace` on a full volume; nothing is changed in that case. If [`commit_frees`](Allocator::commit_frees) is true, the next commit
@@ -147,8 +147,8 @@ impl Handle<'_> {
                 return Ok(None);
             }
         };
-        // `content` is a reference to the block version that the next call changes. The call would have to copy the version if this
-        // reference still existed.
+        // `content` is a reference to the block version that the next call changes. If this reference still existed, the call would have to
+        // copy the version.
         drop(content);
         let change = Change { clusters: run.clone(), in_use: true };
         group.mark_clusters(self, change)?;

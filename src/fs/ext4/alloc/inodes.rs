@@ -42,7 +42,7 @@ impl<'a> Handle<'a> {
     /// use and must be zeroed.
     ///
     /// # Errors
-    /// `NoSpace` without any change if no inode is free, or if other threads have locked the free inodes; `Corrupt`.
+    /// `NoSpace` if no inode is free, or if other threads have locked all free inodes; nothing is changed in these cases. `Corrupt`.
     pub(crate) fn allocate_inode(
         &mut self,
         parent: InodeNo,
@@ -75,7 +75,7 @@ impl<'a> Handle<'a> {
             return Ok(None);
         }
         let mut group = allocator.lock_group(self.fs, number)?;
-        // Another thread may have allocated the last free inode.
+        // Another thread may have allocated the last free inode before this thread locked the group.
         if get(free_inodes) == 0 {
             return Ok(None);
         }

@@ -6,8 +6,8 @@ use super::bitmap::Bits;
 
 /// A run of this length in clusters is sufficient. A longer run is not preferred.
 const LONG: u32 = 2048;
-/// The number of groups that are skipped before the search accepts a shorter run. A group whose bitmap was searched without success counts
-/// as `BITMAP` groups.
+/// The number of groups that the search skips before it accepts a shorter run. A group whose bitmap was searched without success counts as
+/// `BITMAP` groups.
 pub(super) const PATIENCE: u32 = 1024;
 pub(super) const BITMAP: u32 = 64;
 /// A new run for a growing file should begin with at least this many free blocks.
@@ -139,7 +139,7 @@ mod tests {
         find(11, 128..129);
         find(65, 65..66);
         find(129, 129..130);
-        // This file also gets an aligned start. The free clusters after the other files are left for the growth of those files.
+        // This file also gets an aligned start. The free clusters directly after the other files are left for the growth of those files.
         find(11, 192..193);
     }
 

@@ -1,6 +1,6 @@
 //! Converts POSIX access control lists between the on-disk form and the form of the system calls. In the form of the system calls, every
-//! entry has an id. This module also applies the rules of acl(5) for the relation between a list and the permission bits, and for the lists
-//! that a new file inherits.
+//! entry has an id. This module also applies two kinds of rules of acl(5): how a list and the permission bits depend on each other, and
+//! which lists a new file inherits.
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -242,7 +242,7 @@ impl Acl {
     }
 
     /// The indexes of the three entries that correspond to permission bits, with the shift of these bits in a mode. If the list has a mask,
-    /// the group bits correspond to the mask instead of the group entry.
+    /// the group bits of the mode correspond to the mask instead of the group entry.
     fn classes(&self) -> Vec<(usize, u32)> {
         let masked = self.0.iter().any(|entry| entry.tag == MASK);
         let shift = |entry: &Entry| match entry.tag {
@@ -256,7 +256,7 @@ impl Acl {
         shifts.filter_map(|(at, shift)| shift.map(|shift| (at, shift))).collect()
     }
 
-    /// Removes the permissions that the mode does not contain from the entries for owner, group class and others.
+    /// In the entries for owner, group class and others, removes the permissions that the mode does not contain.
     fn restrict(&mut self, mode: u32) {
         for (at, shift) in self.classes() {
             self.0[at].perm &= (mode >> shift) as u16 & 7;

@@ -81,7 +81,7 @@ impl Attributes<'_> {
         if last {
             let count = u64::from(self.fs.superblock.cluster_blocks);
             h.free_blocks(block, count, Freed::Metadata)?;
-            // A value inode counts a shared block as one reference, so its count changes only when the block is freed.
+            // A value inode counts a shared block as one reference, so the value inode's count changes only when the block is freed.
             for value in values {
                 self.drop_value(h, *value)?;
             }

@@ -19,8 +19,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fs::SetXattr;
 use crate::units::{FsBlock, InodeNo};
 
-/// The old version of a changed attribute: the list that contained it, and the inode of the old value, if the value was in a separate
-/// inode. The change must release this inode.
+/// The old version of a changed attribute: the list that contained the attribute, and the value inode, if the old value was in a separate
+/// inode. The change must release this value inode.
 type Old = Option<(Home, Option<InodeNo>)>;
 
 impl Attributes<'_> {
@@ -78,7 +78,7 @@ impl Attributes<'_> {
         let mut lists = Lists::new(self, block.as_ref())?;
         let credits = self.xattr_credits();
         if let Some((_, number)) = &block {
-            // If other inodes share the block, the values of the block stay in use.
+            // If other inodes share the attribute block, the values to which the block refers stay in use.
             if !self.is_shared(*number)? {
                 self.drop_values(h, &mut lists, Home::Block, credits)?;
             }
@@ -229,7 +229,8 @@ impl Attributes<'_> {
         Ok((Some(new), released(block)))
     }
 
-    /// Drops the large values of a list, and removes their entries. `credits` is the number of blocks changed by dropping one value.
+    /// For each entry of a list whose value is in a separate inode: drops the value and removes the entry. `credits` is the number of
+    /// blocks changed by dropping one value.
     fn drop_values(
         &self,
         h: &mut Handle<'_>,

@@ -61,7 +61,7 @@ impl Handle<'_> {
 
 fn fill_inode(sb: &Superblock, inode: &mut InodeMut<'_>, new: &NewInode<'_>) -> Result<()> {
     inode.begin();
-    // The generation number changes, so that a program with a handle of an earlier file with this inode number detects the new file.
+    // The generation number changes, so that the handle of an earlier file with the same inode number becomes invalid.
     let earlier = inode.generation()?;
     let bytes = inode.bytes();
     bytes.fill(0);

@@ -176,7 +176,7 @@ impl InodeMut<'_> {
         Ok(&mut self.fields()?.i_block)
     }
 
-    /// Changes the number of blocks that the inode uses, including its map and its attribute block.
+    /// Changes the inode's count of the blocks that it uses. The blocks of its map and its attribute block are included.
     ///
     /// # Errors
     /// `FileTooLarge` if the number is too large for the field; `Corrupt` if more blocks are removed than the inode has.

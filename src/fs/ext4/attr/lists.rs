@@ -35,16 +35,16 @@ pub(super) struct Lists<'a> {
     free: Vec<InodeNo>,
     inode_changed: bool,
     block_changed: bool,
-    /// The inode's charge before any change.
+    /// The charge to the inode before any change.
     charged_before: Charged,
 }
 
-/// The amount that is charged to an inode for large values.
+/// The charge to an inode for its large values.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Charged {
-    /// The charge in `i_blocks`.
+    /// The number that is added to `i_blocks`.
     pub(super) blocks: i64,
-    /// The charge in inodes, for quota.
+    /// The number of inodes that is added to the quota usage.
     pub(super) values: i64,
 }
 
@@ -191,8 +191,8 @@ impl<'a> Lists<'a> {
     /// The new content of the inode's attribute area, or `None` if the list is unchanged.
     ///
     /// # Errors
-    /// `Corrupt` if the list does not fit. A damaged list can become too long, because its values may overlap on the device, but the new
-    /// list stores each value separately.
+    /// `Corrupt` if the list does not fit. A damaged list can become too long, because the values of a damaged list may overlap on the
+    /// device, but the new list stores each value separately.
     pub(super) fn inode_area(&self) -> Result<Option<Vec<u8>>> {
         if !self.inode_changed {
             return Ok(None);

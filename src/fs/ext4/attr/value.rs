@@ -21,7 +21,7 @@ use crate::units::{FileBlock, FsBlock, InodeNo};
 /// The type and the permissions of a value inode.
 const MODE: u32 = 0o100_600;
 
-/// The credits of one value are computed for blocks in at most this number of groups.
+/// The credits of one value are sufficient if its blocks are in at most this number of groups.
 const GROUPS: u32 = 8;
 
 /// A newly created value inode.
@@ -44,11 +44,11 @@ impl Superblock {
     /// The maximum number of blocks changed by creating one value and dropping another.
     pub(super) fn value_credits(&self) -> u32 {
         let blocks = self.block_size.blocks_for(MAX_VALUE as u64) as u32;
-        // The creation of a value changes the blocks of the value; its inode, with the inode bitmap and a descriptor; block bitmaps and
-        // descriptors; nodes of the map.
+        // The creation of a value changes these blocks: the blocks of the value; the inode, the inode bitmap and a descriptor; block
+        // bitmaps and their descriptors; nodes of the map.
         let making = blocks + 3 + 2 * self.groups.min(GROUPS) + 4;
         // Unmapping starts a new transaction if the remaining credits might be too few for the longest extents. A new transaction would
-        // commit a partial change of the attributes, so these credits are large enough to prevent it.
+        // commit a partial change of the attributes. These credits are therefore enough for the longest extents.
         let dropping = 3 + 64 + 2 * (u32::from(INIT_MAX_LEN) / self.blocks_per_group);
         making + dropping
     }

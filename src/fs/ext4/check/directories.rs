@@ -1,4 +1,4 @@
-//! Checks every entry of every block of directories.
+//! Checks every directory entry, in all blocks of all directories.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -72,7 +72,7 @@ impl Checker<'_> {
         let blocks = self.blocks_of(&reading.inode, broken);
         let unit = self.fs.superblock.block_size.bytes() as u64;
         let size = reading.inode.size() / unit;
-        // A damaged map was already reported. Such a map may be endless, so the htree of its directory is not checked.
+        // The pass over inodes has reported the damaged map. A damaged map may be endless, so the htree of its directory is not checked.
         if reading.inode.flags().contains(InodeFlags::INDEX) && !broken {
             reading.tree = self.check_tree(&reading.inode, &blocks);
         }
@@ -298,7 +298,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks the entries in `i_block` after the parent's number, and then the entries in the attribute `system.data`.
+    /// Checks the entries in `i_block` after the parent's inode number, and then the entries in the attribute `system.data`.
     fn check_inline_directory(&mut self, reading: &mut Reading) {
         let number = reading.inode.number;
         let place = Place::new("inline directory").inode(number);

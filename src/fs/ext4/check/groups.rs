@@ -49,7 +49,7 @@ impl Checker<'_> {
             self.groups.push(group);
             self.tell(Pass::Groups, u64::from(number) + 1, u64::from(sb.groups));
         }
-        // Blocks outside the volume were already reported.
+        // The check of the descriptors has already reported structures outside the volume.
         fixed.retain(|fixed| self.fs.blocks.contain(FsBlock(fixed.start), fixed.count));
         for (one, other) in self.usage.set_fixed(fixed) {
             let place = Place::new(other.structure).block(FsBlock(other.start));
@@ -125,8 +125,8 @@ impl Checker<'_> {
                 self.findings.add(site, Kind::Invalid { stored, rule });
             }
         } else if flags & (BLOCK_UNINIT | INODE_UNINIT) != 0 {
-            // If descriptors have no checksums, Linux ignores these flags. A flag is therefore only a fault if inodes of the group are in
-            // use.
+            // If descriptors have no checksums, Linux ignores BLOCK_UNINIT and INODE_UNINIT. The flag INODE_UNINIT is a fault only if
+            // inodes of the group are in use.
             let used = flags & INODE_UNINIT != 0 && found.free_inodes < sb.inodes_per_group;
             let severity = if used { Severity::Repairable } else { Severity::Note };
             let rule =
@@ -191,7 +191,7 @@ impl Checker<'_> {
         if let Some(block) = sb.mmp_block {
             fixed.push(Fixed { start: block.0, count: 1, structure: "MMP block" });
         }
-        // The last group may be small. Its ranges end at the volume's end.
+        // The last group may be too small for a structure. The structure's blocks then end at the volume's end.
         for fixed in fixed {
             fixed.count = fixed.count.min(sb.blocks_count.saturating_sub(fixed.start));
         }

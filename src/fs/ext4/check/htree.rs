@@ -62,8 +62,8 @@ impl Tree {
         matches!(self.roles.get(block as usize), Some(Role::Node))
     }
 
-    /// Returns the hash of a name if the hash is outside the range of this block, so that the name must not be in the block. Otherwise
-    /// returns `None`.
+    /// Returns the hash of a name if the hash is outside the range of this block; such a name must not be in the block. Otherwise returns
+    /// `None`.
     pub(super) fn misplaced(&self, block: u64, name: &[u8]) -> Option<u32> {
         let Some(Role::Leaf(first, end)) = self.roles.get(block as usize) else { return None };
         let wanted = match &self.folded {

@@ -17,7 +17,7 @@ use crate::fs::{FileType, InodeFlags};
 use crate::units::FsBlock;
 
 const PLACE: Place = Place::new("inode");
-/// The offset in `i_block` of the words that an inode without blocks does not use.
+/// An offset in `i_block`. An inode without blocks does not use the words from this offset on.
 const SPARE_WORDS: usize = 16;
 /// The flag in `i_flags` that marks an inode of the AFS server.
 const IMAGIC: InodeFlags = InodeFlags::from_bits_retain(0x2000);
@@ -25,7 +25,7 @@ const IMAGIC: InodeFlags = InodeFlags::from_bits_retain(0x2000);
 /// The totals of an inode's map.
 #[derive(Default)]
 pub(super) struct Extent {
-    /// The number of blocks of content and of the map, rounded up to complete clusters.
+    /// The number of blocks of the content and of the map itself, rounded up to complete clusters.
     pub(super) blocks: u64,
     /// The first block after the last mapped block, and the first block after the last written block.
     pub(super) end: u64,
@@ -113,8 +113,8 @@ impl Checker<'_> {
         }
         // An inode with an invalid type is recorded as a regular file, because its links and its blocks must still be checked.
         let file_type = file_type.unwrap_or(FileType::Regular);
-        // In a reserved inode, or an inode that the superblock names, `i_dtime` may have any value except one that could be the number of
-        // the next orphan.
+        // In a reserved inode, and in an inode that a field of the superblock refers to, `i_dtime` may have any value that cannot be the
+        // number of the next orphan.
         let special = reserved || self.fs.superblock.orphan_file == Some(inode.number);
         let dtime = raw.i_dtime.get();
         if dtime != 0 && !orphan && (!special || self.is_low(dtime)) {
@@ -129,7 +129,7 @@ impl Checker<'_> {
         let has_map = self.check_flags_of_inode(inode, file_type);
         let extent = if has_map { self.check_map(inode, file_type) } else { Extent::default() };
         self.check_size(inode, file_type, has_map, &extent);
-        // The orphan file must not have attributes. The check of the orphan file reports them, so this check skips them.
+        // The check of the orphan file reports attributes of the orphan file, so this check skips the orphan file.
         let orphans = self.fs.superblock.orphan_file == Some(inode.number);
         let attributes = if orphans { Charged::default() } else { self.check_xattrs(inode) };
         self.check_space(inode, has_map, &extent, attributes);
@@ -157,8 +157,9 @@ impl Checker<'_> {
         }
     }
 
-    /// Whether a deletion time is probably the inode number of the next orphan, which remained from an orphan list. This is probable if the
-    /// value is a valid inode number, and is lower than all time stamps of the superblock.
+    /// Whether `i_dtime` probably contains an inode number instead of a deletion time: the number of the next orphan, which remained there
+    /// after the inode was removed from the orphan list. This is probable if the value is a valid inode number, and is lower than all time
+    /// stamps of the superblock.
     fn is_low(&self, dtime: u32) -> bool {
         let low = |time: u32| (1..self.fs.superblock.inodes_count).contains(&time);
         let sb = &self.superblock;
@@ -252,8 +253,9 @@ impl Checker<'_> {
                 self.findings.add(inode.place("i_flags"), Kind::Invalid { stored, rule });
             }
         }
-        // Old kernels left nonzero bytes after a device number, so nonzero bytes alone are not a fault. The flags `IMMUTABLE` and `APPEND`
-        // are never set on a special file, so one of these flags together with nonzero bytes indicates that the inode was overwritten.
+        // Old kernels left nonzero bytes after the device number in a special file's inode, so nonzero bytes alone are not a fault. The
+        // flags `IMMUTABLE` and `APPEND` are never set on a special file, so one of these flags together with nonzero bytes indicates that
+        // the inode was overwritten.
         if !mapped
             && flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND)
             && inode.raw().i_block[SPARE_WORDS..].iter().any(|byte| *byte != 0)
@@ -317,7 +319,7 @@ impl Checker<'_> {
 /// The last cluster that was marked as used during the walk of one file. Several blocks of the file may be in the same cluster.
 struct Claims {
     cluster: u64,
-    /// The number of the last marked cluster within the file, and its number on the volume.
+    /// The number of the last marked cluster within the file, and the number of the same cluster on the volume.
     last: Option<(u64, u64)>,
 }
 

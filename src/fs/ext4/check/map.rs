@@ -21,7 +21,7 @@ const HEADER: usize = size_of::<RawExtentHeader>();
 const ENTRY: usize = size_of::<RawExtent>();
 /// The maximum number of blocks of a file. File block numbers have 32 bits.
 const MAX_BLOCKS: u64 = 1 << 32;
-/// The maximum difference between the number of entries that fit into a node and the node's declared capacity.
+/// A node's declared capacity may be smaller than the number of entries that fit into the node, by at most this number.
 const SPARE: usize = 2;
 /// The number of direct pointers in an inode.
 pub(super) const DIRECT: u64 = 12;

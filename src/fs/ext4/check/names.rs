@@ -29,7 +29,7 @@ impl Checker<'_> {
         }
         // The state of each directory: not visited, on the current path, reachable from the root, or lost.
         let mut state = vec![Reach::Unknown; self.directories.len()];
-        // The index of one directory in each loop of directories.
+        // For each loop of directories, the index of one directory in the loop.
         let mut looped = HashSet::new();
         for index in 0..self.directories.len() {
             let mut walked = Vec::new();

@@ -36,9 +36,10 @@ impl Checker<'_> {
                 }
             }
             FileType::Regular => {
-                // The content of fs-verity is stored after the size.
+                // A file with fs-verity stores the data of fs-verity past its size.
                 let verity = inode.flags().contains(InodeFlags::VERITY);
-                // An orphan that still has a name is to be truncated: it may have blocks past its size, which the next mount frees.
+                // An orphan that has a name is a file whose truncation was interrupted. It may have blocks past its size; the next mount
+                // frees them.
                 let truncated = self.is_orphan(inode);
                 if size < extent.written_end.saturating_sub(1) * unit && !verity && !truncated {
                     let (stored, expected) = (size, extent.written_end * unit);
@@ -88,8 +89,8 @@ impl Checker<'_> {
         if file_type != FileType::Regular {
             self.findings.expect(place, stored, expected);
         } else if stored > expected {
-            // For a file that consists of a hole, mke2fs creates an inode whose inline data is shorter than its size. Linux returns zeros
-            // for the missing content.
+            // For a file that consists only of a hole, mke2fs creates an inode whose inline data is shorter than its size. Linux returns
+            // zeros for the missing content.
             let what =
                 Kind::Invalid { stored, rule: "the size is larger than the content in the inode" };
             self.findings.add_as(Severity::Note, place, what);

@@ -21,7 +21,7 @@ pub(super) struct Usage {
     cluster_blocks: u64,
     first: u64,
     end: u64,
-    /// Whether files may share blocks of content (feature `shared_blocks`).
+    /// Whether files may share data blocks (feature `shared_blocks`).
     shared: bool,
 }
 
@@ -99,8 +99,9 @@ impl Usage {
         false
     }
 
-    /// Marks blocks of content as used. Files may share these blocks if the volume has the feature `shared_blocks`. Nodes of a map are not
-    /// marked by this function: they are never shared, because the walk of a map ends only if each block is a node at most once.
+    /// Marks blocks of content as used. Files may share these blocks if the volume has the feature `shared_blocks`. The nodes of maps are
+    /// marked by another function. They must not be shared: the walk of a map accepts each block at most once as a node, so that the walk
+    /// ends.
     pub(super) fn claim_content(
         &mut self,
         findings: &mut Findings,

@@ -28,12 +28,12 @@ pub(super) struct SharedBlock {
     charged: Charged,
 }
 
-/// The amount that is charged to an inode for its large values.
+/// The charge to an inode for its large values.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Charged {
-    /// The charge in `i_blocks`.
+    /// The number that is added to `i_blocks`.
     pub(super) blocks: u64,
-    /// The charge in inodes, for quota. Each attribute is counted, even if several attributes share a value.
+    /// The number of inodes that is added to the quota usage. Each attribute is counted, even if several attributes share a value.
     pub(super) inodes: u64,
 }
 
@@ -140,7 +140,7 @@ impl Checker<'_> {
                 return self.bad_list(place, "an entry of the list is truncated");
             };
             let name_len = usize::from(raw.e_name_len);
-            // If the index represents the complete name, as for an access control list, the stored name is empty.
+            // If the name index determines the complete name, as for an access control list, the stored name is empty.
             let named = list.unhashed || raw.e_name_index != 0;
             let allowed = |name: &&[u8]| named || !name.is_empty();
             let Some(name) = behind.get(..name_len).filter(allowed) else {
@@ -155,7 +155,7 @@ impl Checker<'_> {
                 continue;
             }
             let offset = usize::from(raw.e_value_offs.get());
-            // Only e2fsck uses the offset of an empty value: it finds inline data only if this offset is right.
+            // Only e2fsck uses the offset of an empty value: e2fsck does not find the inline data if this offset is wrong.
             let inline = inode.flags().contains(InodeFlags::INLINE_DATA);
             // A value is padded to a multiple of 4 bytes.
             let value = match size {

@@ -150,8 +150,8 @@ impl Dumper<'_> {
         Value::Record(record)
     }
 
-    /// The directory entries of a block; `None` if the sum of the entries' lengths is not the block size. A node of a hash tree has one
-    /// unused entry that spans the block.
+    /// The directory entries of a block. Returns `None` if the lengths of the entries do not add up to the block size. A node of a hash
+    /// tree has one unused entry that is as long as the block.
     fn directory(&self, content: &[u8]) -> Option<(&'static str, Fields)> {
         let size = self.superblock.block_size;
         let (mut at, mut entries, mut used) = (0, Vec::new(), false);
@@ -195,7 +195,7 @@ impl Dumper<'_> {
     }
 }
 
-/// The fields in the root of a hash tree after the entries `.` and `..`.
+/// The fields in the root of a hash tree that are stored after the entries `.` and `..`.
 fn dx_root(content: &[u8]) -> Option<Fields> {
     let (raw, _) = RawDxRootInfo::ref_from_prefix(content.get(DX_ROOT_INFO_OFFSET..)?).ok()?;
     if raw.reserved_zero.get() != 0 || usize::from(raw.info_length) != size_of::<RawDxRootInfo>() {

@@ -19,7 +19,7 @@ pub enum Value {
     Record(Fields),
 }
 
-/// Fields by name, in on-disk order.
+/// A list of fields by name, in on-disk order.
 pub type Fields = Vec<(&'static str, Value)>;
 
 impl Value {

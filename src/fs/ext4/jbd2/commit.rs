@@ -36,7 +36,7 @@ impl Ext4 {
         self.tell_unheard()
     }
 
-    /// Removes and returns an error of an earlier operation that no caller has received yet.
+    /// Removes the error of an earlier operation that no caller has received yet, and returns it as this call's error.
     pub(crate) fn tell_unheard(&self) -> Result<()> {
         self.writing()?.unheard.lock().take().map_or(Ok(()), Err)
     }
@@ -54,8 +54,8 @@ impl Ext4 {
 
     /// Returns when a transaction is committed. All writes that ended before this call are then durable.
     pub(crate) fn commit_with_data(&self, tid: Tid) -> Result<()> {
-        // If another thread had begun the commit before this call, the commit's flush may have preceded the end of the caller's writes.
-        // Then another flush is needed.
+        // If another thread had begun the commit before this call, the commit's flush may have preceded the end of the caller's writes. In
+        // this case another flush is needed.
         if self.commit_shared(tid)? {
             return Ok(());
         }
@@ -185,7 +185,8 @@ impl Ext4 {
             if first {
                 writing.errors.stop(why);
             }
-            // This call makes the cached inodes outdated, so that writes without a transaction read their inode again and are refused.
+            // `all_changed` marks the cached inodes as outdated, so that writes without a transaction read their inode again and are
+            // refused.
             writing.locks.all_changed();
             then();
             if first {

@@ -4,9 +4,9 @@
 //! in memory: replaced inodes, edited maps and edited directories. Each edit is applied when the inode, the map or the directory is read.
 //! When a volume is opened for writing, `ops/fast_commits` first applies the edits on the device.
 //!
-//! A fast commit is valid if its tail has the right transaction number and checksum. The first invalid fast commit was never completed, so
-//! this fast commit and all later fast commits are ignored. If the first fast commit in the area is invalid, Linux was observed to refuse
-//! the mount; ironmap opens the volume without fast commits.
+//! A fast commit is valid if its tail contains the expected transaction number and the correct checksum. The write of the first invalid
+//! fast commit was never completed, so this fast commit and all later fast commits are ignored. If the first fast commit in the area is
+//! invalid, Linux was observed to refuse the mount; ironmap opens the volume without fast commits.
 
 use std::collections::BTreeMap;
 use std::mem::offset_of;
@@ -32,7 +32,7 @@ use crate::units::{FileBlock, FsBlock, InodeNo};
 const PLACE: Place = Place::new("fast commit");
 
 /// The maximum length of the fast-commit area in bytes, and the maximum number of its records. Without these limits, a damaged journal
-/// could need any amount of memory, because its map may contain the same block many times. Linux's default area has 256 blocks.
+/// could need any amount of memory, because the journal's map may contain the same block many times. Linux's default area has 256 blocks.
 const MAX_BYTES: usize = 64 << 20;
 const MAX_RECORDS: usize = 1 << 20;
 
@@ -217,8 +217,8 @@ impl FastCommits {
         Ok(())
     }
 
-    /// Handles a creation record. In the log, the creation record follows the records of the new inode and of its ranges. Edits before
-    /// those records belong to an earlier inode with the same number.
+    /// Handles a creation record. In the log, the creation record follows the records of the new inode and of its ranges. Edits from
+    /// records before these belong to an earlier inode with the same number.
     fn create(&mut self, inode: InodeNo, directory: InodeNo) {
         let edit = self.inodes.entry(inode).or_default();
         edit.created = true;

@@ -14,7 +14,7 @@ use crate::fs::ext4::writing::Writing;
 use crate::sync::yield_now;
 use crate::units::FsBlock;
 
-/// An operation that finds no space is repeated after a commit. This is the maximum number of these commits.
+/// The maximum number of times that an operation is repeated because it found no space. A commit precedes each repetition.
 const SPACE_COMMITS: u32 = 3;
 /// The maximum number of attempts to allocate an inode while other threads have locked all free inodes. A thread that has locked a free
 /// inode soon finds that its file was removed, and unlocks the inode. The attempts are bounded, because that thread may be waiting for a
@@ -91,7 +91,8 @@ impl<'a> Operation<'a> {
         let (mut commits, mut attempts) = (SPACE_COMMITS, INODE_ATTEMPTS);
         loop {
             // `commit_frees` is called before the work, and again after a failure. The call after the failure is not enough: a commit of
-            // another thread may have freed the space before this call, so that the call returns false although there is space.
+            // another thread may have made the space available after the failure. The second call then returns false, although the work
+            // would succeed.
             let kept_back = alloc.commit_frees();
             let mut locked = false;
             let result = self.transact(credits, |handle| {
@@ -144,7 +145,7 @@ impl Handle<'_> {
     }
 
     /// Changes a part of a block that has its own checksum. `change` also stores the new checksum, so a later read of the part from memory
-    /// does not verify it.
+    /// does not verify the checksum.
     pub(crate) fn update_sealed<R>(
         &mut self,
         block: FsBlock,
@@ -202,8 +203,8 @@ impl Handle<'_> {
         Ok(())
     }
 
-    /// Records that a step has failed without leaving changes: the step has undone its changes, or has made none. In this case an error of
-    /// any kind does not abort the journal.
+    /// Records that a step has failed without leaving changes: the step has undone its changes, or has made none. After this call, an error
+    /// of any kind does not abort the journal.
     pub(crate) fn took_back(&mut self) {
         self.taken_back = true;
     }

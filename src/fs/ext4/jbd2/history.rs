@@ -83,14 +83,14 @@ impl History {
         Ok(Self { transactions, outside: log.outside() })
     }
 
-    /// The index of the last transaction in the run of transaction `index`, plus one.
+    /// Returns the index after the last transaction of the run that contains transaction `index`.
     pub(in crate::fs::ext4) fn end_of_run(&self, index: usize) -> usize {
         let pairs = self.transactions[index..].windows(2);
         let length = pairs.take_while(|pair| follows(&pair[0], &pair[1])).count();
         index + length + 1
     }
 
-    /// The index of the first transaction in the run that ends with transaction `end - 1`.
+    /// Returns the index of the first transaction of the run whose last transaction is `end - 1`.
     fn start_of_run(&self, end: usize) -> usize {
         let pairs = self.transactions[..end].windows(2).rev();
         let length = pairs.take_while(|pair| follows(&pair[0], &pair[1])).count() + 1;
@@ -98,7 +98,7 @@ impl History {
     }
 }
 
-/// The state of the volume's blocks after a past transaction. All applied transactions belong to one run.
+/// The state of the volume's blocks after a past transaction. All transactions that this state includes belong to one run.
 #[derive(Default)]
 pub(in crate::fs::ext4) struct Past {
     pub(in crate::fs::ext4) overlay: Overlay,

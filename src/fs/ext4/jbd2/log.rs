@@ -30,7 +30,7 @@ pub(super) struct Log {
 enum Home {
     /// The blocks of a file of the volume.
     Inode(Box<Inode>),
-    /// The blocks of an external device. The number is the number of its first block on the combined device.
+    /// The blocks of an external device. The field is the number of the external device's first block on the combined device.
     Device(FsBlock),
 }
 

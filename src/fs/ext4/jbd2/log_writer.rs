@@ -27,12 +27,12 @@ const PLACE: Place = Place::new("journal");
 /// The content of blocks, in log order.
 type Content = Vec<Block>;
 
-/// The log, and the newest committed versions that have not been written home.
+/// The log, and the newest committed versions of blocks that have not been written home.
 pub(crate) struct LogWriter {
     /// The map of the journal: the device block of each of its blocks.
     layout: Box<[FsBlock]>,
     superblock: JournalSuperblock,
-    /// The content of the journal's first block (its superblock) on the device.
+    /// The content of the journal's first block on the device. This block is the journal's superblock.
     raw: Block,
     size: BlockSize,
     uuid: [u8; 16],
@@ -78,7 +78,7 @@ impl LogWriter {
 
     /// Whether a transaction that changes `blocks` blocks fits into an empty log.
     pub(crate) fn has_room_for(&self, blocks: usize) -> bool {
-        // Besides the changed blocks, the log needs one descriptor block for every 30 blocks or more, and one commit block.
+        // A descriptor block has space for the tags of at least 30 changed blocks. The log also needs one commit block.
         (blocks + blocks.div_ceil(30) + 1) < self.len() as usize
     }
 

@@ -1,8 +1,8 @@
 //! Walks the log and finds the newest committed copy of each block.
 //!
-//! A recovery that writes needs three passes over the log: it finds the end of the log, then the revocations, and then replays the copies.
-//! This recovery writes nothing and only collects copies. When it reads a revocation, it removes the cancelled copies from the collection,
-//! so one pass is enough.
+//! A recovery that writes needs three passes over the log: the first pass finds the end of the log, the second pass collects the
+//! revocations, and the third pass replays the copies. This recovery writes nothing and only collects copies. When it reads a revocation,
+//! it removes the cancelled copies from the collection, so one pass is enough.
 //!
 //! Damaged blocks are handled as in Linux:
 //!
@@ -212,7 +212,8 @@ impl Replay {
         Ok(())
     }
 
-    /// Verifies the checksums of the copies that were not cancelled or superseded, and returns their locations.
+    /// Verifies the checksums of the remaining copies: those that no revocation has cancelled and no later copy has superseded. Returns the
+    /// locations of these copies.
     pub(super) fn into_overlay(self, log: &Log) -> Result<Overlay> {
         let mut overlay = Overlay::outside(log.outside());
         for (target, copy) in self.copies {

@@ -53,8 +53,9 @@ pub(in crate::fs::ext4) fn restore(fs: &Arc<Ext4>) -> Result<Option<LogWriter>> 
 }
 
 /// Recovers the log of a journal with fast commits; the fast commits stay valid. On return, the log is empty, and the next transaction has
-/// the number that the fast commits require. If the journal's superblock reported a clean journal at any time, a recovery after a crash
-/// would ignore the fast commits. Therefore one write of the superblock switches directly from the old log to the empty log.
+/// the number that the fast commits require. If the journal's superblock described the journal as clean for a moment, and the system
+/// crashed at that moment, the next recovery would ignore the fast commits. Therefore one write of the superblock switches directly from
+/// the old log to the empty log.
 pub(in crate::fs::ext4) fn restore_log(fs: &Arc<Ext4>) -> Result<LogWriter> {
     write_overlay(fs)?;
     let number =
@@ -80,9 +81,9 @@ fn walked_sequence(fs: &Ext4, log: &Log, start: u32) -> Result<u32> {
     Ok(recover::walk(log, start, device_blocks)?.next_sequence)
 }
 
-/// Returns the journal with an empty log, and the journal's first block with the number of the next transaction. The number must be on the
-/// device in case of a crash before that transaction is written. With an older number, a recovery would treat old transactions in the log
-/// as successors of new transactions.
+/// Returns the journal with an empty log, and the journal's first block with the number of the next transaction. A crash may occur before
+/// that transaction is written, so its number must already be on the device. With an older number, a recovery would treat old transactions
+/// in the log as successors of new transactions.
 fn emptied(fs: &Arc<Ext4>, log: Log, next: u32) -> Result<(Log, Block)> {
     let first = log.block(0)?;
     let raw = made_ready(fs, fs.blocks.read_device(first)?, next)?;

@@ -20,7 +20,7 @@ const CREDITS: u32 = 2;
 struct Journal {
     transactions: Transactions,
     seen: Mutex<Seen>,
-    /// The write of this transaction fails.
+    /// The transaction whose write fails.
     fails: Option<Tid>,
 }
 
@@ -129,7 +129,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Runs operations, each followed by a sync. An operation or a sync may fail only after an abort.
+    /// Runs operations, each followed by a sync. Before an abort, each operation and each sync must succeed.
     fn work(&self, first: u64, operations: u64, aborts: bool) {
         for block in first..first + operations {
             let done = self.operate(FsBlock(block), aborts).and_then(|tid| {

@@ -60,7 +60,7 @@ impl Stop {
         while !*stopped {
             let waited = self.told.wait_timeout(stopped, interval.min(STAMPS_LEFT));
             (stopped, _) = waited.unwrap_or_else(PoisonError::into_inner);
-            // A failure aborts the journal. The next call of the program then returns the error.
+            // A failure of one of these calls aborts the journal. The program gets the error from its next call.
             if let Some(fs) = fs.upgrade().filter(|_| !*stopped) {
                 let _ = fs.check_held();
                 fs.check_durable();

@@ -66,7 +66,7 @@ struct State {
     /// Whether a thread is committing.
     committing: bool,
     committed: Tid,
-    /// The number of threads that need a commit of the running transaction, and the number that is expected to need it.
+    /// The number of threads that need a commit of the running transaction, and the number of threads that are expected to need it.
     waiting: u32,
     expected: u32,
     /// The maximum time for which a commit waits for more threads that need it. It is the duration of the last commit.
@@ -135,8 +135,8 @@ impl Transactions {
     /// Leaves the running transaction and returns the unused credits.
     pub(super) fn leave(&self, credits: u32, work: Work) {
         let mut state = self.state.lock();
-        // An operation may have changed more blocks than its credits, and has then made the transaction larger than expected. The log has
-        // space for the excess, because the limit of a transaction is less than the size of the log.
+        // An operation may have changed more blocks than its credits permit. The transaction is then larger than expected. The log has
+        // space for the additional blocks, because the limit of a transaction is less than the size of the log.
         state.credits = (state.credits - credits).saturating_add(work.blocks.len() as u32);
         state.work.append(work);
         state.handles -= 1;
@@ -148,7 +148,8 @@ impl Transactions {
     /// The newest transaction with changes, whether or not it is committed.
     pub(crate) fn newest(&self) -> Tid {
         let state = self.state.lock();
-        // If the transaction is closed, its changes may already have been moved to its commit.
+        // The changes of a closed transaction may already have been moved to its commit, so `work` may be empty although the transaction
+        // has changes.
         if state.work.is_empty() && state.handles == 0 && !state.closed {
             Tid(state.running.0 - 1)
         } else {
@@ -162,8 +163,9 @@ impl Transactions {
     }
 
     /// Returns when a transaction is committed. If no other thread commits this transaction, the calling thread does. It calls `freeze`
-    /// after the last operation has left and before the next transaction starts. It calls `write` while the next transaction runs. The
-    /// result is true if `write` began after this call: the flush in `write` then also covers earlier writes of the caller.
+    /// after the last operation has left and before the next transaction starts. It calls `write` while the next transaction runs. Returns
+    /// true if `write` began after this call. In this case the flush in `write` also covers all writes of the caller that ended before this
+    /// call.
     ///
     /// # Errors
     /// `ReadOnly` after an abort; the error of `write`, which aborts the volume.

@@ -6,7 +6,7 @@ use crate::fs::ext4::{Compat, Incompat, RoCompat};
 /// The features of a volume, as three words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
-    /// The features that an implementation may ignore.
+    /// The features that an implementation does not need to know.
     pub compat: Compat,
     /// The features that every implementation must support to read or write the volume.
     pub incompat: Incompat,
@@ -117,7 +117,7 @@ impl Features {
         let Some(depth) = depth.checked_sub(1) else { return Ok(()) };
         for (with, wanted, other) in RULES {
             let forward = on && *with == name && self.has(other) != *wanted;
-            // If a rule of another feature forbids the new state of this feature, the other feature is switched off.
+            // If another feature has a rule that forbids the new state of this feature, that other feature is switched off.
             let backward = *other == name && on != *wanted && self.has(with);
             if forward {
                 self.set(other, *wanted, depth)?;

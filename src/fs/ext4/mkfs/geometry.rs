@@ -1,7 +1,7 @@
 //! The geometry of a new volume: the numbers of its groups, inodes and reserved blocks. These numbers are computed from the volume's size
 //! and the options.
 //!
-//! For numbers that the options do not determine, the results are the same as in volumes that mke2fs makes (docs/PROVENANCE.md).
+//! If the options do not determine a number, it is the same as in volumes that mke2fs makes (docs/PROVENANCE.md).
 
 use super::features::Features;
 use super::options::MkfsOptions;
@@ -66,8 +66,9 @@ impl Geometry {
         let blocks = (size / PAGE * PAGE) >> block_size.shift();
         limit_to_width(&mut features, blocks)?;
         if cluster_blocks > 1 && bytes == 1024 {
-            // With bigalloc and blocks of 1 KiB, only group 0 begins with the boot block. The reserved descriptor blocks in the backups
-            // would therefore be one block away from the positions that the format requires.
+            // With bigalloc and blocks of 1 KiB, only group 0 begins with the boot block. In the other groups, the reserved descriptor
+            // blocks would be one block away from the positions that the format requires. The feature resize_inode is therefore switched
+            // off.
             features.compat.remove(Compat::RESIZE_INODE);
         }
         let journal = journal_blocks(options, &mut features, blocks, block_size)?;
@@ -110,8 +111,8 @@ impl Geometry {
         Ok(geometry)
     }
 
-    /// Divides the volume into groups. Omits the last group if hardly any space for files remains in it besides its own metadata. Returns
-    /// false if the inode bitmaps of all groups together have too few bits for the inodes.
+    /// Divides the volume into groups. Omits the last group if its own metadata leave hardly any space for files. Returns false if the
+    /// inode bitmaps of all groups together have too few bits for the inodes.
     fn divide(&mut self, inodes: u64) -> Result<bool> {
         let too_small =
             || Err(Error::new(ErrorKind::NoSpace, "the volume is too small for a file system"));
@@ -172,8 +173,8 @@ impl Geometry {
     }
 
     /// Computes the number of inodes per group from the requested number of inodes of the volume. Rounds the number so that an inode table
-    /// consists of complete blocks, and the used part of an inode bitmap of complete bytes. Returns false if an inode bitmap has too few
-    /// bits.
+    /// consists of complete blocks and the used part of an inode bitmap consists of complete bytes. Returns false if an inode bitmap has
+    /// too few bits.
     fn set_inodes(&mut self, wanted: u64) -> Result<bool> {
         let bytes = self.block_size.bytes() as u64;
         let size = u64::from(self.inode_size);
@@ -221,7 +222,7 @@ impl Geometry {
         self.block_size.bytes() as u32 / self.descriptor_size
     }
 
-    /// The length, in blocks, of a copy of the superblock and of the group descriptors.
+    /// The number of blocks that one copy of the superblock and one copy of all group descriptors need together.
     fn backup_blocks(&self) -> u64 {
         if self.features.incompat.contains(Incompat::META_BG) {
             return 2;
@@ -248,7 +249,7 @@ fn block_size(options: &MkfsOptions, size: u64, sector: u32) -> Result<BlockSize
     let usual = if size < 512 * MIB { 1024 } else { 4096 };
     let bytes = options.block_size.unwrap_or(sector.max(usual));
     let shift = bytes.is_power_of_two().then(|| bytes.trailing_zeros() as u8);
-    // Only other formats have blocks of 512 bytes.
+    // A block of ext4 has at least 1024 bytes. Other formats also permit 512.
     let shift = shift.filter(|shift| *shift >= 10);
     shift.and_then(BlockSize::from_shift).ok_or_else(|| {
         Error::invalid(format!(
@@ -304,8 +305,8 @@ fn groups_per_flex(options: &MkfsOptions, features: &Features) -> Result<u32> {
     Ok(groups)
 }
 
-/// For a volume that needs 64-bit block numbers: refuses the size if the feature 64bit is off, and switches resize_inode off, because the
-/// resize inode cannot contain 64-bit block numbers.
+/// For a volume that needs 64-bit block numbers: refuses the size if the feature 64bit is off. Otherwise switches the feature resize_inode
+/// off, because the resize inode cannot contain 64-bit block numbers.
 fn limit_to_width(features: &mut Features, blocks: u64) -> Result<()> {
     if blocks <= u64::from(u32::MAX) {
         return Ok(());

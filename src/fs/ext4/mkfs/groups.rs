@@ -1,8 +1,8 @@
 //! The groups of a new volume: their descriptors and, if required, their bitmaps.
 //!
 //! If group descriptors have checksums, a group can stay uninitialised. In this case flags in its descriptor say that its bitmaps were not
-//! written, and a counter in the descriptor contains the number of unused inodes at the end of the inode table. Without checksums, all
-//! bitmaps and inode tables are written.
+//! written. A counter in the descriptor contains the number of unused inodes at the end of the inode table. Without checksums, all bitmaps
+//! and inode tables are written.
 
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -31,7 +31,7 @@ pub(in crate::fs::ext4) struct Used {
     pub(in crate::fs::ext4) directories: u32,
 }
 
-/// The content of the inode tables on the device.
+/// The bytes on the device at the positions of the new inode tables, before the tables are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fs::ext4) enum TablesAre {
     Zero,
@@ -87,7 +87,7 @@ impl Layout<'_> {
         Ok(group.free)
     }
 
-    /// Whether group descriptors have flags that say that a bitmap was not written. The group then counts as empty.
+    /// Whether bitmaps may stay unwritten: group descriptors then have flags that say that a bitmap was not written.
     fn is_lazy(&self) -> bool {
         self.sb.ro_compat.intersects(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM)
     }
@@ -163,7 +163,7 @@ impl Layout<'_> {
             for taken in space.clusters_in(self.blocks_of(group.number)) {
                 set_bits(&mut bitmap, taken.start as usize, taken.end as usize);
             }
-            // The bits past the end of the group must be set, so that these blocks or inodes are never allocated.
+            // The bits past the end of the group belong to no block and no inode. They must be set, so that they are never allocated.
             let bits = bitmap.len() * 8;
             set_bits(&mut bitmap, self.clusters_of(group.number) as usize, bits);
             sb.seal_block_bitmap(&bitmap, descriptor);

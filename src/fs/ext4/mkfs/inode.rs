@@ -95,7 +95,7 @@ pub(super) struct Files<'a> {
     pub(super) blocks: Vec<(u64, Buffer)>,
     /// The blocks of the journal's log, which must be zeroed.
     pub(super) zeros: Vec<Range<u64>>,
-    /// The search for free blocks of the next file begins at this block.
+    /// The block at which the search for free blocks of the next file begins.
     pub(super) goal: u64,
     /// The next free inode number.
     next: u32,

@@ -91,7 +91,7 @@ impl<'a> Layout<'a> {
         if group == 0 { 1024 >> self.sb.block_size.shift() } else { start }
     }
 
-    /// The blocks at the start of a group that contain a copy of the superblock and of the group descriptors, and the reserved descriptor
+    /// The first blocks of a group with a backup: a copy of the superblock, a copy of the group descriptors, and the reserved descriptor
     /// blocks.
     pub(in crate::fs::ext4) fn backup(&self, group: u32) -> Range<u64> {
         let start = self.sb.group_start(group).0;

@@ -15,7 +15,7 @@ use crate::units::BlockSize;
 
 const HEADER: usize = size_of::<RawExtentHeader>();
 const ENTRY: usize = size_of::<RawExtent>();
-/// The maximum number of entries in `i_block`, after the header.
+/// The maximum number of entries after the header in `i_block`.
 const IN_ROOT: usize = 4;
 /// The number of data pointers in `i_block`.
 pub(in crate::fs::ext4) const DIRECT: usize = 12;

@@ -167,8 +167,8 @@ fn make_files(
     identity: &Identity,
 ) -> Result<()> {
     let sb = layout.sb;
-    // The number of clusters that files can never use: the metadata at fixed positions, and the content of the journal (the blocks of the
-    // journal's map are not counted).
+    // The number of clusters that files can never use: the clusters of the metadata at fixed positions, and the clusters of the journal's
+    // content. The blocks of the journal's map are not counted.
     let within = u64::from(sb.first_data_block)..sb.blocks_count;
     let taken: u64 = files.space.clusters_in(within).map(|taken| taken.end - taken.start).sum();
     let journal = layout.geometry.journal_blocks.div_ceil(sb.cluster_blocks);
@@ -211,7 +211,7 @@ fn prepare(
     let sb = layout.sb;
     if options.discard {
         match device.discard(DevOffset(0), sb.blocks_count << sb.block_size.shift()) {
-            // The device does not support discards. mkfs does not need them.
+            // The device does not support discards. mkfs continues without them.
             Err(error) if error.errno() == Errno::EOPNOTSUPP => {}
             result => result?,
         }

@@ -33,7 +33,7 @@ pub(super) struct Identity {
     pub(super) time: i64,
 }
 
-/// Builds the superblock, without the numbers that depend on the layout, and without the checksum.
+/// Builds the superblock. The checksum and the numbers that depend on the layout are set later.
 pub(super) fn superblock(
     geometry: &Geometry,
     options: &MkfsOptions,

@@ -20,7 +20,7 @@ use crate::units::{FileBlock, FsBlock};
 /// The path from the root of a hash tree to the leaf for a hash.
 pub(super) struct Path {
     pub(super) hash: NameHash,
-    /// The nodes from the root downwards. There is at least the root.
+    /// The nodes from the root downwards. The path contains at least the root.
     nodes: SmallVec<[Node; 3]>,
     pub(super) leaf: Area,
 }

@@ -55,7 +55,7 @@ pub(crate) struct Exclusive<'a> {
     pin: Pin<'a>,
 }
 
-/// Exclusive access to a range of a file's content.
+/// Exclusive access to a range of a file's content. The access ends when this value is dropped.
 pub(crate) struct Content<'a> {
     alone: Option<Alone>,
     pin: Pin<'a>,
@@ -212,7 +212,7 @@ impl Locks {
         Ordered::new(Rank::Rename, || self.rename.lock())
     }
 
-    /// Whether an inode is open. The result stays true or false while the caller holds the inode's lock.
+    /// Whether an inode is open. The result does not change while the caller holds the inode's lock.
     pub(crate) fn is_open(&self, number: InodeNo) -> bool {
         let shard = self.shard(number).lock();
         shard.get(&number).is_some_and(|known| known.opens.load(Ordering::Relaxed) > 0)
@@ -237,8 +237,8 @@ impl Locks {
         }
     }
 
-    /// Sets the time stamp of the writes that were recorded since the last stamp. Only the first write sets a stamp itself. Later writes
-    /// are recorded in the lanes of their queues, without a time.
+    /// Sets a time stamp for the writes that were recorded since the last call. The first of these writes has already set a stamp itself.
+    /// The later writes are only recorded in the lanes of their queues, without a time.
     fn stamp_noted(&self, known: &ActiveInode) {
         if known.inode.content.take_written() {
             self.set_stamp(known, Access::Write);
@@ -351,7 +351,7 @@ impl Pin<'_> {
     /// Removes the state of the inode from the table if no other user remains.
     fn leave(&mut self) {
         let mut shard = self.locks.shard(self.number).lock();
-        // Only two references exist if there is no other user: the reference in the table, and this one.
+        // Only two references exist if there is no other user: the reference in the table, and the reference in `self`.
         let last = self.known.take().is_some_and(|known| Arc::strong_count(&known) == 2);
         if last {
             shard.remove(&self.number);

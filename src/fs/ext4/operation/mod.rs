@@ -98,7 +98,7 @@ impl<'a> Operation<'a> {
         Locked { fs: self.fs, number, lock: self.writing.locks.exclusive(number) }
     }
 
-    /// Locks two inodes. They must not be an ancestor and its descendant. A directory is locked before a file of another type, because the
+    /// Locks two inodes. One of them must not be an ancestor of the other. A directory is locked before a file of another type, because the
     /// file may also have a name in this directory. Two directories, or two other files, are locked in the order of their numbers. If both
     /// inodes are the same or the second is `None`, only one inode is locked. The types of the inodes must not change during the call.
     pub(super) fn lock_two(

@@ -86,8 +86,8 @@ impl Operation<'_> {
             let now = handle.now();
             handle.update_inode(&inode, |raw| {
                 raw.has_values(values);
-                // The project id is set before all other fields. This step fails if the inode has no space for a project id, and then no
-                // field may have changed.
+                // The project id is set before all other fields. If the inode has no space for a project id, this call fails. At that time,
+                // no other field may have changed.
                 set.project.map_or(Ok(()), |project| raw.set_project(project))?;
                 raw.set_mode(mode)?;
                 if owned {
@@ -149,8 +149,9 @@ impl Operation<'_> {
         })
     }
 
-    /// Removes the file's capabilities, because they were granted for the old content. Returns the changed inode. Set-id bits are not
-    /// removed here: their removal depends on the user that writes, so [`strip_privileges`](Ext4::strip_privileges) removes them.
+    /// Removes the file's capabilities, because they were granted for the old content. Returns the changed inode. The function does not
+    /// remove set-id bits, because their removal depends on the user that writes: [`strip_privileges`](Ext4::strip_privileges) removes
+    /// them.
     pub(super) fn without_capabilities<'f>(
         &self,
         file: &'f Locked<'_>,

@@ -24,7 +24,7 @@ const CREDITS: u32 = 16;
 /// An upper limit of the length of inline content, in bytes.
 const INLINE_LIMIT: u64 = 64 << 10;
 
-/// The progress of a write.
+/// The progress of a write to blocks.
 struct Reached {
     /// The block after the last written block.
     block: FileBlock,
@@ -126,8 +126,8 @@ impl Operation<'_> {
     }
 
     /// Writes blocks: mapped blocks in place, other blocks after their allocation. `end` is the end of the data in bytes. Returns the block
-    /// after the last written block. The write ends early if the space is exhausted or the device fails; if this concerns the first block,
-    /// the error is returned. If several transactions are needed, each transaction sets the size.
+    /// after the last written block. If the space is exhausted or the device fails, the write ends early. If not even the first block was
+    /// written, the error is returned. If several transactions are needed, each transaction sets the size.
     fn write_blocks(
         &self,
         handle: &mut Handle<'_>,
@@ -158,7 +158,7 @@ impl Operation<'_> {
         Ok(Reached { block: next, failed })
     }
 
-    /// Writes blocks of one extent, or of a hole, for which one extent is allocated. Returns the block after the last written block.
+    /// Writes blocks of one extent, or of one hole. For a hole, allocates one extent. Returns the block after the last written block.
     fn write_extent(
         &self,
         handle: &mut Handle<'_>,

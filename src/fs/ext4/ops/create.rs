@@ -113,8 +113,8 @@ impl Operation<'_> {
             }
             _ => check_not_internal(inode),
         };
-        // A directory is refused before the inode is locked. Another thread may have locked a directory above `dir` and wait for `dir`, so
-        // a wait for that directory's lock could be a deadlock.
+        // A directory must be refused before `inode` is locked. If `inode` is an ancestor of `dir`, another thread may have locked `inode`
+        // and may be waiting for `dir`. A wait for the lock of `inode` would then be a deadlock.
         check(&self.inode(inode)?)?;
         let locked = self.lock(inode);
         let inode = locked.named()?;

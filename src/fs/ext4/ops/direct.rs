@@ -24,8 +24,8 @@ const CREDITS: u32 = 8;
 /// recorded in the metadata.
 pub(super) struct Quiesced<'a> {
     writing: &'a Writing,
-    // The fields are dropped in this order. The change of the inode is therefore visible before the access to the content is released. The
-    // next thread that gets access to the content sees the change, and maps its range again.
+    // The fields are dropped in the order of their declaration. The change of the inode is therefore visible before the access to the
+    // content is released. The next thread that gets access to the content sees the change, and maps its range again.
     file: Locked<'a>,
     content: Content<'a>,
 }
@@ -81,7 +81,7 @@ impl Ext4 {
     /// Refuses a write to a file that does not permit the write.
     ///
     /// # Errors
-    /// `ReadOnly` for a volume that was closed, or whose journal was aborted; `NotPermitted` for immutable files, and for writes to
+    /// `ReadOnly` for a volume that was closed or whose journal was aborted; `NotPermitted` for immutable files, and for writes to
     /// append-only files that do not begin at `end` (the caller passes `None` if it has made this check itself); `FileTooLarge`,
     /// `Encrypted`, `Unsupported`.
     pub(crate) fn admit_write(
@@ -448,7 +448,7 @@ mod tests {
         volume.open_inode(fs.inode(number).unwrap(), FileOptions::new().write(true)).unwrap()
     }
 
-    /// A thread may look up the ranges to convert, and continue only after the file was freed and its inode number was reused. The
+    /// A thread looks up the ranges to convert. Before it continues, another thread may free the file and reuse its inode number. The
     /// conversion must not change the unwritten blocks of the new file.
     #[test]
     fn a_conversion_is_that_of_the_file_that_was_written() {
@@ -503,7 +503,8 @@ mod tests {
         assert!(written > 0 && written as u64 <= ROOM && file.size() == 4096 + written as u64);
     }
 
-    /// The map changes while a thread waits for access to the content. After the wait, the thread must detect that its mapping is outdated.
+    /// The block map changes while a thread waits for access to the file's content. After the wait, the thread must detect that the mapping
+    /// that it looked up is outdated.
     #[test]
     fn a_thread_that_enters_after_a_change_sees_it() {
         let (volume, _queue) = volume();

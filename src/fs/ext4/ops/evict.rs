@@ -35,12 +35,12 @@ const SMALL_CREDITS: u32 = 32;
 const STAMP_CREDITS: u32 = 1;
 /// The maximum number of orphans whose errors are reported individually when a volume is opened.
 const MOST_TOLD: usize = 64;
-/// A large map is freed piece by piece. Besides the blocks of the piece, each transaction changes at most this number of blocks, for the
-/// orphan list and the inode.
+/// A large map is freed piece by piece. For the orphan list and the inode, each transaction changes at most this number of blocks, in
+/// addition to the blocks of the piece.
 const PIECE_CREDITS: u32 = 16;
 
-/// The limits of conversions during a close: the number of attempts while other threads open and write the file, and the number of
-/// failures.
+/// The limits of conversions during a close. The first limit is the number of attempts, because other threads may open and write the file
+/// in the meantime. The second limit is the number of failed attempts.
 const SETTLE_ATTEMPTS: u32 = 100;
 const SETTLE_FAILURES: u32 = 3;
 
@@ -104,7 +104,7 @@ impl Drop for Ext4Held {
 }
 
 impl Operation<'_> {
-    /// Opens a new file. The file is still locked, so no other thread can remove it before.
+    /// Opens a new file. The file is still locked, so no other thread can remove it before it is open.
     pub(in crate::fs::ext4) fn open_new(&self, fresh: &FreshInode<'_>) -> Ext4Held {
         let open = opened(self.writing, fresh.open());
         Ext4Held { fs: Arc::clone(self), number: fresh.number(), open: Some(open) }
@@ -134,8 +134,8 @@ impl Operation<'_> {
             last = self.convert(number, open.inode(), Patience::All);
             failures += u32::from(last.is_err());
             file = self.lock(number);
-            // Blocks past the size are freed only if all data are converted. If another thread has written data in the meantime, these data
-            // may lie past the size in the metadata.
+            // Blocks past the size are freed only if all data are converted. If another thread has written data while the inode was
+            // unlocked, these data may lie past the size in the metadata.
             if last.is_ok() && open.is_last() && open.inode().pending.is_converted() {
                 let _ = self.cut_orphan(&file, open.inode());
             }
@@ -159,8 +159,8 @@ impl Operation<'_> {
     }
 }
 
-/// Whether the volume's metadata cause an error, so that each further attempt fails in the same way. The device or the caller causes all
-/// other errors.
+/// Whether the volume's metadata cause an error. In this case each further attempt fails in the same way. All errors with other causes come
+/// from the device or the caller.
 pub(super) fn is_of_volume(why: &Error) -> bool {
     use ErrorKind::{Corrupt, Encrypted, LimitExceeded, NotFound, Unsupported};
     matches!(why.kind(), Corrupt | Unsupported | NotFound | LimitExceeded | Encrypted)
@@ -225,7 +225,8 @@ impl Ext4 {
     /// Moves the pending time stamps of one inode into the running transaction.
     pub(super) fn store_stamps_waiting(self: &Arc<Self>, number: InodeNo) -> Result<()> {
         self.operate(|op| {
-            // Another thread may close and remove the inode at the same time. It must wait until this thread releases the shared lock.
+            // Another thread may try to close and remove the inode at the same time. That thread must wait until this thread releases the
+            // shared lock.
             let _inode = op.share(number);
             op.store_stamps_of(number)
         })
@@ -238,7 +239,7 @@ impl Operation<'_> {
         if self.writing.locks.stamps(number) == Waiting::default() {
             return Ok(());
         }
-        // `store_stamps` is a change of the inode that only stores the pending stamps. Every other change of an inode also stores them.
+        // `store_stamps` changes nothing except the time stamps. Every other change of an inode also stores its pending time stamps.
         self.transact(STAMP_CREDITS, |handle| handle.store_stamps(number))
     }
 
@@ -287,8 +288,8 @@ impl Operation<'_> {
     /// Handles an orphan that could not be removed.
     ///
     /// # Errors
-    /// Errors of the device, and the error of a volume that has become read-only. The inode then stays an orphan, and the next opening of
-    /// the volume tries to remove it again.
+    /// Errors of the device; the error of a volume that has become read-only. After one of these errors, the inode stays an orphan, and the
+    /// next opening of the volume tries to remove it again.
     fn leave_orphan(&self, orphan: &Locked<'_>, why: Error) -> Result<()> {
         if !is_of_volume(&why) || self.writing.transactions.check().is_err() {
             return Err(why);
@@ -335,7 +336,7 @@ impl Operation<'_> {
         u32::try_from(now.seconds.max(0)).unwrap_or(u32::MAX).max(self.superblock.inodes_count)
     }
 
-    /// Frees an inode without content.
+    /// Frees an inode. The caller must already have freed the inode's content.
     pub(super) fn end_inode(
         &self,
         handle: &mut Handle<'_>,
@@ -352,8 +353,8 @@ impl Operation<'_> {
         handle.free_inode(inode, directory)
     }
 
-    /// Removes the orphans that remain after a crash. An orphan with damaged metadata is removed from the list without being freed, so that
-    /// it never prevents the opening of a volume. `wrong` contains the errors of the recovery of fast commits.
+    /// Removes the orphans that remain after a crash. An orphan with damaged metadata must never prevent the opening of a volume, so it is
+    /// removed from the list without being freed. `wrong` contains the errors of the recovery of fast commits.
     ///
     /// # Errors
     /// Errors of the device; the inode then stays an orphan. If a second attempt also fails, for example because a sector is unreadable,
@@ -367,8 +368,8 @@ impl Operation<'_> {
         for number in orphans {
             let orphan = self.lock(number);
             let Err(why) = self.end_orphan(&orphan) else { continue };
-            // If the device fails during a change, the journal is aborted and the error is returned. If the error repeats without an abort,
-            // the orphan's sectors are unreadable, and the orphan is removed from the list.
+            // If the device fails during a change, the journal is aborted and the error is returned. If the second attempt also fails and
+            // the journal is not aborted, the orphan's sectors are unreadable, and the orphan is removed from the list.
             let fails = !is_of_volume(&why)
                 && (self.writing.transactions.check().is_err() || self.end_orphan(&orphan).is_ok());
             if fails {
@@ -421,8 +422,8 @@ impl Operation<'_> {
 }
 
 impl Inode {
-    /// Whether the content is in blocks. The result is false for a special file, for a symbolic link with its target in the inode, and for
-    /// an inode with inline data.
+    /// Whether the content is in blocks. Returns false for a special file, for a symbolic link with its target in the inode, and for an
+    /// inode with inline data.
     pub(crate) fn has_map(&self) -> bool {
         match self.file_type() {
             FileType::Regular | FileType::Directory => !self.has_inline_data(),

@@ -108,7 +108,7 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// The position of the first block in a byte range that is a hole.
+    /// Within a byte range, the position of the first block that belongs to a hole.
     pub(super) fn first_hole(&self, file: &Locked<'_>, range: Range<u64>) -> Result<Option<u64>> {
         let (size, inode) = (self.superblock.block_size, file.inode()?);
         let end = FileBlock(size.blocks_for(range.end));

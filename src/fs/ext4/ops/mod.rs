@@ -2,8 +2,8 @@
 //! fit into one.
 //!
 //! Inodes are passed by number and read under their locks. An operation checks all conditions before its first change. If a later step
-//! fails for lack of space, the earlier steps are undone. The types enforce the order: all steps are methods of [`Operation`], and each
-//! step needs the result of the previous step.
+//! fails for lack of space, the earlier steps are undone. The types enforce the order of the steps: all steps are methods of [`Operation`],
+//! and each step needs the result of the previous step.
 
 mod attributes;
 mod content;

@@ -58,8 +58,8 @@ fn set_next_orphan(
 }
 
 impl Operation<'_> {
-    /// Adds an inode to the list, unless it is already there. The inode may still be on the list when the volume is opened the next time.
-    /// If it has no name, it is then freed; if it has a name, its blocks past the size are freed.
+    /// Adds an inode to the list, unless it is already there. If the inode is still on the list when the volume is opened the next time,
+    /// the open frees the inode if it has no name. If the inode has a name, the open frees its blocks past the size.
     pub(super) fn add_orphan(&self, handle: &mut Handle<'_>, inode: &impl MayChange) -> Result<()> {
         let number = inode.number();
         let mut list = self.writing.orphans.lock();
@@ -104,9 +104,9 @@ impl Operation<'_> {
         Ok(true)
     }
 
-    /// Handles an orphan that cannot be freed, as Linux does. The orphan is removed from the list, but the inode stays in use, and the
-    /// volume is marked as having errors. The mark makes e2fsck check the complete volume, and e2fsck frees an inode without a name. A file
-    /// with a name keeps its blocks past the end.
+    /// Handles an orphan that cannot be freed. The result is the same as in Linux. The orphan is removed from the list, but the inode stays
+    /// in use, and the volume is marked as having errors. The mark makes e2fsck check the complete volume, and e2fsck frees an inode
+    /// without a name. A file with a name keeps its blocks past the end.
     pub(super) fn give_up_orphan(&self, orphan: &Locked<'_>) -> Result<()> {
         let (number, found) = (orphan.number(), orphan.inode());
         self.transact(CREDITS, |handle| {
@@ -157,8 +157,8 @@ impl Operation<'_> {
         let (mut found, mut broken) = follow()?;
         if let Some(why) = broken.take_if(|why| !is_of_volume(why)) {
             (found, broken) = follow()?;
-            // After an error, the list is read again. If the second read succeeds, the error was temporary and is returned. If the second
-            // read also fails, the list is cut at the unreadable entry.
+            // After an error, the list is read again. If the second read succeeds, the error of the first read was temporary and is
+            // returned. If the second read also fails, the list is cut at the unreadable entry.
             if broken.is_none() {
                 return Err(why);
             }
@@ -231,7 +231,8 @@ mod tests {
     use crate::fs::ext4::{MkfsOptions, ROOT};
     use crate::fs::{Clock, Credentials, NewFile, Writer};
 
-    /// Threads may remove adjacent orphans at the same time. The list on the device still contains all remaining orphans afterwards.
+    /// Threads may remove adjacent orphans at the same time. After the removals, the list on the device still contains all remaining
+    /// orphans.
     #[test]
     fn threads_that_end_neighbours_keep_the_list_whole() {
         const COUNT: usize = 64;

@@ -19,7 +19,7 @@ const WHITEOUT: NewFile<'static> = NewFile::CharDevice(0, 0);
 /// A directory and a name in it. An entry with this name need not exist.
 type DirName<'n> = (InodeNo, &'n [u8]);
 
-/// A rename of a name: both directories and names, and the inodes that the names refer to.
+/// A rename of a name: the old and the new directory, the old and the new name, and the inodes that these names refer to.
 struct Move<'a> {
     from: &'a InodeToChange<'a>,
     from_locked: &'a Locked<'a>,
@@ -38,7 +38,7 @@ struct There<'a> {
 
 impl<'a> Operation<'a> {
     /// Moves a name within its directory or to another directory. If a file already has the new name, that file is replaced atomically. If
-    /// `flags` request a whiteout, a whiteout with the old name is created. It belongs to the user `who`.
+    /// `flags` request a whiteout, a whiteout with the old name is created; the user `who` owns the whiteout.
     pub(in crate::fs::ext4) fn rename(
         &self,
         (from, old_name): (InodeNo, &[u8]),
@@ -59,8 +59,8 @@ impl<'a> Operation<'a> {
         self.rename_names(names, flags, who, Some(&tree)).map(drop)
     }
 
-    /// Renames, with or without the lock of renames. A thread needs this lock to lock two directories that are not above each other. A call
-    /// without the lock therefore returns false and does nothing if both names refer to directories.
+    /// Renames, with or without the lock of renames. A thread needs this lock to lock two directories in different branches of the
+    /// directory tree. A call without the lock therefore returns false and does nothing if both names refer to directories.
     fn rename_names(
         &self,
         [(from, old_name), (to, new_name)]: [DirName<'_>; 2],
@@ -119,7 +119,7 @@ impl<'a> Operation<'a> {
         let whiteout = flags.contains(RenameFlags::WHITEOUT);
         let whiteout = whiteout.then(|| self.plan_whiteout(&from_dir, who)).transpose()?;
         match &change.there {
-            // Both names already refer to the same file. POSIX requires that nothing happens in this case.
+            // Both names already refer to the same file. In this case POSIX requires that nothing changes.
             Some(there) if there.inode.number() == moved => {}
             _ => self.move_name(&change, whiteout.as_ref())?,
         }
@@ -140,8 +140,8 @@ impl<'a> Operation<'a> {
             |dir, above: &InodeNo| -> Result<bool> { Ok(self.ancestors(dir)?.contains(above)) };
         let from_first = below(to, &from)? || from < to && !below(from, &to)?;
         let first = self.lock(if from_first { from } else { to });
-        // The first directory must still have a name. If it was removed, its inode may be the last free inode, and a thread that holds the
-        // other lock may be waiting for this inode.
+        // The first directory must still have a name. If it was removed, its inode may be the last free inode, and a thread that has locked
+        // the second directory may be waiting until an inode is free.
         first.named()?;
         Ok(if from_first { (first, Some(self.lock(to))) } else { (self.lock(from), Some(first)) })
     }
@@ -215,7 +215,7 @@ impl<'a> Operation<'a> {
         let failed = self.transact_for_space(credits, |handle| {
             let whiteout = whiteout.map(|plan| self.make(handle, from, WHITEOUT, plan));
             let whiteout = whiteout.transpose()?;
-            // The steps that can fail for lack of space come first.
+            // The steps that can fail for lack of space come before the other steps.
             let kind = moved.file_type();
             let placed = match there {
                 Some(_) => Directory::of(to).set_entry(handle, new_name, moved.number(), kind),
@@ -293,8 +293,8 @@ impl<'a> Operation<'a> {
         }
         self.transact_for_space(self.name_credits(from) + self.name_credits(to) + 8, |handle| {
             Directory::of(to).set_entry(handle, new_name, moved.number(), moved.file_type())?;
-            // `from` and `to` may be the same directory. If its entries are in its inode, the change of `to` has made the snapshot `from`
-            // outdated. The directory is therefore read again.
+            // `from` and `to` may be the same directory. If this directory stores its entries in its inode, the change of `to` has made
+            // `from` outdated. The directory is therefore read again.
             let from = &from_locked.named()?;
             Directory::of(from).set_entry(handle, old_name, there.number(), there.file_type())?;
             if crosses && out {

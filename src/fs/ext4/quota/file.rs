@@ -102,8 +102,8 @@ impl QuotaFile {
         Ok(file)
     }
 
-    /// Adds to the usage of an id. The entry of a new owner is created before this call. If the id has no entry nevertheless, the recorded
-    /// usage was already wrong before, and nothing is recorded.
+    /// Adds to the usage of an id. The entry of a new owner is created before this call. If the id still has no entry, the recorded usage
+    /// was already wrong before this call, and nothing is recorded.
     pub(super) fn add(
         &self,
         handle: &mut Handle<'_>,
@@ -128,7 +128,7 @@ impl QuotaFile {
         })
     }
 
-    /// For each soft limit: starts the grace time if the usage exceeds the limit, and clears it otherwise.
+    /// For each soft limit: starts the grace time if the usage exceeds the limit. Otherwise clears the grace time.
     fn watch(&self, entry: &mut RawQuotaEntry, now: u64) {
         let soft = entry.dqb_bsoftlimit.get().saturating_mul(LIMIT_UNIT);
         let space = (soft, entry.dqb_curspace.get());

@@ -1,8 +1,8 @@
 //! Quota: the usage and the limits of each user, group and project.
 //!
 //! [`Handle::update_inode`] makes every change of an inode. It compares the inode's usage before and after the change, and charges the
-//! difference in the same transaction. No other code charges usage. Limits are checked before space is allocated. Hard limits apply to all
-//! users, including the superuser, and so do soft limits whose grace time has expired. Blocks of a file's block map are charged but not
+//! difference in the same transaction. No other code charges usage. Limits are checked before space is allocated. Hard limits, and soft
+//! limits whose grace time has expired, apply to all users, including the superuser. Blocks of a file's block map are charged but not
 //! checked, so they may exceed a limit. If several threads allocate for the same owner at the same time, their allocations may together
 //! exceed a limit.
 
@@ -118,7 +118,8 @@ impl Quota {
         Ok(())
     }
 
-    /// The space and the number of inodes that an operation may use if all of these owners are charged for it: the minimum over the owners.
+    /// The space and the number of inodes that an operation may use if its usage is charged to all of these owners: the minimum of what
+    /// each owner may still use.
     fn left(&self, fs: &Ext4, owners: [Option<u32>; 3]) -> Result<Headroom> {
         let mut least = Headroom { bytes: u64::MAX, inodes: u64::MAX };
         for (kind, file) in self.files() {
@@ -155,7 +156,7 @@ impl Ext4 {
             files[kind] = number.map(|number| QuotaFile::load(self, kind, number)).transpose()?;
         }
         if files.iter().any(Option::is_some) {
-            // The field is set only here. No other thread uses the volume, because the open has not returned yet.
+            // `quota` is set only here. No other thread uses the volume, because the open has not returned yet.
             let _ = self.quota.set(Quota { files });
         }
         Ok(())

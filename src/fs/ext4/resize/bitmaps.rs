@@ -52,9 +52,9 @@ impl<'a> Bitmaps<'a> {
         Ok(())
     }
 
-    /// Adds the changed bitmaps to the edits, and stores the new counts of free clusters in the descriptors. A bitmap that was
-    /// uninitialised becomes initialised. The reason is that the content of an uninitialised bitmap is computed from the superblock, which
-    /// the resize changes. The bitmap of the last group must also always be initialised.
+    /// Adds the changed bitmaps to the edits, and stores the new counts of free clusters in the descriptors. An uninitialised bitmap
+    /// becomes initialised, because its content would be computed from the superblock, which the resize changes. The bitmap of the last
+    /// group must always be initialised.
     pub(super) fn store(
         self,
         new: &Superblock,

@@ -19,10 +19,10 @@ use crate::units::{DevOffset, FsBlock};
 /// The maximum number of bytes that one request copies. It is a multiple of every block size.
 const COPIED: usize = 1 << 20;
 
-/// The time at which the new size of the volume is written to the superblock.
+/// When the new size of the volume is written to the superblock.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Size {
-    /// The size is written in the transaction of the other blocks. The new content of these blocks is valid only for the new size.
+    /// The size is written in the same transaction as the other blocks. The new content of these blocks is valid only for the new size.
     WithEdits,
     /// The size is written after the other blocks, whose new content is also valid for the old size. The superblock must not be in the
     /// transaction: a kernel that mounts the volume reads the size in the superblock before it replays the journal.
@@ -49,8 +49,8 @@ impl Volume {
         let log = if size == Size::Same { None } else { jbd2::restore(&self.found)? };
         self.write_in_place(log, edits, shape, size).context(|| "resize")?;
 
-        // With this write, the device contains the new volume. Structures that are not written yet can be rebuilt by e2fsck. Until all of
-        // them are written, the superblock does not have the flag for a clean volume.
+        // After this write, the device contains the new volume. Some structures are not written yet, but e2fsck can rebuild them. Until all
+        // of them are written, the superblock does not have the flag for a clean volume.
         let unchecked = |raw: &mut RawSuperblock| {
             *raw = shape.raw.clone();
             raw.s_state.set(raw.s_state.get() & !STATE_VALID);
@@ -83,7 +83,7 @@ impl Volume {
     }
 
     /// Writes the blocks that are in use in the old volume. If the log has enough space, they are written in one transaction; otherwise
-    /// rank by rank.
+    /// they are written in the order of their ranks.
     fn write_in_place(
         &self,
         log: Option<LogWriter>,

@@ -21,8 +21,8 @@ pub(super) enum Rank {
     Inodes,
     /// Directory entries. They are written after the inodes to which they refer.
     Entries,
-    /// The old copies of inodes that get new numbers; the write deletes them. They are written after the directory entries, which then do
-    /// not refer to the old numbers.
+    /// The old copies of inodes that get new numbers. These copies are deleted after the directory entries were written, because then no
+    /// entry refers to an old number.
     Gone,
     /// The reserved descriptor blocks, and the resize inode, which owns these blocks. They are valid only for the new size.
     Reserved,
@@ -41,7 +41,8 @@ impl<'a> Edits<'a> {
         Self { blocks: BTreeMap::new(), moves: Some(moves) }
     }
 
-    /// Changes a block. The first change of a block reads its content from the device; for a moved block, from the old position.
+    /// Changes a block. The first change of a block reads the block's content from the device. The content of a moved block is read from
+    /// its old position.
     pub(super) fn edit<R>(
         &mut self,
         fs: &Ext4,

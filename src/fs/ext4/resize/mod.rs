@@ -46,8 +46,8 @@ use crate::fs::Clock;
 use crate::setters::setters;
 
 const PLACE: Place = Place::new("superblock");
-/// The page size, in bytes. If the device determines the size of the volume, the size is rounded down to complete pages, as in mke2fs. A
-/// page cache could not access an incomplete page at the end of the volume.
+/// The page size, in bytes. If the volume gets the size of the device, this size is rounded down to complete pages, as in mke2fs. A page
+/// cache could not access an incomplete page at the end of the volume.
 const PAGE: u64 = 4096;
 
 /// The new size of a volume.
@@ -98,8 +98,8 @@ pub struct Resized {
 /// Resizes the volume on a device that is open for writing. If the volume needs recovery, it is recovered first; the recovery increments
 /// the volume's mount count.
 ///
-/// The last group is omitted if it would have hardly any space for files besides its own metadata. The new size may therefore be smaller
-/// than requested.
+/// The last group is omitted if its own metadata would leave hardly any space for files. The new size may therefore be smaller than
+/// requested.
 ///
 /// # Errors
 /// `InvalidInput` for invalid sizes; `Unsupported` with the name of the feature; `NoSpace` with the smallest possible size; `Corrupt` for a

@@ -11,7 +11,7 @@ use crate::fs::ext4::mkfs::space::Space;
 pub(super) struct Evicted {
     /// The first block past the end of the new volume. Files and metadata must leave all blocks from this block on.
     pub(super) from: u64,
-    /// The blocks that the backup in the new last group will use.
+    /// The blocks that the backup of the superblock in the new last group will use.
     pub(super) backup: Range<u64>,
 }
 

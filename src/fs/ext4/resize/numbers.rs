@@ -64,8 +64,8 @@ impl Numbers {
                 ));
             }
             if let Some(what) = volume.role(item.number) {
-                // A field of the superblock refers to this inode. The field could change only together with the size, but the inode under
-                // its old number is deleted before. Between the two writes, the field would refer to a deleted inode.
+                // A field of the superblock refers to this inode. The field could change only together with the size, but the old copy of
+                // the inode is deleted before the size changes. Between these two writes, the field would refer to a deleted inode.
                 let number = item.number;
                 return Err(Error::unsupported(format!(
                     "inode {number} is beyond the new end and is {what}: disable the feature first (tune2fs, e2fsck -f)"

@@ -21,8 +21,8 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// Computes the shape of a volume with `blocks` blocks. The last group is omitted if it would have hardly any space for files besides
-    /// its own metadata. The volume then has fewer blocks.
+    /// Computes the shape of a volume with `blocks` blocks. The last group is omitted if its own metadata would leave hardly any space for
+    /// files. The volume then has fewer blocks.
     ///
     /// # Errors
     /// `InvalidInput` or `Unsupported`, with the reason why the size is impossible.
@@ -88,7 +88,7 @@ impl Shape {
             raw.s_blocks_count_hi.set((blocks >> 32) as u32);
             raw.s_r_blocks_count_hi.set((reserved >> 32) as u32);
         }
-        // Linux computes the overhead at a mount if this field is 0.
+        // If `s_overhead_clusters` is 0, Linux computes the overhead at a mount.
         raw.s_overhead_clusters.set(0);
         descriptors(&mut raw, sb, groups)?;
         backups(&mut raw, sb, groups);
@@ -101,7 +101,7 @@ impl Shape {
 }
 
 /// Updates the number of descriptor blocks. If more blocks are needed, they are taken from the reserved descriptor blocks. If fewer are
-/// needed, the rest becomes reserved.
+/// needed, the unused descriptor blocks become reserved.
 fn descriptors(raw: &mut RawSuperblock, sb: &Superblock, groups: u32) -> Result<()> {
     let per_block = sb.descriptors_per_block();
     let (before, after) = (sb.groups.div_ceil(per_block), groups.div_ceil(per_block));

@@ -73,8 +73,8 @@ pub(super) fn least(volume: Volume) -> Result<u64> {
 }
 
 /// Shrinks a volume in memory to `goal` blocks. If a volume of exactly `goal` blocks is impossible, the result has fewer blocks. If too
-/// much data is in use, the volume shrinks as far as possible. If one step cannot reach the goal, it shrinks the volume as far as possible.
-/// The inode tables that it removes become free space, which the next step can use.
+/// much data is in use, the volume shrinks as far as possible. A step that cannot reach the goal shrinks the volume as far as possible. The
+/// blocks of the inode tables that this step removes become free, so the next step can use them.
 fn rehearse(mut volume: Volume, goal: u64) -> Result<Rehearsed> {
     volume.check_sound()?;
     let (mut steps, mut moved) = (Vec::new(), false);
@@ -121,7 +121,7 @@ impl Volume {
         self.found.superblock.journal_inode
     }
 
-    /// Makes a step. A plan for the step must exist.
+    /// Does one step. A plan for the step must exist.
     fn step(self, step: Step) -> Result<Self> {
         let items = self.scan()?;
         let (Step::Journal(blocks) | Step::End(blocks)) = step;

@@ -50,7 +50,7 @@ impl Model {
     fn count(&self, tid: u64) {
         let add = |bytes: &mut [u8]| {
             let number = Self::number(bytes) + 1;
-            // These bytes make an incomplete change visible: a reader must never get them.
+            // A reader must never get these bytes. A reader that gets them has read an incomplete change.
             bytes[..4].fill(0xFF);
             thread::yield_now();
             bytes[..8].copy_from_slice(&number.to_le_bytes());
@@ -96,8 +96,8 @@ fn no_change_is_lost_and_no_reader_goes_back() {
     });
 }
 
-/// A thread may read a block although another thread has just removed the pointer to the block and freed it. This late read must not bring
-/// the freed content back into the cache.
+/// A thread may read a block although another thread has just removed the pointer to the block and freed the block. This late read must not
+/// bring the freed content back into the cache.
 #[test]
 fn a_late_reader_does_not_bring_back_what_a_freed_block_held() {
     explore(1, || {

@@ -21,7 +21,8 @@ const NAMES: [&[u8]; 3] = [b"old", b"one", b"two"];
 struct Model {
     fs: Arc<Ext4>,
     ram: Arc<Ram>,
-    /// For each name in `NAMES`, whether a sync has made it durable. If a name is durable, its old name must not exist.
+    /// For each name in `NAMES`, whether a sync has made the change of the name durable. The change is the removal of the name `old`, or
+    /// the creation of one of the other names.
     synced: [AtomicBool; 3],
 }
 
@@ -188,8 +189,8 @@ fn a_freed_block_is_had_again_only_when_that_is_committed() {
     assert!(REUSED.load(SeqCst), "no schedule reached the state that the test needs");
 }
 
-/// If a file is removed and its inode number is reused while another thread opens the decoded inode, the open gives the same file or an
-/// error.
+/// A thread opens an inode that it has decoded before. Meanwhile another thread removes the file and reuses its inode number. The open must
+/// give the same file or an error.
 #[test]
 fn an_inode_in_hand_is_never_another_file() {
     static BOTH: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];

@@ -22,8 +22,8 @@ impl Tree<'_> {
         let path = self.find(extent.first)?;
         let at = path.beginning_at(extent.first);
         let end = extent.end();
-        // The leaf's range ends where the first extent of the next leaf begins. If the new extent ends after this range, it overlaps that
-        // extent.
+        // The leaf's range ends where the first extent of the next leaf begins. A new extent that ends after this range therefore overlaps
+        // the first extent of the next leaf.
         let overlaps = path.ending_after(extent.first) < at
             || path.extents.get(at).is_some_and(|next| next.first < end)
             || end.0 > path.range.end;
@@ -216,9 +216,9 @@ impl Tree<'_> {
         self.replace(handle, &path, at..at + 1, &halves, 0)
     }
 
-    /// Makes sure that the handle has enough credits for a step. The caller calls it before each step that changes the tree. The first step
-    /// uses the caller's credits, so a change of one step stays in the caller's transaction. A later step starts a new transaction if the
-    /// remaining credits may be too few.
+    /// Makes sure that the handle has enough credits for a step. The caller calls this function before each step that changes the tree. The
+    /// first step uses the caller's credits, so a change of one step stays in the caller's transaction. A later step starts a new
+    /// transaction if the remaining credits may be too few.
     fn renew_after(&self, handle: &mut Handle<'_>, changed: &mut bool) -> Result<()> {
         let credits = self.credits_for_step()?;
         if std::mem::replace(changed, true) && handle.credits_left() < credits {

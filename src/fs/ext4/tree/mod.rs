@@ -129,8 +129,8 @@ impl InodeToChange<'_> {
     }
 
     /// Shifts all extents from a block on by `by` blocks. If `by` is negative, the extents move down into a hole, which must be large
-    /// enough. If `by` is positive, an extent that contains the block is first split before it. Several transactions may be needed, as for
-    /// [`unmap_range`](Self::unmap_range).
+    /// enough. If `by` is positive, an extent that contains the block is first split, so that the second part begins with the block.
+    /// Several transactions may be needed, as for [`unmap_range`](Self::unmap_range).
     ///
     /// # Errors
     /// `NoSpace` for a split, `FileTooLarge`, or `InvalidInput` if the hole is too small or a cluster would be split;

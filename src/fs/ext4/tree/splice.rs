@@ -39,8 +39,8 @@ struct Change<'t, 'h, 'f> {
 }
 
 impl Tree<'_> {
-    /// Replaces extents of the leaf at the end of a path. `clusters` is the number of data clusters that the change adds; it is negative if
-    /// clusters are freed. If it is not positive, new nodes may use blocks that are reserved for nodes.
+    /// Replaces extents of the leaf at the end of a path. `clusters` is the number of data clusters that the change adds; the number is
+    /// negative if clusters are freed. If `clusters` is not positive, new nodes may use blocks that are reserved for nodes.
     ///
     /// # Errors
     /// `NoSpace`, `FileTooLarge`; nothing is changed in these cases.
@@ -223,8 +223,8 @@ impl Change<'_, '_, '_> {
         let node = NodeMut::of(&mut content, place)?;
         let mut entries = node.entries().to_vec();
         entries.splice(edit.range.clone(), edit.with.iter().copied());
-        // If the change is at the end of the node, the nodes become full, because later extents are usually appended. Otherwise each half
-        // keeps space for insertions.
+        // If the change is at the end of the node, all nodes except the last are filled completely, because later extents are usually
+        // appended. Otherwise the entries are distributed evenly, so that each node has space for insertions.
         let appends = edit.range.end == step.entries;
         let nodes = entries.len().div_ceil(step.max);
         let share = if appends { step.max } else { entries.len().div_ceil(nodes) };
@@ -277,7 +277,7 @@ impl Change<'_, '_, '_> {
     /// Changes the inode, and frees the unused blocks.
     fn finish(mut self) -> Result<()> {
         let (tree, fs) = (self.tree, &self.tree.inode.fs);
-        // An even split may need fewer nodes than were allocated. The rest is freed.
+        // An even split may need fewer nodes than were allocated. The unused blocks are freed.
         self.released.append(&mut self.spare);
         let clusters = self.clusters - self.released.len() as i64;
         let cluster = u64::from(fs.superblock.cluster_blocks);

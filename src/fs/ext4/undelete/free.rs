@@ -10,7 +10,8 @@ use crate::units::FsBlock;
 
 const PLACE: Place = Place::new("block bitmap");
 
-/// The free blocks of a volume. If several requests contain the same free block, the block counts only for the first request.
+/// The free blocks of a volume. The caller requests ranges of blocks one after another. If several requests contain the same free block,
+/// the block is counted only for the first of them.
 pub(super) struct FreeBlocks<'a> {
     fs: &'a Ext4,
     /// The block bitmaps of the groups that were read. `None` stands for an uninitialised bitmap: all blocks of the group count as free.

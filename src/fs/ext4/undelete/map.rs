@@ -23,8 +23,8 @@ pub(super) struct Blocks {
     pub(super) problem: Option<String>,
 }
 
-/// The work and the memory that the maps of all files have needed so far. The limits above apply to these sums, because a hostile volume
-/// can have many maps that contain the same blocks.
+/// The numbers of map blocks, extents and relocated blocks of all files so far. The limits above apply to these sums, because a hostile
+/// volume can have many maps that contain the same blocks.
 #[derive(Default)]
 pub(super) struct Budget {
     steps: u64,

@@ -35,7 +35,7 @@ pub struct Deleted {
     pub stat: Stat,
     /// The time of deletion, in seconds since 1970. `None` if neither the inode nor the log contains the time.
     pub deleted: Option<u32>,
-    /// The path of the file. `None` if the volume and the log do not contain all names in the path.
+    /// The path of the file. `None` if a name in the path is found neither on the volume nor in the log.
     pub path: Option<Vec<u8>>,
     /// The number of data blocks in the file's map.
     pub blocks: u64,
@@ -78,8 +78,8 @@ impl Deleted {
         (start < self.stat.size).then_some(FilePos(start))
     }
 
-    /// Reads bytes from a position on into the buffer. Ranges without blocks read as zeros. Returns the number of bytes, which is less than
-    /// the length of the buffer at the end of the file.
+    /// Reads bytes from a position on into the buffer. Ranges without blocks read as zeros. Returns the number of bytes. At the end of the
+    /// file, this number is less than the length of the buffer.
     ///
     /// # Errors
     /// `Io`; `Encrypted`.
@@ -185,8 +185,8 @@ impl Ext4 {
         Ok(files)
     }
 
-    /// Returns the volume in its state before transaction `end`; for `None`, the current volume. `past` is the state of the previous call.
-    /// `end` must not decrease from call to call, and `None` is only valid in the last call.
+    /// Returns the volume in its state before transaction `end`. If `end` is `None`, returns the current volume. `past` is the state of the
+    /// previous call. From call to call, `end` must not decrease, and `None` counts as the highest value.
     fn view(self: &Arc<Self>, history: &History, past: &mut Past, end: Option<usize>) -> Arc<Self> {
         let Some(end) = end else { return Arc::clone(self) };
         past.advance(history, end);

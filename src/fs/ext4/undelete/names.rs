@@ -156,7 +156,8 @@ impl Names {
             }
             let used = if number == 0 { 0 } else { (HEADER + name.len()).next_multiple_of(4) };
             let mut gap = at + used;
-            // A removed entry in a gap still has its record length, so its record does not extend past the gap.
+            // A removed entry in a gap still contains the length of its record. The record of a valid removed entry does not extend past
+            // the gap.
             while gap + HEADER < next {
                 let Some((number, kind, name, _)) = entry(&content[..next], gap, size) else {
                     break;
@@ -207,7 +208,7 @@ impl Names {
         for _ in 0..MAX_DEPTH {
             let names = self.wanted.get(&number)?.iter().filter(|name| name.is_of(kind));
             let seen = names.map(|name| (name, name.last_before(end)));
-            // If a name was in use only from transaction `end` on, the name referred to another file.
+            // If the name was in use only from transaction `end` on, it referred to another file.
             let possible = seen.filter(|(name, last)| last.is_some() || name.seen.is_empty());
             let (name, _) = possible.max_by_key(|(_, last)| *last)?;
             path = [b"/", &name.name[..], &path].concat();

@@ -116,8 +116,8 @@ impl Found {
         Ok(())
     }
 
-    /// Adds the inodes in the current inode tables. If a file is in use there, it was not deleted, and it is removed from the result. A
-    /// deleted inode in the tables may still contain its map.
+    /// Adds the inodes in the current inode tables. A file that is in use there was not deleted, so it is removed from the result. A
+    /// deleted inode in the tables may still contain its block map.
     fn add_tables(&mut self, fs: &Ext4, last: usize) -> Result<()> {
         let sb = &fs.superblock;
         let size = usize::from(sb.inode_size);

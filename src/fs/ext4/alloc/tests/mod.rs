@@ -192,7 +192,8 @@ fn freed_blocks_are_to_be_had_after_the_commit() {
     assert_eq!(again().unwrap(), (runs[0].0, 1));
 }
 
-/// A failed allocation is tried again if a commit frees space before the program checks whether a commit can free space.
+/// The free space that a failed allocation needs may become available after the failure and before the check whether a commit can free
+/// space. In this case the allocation is tried again.
 #[test]
 fn a_commit_that_ends_between_a_failure_and_the_next_attempt_counts() {
     let image = Image::new("-t ext4", "20M");
@@ -205,7 +206,7 @@ fn a_commit_that_ends_between_a_failure_and_the_next_attempt_counts() {
         attempts += 1;
         let found = handle.allocate_blocks(start, 1);
         if attempts == 1 {
-            // A commit calls this function when it ends.
+            // `committed` is the function that a commit calls when it ends.
             fs.allocator().unwrap().committed(&fs, &[(start, count.into())]);
         }
         found

@@ -114,7 +114,7 @@ fn lists_and_modes_follow_each_other() {
     image.fsck();
 }
 
-/// New files and directories inherit the same mode and the same lists from ironmap as from the kernel, with and without a mask.
+/// In ironmap and in the kernel, new files and directories inherit the same mode and the same lists, with and without a mask.
 #[test]
 fn new_files_inherit_as_from_the_kernel() {
     let Some((image, mount)) = mounted() else { return };

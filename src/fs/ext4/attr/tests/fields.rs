@@ -1,4 +1,4 @@
-//! These tests set fields, and compare them with debugfs's output and with ironmap's own reads.
+//! These tests set fields of inodes, and compare the fields with debugfs's output and with ironmap's own reads.
 
 use crate::fs::ext4::attr::{Body, NewInode, Times};
 use crate::fs::ext4::for_tests::{Alone, Image};

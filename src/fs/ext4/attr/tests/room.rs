@@ -84,8 +84,8 @@ fn blocks_that_the_kernel_shares_are_distinguished() {
 /// unreferenced blocks or an unreferenced inode.
 #[test]
 fn a_full_volume_stays_as_it_was() {
-    // Each step has one free block more, from 0 to one block fewer than the attribute needs. The value needs 20 blocks, including the
-    // blocks reserved for map nodes. An inode of 128 bytes also needs an attribute block.
+    // The number of free blocks increases by one with each step. It begins with 0 and ends with one block less than the attribute needs.
+    // The value needs 20 blocks, including the blocks reserved for map nodes. An inode of 128 bytes also needs an attribute block.
     for (size, takes) in [(256, 20), (128, 21)] {
         full_volume(&format!("-t ext4 -b 1024 -O ea_inode -m 0 -I {size}"), takes);
     }

@@ -13,8 +13,8 @@ use crate::fs::ext4::{Ext4, ROOT};
 use crate::fs::{Clock, FileType, Follow};
 use crate::units::FileBlock;
 
-/// The change of a directory with wrong bytes may fail, but never panics. The volume has no checksums, because checksums would detect all
-/// wrong bytes before the change.
+/// A change of a damaged directory may fail, but never panics. The volume has no checksums, because checksums would detect all wrong bytes
+/// before the change.
 #[test]
 fn wrong_bytes_end_in_errors() {
     for options in
@@ -40,7 +40,7 @@ fn name(number: usize) -> String {
     format!("{number}{}", "-".repeat(number % 90))
 }
 
-/// Writes wrong bytes into the directory and then changes the directory. Returns whether the damage was detected.
+/// Writes wrong bytes into the directory and then changes the directory. Returns whether the change detected the damage.
 fn change_wrong_bytes(ram: &Ram, count: usize, seed: u64) -> bool {
     let device = Arc::new(ram.snapshot());
     let fs = Ext4::open_for_writing(device, &Arc::default(), Clock::default()).unwrap();

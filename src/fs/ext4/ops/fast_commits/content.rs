@@ -24,7 +24,7 @@ pub(super) struct MapEdit {
     unmapped: Vec<Range<FileBlock>>,
     /// The extents that are then mapped.
     mapped: Vec<Extent>,
-    /// The extents whose state (written or unwritten) is changed.
+    /// The extents whose state changes between written and unwritten.
     restated: Vec<Extent>,
 }
 
@@ -143,7 +143,7 @@ impl Operation<'_> {
             new.i_dtime = old.i_dtime;
             let flags_before = InodeFlags::from_bits_retain(old.i_flags.get());
             let mut flags = InodeFlags::from_bits_retain(new.i_flags.get());
-            // This flag determines the unit of `i_blocks`.
+            // The flag HUGE_FILE determines the unit of `i_blocks`.
             flags.set(InodeFlags::HUGE_FILE, flags_before.contains(InodeFlags::HUGE_FILE));
             let directory = inode.after.as_ref().map(Inode::file_type) == Some(FileType::Directory);
             if directory {

@@ -3,7 +3,7 @@
 //! On a read-only volume, fast commits are an overlay of edits of inodes, maps and directories. This module applies the same edits to the
 //! volume in one transaction, with the functions that all operations use.
 //!
-//! A crash cannot lose the fast commits or leave them half applied:
+//! A crash cannot lose the fast commits, and it cannot leave them partly applied:
 //!
 //! - First, the blocks in the log are written home. After a crash, a second recovery writes the same content again.
 //! - Fast commits are valid if they contain the number of the next transaction. A single write of the journal's superblock empties the log

@@ -68,8 +68,8 @@ fn the_longest_extents() {
     image.fsck();
 }
 
-/// A range can change its state in the middle of an extent, at its edge, or for the whole extent. Adjacent extents with the same state are
-/// merged afterwards.
+/// A range can change its state in the middle of an extent, at its edge, or for the whole extent. After the change, adjacent extents with
+/// the same state are merged.
 #[test]
 fn states_change_and_join_again() {
     for kind in KINDS {
@@ -202,7 +202,7 @@ fn a_step_that_finds_nothing_takes_no_transaction() {
         for i in 0..10 {
             file.map(gap + i * 2, start + 100 + i, 1, Written).unwrap();
         }
-        // The next change runs in a new transaction, so that every block that it changes uses a credit.
+        // The next change runs in a new transaction, so that each block that the change modifies uses one credit.
         file.fs.sync().unwrap();
         let inode = file.inode();
         let credits = inode.credits_for_unmap();
