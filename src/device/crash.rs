@@ -206,7 +206,7 @@ enum Fate {
     Acknowledged(usize),
     /// All data of the request are durable.
     Durable,
-    /// The request failed, or a flush that covered it failed. Its data may never become durable.
+    /// The request failed, or a flush that covered it failed. It is not known which of its data are present, even after later flushes.
     Doubtful,
 }
 
@@ -318,7 +318,7 @@ mod tests {
         Entry::End { of, ok: true }
     }
 
-    /// Random requests, up to three in flight, some of which fail.
+    /// Random requests. Up to three are in flight at the same time, and some of them fail.
     fn random_log(seed: u64, len: usize) -> Log {
         let mut entries = Vec::new();
         let mut flying = Vec::new();

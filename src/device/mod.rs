@@ -100,8 +100,8 @@ pub trait Device: Send + Sync {
     }
 
     /// Returns the sectors that did not match their tuples in reads since the last call, oldest first, and clears the list. The list
-    /// contains only the newest 1024 sectors. The number is the count of older sectors that the device dropped from the list. A device over
-    /// other devices also reports the sectors of those devices.
+    /// contains only the newest 1024 sectors. The number in the result is the count of older sectors, which were dropped from the list. A
+    /// device over other devices also reports the sectors of those devices.
     fn take_wrong_tuples(&self) -> (Vec<WrongTuple>, u64) {
         (Vec::new(), 0)
     }

@@ -8,7 +8,8 @@
 //! | borrowed for the call | `generic`, `write` | `bounce` |
 //! | owned by the queue until the pop | `queued` (one bio), `split` (several) | `split::bounced` |
 //!
-//! A request that fails to be simple only because its data must be copied takes a fifth path, with one bounce buffer (`bounce::short`).
+//! If the need to copy the data is the only reason against the simple path, a request takes a fifth path, with one bounce buffer
+//! (`bounce::short`).
 
 mod bounce;
 mod generic;
@@ -142,7 +143,7 @@ pub(crate) struct State {
     /// Requests of the short path, each of which copies its data through one bounce buffer.
     shorts: Slab<Short>,
     finished: VecDeque<Completion>,
-    /// Whether a completion was popped, since the last [`Self::take_fresh`], that did not come from the device's queue.
+    /// Whether a completion that did not come from the device's queue was popped since the last [`Self::take_fresh`].
     fresh: bool,
     /// The number of requests that were submitted but not yet popped.
     outstanding: usize,

@@ -58,7 +58,7 @@ impl MapFile for Straight {
 struct Attempt<'a> {
     /// The descriptor for a direct read; `None` for a read through the page cache.
     direct: Option<&'a Descriptor>,
-    /// If this is true, a direct read that the kernel refuses fails. Otherwise the range is then read through the page cache.
+    /// Whether a direct read that the kernel refuses is an error. If not, the refused range is read through the page cache.
     strict: bool,
     /// Whether a direct read of the range has failed.
     failed: bool,

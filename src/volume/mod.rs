@@ -273,7 +273,8 @@ impl Volume {
                 "the content is encrypted, and the key is not available",
             ));
         }
-        // The size of an inode that is open elsewhere may be larger than the size that was read here, so it is not compared.
+        // If the inode is open elsewhere, its size may be larger than the size that was read here. So the file is truncated even if the
+        // size that was read is 0.
         let inode = if options.truncate {
             self.fs.writable()?.truncate(inode.number(), 0)?;
             held.inode()?

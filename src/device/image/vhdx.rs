@@ -40,7 +40,7 @@ pub(super) struct Vhdx {
     file: ImageFile,
     size: u64,
     pub(super) block: u64,
-    /// The position of the block allocation table (BAT). The number of block entries in the BAT from one bitmap entry to the next.
+    /// The position of the block allocation table (BAT). `chunk` is the number of block entries between two bitmap entries of the BAT.
     bat: u64,
     chunk: u64,
 }
