@@ -50,7 +50,7 @@ impl Write<'_> {
     }
 }
 
-/// The final positions of the data and tags in the journal: the data device, and the tags.
+/// The device and the tags to which the data and tags of records are finally written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Home<'a> {
     pub(super) data: &'a dyn Device,
@@ -215,7 +215,7 @@ impl Journal {
         if checksum(&bytes) != raw.checksum.get() || body != raw.body.get() {
             return Ok(None);
         }
-        // The checksums match. So the invalid value was already in the record when it was written.
+        // The checksums are correct. So the invalid value was already in the record when it was written.
         let bad =
             |field: &'static str| Err(place(at).field(field).corrupt("the value is not valid"));
         let behind = size_of::<RawRecord>();

@@ -22,7 +22,8 @@ impl Queue {
     #[cold]
     pub(super) fn finish_left(&mut self) {
         for keep in self.state.files.take_full() {
-            // An error is ignored. The next sync or close of the file converts the remaining ranges, and reports the error again.
+            // An error is ignored here. The next sync or close of the file converts the remaining ranges. If this fails too, it reports the
+            // error.
             let _ = self.alone(|| keep.file.convert());
         }
         let mut unsynced = self.state.files.take_unsynced();

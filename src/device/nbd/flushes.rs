@@ -103,9 +103,9 @@ impl Link {
         self.send_now(state);
     }
 
-    /// Called by a thread of another link. It receives the answer to the session's flush, if no thread of the common link does. Without
-    /// this call, too many bytes could be stored before the answer is received. This function does not detect that a server does not
-    /// answer. The threads that wait for the flush detect that.
+    /// Called by a thread of another link. Sends the session's flush if it is due, and receives answers that have arrived over the common
+    /// link. Otherwise no thread might receive the answer to the flush before too many bytes are stored. This function does not detect that
+    /// a server does not answer. The threads that wait for the flush detect that.
     pub(super) fn look_after_flush(&self, own: &Arc<Mailbox>) {
         let mut state = self.state.lock();
         self.flush_kept(&mut state);
