@@ -171,7 +171,7 @@ impl BlockFile {
         }
         let block = block(&Psync::new(Arc::clone(&file)));
         // One page of the page cache may contain a block of metadata and a block that a direct write changes. If the page is written back
-        // after the direct write, the latter block gets its old content again.
+        // after the direct write, it overwrites the new data of this block with the old data.
         if cached
             && block.is_some_and(|block| block >= rustix::param::page_size())
             && let Some(file) = Arc::get_mut(&mut file)

@@ -471,8 +471,8 @@ mod tests {
         }
     }
 
-    /// If an acknowledgement does not change the possible states, only the cut after the acknowledgement is named. The log entry after it
-    /// is a mark, and the cut after the mark is also named.
+    /// If consecutive cuts have the same states, only the last of these cuts is named. In this test, the marks, the acknowledgement of the
+    /// write and the start of the flush do not change the states.
     #[test]
     fn of_cuts_with_the_same_states_the_last_is_named() {
         let mark = Entry::Mark(5);

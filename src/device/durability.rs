@@ -82,7 +82,7 @@ impl Durability {
         [first, Self { cache, device: 1, ..second }]
     }
 
-    /// Makes all data durable that were written before the call. Threads that wait here at the same time share one flush, unless flushes
+    /// Makes durable all data that were written before the call. Threads that wait here at the same time share one flush, unless flushes
     /// are cheap.
     ///
     /// # Errors

@@ -122,8 +122,8 @@ pub trait Layer: Send + Sync + 'static {
         let _ = (ticket, whole);
     }
 
-    /// The delay of the completion of a bio at `at`, in calls of [`DeviceQueue::commit`] or [`DeviceQueue::wait`]. `tick` is the number of
-    /// these calls so far.
+    /// Returns the delay before the completion of a bio at the position `at` can be popped. The unit is a call of [`DeviceQueue::commit`]
+    /// or [`DeviceQueue::wait`]. `tick` is the number of these calls so far.
     fn delay(&self, at: DevOffset, tick: u64) -> u64 {
         let _ = (at, tick);
         0

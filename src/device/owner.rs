@@ -90,8 +90,8 @@ pub(super) fn refuse_writers(path: &Path, stat: &Stat) -> Result<()> {
     if asked != Ok(true) || !tells(file.as_fd()) {
         return Ok(());
     }
-    // If the program has also locked the image, for example because the program is ironmap, the error for a locked image is returned,
-    // because it contains more details.
+    // If the program has also locked the image, as ironmap does, the error for a locked image is returned, because it contains more
+    // details.
     Err(match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
         Err(OsErrno::AGAIN) => holders::locked(path, file.as_fd()),
         _ => busy(path, "open for writing by another program"),

@@ -261,8 +261,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Returns a device with three segments: a linear segment, a segment that is striped over two ranges, and a linear segment. The last is
-    /// the first on the device below.
+    /// Returns a device with three segments: a linear segment, a segment that is striped over two ranges, and a linear segment. On the
+    /// device below, the third segment is before the others.
     fn segmented() -> (Arc<Ram>, Segmented) {
         let ram = Arc::new(Ram::new(16 * MIB));
         let segment = |len, stripe, starts: &[u64]| Segment { len, stripe, starts: starts.into() };

@@ -161,7 +161,7 @@ impl Geometry {
         self.dma_mask as u64 > self.sector_mask
     }
 
-    /// Whether the device accepts the address at this distance after an address that it accepts.
+    /// Whether the device accepts an address that is `distance` bytes after an accepted address.
     pub(super) fn takes_distance(&self, distance: u64) -> bool {
         distance & self.dma_mask as u64 == 0
     }

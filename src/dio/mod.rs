@@ -394,8 +394,8 @@ pub(crate) fn submit_read<Q: DeviceQueue, M: MapFile>(
         Memory::Vectored(_) => Err(NotSimple::Vectored),
     };
     match gate {
-        // One bio cannot describe a range lock. So only a request passes that needs no lock, or that has locked the content through the
-        // lane.
+        // One bio cannot describe a range lock. So a request takes the simple path only if it needs no lock, or if it has locked the
+        // content through the lane.
         Ok(at) if target.is_light() => {
             queued::submit_whole(queue, state, target, at, memory, request)?;
             state.stats.simple_hits += 1;

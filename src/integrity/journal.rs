@@ -50,7 +50,7 @@ impl Write<'_> {
     }
 }
 
-/// The device and the tags to which the data and tags of records are finally written.
+/// The final destination of the data and tags of the journal's records: the data device, and the tags outside the journal.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Home<'a> {
     pub(super) data: &'a dyn Device,

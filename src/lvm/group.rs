@@ -39,11 +39,11 @@ pub(super) struct Logical {
     pub(super) name: String,
     /// The length in bytes.
     pub(super) len: u64,
-    /// Whether users see the logical volume. A hidden logical volume is a part of other logical volumes.
+    /// Whether users see the logical volume. A hidden logical volume is a part of other logical volumes, or describes a snapshot.
     pub(super) visible: bool,
     /// The reason why the logical volume cannot be written. `None` if there is no such reason.
     pub(super) read_only: Option<&'static str>,
-    /// For a logical volume that contains no volume of its own, for example the saved data of a snapshot: a description of its content.
+    /// A description of the content, if the logical volume contains saved data of a snapshot instead of a volume. Otherwise `None`.
     pub(super) store: Option<&'static str>,
     pub(super) segments: Vec<Segment>,
 }
@@ -58,8 +58,8 @@ pub(super) struct Segment {
 
 #[derive(Debug)]
 pub(super) enum Kind {
-    /// The length of a stripe in bytes, and ranges of physical volumes. Consecutive stripes are on the ranges in turn. With one range, the
-    /// segment is linear.
+    /// The length of a stripe in bytes, and ranges of physical volumes. The first stripe is on the first range, the second stripe on the
+    /// second range; the stripe after the last range is on the first range again. With one range, the segment is linear.
     Striped(u64, SmallVec<[Area; 1]>),
     /// A segment that ironmap cannot read: its type.
     Other(String),

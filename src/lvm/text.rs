@@ -221,7 +221,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Parses the rest of a text value, after its opening quote. A backslash before a quote or a backslash is removed.
+    /// Parses the rest of a text value, after its opening quote. A backslash that precedes a quote or another backslash is removed.
     fn quoted(&mut self) -> Result<String> {
         let mut text = Vec::new();
         loop {

@@ -336,8 +336,8 @@ fn format_for(device: &dyn Device, how: How) -> Result<&'static Format> {
     })
 }
 
-/// The block size in the superblock that is used to open the volume. This is the backup that the options name. Without such an option it is
-/// the primary superblock, or, if that is damaged, a backup that is found.
+/// The block size in the superblock that is used to open the volume. If the options name a backup, this superblock is the backup. Otherwise
+/// it is the primary superblock, or, if the primary superblock is damaged, a backup that is found.
 ///
 /// # Errors
 /// If the volume is opened for writing, the errors of the device. If it is opened for reading there are no errors, because a backup may be
