@@ -261,7 +261,7 @@ pub(super) struct LayeredQueue {
     layer: Arc<dyn Layer>,
     /// The bios in flight in the queue below. Such a bio contains an index of this table instead of the caller's `BioEnd`.
     flying: Vec<Option<Flying>>,
-    /// Completions. Each is stored with the tick from which on it can be popped.
+    /// Completions. Each is stored with the first tick at which it can be popped.
     held: Vec<(u64, Option<u64>, Done)>,
     depth: usize,
     tick: u64,

@@ -13,7 +13,7 @@ const SECTOR: usize = 512;
 const PLACES: u64 = 4;
 /// The length of a label's header in bytes. The header of the physical volume follows it.
 const LABEL: usize = 32;
-/// The offset in the label's sector from which on the checksum covers the sector.
+/// The checksum of a label covers its sector from this offset to the end of the sector.
 const CHECKED: usize = 20;
 /// The length in bytes of the header of a metadata area: one sector. The rest of the area is a ring, which contains the texts.
 const AREA: u64 = 512;
