@@ -1,4 +1,4 @@
-//! The interface of a device's queue. Also a queue for devices that complete each request immediately.
+//! The interface of a device's queue, and a queue for devices that complete each request immediately.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;

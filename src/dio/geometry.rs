@@ -1,5 +1,5 @@
-//! The limits of requests to a file, which follow from the device and the file's block size. Also the rules that determine whether memory
-//! is copied.
+//! The limits of requests to a file, and the rules that determine whether memory is copied. The limits follow from the device and the
+//! file's block size.
 
 use super::{DioFlags, NotSimple, Request, Source};
 use crate::bio::BioFlags;

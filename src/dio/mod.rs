@@ -149,8 +149,8 @@ pub(crate) struct State {
     outstanding: usize,
     /// Whether the caller has called [`wait`] since its last [`poll`].
     waited: bool,
-    /// The number of requests that [`wait`] counted as complete although their transfers were short. They are counted when their
-    /// completions are popped, so that all other completions cost nothing more.
+    /// The number of requests that [`wait`] counted as complete although their transfers were short. The number is increased when such a
+    /// completion is popped, so that completions of full transfers need no additional work.
     counted_early: usize,
     /// The bounce buffers of the queue.
     pool: Pool,
@@ -278,8 +278,8 @@ impl State {
 
 impl Drop for State {
     fn drop(&mut self) {
-        // These requests have completed, or their memory is leaked. Their callers get no completions. But their locks and reserved ranges
-        // must be released, because other requests may wait for them.
+        // The requests that the queue still contains have completed, or their memory is leaked. Their callers get no completions. But their
+        // locks and reserved ranges must be released, because other requests may wait for them.
         let shorts = self.shorts.iter().filter_map(Short::completing);
         let splits = self.splits.iter().filter_map(SplitRequest::completing);
         splits.chain(shorts).for_each(|completing| self.files.abandon(completing));

@@ -150,8 +150,8 @@ impl OpenFile {
                 Err(OsErrno::INTR) => direct = descriptor,
                 Err(OsErrno::INVAL) if was_direct && !strict => {}
                 // Before a direct read, the kernel writes back dirty pages of the range. It then returns the error of an earlier write of
-                // the file, but only once (Linux's `filemap_check_errors`). So the read is repeated: an error of the device would occur
-                // again. Another write may fail in the meantime, and its error may be returned by the repeated read.
+                // the file, but only once (Linux's `filemap_check_errors`). So the read is repeated. If it fails again, the error is an
+                // error of the device, or the error of another write that has failed in the meantime.
                 Err(OsErrno::IO | OsErrno::NOSPC) if was_direct && repeats > 0 => {
                     (failed, repeats) = (true, repeats - 1);
                     direct = descriptor;

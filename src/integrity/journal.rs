@@ -303,9 +303,8 @@ impl Journal {
         let written = self.area.durability.write_durable(device, write);
         ring.sequence += 1;
         if let Err(error) = written {
-            // The failed write may have written the whole record. A replay would confuse it with another record of the same sequence, so no
-            // other record may get this sequence. So the ring is marked as full. Before the next record, a checkpoint must then write a
-            // head with a later sequence.
+            // The failed write may have written the whole record. If another record got the same sequence, a replay would confuse the two
+            // records. So the ring is marked as full. A checkpoint must then write a head with a later sequence before the next record.
             ring.used = all;
             return Err(error.context("write a record of the journal"));
         }

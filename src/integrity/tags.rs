@@ -56,7 +56,7 @@ pub(super) struct Tags {
 #[derive(Debug)]
 struct Shard {
     state: Mutex<Slots>,
-    /// Signalled when a block was read or written. Also signalled when a write has ended for which a thread waits.
+    /// Signalled in two cases: a block was read or written, or a write has ended for which a thread waits.
     changed: Condvar,
 }
 

@@ -98,7 +98,7 @@ impl Checked {
             }
             return Ok(());
         }
-        // This sector lies in several buffers, which are joined first.
+        // A sector lies in several buffers, so all buffers are joined first.
         let mut flat = Vec::new();
         bufs.iter().for_each(|buf| flat.extend_from_slice(buf));
         self.verify(at, &mut flat, nowait)?;

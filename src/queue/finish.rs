@@ -27,7 +27,8 @@ impl Queue {
             let _ = self.alone(|| keep.file.convert());
         }
         let mut unsynced = self.state.files.take_unsynced();
-        // For these writes, a flush of the device is enough. The sync of one file flushes the device, and so covers the data of all files.
+        // A write needs only a flush of the device if the file's metadata are durable. The sync of one file flushes the device, and so
+        // covers the data of all these writes.
         let flushed = |write: &mut Unsynced| {
             write.left == CompletionWork::DATASYNC && write.keep.file.is_durable()
         };

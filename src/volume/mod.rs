@@ -207,8 +207,8 @@ impl Volume {
         opened.device.scrub(&mut found, &mut |_, _| {})
     }
 
-    /// The integrity device beneath the volume, if the [location](Location) contains one. Also the result of its recovery when it was
-    /// opened.
+    /// The integrity device beneath the volume, and the result of its recovery when it was opened. `None` if the [location](Location)
+    /// contains no integrity device.
     #[doc(hidden)]
     #[must_use]
     pub fn integrity(&self) -> Option<&integrity::Opened> {

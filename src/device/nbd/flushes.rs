@@ -1,9 +1,10 @@
 //! Decides when a flush counts as successful. A server that carries out requests concurrently may first answer a flush with success, and
 //! later report that an earlier flush has failed. The data of both flushes may then be lost.
 //!
-//! An answered flush counts only after every flush that was sent before its answer was also answered with success. When a flush counts, its
-//! owner receives the answer, and the stored copies of the data that the flush covers are freed. A request with FUA is treated like a
-//! flush, because the server may flush because of it. A failed flush ends the session for all owners.
+//! A flush that was answered with success does not count immediately. First, all flushes that were sent before this answer arrived must
+//! also be answered with success. When a flush counts, its owner receives the answer, and the stored copies of the data that the flush
+//! covers are freed. A request with FUA is treated like a flush, because the server may flush because of it. A failed flush ends the
+//! session for all owners.
 //!
 //! All flushes are sent over the common link. The session's own flushes are also sent over it. So a thread that waits on the common link
 //! for its flush receives the answers to all flushes.

@@ -133,8 +133,8 @@ fn certificate(refused: &CertificateError) -> String {
         _ => "is refused",
     };
     let words = refused.to_string();
-    // For these two errors, the TLS library's text contains only an identifier. For all other errors its text is added, because it contains
-    // names and times.
+    // For an unknown issuer and a revoked certificate, the TLS library's text contains only an identifier. For all other errors its text
+    // contains names and times, so it is added.
     if matches!(refused, Refused::UnknownIssuer | Refused::Revoked) {
         why.to_owned()
     } else if words.contains("UnsupportedCertVersion") {
