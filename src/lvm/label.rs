@@ -130,7 +130,7 @@ impl Label {
     }
 }
 
-/// Returns the text of a metadata area, or `None` if the area contains no valid text.
+/// Returns the text of a metadata area. Returns `None` if the area contains no text, or only a text that must be ignored.
 fn text(range: Range<'_>, (start, len): (u64, u64)) -> Result<Option<Vec<u8>>> {
     let header = range.read(start, AREA)?;
     let (stored, computed) = (u32_at(&header, 0), CRC.checksum(&header[4..]));
