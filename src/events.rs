@@ -131,8 +131,8 @@ impl Events {
         let found = self.device.as_ref().map(|device| device.take_wrong_tuples());
         let (found, dropped) = found.unwrap_or_default();
         if dropped > 0 {
-            // The device has dropped sectors. They are newer than all sectors that are stored here. So the stored sectors are dropped too,
-            // and only the oldest sectors are missing.
+            // The sectors that the device has dropped are newer than all sectors that are stored here. The stored sectors are dropped too,
+            // so that the list has no gap: only the oldest sectors are missing.
             kept.wrong_dropped += dropped + kept.wrong.drain(..).count() as u64;
             kept.wrong_count += dropped;
         }

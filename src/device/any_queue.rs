@@ -14,7 +14,7 @@ use crate::error::Errno;
 use crate::sys::{Narrow, Wide};
 use crate::units::DevOffset;
 
-/// A queue of any device. Each request matches on the variant once. The code after this match is compiled separately for each variant.
+/// A queue of any device. Each request examines the variant only once. The code after this branch is compiled separately for each variant.
 #[allow(
     clippy::large_enum_variant,
     reason = "a thread has one queue, and a box would cost a load in every request"
@@ -96,8 +96,8 @@ macro_rules! with_queue {
 }
 pub(crate) use with_queue;
 
-/// Each method matches on the variant once. Its callers are queues that send requests to this queue, and programs that use a device without
-/// a file system.
+/// Each method examines the variant only once. The callers of these methods are queues that send requests to this queue, and programs that
+/// use a device without a file system.
 impl DeviceQueue for AnyQueue {
     through_queue!(requests, with_queue);
     through_queue!(resources, with_queue);

@@ -170,7 +170,8 @@ impl BlockFile {
             return Ok(file);
         }
         let block = block(&Psync::new(Arc::clone(&file)));
-        // A page that contains a block of metadata and a block of a direct write could be written back with the old content of the latter.
+        // One page of the page cache may contain a block of metadata and a block that a direct write changes. If the page is written back
+        // after the direct write, it overwrites the new data of this block with the old data.
         if cached
             && block.is_some_and(|block| block >= rustix::param::page_size())
             && let Some(file) = Arc::get_mut(&mut file)
@@ -186,7 +187,7 @@ impl BlockFile {
         Self::open_buffered(path, mode, &why).map(Arc::new)
     }
 
-    /// The same image without `O_DIRECT`; `None` if its path leads to another file, or to none.
+    /// The same image without `O_DIRECT`; `None` if its path leads to another file or to no file.
     fn opened_again(&self) -> Option<File> {
         let access = if self.writable { OFlags::RDWR } else { OFlags::RDONLY };
         let again = rustix::fs::open(&self.path, access | OFlags::CLOEXEC, Mode::empty()).ok()?;

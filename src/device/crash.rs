@@ -206,7 +206,7 @@ enum Fate {
     Acknowledged(usize),
     /// All data of the request are durable.
     Durable,
-    /// The request failed, or a flush that covered it failed. Its data may never become durable.
+    /// The request failed, or a flush that covered it failed. It is not known which of its data are present, even after later flushes.
     Doubtful,
 }
 
@@ -318,7 +318,7 @@ mod tests {
         Entry::End { of, ok: true }
     }
 
-    /// Random requests, up to three in flight, some of which fail.
+    /// Random requests. Up to three are in flight at the same time, and some of them fail.
     fn random_log(seed: u64, len: usize) -> Log {
         let mut entries = Vec::new();
         let mut flying = Vec::new();
@@ -471,8 +471,8 @@ mod tests {
         }
     }
 
-    /// If an acknowledgement does not change the possible states, only the cut after the acknowledgement is named. The log entry after it
-    /// is a mark, and the cut after the mark is also named.
+    /// If consecutive cuts have the same states, only the last of these cuts is named. In this test, the marks, the acknowledgement of the
+    /// write and the start of the flush do not change the states.
     #[test]
     fn of_cuts_with_the_same_states_the_last_is_named() {
         let mark = Entry::Mark(5);

@@ -82,7 +82,7 @@ impl Durability {
         [first, Self { cache, device: 1, ..second }]
     }
 
-    /// Makes all data durable that were written before the call. Threads that wait here at the same time share one flush, unless flushes
+    /// Makes durable all data that were written before the call. Threads that wait here at the same time share one flush, unless flushes
     /// are cheap.
     ///
     /// # Errors
@@ -113,7 +113,7 @@ impl Durability {
             let panics = Panics(&self.cache, number);
             let begun = Instant::now();
             let flushed = device.flush();
-            // Under the model checker there is no clock, so every second flush counts as cheap.
+            // The model checker has no clock. Under it, flushes with odd numbers count as cheap.
             let cheap = if cfg!(shuttle) { number % 2 == 1 } else { begun.elapsed() < CHEAP };
             std::mem::forget(panics);
             flushed.map(|()| cheap)

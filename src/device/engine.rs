@@ -76,7 +76,7 @@ impl FromStr for Engine {
     }
 }
 
-/// The reason why a store does not use io_uring, although its options permit io_uring.
+/// The reason why a store of files (a volume or a host) does not use io_uring, although its options permit io_uring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NoIoUring {

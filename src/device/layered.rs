@@ -122,8 +122,8 @@ pub trait Layer: Send + Sync + 'static {
         let _ = (ticket, whole);
     }
 
-    /// The delay of the completion of a bio at `at`, in calls of [`DeviceQueue::commit`] or [`DeviceQueue::wait`]. `tick` is the number of
-    /// these calls so far.
+    /// Returns the delay before the completion of a bio at the position `at` can be popped. The unit is a call of [`DeviceQueue::commit`]
+    /// or [`DeviceQueue::wait`]. `tick` is the number of these calls so far.
     fn delay(&self, at: DevOffset, tick: u64) -> u64 {
         let _ = (at, tick);
         0
@@ -261,7 +261,7 @@ pub(super) struct LayeredQueue {
     layer: Arc<dyn Layer>,
     /// The bios in flight in the queue below. Such a bio contains an index of this table instead of the caller's `BioEnd`.
     flying: Vec<Option<Flying>>,
-    /// Completions. Each is stored with the tick from which on it can be popped.
+    /// Completions. Each is stored with the first tick at which it can be popped.
     held: Vec<(u64, Option<u64>, Done)>,
     depth: usize,
     tick: u64,

@@ -81,9 +81,9 @@ pub(crate) use yielding::yielding;
 
 /// A device that contains a file system: a block device, an image, or a device that uses another device.
 ///
-/// The methods of this trait are called through `dyn`, because they serve only metadata and set-up. File data are transferred through a
-/// [queue](Device::queue). A position is a number of bytes from the start of the part of the device that is in use. Threads share a device.
-/// A queue owns everything that it uses of the device, so the queue may be dropped after the device.
+/// The methods of this trait are called through `dyn`. This is fast enough, because they serve only metadata and set-up. File data are
+/// transferred through a [queue](Device::queue). A position is a number of bytes from the start of the part of the device that is in use.
+/// Threads share a device. A queue owns everything that it uses of the device, so the queue may be dropped after the device.
 ///
 /// A type that is a device implements the methods whose names end in `_within`. Their argument [`InRange`] proves that the range is within
 /// the device. Callers use the methods without this suffix, which check the range first. No type overrides the methods without the suffix.
@@ -100,8 +100,8 @@ pub trait Device: Send + Sync {
     }
 
     /// Returns the sectors that did not match their tuples in reads since the last call, oldest first, and clears the list. The list
-    /// contains only the newest 1024 sectors. The number is the count of older sectors that the device dropped from the list. A device over
-    /// other devices also reports the sectors of those devices.
+    /// contains only the newest 1024 sectors. The number in the result is the count of older sectors, which were dropped from the list. A
+    /// device over other devices also reports the sectors of those devices.
     fn take_wrong_tuples(&self) -> (Vec<WrongTuple>, u64) {
         (Vec::new(), 0)
     }

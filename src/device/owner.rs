@@ -38,8 +38,8 @@ pub(super) fn busy(path: &Path, what: &str) -> Error {
     Error::new(ErrorKind::Busy, what.to_owned()).at(path.display())
 }
 
-/// Repeats an attempt while it fails because the file or lock is in use. The attempts last long enough for two short uses to end. The first
-/// is by a process that has ended, because the kernel removes its io_uring rings later. The second is by a child of this process, which has
+/// Repeats an attempt while it fails because the file or lock is in use. There are two kinds of short use, and the attempts last longer
+/// than both. A process that has ended still uses its files until the kernel has removed its io_uring rings. A child of this process has
 /// all files of this process open until it executes another program.
 pub(super) fn patiently<T>(mut attempt: impl FnMut() -> T, in_use: impl Fn(&T) -> bool) -> T {
     for _ in 1..ATTEMPTS {
@@ -90,8 +90,8 @@ pub(super) fn refuse_writers(path: &Path, stat: &Stat) -> Result<()> {
     if asked != Ok(true) || !tells(file.as_fd()) {
         return Ok(());
     }
-    // If the program has also locked the image, for example because the program is ironmap, the error for a locked image is returned,
-    // because it contains more details.
+    // If the program has also locked the image, as ironmap does, the error for a locked image is returned, because it contains more
+    // details.
     Err(match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
         Err(OsErrno::AGAIN) => holders::locked(path, file.as_fd()),
         _ => busy(path, "open for writing by another program"),
@@ -205,7 +205,7 @@ enum Served {
 
 /// Finds the file of a loop device by the device's directory in sysfs.
 fn served_by(dir: &Path, name: &OsStr) -> Served {
-    // Only the error "does not exist" proves that the disk uses no file.
+    // Only the error "does not exist" proves that the loop device uses no file.
     let path = match backing_file(dir) {
         Ok(path) if path.as_os_str().is_empty() => return Served::Nothing,
         Ok(path) => Some(path),

@@ -31,9 +31,9 @@ const KEPT: usize = 1024;
 
 /// A block device or the character device of an NVMe namespace. Requests transfer protection information through io_uring.
 ///
-/// A read whose tuples do not match fails with EILSEQ, and [`Device::take_wrong_tuples`] reports the sector. The device also checks the
-/// tuples of each write before it accepts the write. Requests for metadata contain no tuples. Transfers that do not fit in one request
-/// contain none either. For these requests, the kernel computes and verifies the tuples.
+/// If the data of a read do not match their tuples, the read fails with EILSEQ, and [`Device::take_wrong_tuples`] reports the sector. The
+/// device also checks the tuples of each write before it accepts the write. Two kinds of requests contain no tuples: requests for metadata,
+/// and the requests of a transfer that does not fit in one request. For these requests, the kernel computes and verifies the tuples.
 #[derive(Debug)]
 pub struct Protected {
     file: Arc<BlockFile>,
@@ -124,7 +124,7 @@ impl Device for Protected {
     }
 }
 
-/// A bio with its tuples. Its memory is stored separately.
+/// A bio with its tuples. The data memory of the bio is stored separately.
 struct Carried {
     bio: Attached,
     tuples: Tuples,

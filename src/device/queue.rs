@@ -1,4 +1,4 @@
-//! The interface of a device's queue. Also a queue for devices that complete each request immediately.
+//! The interface of a device's queue, and a queue for devices that complete each request immediately.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -114,7 +114,7 @@ pub trait DeviceQueue {
         let _ = dev;
     }
 
-    /// The number of bios that can still be submitted. After that, a bio must be popped before the next submission.
+    /// The number of bios that can still be submitted. If the number is 0, a bio must be popped before the next submission.
     fn room(&self) -> usize;
 
     /// The number of bios that were submitted but not yet popped.
@@ -145,7 +145,7 @@ pub trait DeviceQueue {
     fn wait(&mut self, min: usize) -> Result<(), Errno>;
 
     /// Ends the queue: waits for the bios in flight, and drops all completed bios. No other method may be called afterwards. The drop of a
-    /// queue also drains it. But if a caller has lent a resource to a bio, it must call this method, because the result states whether the
+    /// queue also drains it. But a caller that has lent a resource to a bio must call this method, because the result states whether the
     /// bio has ended.
     fn drain(&mut self) -> Drained;
 

@@ -42,7 +42,7 @@ pub enum Entry {
         /// Whether the request was acknowledged: it had no error and was not short.
         ok: bool,
     },
-    /// The application has reached the point of its work that has this number.
+    /// A mark: the application has reached the point of its work that has this number.
     Mark(u64),
 }
 

@@ -3,7 +3,7 @@
 
 use crate::protection::{Mismatch, Protection};
 
-/// An application tag that means that the sector is not checked (T10 SBC, NVM Command Set). Sectors that were never written have this tag.
+/// The application tag of sectors that must not be checked (T10 SBC, NVM Command Set). Sectors that were never written have this tag.
 const UNCHECKED: u16 = 0xFFFF;
 
 /// Calls `run` for each run of contiguous whole intervals, with the number of intervals before the run. If an interval is divided among

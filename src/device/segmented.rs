@@ -19,14 +19,15 @@ use crate::units::DevOffset;
 pub struct Segment {
     /// The length in bytes.
     pub len: u64,
-    /// The length of a stripe in bytes. The stripes are on the ranges in turn. With one range, the whole segment is one stripe.
+    /// The length of a stripe in bytes. Consecutive stripes are on different ranges: the first stripe is on the first range, and the stripe
+    /// after the last range is on the first range again. If there is only one range, this field is ignored.
     pub stripe: u64,
     /// The first byte of each range of the device below.
     pub starts: SmallVec<[u64; 1]>,
 }
 
 impl Segment {
-    /// Whether another segment continues in the range of this one.
+    /// Whether the segments `self` and `next` are adjacent on the device below. The result is false if one of them has several ranges.
     pub(crate) fn continues_in(&self, next: &Self) -> bool {
         match (&self.starts[..], &next.starts[..]) {
             ([one], [other]) => one.checked_add(self.len) == Some(*other),
@@ -34,7 +35,7 @@ impl Segment {
         }
     }
 
-    /// Whether the stripes are whole sectors, and each range has as many of them.
+    /// Whether each stripe consists of whole sectors, and all ranges contain the same number of stripes.
     fn is_striped(&self, sector: u64) -> bool {
         let row = self.stripe.checked_mul(self.starts.len() as u64).filter(|row| *row > 0);
         self.stripe.is_multiple_of(sector) && row.is_some_and(|row| self.len.is_multiple_of(row))
@@ -51,7 +52,8 @@ impl Segment {
             .max()
     }
 
-    /// The position on the device below of a byte of the segment, and the number of bytes that are contiguous from there on.
+    /// Returns the position on the device below of the byte `into` of the segment, and the number of bytes that are contiguous from there
+    /// on.
     fn locate(&self, into: u64) -> (u64, u64) {
         if let [start] = self.starts[..] {
             return (start + into, self.len - into);
@@ -74,7 +76,8 @@ struct Map {
 }
 
 impl Map {
-    /// The position on the device below, and the number of contiguous bytes, 0 past the end.
+    /// Returns the position on the device below of the byte `at`, and the number of bytes that are contiguous from there on. This number is
+    /// 0 past the end of the device.
     fn locate(&self, at: u64) -> (u64, u64) {
         let after = self.starts.partition_point(|start| *start <= at);
         match after.checked_sub(1).map(|index| (self.starts[index], &self.segments[index])) {
@@ -83,7 +86,8 @@ impl Map {
         }
     }
 
-    /// Runs `step` for each contiguous range, with its bytes within the request and its position on the device below.
+    /// Divides a request into parts, each of which is contiguous on the device below. Calls `step` for each part, with the offsets of its
+    /// bytes in the request and its position on the device below.
     fn each(
         &self,
         at: u64,
@@ -145,7 +149,7 @@ impl Segmented {
                 .checked_add(segment.len)
                 .ok_or_else(|| Error::invalid("the segments exceed 64 bits"))?;
         }
-        // A write that the device below makes completely or not at all may be divided here.
+        // An atomic write would have to be divided at the end of a range, so the device does not support atomic writes.
         let limits = Limits { atomic_write: 0, nowait: false, poll: false, ..*below.limits() };
         Ok(Self { below, map: Arc::new(Map { starts, segments, size }), limits })
     }
@@ -200,7 +204,8 @@ impl Device for Segmented {
         let mut done = false;
         self.map.each(at.0, len, |range, below| {
             let zeroed = self.below.write_zeroes(below, range.end - range.start);
-            // EOPNOTSUPP says that nothing was changed, which is not true after the first range.
+            // EOPNOTSUPP would mean that nothing was changed. But if this is not the first part, earlier parts may already be zeros, so the
+            // error becomes EIO.
             let zeroed =
                 zeroed.map_err(
                     |error| if done { Error::io(Errno::EIO, error.to_string()) } else { error },
@@ -211,14 +216,15 @@ impl Device for Segmented {
     }
 
     fn queue_within(&self, options: &QueueOptions, _: InRange) -> Result<AnyQueue> {
-        // Each request completes before the next one begins.
+        // Each request completes before the next request begins, so the queue below needs only one slot.
         let below = self.below.queue(&options.depth(1))?;
         let transfer = SegmentedTransfer { below, map: Arc::clone(&self.map) };
         Ok(AnyQueue::other(Immediate::new(transfer, options.slots())))
     }
 }
 
-/// The requests of a queue. A request that is longer than its contiguous range is short, and the caller continues after it.
+/// The requests of a queue. A transfer ends where its data cease to be contiguous on the device below. The transfer is then short, and the
+/// caller continues it.
 struct SegmentedTransfer {
     below: BoundedQueue,
     map: Arc<Map>,
@@ -255,7 +261,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Three segments: linear, striped over two ranges, linear before both.
+    /// Returns a device with three segments: a linear segment, a segment that is striped over two ranges, and a linear segment. On the
+    /// device below, the third segment is before the others.
     fn segmented() -> (Arc<Ram>, Segmented) {
         let ram = Arc::new(Ram::new(16 * MIB));
         let segment = |len, stripe, starts: &[u64]| Segment { len, stripe, starts: starts.into() };
@@ -268,7 +275,7 @@ mod tests {
         (ram, device)
     }
 
-    /// The position on the device below of each block, computed without the code above.
+    /// The position on the device below of the byte `at`. It is computed without the tested code.
     fn expected(at: u64) -> u64 {
         match at {
             at if at < MIB => 4 * MIB + at,
@@ -284,7 +291,8 @@ mod tests {
         at.to_le_bytes().repeat(512)
     }
 
-    /// Data that are written through the device are at their positions below. Calls and a queue read them back.
+    /// Data that are written through the device are at the expected positions of the device below. Calls and a queue read the same data
+    /// back.
     #[test]
     fn each_block_has_its_place() {
         let (ram, device) = segmented();

@@ -1,5 +1,5 @@
-//! The limits of requests to a file, which follow from the device and the file's block size. Also the rules that determine whether memory
-//! is copied.
+//! The limits of requests to a file, and the rules that determine whether memory is copied. The limits follow from the device and the
+//! file's block size.
 
 use super::{DioFlags, NotSimple, Request, Source};
 use crate::bio::BioFlags;
@@ -161,7 +161,7 @@ impl Geometry {
         self.dma_mask as u64 > self.sector_mask
     }
 
-    /// Whether the device accepts the address at this distance after an address that it accepts.
+    /// Whether the device accepts an address that is `distance` bytes after an accepted address.
     pub(super) fn takes_distance(&self, distance: u64) -> bool {
         distance & self.dma_mask as u64 == 0
     }

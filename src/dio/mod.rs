@@ -8,7 +8,8 @@
 //! | borrowed for the call | `generic`, `write` | `bounce` |
 //! | owned by the queue until the pop | `queued` (one bio), `split` (several) | `split::bounced` |
 //!
-//! A request that fails to be simple only because its data must be copied takes a fifth path, with one bounce buffer (`bounce::short`).
+//! If the need to copy the data is the only reason against the simple path, a request takes a fifth path, with one bounce buffer
+//! (`bounce::short`).
 
 mod bounce;
 mod generic;
@@ -142,14 +143,14 @@ pub(crate) struct State {
     /// Requests of the short path, each of which copies its data through one bounce buffer.
     shorts: Slab<Short>,
     finished: VecDeque<Completion>,
-    /// Whether a completion was popped, since the last [`Self::take_fresh`], that did not come from the device's queue.
+    /// Whether a completion that did not come from the device's queue was popped since the last [`Self::take_fresh`].
     fresh: bool,
     /// The number of requests that were submitted but not yet popped.
     outstanding: usize,
     /// Whether the caller has called [`wait`] since its last [`poll`].
     waited: bool,
-    /// The number of requests that [`wait`] counted as complete although their transfers were short. They are counted when their
-    /// completions are popped, so that all other completions cost nothing more.
+    /// The number of requests that [`wait`] counted as complete although their transfers were short. The number is increased when such a
+    /// completion is popped, so that completions of full transfers need no additional work.
     counted_early: usize,
     /// The bounce buffers of the queue.
     pool: Pool,
@@ -277,8 +278,8 @@ impl State {
 
 impl Drop for State {
     fn drop(&mut self) {
-        // These requests have completed, or their memory is leaked. Their callers get no completions. But their locks and reserved ranges
-        // must be released, because other requests may wait for them.
+        // The requests that the queue still contains have completed, or their memory is leaked. Their callers get no completions. But their
+        // locks and reserved ranges must be released, because other requests may wait for them.
         let shorts = self.shorts.iter().filter_map(Short::completing);
         let splits = self.splits.iter().filter_map(SplitRequest::completing);
         splits.chain(shorts).for_each(|completing| self.files.abandon(completing));
@@ -393,8 +394,8 @@ pub(crate) fn submit_read<Q: DeviceQueue, M: MapFile>(
         Memory::Vectored(_) => Err(NotSimple::Vectored),
     };
     match gate {
-        // One bio cannot describe a range lock. So only a request passes that needs no lock, or that has locked the content through the
-        // lane.
+        // One bio cannot describe a range lock. So a request takes the simple path only if it needs no lock, or if it has locked the
+        // content through the lane.
         Ok(at) if target.is_light() => {
             queued::submit_whole(queue, state, target, at, memory, request)?;
             state.stats.simple_hits += 1;

@@ -85,8 +85,9 @@ pub(super) fn is_direct<M: MapFile>(
 }
 
 impl<M: MapFile> Target<'_, M> {
-    /// Returns how many bytes, at most `len`, one bounce buffer can contain so that each cut is at an address that the device accepts. If
-    /// some cuts could be at other addresses, this is the length of the first mapping. Otherwise it is `len`.
+    /// Returns the number of bytes, at most `len`, that one bounce buffer can contain. The mappings cut the buffer, and each cut must be at
+    /// an address that the device accepts. If all cuts are at such addresses, the result is `len`. Otherwise it is the length of the first
+    /// mapping.
     pub(super) fn uncut(&self, pos: FilePos, len: usize, resident: bool) -> usize {
         if !self.geometry.cuts_can_be_misaligned() {
             return len;

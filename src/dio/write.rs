@@ -70,8 +70,8 @@ pub(crate) fn overwrite_now<Q: DeviceQueue, M: MapFile>(
 }
 
 impl Io<'_> {
-    /// Writes the remaining bytes after the device wrote a part. The request must not fail with EAGAIN after that. Returns `None` if the
-    /// device wrote nothing, or after an error.
+    /// Writes the remaining bytes after the device wrote a part. Because a part was written, the request must not fail with EAGAIN. Returns
+    /// `None` if the device wrote nothing, or after an error.
     #[cold]
     fn go_on(
         &mut self,

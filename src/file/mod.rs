@@ -31,7 +31,7 @@ pub struct File {
     backing: Backing,
 }
 
-/// The kind of the file. Each request matches on the kind once, at its start. `repr(u8)` makes the discriminant a separate byte. Without
+/// The kind of the file. Each request examines the kind only once, at its start. `repr(u8)` makes the discriminant a separate byte. Without
 /// it, the compiler would store the discriminant in unused bits of a field, and each request would need four more instructions to read it.
 #[derive(Clone)]
 #[repr(u8)]

@@ -24,7 +24,7 @@ pub(crate) struct VolumeFile {
     geometry: Geometry,
 }
 
-/// The inode. Also its map, if the whole map is in memory: a request that uses this map does not call the file system.
+/// The inode, and its map if the whole map is in memory. A request that uses this map does not call the file system.
 pub(super) struct ReadFile {
     inode: Inode,
     number: InodeNo,

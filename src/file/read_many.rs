@@ -1,8 +1,9 @@
 //! Batches of reads into borrowed memory. All reads of a batch are in flight at the same time. The call returns after the last read has
 //! completed.
 //!
-//! Each read must pass the gate for reads on the simple path, but may be as long as one bio. A read that does not pass is carried out
-//! separately after the batch. The same applies to a read whose transfer failed or was short.
+//! A read of a batch must pass the gate for the simple path, which checks that one bio can carry out the read. In a batch, the read may be
+//! as long as one bio. A read that does not pass is carried out separately after the batch. The same applies to a read whose transfer
+//! failed or was short.
 
 use std::io::IoSliceMut;
 

@@ -87,7 +87,7 @@ pub trait FileSystem: Any + Send + Sync {
     }
 
     /// Reads an inode while no operation changes it. An inode without a name can be read if a program [holds](Self::hold) it. Programs call
-    /// [`inspect`](#method.inspect).
+    /// [`inspect`](#method.inspect) instead of this method.
     ///
     /// # Errors
     /// The errors of [`inode`](Self::inode), and the errors of `look`.
@@ -143,7 +143,7 @@ pub trait FileSystem: Any + Send + Sync {
     fn hold_read(&self, inode: Inode) -> Result<(Held, Inode)>;
 
     /// The operations that change the file system. `None` if the format does not support writes, or if its metadata never change. Programs
-    /// call [`writable`](#method.writable).
+    /// call [`writable`](#method.writable) instead of this method.
     fn writer(&self) -> Option<&dyn Writer> {
         None
     }

@@ -58,7 +58,7 @@ impl MapFile for Straight {
 struct Attempt<'a> {
     /// The descriptor for a direct read; `None` for a read through the page cache.
     direct: Option<&'a Descriptor>,
-    /// If this is true, a direct read that the kernel refuses fails. Otherwise the range is then read through the page cache.
+    /// Whether a direct read that the kernel refuses is an error. If not, the refused range is read through the page cache.
     strict: bool,
     /// Whether a direct read of the range has failed.
     failed: bool,
@@ -150,8 +150,8 @@ impl OpenFile {
                 Err(OsErrno::INTR) => direct = descriptor,
                 Err(OsErrno::INVAL) if was_direct && !strict => {}
                 // Before a direct read, the kernel writes back dirty pages of the range. It then returns the error of an earlier write of
-                // the file, but only once (Linux's `filemap_check_errors`). So the read is repeated: an error of the device would occur
-                // again. Another write may fail in the meantime, and its error may be returned by the repeated read.
+                // the file, but only once (Linux's `filemap_check_errors`). So the read is repeated. If it fails again, the error is an
+                // error of the device, or the error of another write that has failed in the meantime.
                 Err(OsErrno::IO | OsErrno::NOSPC) if was_direct && repeats > 0 => {
                     (failed, repeats) = (true, repeats - 1);
                     direct = descriptor;

@@ -302,8 +302,8 @@ impl Lanes {
     }
 }
 
-/// Repeats a read through the kernel, because the read failed or its data are not valid. Of the failed reads, only those with an I/O error
-/// are repeated.
+/// Repeats a read through the kernel, because the read failed or its data are not valid. A failed read is repeated only if its error is an
+/// I/O error.
 #[cold]
 #[inline(never)]
 fn read_again(

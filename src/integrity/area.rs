@@ -99,7 +99,8 @@ impl Superblock {
         }
         let sequence = raw.sequence.get();
         if sequence > u64::MAX / 2 {
-            // Each change of the superblock increases the sequence. A larger sequence is refused, so that an increase cannot overflow.
+            // Each change of the superblock increases the sequence. A sequence that is larger than this limit is refused, so that an
+            // increase cannot overflow.
             return bad("sequence", sequence);
         }
         Ok(Self { info, area_len, sequence, clean })

@@ -212,8 +212,8 @@ impl Checked {
         }
     }
 
-    /// Makes data and tags agree for the sectors of a piece that are in `left`, by their indexes. If writes overlapped, `mine` are the data
-    /// of the last writer.
+    /// Makes data and tags agree for some sectors of a piece. `left` contains the indexes of these sectors. If writes overlapped, `mine`
+    /// contains the data of the last writer.
     #[cold]
     fn resolve(
         &self,
@@ -330,7 +330,7 @@ impl Checked {
             if !self.read_sector(sector).is_ok_and(fits) {
                 continue;
             }
-            // A write of the present content is simulated, whose result is unknown. Its end computes the new tag.
+            // This simulates a write of the present content whose result is unknown. The end of the simulated write computes the new tag.
             let mut tuples = Tuples::default();
             tuples.0.extend_from_slice(&tuple[..size]);
             let at = DevOffset(sector << self.tagging.shift);
@@ -344,7 +344,7 @@ impl Checked {
         Ok(())
     }
 
-    /// The places outside the journal, to which the journal's data and tags are written in the end.
+    /// The final positions of data and tags, to which they are written from the journal.
     pub(super) fn home(&self) -> Home<'_> {
         Home { data: &*self.data, tags: &self.tags, durability: &self.durability }
     }

@@ -144,7 +144,7 @@ impl Regions {
         Ok(Found { regions, dirty, bad_blocks })
     }
 
-    /// Writes a map in which no region is dirty to the device, without a flush.
+    /// Writes to the device a map in which no region is dirty. Does not flush the device.
     pub(super) fn format(area: &Area, info: &Info) -> Result<()> {
         for number in 0..(info.tags_at() - info.map_at()) / BLOCK_LEN {
             area.write_sealed(&[0; SEALED], info.map_at() + number * BLOCK_LEN, false)?;
@@ -232,12 +232,12 @@ impl Regions {
         wanted.extend(clean());
         wanted.sort_unstable();
         wanted.dedup();
-        // For some of these regions, another thread may already have set the bit.
+        // Another thread may already have set the bits of some of the wanted regions.
         wanted.retain(|region| !self.is_dirty(*region) && self.stillness(*region).is_none());
         let written = self.write_dirty(&mut map, &wanted);
         if let Err(error) = written {
-            // Other threads that wait find that their regions are not dirty, and write the bits themselves. The bits stay set in the map in
-            // memory, but the regions do not count as dirty.
+            // The regions of the other waiting threads are still not dirty, so these threads write the bits themselves. The bits stay set
+            // in the map in memory, but the regions do not count as dirty.
             map.doubtful.extend(wanted);
             return Err(error.context("set bits of the dirty map"));
         }

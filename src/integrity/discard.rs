@@ -1,8 +1,8 @@
 //! Discards. The content of discarded sectors is undefined, and their tags record this.
 //!
 //! Two reads of a discarded sector may return different data. So its tuple has a special form that no data have, and that matches any
-//! content until the sector is written again. In bitmap mode, the recovery after a crash replaces this tuple too. It gives the sectors of
-//! dirty regions tags of their present content, because these sectors may have been written.
+//! content until the sector is written again. In bitmap mode, the recovery after a crash replaces this tuple too. The recovery gives the
+//! sectors of dirty regions tags of their present content, because these sectors may have been written.
 
 use super::checked::Checked;
 use super::disk::DISCARDED;

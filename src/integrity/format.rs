@@ -33,8 +33,8 @@ pub enum TailLoss {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FormatOptions {
-    /// The number of bytes that one tuple protects: 512 or 4096. If this is less than a block of the data device, a shorter write first
-    /// reads the block.
+    /// The number of bytes that one tuple protects: 512 or 4096. If it is less than the block of the data device, a write of less than a
+    /// block first reads the whole block.
     pub interval: u32,
     /// The kind of the tuple.
     pub kind: TupleKind,

@@ -50,7 +50,7 @@ impl Write<'_> {
     }
 }
 
-/// The final positions of the data and tags in the journal: the data device, and the tags.
+/// The final destination of the data and tags of the journal's records: the data device, and the tags outside the journal.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Home<'a> {
     pub(super) data: &'a dyn Device,
@@ -215,7 +215,7 @@ impl Journal {
         if checksum(&bytes) != raw.checksum.get() || body != raw.body.get() {
             return Ok(None);
         }
-        // The checksums match. So the invalid value was already in the record when it was written.
+        // The checksums are correct. So the invalid value was already in the record when it was written.
         let bad =
             |field: &'static str| Err(place(at).field(field).corrupt("the value is not valid"));
         let behind = size_of::<RawRecord>();
@@ -303,9 +303,8 @@ impl Journal {
         let written = self.area.durability.write_durable(device, write);
         ring.sequence += 1;
         if let Err(error) = written {
-            // The failed write may have written the whole record. A replay would confuse it with another record of the same sequence, so no
-            // other record may get this sequence. So the ring is marked as full. Before the next record, a checkpoint must then write a
-            // head with a later sequence.
+            // The failed write may have written the whole record. If another record got the same sequence, a replay would confuse the two
+            // records. So the ring is marked as full. A checkpoint must then write a head with a later sequence before the next record.
             ring.used = all;
             return Err(error.context("write a record of the journal"));
         }

@@ -27,15 +27,16 @@ pub struct Recovered {
     /// The number of regions that were being written before the crash. The recovery has read all of their sectors. On a read-only device,
     /// these regions are unverified.
     pub regions: u64,
-    /// The number of sectors of these regions that did not match their tags. They got new tags.
+    /// In the regions that were being written: the number of sectors that did not match their tags. These sectors got new tags.
     pub retagged: u64,
-    /// The number of sectors of these regions that could not be read, or whose tags could not be read. They keep their tags.
+    /// In the regions that were being written: the number of sectors that could not be read, or whose tags could not be read. These sectors
+    /// keep their tags.
     pub unreadable: u64,
     /// The number of records of the journal whose writes were repeated.
     pub records: u64,
-    /// The number of sectors that these records wrote.
+    /// The number of sectors to which the journal's records were written again.
     pub replayed: u64,
-    /// The number of sectors of these records that could not be written. They were skipped, and do not match their tags.
+    /// The number of sectors of the journal's records that could not be written. They were skipped, and do not match their tags.
     pub lost: u64,
     /// The number of blocks of the dirty map that could not be read or did not match their checksums. All of their regions counted as
     /// dirty.

@@ -30,8 +30,8 @@ pub enum ScrubFinding {
         /// The errno of the device.
         errno: Errno,
     },
-    /// The map records that a region was written in a generation, but no sector has a tag with this generation. So the data and the tags of
-    /// these writes were lost.
+    /// The map records that a region was written in a generation, but no sector has a tag with this generation. So the last writes to the
+    /// region were lost, data and tags.
     LostWrites {
         /// The start of the region.
         at: DevOffset,

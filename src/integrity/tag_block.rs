@@ -244,7 +244,7 @@ impl TagBlock {
 
     /// Sets the tuple that the last writer has computed for the sector. It is set only if no writer has joined or left since
     /// [`turns`](Self::turns) returned `turns`. `None` means that the content is unknown; the tag is then unchanged. Returns false if
-    /// another writer has joined and ended since then, because either of the two may have written last.
+    /// another writer has joined and ended since then. It is then unknown which of the two writers wrote last.
     #[must_use]
     pub(super) fn resolve(&mut self, index: usize, tuple: Option<Packed>, turns: u32) -> bool {
         let found = self.contested.iter().position(|contested| contested.index == index);
@@ -344,7 +344,7 @@ mod tests {
         slot.claim(7..8, &[5; 8]);
         assert!(slot.end(7..8, Outcome::Written).is_empty());
         assert!(!slot.resolve(7, Some(tuple(4)), turns) && slot.is_busy(7));
-        // The same applies if the other writer joined before the last writer called `turns`.
+        // If the other writer joined before the last writer called `turns`, the sector may also contain the data of either writer.
         slot.claim(7..8, &[6; 8]);
         let turns = slot.turns(7);
         assert!(slot.end(7..8, Outcome::Written).is_empty());

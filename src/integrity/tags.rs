@@ -19,8 +19,8 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::units::DevOffset;
 
 const SHARDS: usize = 64;
-/// The number of writes of dirty blocks that may fail while a slot is searched for. After that, the cache grows instead of evicting a
-/// block.
+/// The number of writes of dirty blocks that may fail while a slot is searched for. If all of these writes fail, the cache grows instead of
+/// evicting a block.
 const REFUSED: u32 = 4;
 
 /// Consecutive sectors whose tuples are in one block.
@@ -56,7 +56,7 @@ pub(super) struct Tags {
 #[derive(Debug)]
 struct Shard {
     state: Mutex<Slots>,
-    /// Signalled when a block was read or written. Also signalled when a write has ended for which a thread waits.
+    /// Signalled in two cases: a block was read or written, or a write has ended for which a thread waits.
     changed: Condvar,
 }
 
@@ -293,7 +293,7 @@ impl Tags {
         Ok(differs.then_some(stored))
     }
 
-    /// Writes all blocks to the device that were changed before the call. Does not flush the device.
+    /// Writes to the device all blocks that were changed before the call. Does not flush the device.
     ///
     /// # Errors
     /// The errors of the tag device. The next call repeats a failed write.

@@ -64,8 +64,8 @@ impl Checked {
         failed.map_or(Ok(()), |mismatch| Err(wrong(Failed::Mismatch(mismatch))))
     }
 
-    /// Checks each sector of a batch separately, after the whole batch did not match. All wrong sectors are counted, and the first is
-    /// returned.
+    /// Checks each sector of a batch separately, after a check of the whole batch has found a mismatch. All wrong sectors are counted, and
+    /// the first is returned.
     #[cold]
     fn verify_each(&self, first: u64, data: &mut [u8], tuples: &[u8]) -> Result<Option<Mismatch>> {
         let sectors = data.chunks_exact_mut(self.tagging.interval());
@@ -98,7 +98,7 @@ impl Checked {
             }
             return Ok(());
         }
-        // This sector lies in several buffers, which are joined first.
+        // A sector lies in several buffers, so all buffers are joined first.
         let mut flat = Vec::new();
         bufs.iter().for_each(|buf| flat.extend_from_slice(buf));
         self.verify(at, &mut flat, nowait)?;

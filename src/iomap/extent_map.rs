@@ -103,7 +103,7 @@ struct Chunk {
     at: u32,
     /// The length of the extent. 0 if the fields below do not describe the extent.
     len: u32,
-    /// The number of the extent's first block in the file, lower half.
+    /// The lower half of the number of the extent's first block in the file.
     first: u32,
     /// The number of the extent's first block on the device: lower half, then upper half. With a `u64` the chunk would have 24 bytes
     /// instead of 20.

@@ -38,7 +38,8 @@ impl<'a, M: MapFile + ?Sized> Mappings<'a, M> {
     fn current(&self) -> Result<Iomap> {
         let len = self.end.0 - self.pos.0;
         let iomap = match (self.resident, self.writes) {
-            // If a write's blocks are shared, it needs new blocks. Their mapping is not in memory, so the mapping in memory cannot be used.
+            // If the blocks of a write are shared, the write needs new blocks. The mapping in memory describes the shared blocks, so the
+            // write cannot use it.
             (true, writes) => {
                 let iomap = self.file.map_resident(self.pos);
                 let shared = |iomap: &Iomap| iomap.flags.contains(IomapFlags::SHARED);

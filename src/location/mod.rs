@@ -175,9 +175,10 @@ impl Site {
     }
 
     /// Parses a site as a user writes it. The text begins with `PATH`, with the [address](nbd::Address) of an export, or with the address
-    /// of an [image](image::Address). `@OFFSET`, `@OFFSET+LENGTH`, `@pN` or `@VG/LV` can follow; it selects a part. OFFSET and LENGTH are
-    /// decimal or `0x…`, with an optional `K`, `M` or `G`. If the whole text, including `@`, is the path of an existing file, it names that
-    /// file. `@VG/LV` selects a logical volume of LVM; before it stands the path of an existing file, or an address.
+    /// of an [image](image::Address). A suffix can follow and select a part: `@OFFSET`, `@OFFSET+LENGTH`, `@pN` or `@VG/LV`. OFFSET and
+    /// LENGTH are decimal or `0x…`, with an optional `K`, `M` or `G`. If the whole text, including `@`, is the path of an existing file, it
+    /// names that file. `@VG/LV` selects a logical volume of LVM. The text before `@VG/LV` must be the path of an existing file, or an
+    /// address.
     ///
     /// # Errors
     /// `InvalidInput` for an empty path, for a wrong address, and for an offset beyond 64 bits.
@@ -196,8 +197,8 @@ impl Site {
         let at = bytes.iter().rposition(|byte| *byte == b'@').filter(|at| *at > prefix);
         let exists = || Path::new(OsStr::from_bytes(file)).exists();
         let at = at.filter(|_| is_address || !exists());
-        // The slash of a logical volume could also be that of a path, such as `me@home/disk.img`. An address has two slashes, and one more
-        // before the name of the export.
+        // The slash after the `@` may belong to a path, such as `me@home/disk.img`. So a logical volume is only recognised if a disk is
+        // named before the `@`. The address of an export names a disk if it has a third slash, which precedes the name of the export.
         let is_disk = |at: usize| match is_address {
             true => bytes[..at].iter().filter(|byte| **byte == b'/').count() > 2,
             false => Path::new(OsStr::from_bytes(&bytes[prefix..at]))
@@ -375,7 +376,8 @@ mod tests {
         assert_eq!(part(path.to_str().unwrap()).1, Part::Whole);
     }
 
-    /// The text after the `@` names a logical volume only if a disk is named before it. Otherwise the slash belongs to a path.
+    /// The text after the `@` names a logical volume only if the text before the `@` names a disk. Otherwise the slash in the text belongs
+    /// to a path.
     #[test]
     fn a_logical_volume_follows_a_disk() {
         let dir = tempfile::tempdir().unwrap();

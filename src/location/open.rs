@@ -318,9 +318,9 @@ impl Site {
 
 /// How a part of a device is opened.
 struct Opening {
-    /// The range of the device that is opened. `None` for all of it.
+    /// The range of the device that is opened. `None` for the whole device.
     window: Option<(u64, u64)>,
-    /// The segments of the open device that the part consists of. `None` for all of it.
+    /// The segments of the open device of which the part consists. `None` if the open device is the part.
     segments: Option<Vec<Segment>>,
     /// A text for the user about a fault that was ignored.
     fault: Option<String>,
@@ -328,7 +328,7 @@ struct Opening {
 
 impl Opening {
     /// # Errors
-    /// The error of a part that can only be read, if it shall be written.
+    /// If `write` is set, the error of a part that can only be read.
     fn of(window: Option<Window>, write: bool) -> Result<Self> {
         let Some(Window { bounds, fault, only_read }) = window else {
             return Ok(Self { window: None, segments: None, fault: None });

@@ -37,11 +37,11 @@ pub enum Part {
 
 /// A part of a device with known bounds.
 pub(super) struct Window {
-    /// Where the part is on the device.
+    /// The place of the part on the device.
     pub(super) bounds: Bounds,
     /// A text for the user, if the partition table or the LVM metadata have a fault.
     pub(super) fault: Option<String>,
-    /// The error with which an opening for writing is refused.
+    /// The error that refuses to open the part for writing. `None` if the part can be written.
     pub(super) only_read: Option<Error>,
 }
 
@@ -49,19 +49,19 @@ pub(super) struct Window {
 pub(super) enum Bounds {
     /// The first byte and the length in bytes.
     Range(u64, u64),
-    /// Several ranges, which the part consists of.
+    /// The segments of which the part consists, in order.
     Segments(Vec<Segment>),
 }
 
 impl Window {
-    /// A part that may also be written.
+    /// A part in one range, which can be read and written.
     fn range(start: u64, len: u64) -> Self {
         Self { bounds: Bounds::Range(start, len), fault: None, only_read: None }
     }
 
-    /// The same part, which can only be read if the partition table has a fault: the remaining copy of a table may be older than the lost
-    /// copy, so its partitions may overlap other data. This also applies to a part from an offset on, because the table determines where it
-    /// ends.
+    /// Adds a fault of the partition table, if there is one. The part can then only be read. One reason is that the remaining copy of a
+    /// table may be older than the lost copy, so its partitions may overlap other data. A part from an offset on is restricted in the same
+    /// way, because the table determines its end.
     fn with_fault(mut self, fault: Option<String>) -> Self {
         self.only_read = fault.as_ref().map(|fault| {
             Error::new(
@@ -97,7 +97,7 @@ impl Part {
         }
     }
 
-    /// Parses the name of a logical volume, `VG/LV`. Returns `None` if the text is no such name.
+    /// Parses the name of a logical volume, `VG/LV`. Returns `None` if the text has another form.
     pub(super) fn parse_logical(text: &str) -> Option<Self> {
         let is_name = |name: &str| {
             let is_part = |char: char| char.is_ascii_alphanumeric() || "+_.-".contains(char);

@@ -1,4 +1,4 @@
-//! A volume group, as its metadata describe it.
+//! A volume group, as the LVM metadata describe it.
 
 use smallvec::SmallVec;
 
@@ -6,9 +6,9 @@ use super::label::Id;
 use super::text::{Section, corrupt};
 use crate::error::Result;
 
-/// LVM counts sectors of this many bytes.
+/// The unit of sizes and positions in LVM metadata, in bytes.
 const SECTOR: u64 = 512;
-/// An extent has at most 4 GiB.
+/// The largest length of an extent in bytes: 4 GiB.
 const LARGEST: u64 = 1 << 32;
 
 /// A volume group.
@@ -16,9 +16,9 @@ const LARGEST: u64 = 1 << 32;
 pub(super) struct Group {
     pub(super) name: String,
     pub(super) id: String,
-    /// The number of the last change of the metadata.
+    /// The sequence number of the metadata. Each change of the metadata increases it.
     pub(super) sequence: u64,
-    /// Why no logical volume of the group may be written.
+    /// The reason why no logical volume of the group can be written. `None` if there is no such reason.
     pub(super) read_only: Option<&'static str>,
     pub(super) physical: Vec<Physical>,
     pub(super) logical: Vec<Logical>,
@@ -39,11 +39,11 @@ pub(super) struct Logical {
     pub(super) name: String,
     /// The length in bytes.
     pub(super) len: u64,
-    /// Users see it. The others are parts of these.
+    /// Whether users see the logical volume. A hidden logical volume is a part of other logical volumes, or describes a snapshot.
     pub(super) visible: bool,
-    /// Why it may not be written.
+    /// The reason why the logical volume cannot be written. `None` if there is no such reason.
     pub(super) read_only: Option<&'static str>,
-    /// The logical volume keeps the former content of others, or other data that are no volume.
+    /// A description of the content, if the logical volume contains saved data of a snapshot instead of a volume. Otherwise `None`.
     pub(super) store: Option<&'static str>,
     pub(super) segments: Vec<Segment>,
 }
@@ -58,9 +58,10 @@ pub(super) struct Segment {
 
 #[derive(Debug)]
 pub(super) enum Kind {
-    /// Stripes of this many bytes on these ranges of physical volumes, in turn. One range is linear.
+    /// The length of a stripe in bytes, and ranges of physical volumes. The first stripe is on the first range, the second stripe on the
+    /// second range; the stripe after the last range is on the first range again. With one range, the segment is linear.
     Striped(u64, SmallVec<[Area; 1]>),
-    /// Another type of segment.
+    /// A segment that ironmap cannot read: its type.
     Other(String),
 }
 
@@ -127,7 +128,8 @@ impl Physical {
         Ok(Self { name: name.to_owned(), id, extents: (start, section.number("pe_count")?) })
     }
 
-    /// The first byte of some extents.
+    /// Returns the position of the extent `first` on the physical volume, in bytes. Fails if the physical volume does not contain the
+    /// `count` extents from `first` on. `extent` is the length of an extent.
     fn byte_of(&self, first: u64, count: u64, extent: u64) -> Result<u64> {
         let (start, extents) = self.extents;
         if first.checked_add(count).is_none_or(|end| end > extents) {
@@ -145,7 +147,7 @@ impl Logical {
         let mut segments = Vec::new();
         let (mut next, count) = (0, section.number("segment_count")?);
         for number in 1..=count {
-            // A missing segment ends the loop, so the text bounds it.
+            // `count` may be any number in damaged metadata. The loop still ends soon, because a missing section of a segment is an error.
             let segment = section.section(&format!("segment{number}"))?;
             if segment.number("start_extent")? != next {
                 return Err(corrupt(format!(
@@ -205,7 +207,7 @@ impl Segment {
         let mut areas = SmallVec::new();
         for (on, first) in pairs {
             let Some(index) = physical.iter().position(|physical| physical.name == on) else {
-                // A logical volume in the place of a physical one, as while pvmove is under way.
+                // The stripe is on a logical volume instead of a physical volume. For example, this is the case while `pvmove` runs.
                 return Ok(Self { len, kind: Kind::Other(format!("striped over {on}")) });
             };
             let at = physical[index].byte_of(first, extents / stripes, extent)?;
@@ -215,8 +217,9 @@ impl Segment {
     }
 }
 
-/// Marks the origins and the stores of snapshots. A hidden logical volume describes each snapshot. A write to an origin that does not copy the
-/// former data would damage the snapshot.
+/// Marks the origins of snapshots, and the logical volumes that store the saved data of snapshots. A hidden logical volume describes each
+/// snapshot. Before LVM changes an origin, it copies the old data to the snapshot. ironmap does not do this, so a write to an origin would
+/// damage the snapshot.
 fn mark_snapshots(logical: &mut [Logical], sections: Option<&Section>) -> Result<()> {
     for (_, section) in sections.into_iter().flat_map(Section::sections) {
         let Ok(segment) = section.section("segment1") else { continue };

@@ -1,7 +1,7 @@
-//! The label of a physical volume, and the metadata areas that it names.
+//! The label of a physical volume, and the metadata areas whose positions it contains.
 //!
-//! The format is described by libvslvm ("Logical Volume Manager (LVM) format"). All numbers are little-endian. A sector has 512 bytes here,
-//! whatever the sector size of the device is.
+//! The format is described by libvslvm ("Logical Volume Manager (LVM) format"). All numbers are little-endian. In this format, a sector has
+//! 512 bytes, whatever the sector size of the device is.
 
 use super::text::corrupt;
 use crate::device::Device;
@@ -9,18 +9,18 @@ use crate::error::Result;
 use crate::units::DevOffset;
 
 const SECTOR: usize = 512;
-/// The sectors in which a label may be.
+/// The number of sectors, from the first sector on, in which the label may be.
 const PLACES: u64 = 4;
-/// The bytes of a label's header. The header of the physical volume follows.
+/// The length of a label's header in bytes. The header of the physical volume follows it.
 const LABEL: usize = 32;
-/// The checksum of a label covers the sector from this byte on.
+/// The checksum of a label covers its sector from this offset to the end of the sector.
 const CHECKED: usize = 20;
-/// The header of a metadata area has one sector. The texts follow, as a ring.
+/// The length in bytes of the header of a metadata area: one sector. The rest of the area is a ring, which contains the texts.
 const AREA: u64 = 512;
 const AREA_MAGIC: &[u8; 16] = b" LVM2 x[5A%r0N*>";
-/// The most bytes of a text. The metadata of 100,000 logical volumes have about 40 MB.
+/// The longest text that is read, in bytes. For comparison: the metadata of 100,000 logical volumes have about 40 MB.
 const LONGEST: u64 = 256 << 20;
-/// A text that the tools of LVM ignore.
+/// The flag of a text that the tools of LVM ignore.
 const IGNORED: u32 = 1;
 
 /// CRC-32 with LVM's own initial value, and without the final inversion.
@@ -28,7 +28,7 @@ const CRC: crc::Crc<u32> = {
     const LVM: crc::Algorithm<u32> = crc::Algorithm {
         init: 0xF597_A6CF_u32.reverse_bits(),
         xorout: 0,
-        // The check and the residue are not computed for these parameters, and the crate does not use them.
+        // These two values are not known for LVM's parameters. The crate `crc` does not use them.
         check: 0,
         residue: 0,
         ..crc::CRC_32_ISO_HDLC
@@ -48,7 +48,7 @@ pub(super) struct Label {
     areas: Vec<(u64, u64)>,
 }
 
-/// A range of a device, in which a physical volume is searched.
+/// A range of a device in which a physical volume is searched for.
 #[derive(Clone, Copy)]
 pub(super) struct Range<'a> {
     pub(super) device: &'a dyn Device,
@@ -105,7 +105,7 @@ impl Label {
             )));
         }
         let header = u32_at(sector, 20) as usize;
-        // The identity, and the size of the device.
+        // Two fields precede the lists: the identity, and the size of the device.
         let lists = header.saturating_add(40);
         if header < LABEL || lists > SECTOR {
             return Err(corrupt(format!(
@@ -113,7 +113,7 @@ impl Label {
             )));
         }
         let id = sector[header..header + 32].try_into().unwrap_or_default();
-        // A list of data areas, and a list of metadata areas. A pair of zeros ends each of them.
+        // Two lists follow: the data areas, and the metadata areas. A pair of zeros ends each list.
         let mut pairs =
             sector[lists..].chunks_exact(16).map(|pair| (u64_at(pair, 0), u64_at(pair, 8)));
         let is_end = |pair: &(u64, u64)| pair.0 == 0;
@@ -124,13 +124,13 @@ impl Label {
         Ok(Self { id, areas })
     }
 
-    /// The texts of the metadata areas. An area without a text is left out, and an area that cannot be read is an error in the list.
+    /// Returns the text of each metadata area that contains a text. For an area that cannot be read, the list contains the error.
     pub(super) fn texts(&self, range: Range<'_>) -> Vec<Result<Vec<u8>>> {
         self.areas.iter().filter_map(|area| text(range, *area).transpose()).collect()
     }
 }
 
-/// The text of a metadata area.
+/// Returns the text of a metadata area. Returns `None` if the area contains no text, or only a text that must be ignored.
 fn text(range: Range<'_>, (start, len): (u64, u64)) -> Result<Option<Vec<u8>>> {
     let header = range.read(start, AREA)?;
     let (stored, computed) = (u32_at(&header, 0), CRC.checksum(&header[4..]));
@@ -153,7 +153,7 @@ fn text(range: Range<'_>, (start, len): (u64, u64)) -> Result<Option<Vec<u8>>> {
             "the text at byte {at} with {size} bytes is outside of its metadata area"
         )));
     }
-    // A text that reaches the end of the area continues after the header.
+    // If the text reaches the end of the area, its rest is at the start of the ring, after the header.
     let first = size.min(len - at);
     let place =
         |at: u64| start.checked_add(at).ok_or_else(|| corrupt("a position exceeds 64 bits"));

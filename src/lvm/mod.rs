@@ -1,6 +1,6 @@
-//! LVM2: the logical volumes on a disk. The physical volumes are the whole disk or its partitions.
+//! LVM2: the logical volumes on a disk. A physical volume is the whole disk or a partition.
 //!
-//! Linear and striped logical volumes are found. Their metadata have checksums, and the newest copy is used.
+//! This module finds linear and striped logical volumes. It verifies the checksums of the metadata, and uses the newest copy.
 
 mod group;
 mod label;
@@ -18,9 +18,9 @@ use crate::partition::PartitionTable;
 #[derive(Debug, Default)]
 pub struct Groups {
     groups: Vec<Group>,
-    /// The physical volumes on the disk: their identities and their first bytes.
+    /// The identity of each physical volume on the disk, and the position of its first byte.
     places: Vec<(Id, u64)>,
-    /// The faults of the metadata: one line each.
+    /// The faults of the metadata, one line for each.
     faults: Vec<String>,
 }
 
@@ -30,29 +30,29 @@ pub struct Groups {
 pub struct LogicalVolume {
     /// The name of the volume group.
     pub group: String,
-    /// The name.
+    /// The name of the logical volume.
     pub name: String,
     /// The length in bytes.
     pub len: u64,
-    /// Why it cannot be opened.
+    /// The reason why the logical volume cannot be opened. `None` if it can be opened.
     pub fault: Option<String>,
 }
 
 /// The place of a logical volume on its disk.
 #[derive(Debug)]
 pub struct Place {
-    /// The ranges of the disk, in order. Neighbours in one range are one segment.
+    /// The segments of the logical volume, in order. Segments that are contiguous on the disk are merged.
     pub segments: Vec<Segment>,
-    /// Why the logical volume may only be read.
+    /// The reason why the logical volume can only be read. `None` if it can be written.
     pub read_only: Option<String>,
 }
 
 impl Groups {
-    /// Reads the metadata of all physical volumes on a disk. A disk without any has no groups.
+    /// Reads the metadata of all physical volumes on a disk. For a disk without physical volumes, the result contains no groups.
     ///
     /// # Errors
-    /// `Corrupt` if two physical volumes have one identity, or two volume groups one name; `Io`. A physical volume whose metadata are
-    /// damaged is a fault and no error.
+    /// `Corrupt` if two physical volumes have the same identity, or two volume groups have the same name; `Io`. Damaged metadata of a
+    /// physical volume are a fault, not an error.
     pub fn read(device: &dyn Device) -> Result<Self> {
         let table = PartitionTable::read(device).ok().flatten();
         let partitions = table.iter().flat_map(|table| &table.partitions);
@@ -98,7 +98,7 @@ impl Groups {
         Ok(())
     }
 
-    /// Keeps the newest metadata of each group.
+    /// Stores the metadata of a group, unless newer metadata of the group are already stored.
     fn keep_newest(&mut self, what: &str, group: Group) -> Result<()> {
         let Some(known) = self.groups.iter_mut().find(|known| known.name == group.name) else {
             self.groups.push(group);
@@ -125,7 +125,7 @@ impl Groups {
         Ok(())
     }
 
-    /// The logical volumes that users see.
+    /// The logical volumes that users see, of all groups.
     #[must_use]
     pub fn volumes(&self) -> Vec<LogicalVolume> {
         let all = self
@@ -148,17 +148,17 @@ impl Groups {
         &self.faults
     }
 
-    /// Whether the disk has a physical volume.
+    /// Whether the disk contains no physical volume.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
 
-    /// The place of a logical volume.
+    /// Finds a logical volume by its names, and returns its place on the disk.
     ///
     /// # Errors
-    /// `NotFound` for an unknown name; `Unsupported` for another type than linear and striped, for a physical volume that is not on this
-    /// disk, and for the store of a snapshot.
+    /// `NotFound` for an unknown name. `Unsupported` if a segment is neither linear nor striped, if a physical volume is not on this disk,
+    /// or if the logical volume stores the saved data of a snapshot.
     pub fn find(&self, group: &str, name: &str) -> Result<Place> {
         let found = self.groups.iter().find(|known| known.name == group);
         let logical = found.and_then(|found| {
@@ -222,11 +222,11 @@ impl Groups {
     }
 }
 
-/// An identity, as the tools of LVM show it.
+/// Formats an identity as the tools of LVM show it.
 fn shown(id: Id) -> String {
     let mut text = String::with_capacity(38);
     for (at, byte) in id.iter().enumerate() {
-        // The groups of characters have 6, 4, 4, 4, 4, 4 and 6.
+        // A hyphen divides the identity into groups of 6, 4, 4, 4, 4, 4 and 6 characters.
         if (6..=26).contains(&at) && at % 4 == 2 {
             text.push('-');
         }

@@ -1,13 +1,13 @@
-//! The text of LVM metadata: sections, numbers, texts and lists, as in a file of /etc/lvm/backup.
+//! The parser of LVM's metadata, which are a text with sections, numbers, strings and lists. A file of /etc/lvm/backup has the same format.
 
 use std::collections::BTreeMap;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Sections may contain sections. Metadata of LVM have three levels.
+/// The largest depth of sections within sections. Metadata of LVM have three levels.
 const DEPTH: usize = 8;
 
-/// A section: values and sections by their names.
+/// A section of the text: its values and its subsections, by their names.
 #[derive(Debug, Default)]
 pub(super) struct Section(BTreeMap<String, Item>);
 
@@ -17,17 +17,17 @@ enum Item {
     Text(String),
     List(Vec<Self>),
     Section(Section),
-    /// A value that no caller asks for, such as a negative number.
+    /// A value that this module does not represent, because no caller needs it. An example is a negative number.
     Other,
 }
 
-/// The error for metadata that contradict themselves.
+/// The error for LVM metadata that are damaged or contradict themselves.
 pub(super) fn corrupt(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::Corrupt, format!("LVM metadata: {}", what.into()))
 }
 
 impl Section {
-    /// Parses a text. It ends at its first zero byte.
+    /// Parses a text, which ends at its first zero byte.
     ///
     /// # Errors
     /// `Corrupt` for a wrong syntax.
@@ -42,7 +42,7 @@ impl Section {
         }
     }
 
-    /// The sections in this section.
+    /// The subsections, with their names.
     pub(super) fn sections(&self) -> impl Iterator<Item = (&str, &Self)> {
         self.0.iter().filter_map(|(name, item)| match item {
             Item::Section(section) => Some((name.as_str(), section)),
@@ -50,10 +50,10 @@ impl Section {
         })
     }
 
-    /// The section of this name.
+    /// Returns the subsection with this name.
     ///
     /// # Errors
-    /// `Corrupt` if there is none.
+    /// `Corrupt` if there is no subsection with this name.
     pub(super) fn section(&self, name: &str) -> Result<&Self> {
         match self.0.get(name) {
             Some(Item::Section(section)) => Ok(section),
@@ -61,10 +61,10 @@ impl Section {
         }
     }
 
-    /// The number of this name.
+    /// Returns the number with this name.
     ///
     /// # Errors
-    /// `Corrupt` if there is none.
+    /// `Corrupt` if there is no number with this name.
     pub(super) fn number(&self, name: &str) -> Result<u64> {
         match self.0.get(name) {
             Some(Item::Number(number)) => Ok(*number),
@@ -72,15 +72,15 @@ impl Section {
         }
     }
 
-    /// The text of this name.
+    /// Returns the text value with this name.
     ///
     /// # Errors
-    /// `Corrupt` if there is none.
+    /// `Corrupt` if there is no text value with this name.
     pub(super) fn text(&self, name: &str) -> Result<&str> {
         self.find_text(name).ok_or_else(|| corrupt(format!("the text {name} is missing")))
     }
 
-    /// The text of this name, if there is one.
+    /// Returns the text value with this name. `None` if there is no such value.
     pub(super) fn find_text(&self, name: &str) -> Option<&str> {
         match self.0.get(name) {
             Some(Item::Text(text)) => Some(text),
@@ -88,7 +88,7 @@ impl Section {
         }
     }
 
-    /// Whether the list of this name contains a text.
+    /// Whether the value with this name is the text `text`, or a list that contains this text.
     pub(super) fn lists(&self, name: &str, text: &str) -> bool {
         match self.0.get(name) {
             Some(Item::List(items)) => {
@@ -98,10 +98,10 @@ impl Section {
         }
     }
 
-    /// The list of this name, as pairs of a text and a number.
+    /// Returns the list with this name. The list must consist of pairs of a text and a number.
     ///
     /// # Errors
-    /// `Corrupt` if there is no such list, or if it contains something else.
+    /// `Corrupt` if there is no such list, or if it has another content.
     pub(super) fn pairs(&self, name: &str) -> Result<Vec<(&str, u64)>> {
         let wrong = || corrupt(format!("the list {name} is not a list of names and numbers"));
         let Some(Item::List(items)) = self.0.get(name) else { return Err(wrong()) };
@@ -113,7 +113,7 @@ impl Section {
     }
 }
 
-/// Each step of the parser consumes at least one byte, so the length of the text bounds all loops.
+/// A parser. Each of its steps consumes at least one byte, so the length of the text limits the number of steps.
 struct Parser<'a> {
     text: &'a [u8],
     at: usize,
@@ -148,7 +148,7 @@ impl<'a> Parser<'a> {
         Ok(word)
     }
 
-    /// The content of a section, until its closing brace or the end of the text.
+    /// Parses the content of a section, up to its closing brace or the end of the text.
     fn section(&mut self, depth: usize) -> Result<Section> {
         if depth == DEPTH {
             return Err(self.wrong("a value: the sections are too deep"));
@@ -221,7 +221,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The rest of a text in quotes. A backslash protects a quote or a backslash.
+    /// Parses the rest of a text value, after its opening quote. A backslash that precedes a quote or another backslash is removed.
     fn quoted(&mut self) -> Result<String> {
         let mut text = Vec::new();
         loop {
@@ -260,7 +260,8 @@ mod tests {
         assert!(vg.pairs("status").is_err(), "two texts");
     }
 
-    /// Every prefix of a text, and every text with a changed byte, is parsed or is an error.
+    /// The parser does not panic on damaged text. Each prefix of a valid text is an error. If one byte of the text is changed, the result
+    /// is a section or an error.
     #[test]
     fn a_damaged_text_is_an_error_or_a_text() {
         let text = b"vg { id = \"x\" list = [\"a\", 1] inner { number = 2 } }";

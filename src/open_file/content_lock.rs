@@ -38,8 +38,8 @@ impl Lane {
         let first = !self.written.load(Relaxed);
         if first {
             self.written.store(true, Relaxed);
-            // The fence orders this store before the check for a pending time stamp. A thread that takes the time stamp reads this flag
-            // after that. So at least one of the two threads sees the change of the other.
+            // The fence orders this store before the check for a pending time stamp. A thread that takes a pending time stamp reads this
+            // flag afterwards. So at least one of the two threads sees the change of the other.
             fence(SeqCst);
         }
         first

@@ -206,7 +206,7 @@ impl Pending {
         // The counter is incremented before the flag is cleared. So a thread that sees no ranges also sees that the metadata have changed.
         changed();
         self.ranges.store(!within.written.is_empty(), Ordering::Release);
-        // If the file has grown since then, the exchange fails, and the larger size stays recorded.
+        // If a write has extended the file since `what` was computed, the exchange fails, and the larger size stays recorded.
         let _ = self.size.compare_exchange(what.size, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 

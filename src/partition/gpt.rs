@@ -126,7 +126,7 @@ fn read_copy(device: &dyn Device, sector: u64, lba: u64) -> Result<Option<Result
     Ok(Some(check(device, sector, lba, &header)))
 }
 
-/// Checks the header and the array of entries. Of each entry, only the first [`ENTRY_SIZE`] bytes are used.
+/// Checks the header and the array of entries. Only the first [`ENTRY_SIZE`] bytes of each entry are used.
 fn check(device: &dyn Device, sector: u64, lba: u64, header: &[u8]) -> Result<Copy> {
     let size = u32_at(header, 12) as usize;
     if !(HEADER_SIZE..=header.len()).contains(&size) {

@@ -53,7 +53,7 @@ impl PartitionTable {
     /// contradicts itself; `Io`.
     pub fn read(device: &dyn Device) -> Result<Option<Self>> {
         // A block device reports its sector size. An image has sectors of 512 bytes, or rarely of 4096. The block size of an NBD server
-        // does not depend on the sector size. So several sizes are tried, and the size is used with which the GPT's signature is found.
+        // does not depend on the sector size. So several sizes are tried, until the GPT's signature is found.
         let sector = u64::from(device.limits().logical_block).max(512);
         let sectors = [sector, 512, 4096];
         // If the MBR does not state that there is a GPT, a GPT on the disk belongs to an older table. Linux ignores such a GPT too.

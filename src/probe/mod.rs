@@ -136,7 +136,7 @@ pub(crate) fn unknown_format(device: &dyn Device) -> Error {
 /// if the content is not recognised.
 pub(crate) fn occupant(device: &dyn Device) -> Option<String> {
     if let Some(what) = probe(device) {
-        // The text after the name is a hint how the content can be read. The hint is not needed here.
+        // The text after the name tells the user how the content can be read. It is not needed here.
         let what = what.split([':', ',']).next().unwrap_or(what);
         return Some(format!("contains {what}"));
     }

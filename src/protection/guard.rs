@@ -94,8 +94,8 @@ mod tests {
         assert_eq!(nvme64(&down, 0), 0x9a2d_f64b_8e9e_517e);
     }
 
-    /// The guards are equal to those of the definitions, for every length and every alignment within 16 bytes, with and without a seed. The
-    /// longest data exceed the unit of the fastest loop.
+    /// The guards are equal to guards that are computed bit by bit as the standards define them. This is tested for every length and every
+    /// alignment within 16 bytes, with and without a seed. The longest data exceed the unit of the fastest loop.
     #[test]
     fn all_lengths_and_alignments_agree_with_the_definition() {
         let mut rng = Rng(0x8bb7);

@@ -1,4 +1,4 @@
-//! Tuples: the protection information of sectors. Also the mismatch between a sector and its tuple.
+//! Tuples, which are the protection information of sectors, and the mismatch between a sector and its tuple.
 //!
 //! In this module, no value of a tag has a special meaning. In T10 an application tag of 0xFFFF disables the check of a sector. This module
 //! does not implement that rule, because damage must not disable a check. A discarded sector may contain any bytes. Its tuple contains the

@@ -22,11 +22,13 @@ impl Queue {
     #[cold]
     pub(super) fn finish_left(&mut self) {
         for keep in self.state.files.take_full() {
-            // An error is ignored. The next sync or close of the file converts the remaining ranges, and reports the error again.
+            // An error is ignored here. The next sync or close of the file converts the remaining ranges. If this fails too, it reports the
+            // error.
             let _ = self.alone(|| keep.file.convert());
         }
         let mut unsynced = self.state.files.take_unsynced();
-        // For these writes, a flush of the device is enough. The sync of one file flushes the device, and so covers the data of all files.
+        // A write needs only a flush of the device if the file's metadata are durable. The sync of one file flushes the device, and so
+        // covers the data of all these writes.
         let flushed = |write: &mut Unsynced| {
             write.left == CompletionWork::DATASYNC && write.keep.file.is_durable()
         };

@@ -127,11 +127,13 @@ impl Buffer {
         let mut owner = Box::new(owner);
         let bytes = owner.bytes_mut();
         let (base, len) = (NonNull::from(&mut *bytes).cast(), bytes.len());
-        // `MemoryOwner` promises what `from_raw_parts` asks for. The owner itself does not move again while the buffer exists.
+        // An implementation of `MemoryOwner` guarantees the conditions of `from_raw_parts`. In addition, the owner stays at its address
+        // while the buffer exists.
         Self::of(base, len, Source::Owner(owner))
     }
 
-    /// Makes a buffer of memory that the region of this buffer, or the caller, keeps valid. The new buffer is registered where this one is.
+    /// Creates a buffer. The region of this buffer, or the caller, keeps the memory of the new buffer valid. The new buffer has the same
+    /// registration as this buffer.
     ///
     /// # Safety
     /// The `len` bytes from `base` are initialised, readable and writable while the new buffer or a request of it exists, and no other code
@@ -168,7 +170,8 @@ impl Buffer {
     pub fn from_unique(mut slice: Arc<[u8]>) -> Result<Self, Arc<[u8]>> {
         let Some(bytes) = Arc::get_mut(&mut slice) else { return Err(slice) };
         let (base, len) = (NonNull::from(&mut *bytes).cast(), bytes.len());
-        // SAFETY: the buffer has the only reference to the allocation, which stays in place, until it is dropped or returned.
+        // SAFETY: the allocation stays at its address. The buffer has the only reference to it, until the buffer is dropped or the slice is
+        // returned.
         Ok(unsafe { Self::from_raw_parts(base, len, slice) })
     }
 

@@ -84,9 +84,9 @@ impl<T: Passenger, W: Width> Ring<T, W> {
     #[cold]
     pub(crate) fn register_one(&mut self, buffer: &mut Buffer) {
         let Some(place) = self.free_places().and_then(Vec::pop) else { return };
-        // SAFETY: the range is allocated. The kernel pins its pages, and checks that a request with this place lies in the range. Only
-        // requests on this buffer use the place, and each of them owns the buffer or a part of it. So no such request exists when the
-        // allocation is freed.
+        // SAFETY: the range is allocated. The kernel pins its pages, and checks that the memory of each request that uses this entry
+        // (`place`) lies in the range. Only requests on this buffer use the entry, and each of them owns the buffer or a part of it. So no
+        // such request exists when the allocation is freed.
         let registered = unsafe {
             self.ring.submitter().register_buffers_update(place.into(), &[buffer.iovec()], None)
         };

@@ -87,8 +87,8 @@ pub(crate) struct Ring<T: Passenger, W: Width = Narrow> {
     pub(super) registered: Option<Buffer>,
     /// The free entries of the table of registered memory, except the entry of the caller's allocation.
     pub(super) places: Places,
-    /// The errno with which the kernel has permanently refused the ring. The ring is not entered after that, so the kernel never takes
-    /// requests that are still in the submission queue.
+    /// The errno with which the kernel has permanently refused the ring. A ring with an errno is not entered again, so the kernel never
+    /// takes requests that are still in the submission queue.
     lost: Option<Errno>,
     /// The number of requests with lent memory that are queued but not submitted.
     lent: usize,
@@ -127,7 +127,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         })
     }
 
-    /// The number of requests that can still be pushed. After that, a request must complete before the next push.
+    /// The number of requests that can still be pushed. If the number is 0, a request must complete before the next push.
     pub(crate) fn room(&self) -> usize {
         self.slots.room()
     }

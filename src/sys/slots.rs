@@ -55,7 +55,7 @@ impl<T> Slots<T> {
         self.slots.len()
     }
 
-    /// The number of requests that can still be put in. After that, a request must be taken out first.
+    /// The number of requests that can still be put in. If the number is 0, a request must be taken out first.
     #[inline]
     pub(super) fn room(&self) -> usize {
         self.slots.len() - self.in_flight

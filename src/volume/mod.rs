@@ -207,8 +207,8 @@ impl Volume {
         opened.device.scrub(&mut found, &mut |_, _| {})
     }
 
-    /// The integrity device beneath the volume, if the [location](Location) contains one. Also the result of its recovery when it was
-    /// opened.
+    /// The integrity device beneath the volume, and the result of its recovery when it was opened. `None` if the [location](Location)
+    /// contains no integrity device.
     #[doc(hidden)]
     #[must_use]
     pub fn integrity(&self) -> Option<&integrity::Opened> {
@@ -273,7 +273,8 @@ impl Volume {
                 "the content is encrypted, and the key is not available",
             ));
         }
-        // The size of an inode that is open elsewhere may be larger than the size that was read here, so it is not compared.
+        // If the inode is open elsewhere, its size may be larger than the size that was read here. So the file is truncated even if the
+        // size that was read is 0.
         let inode = if options.truncate {
             self.fs.writable()?.truncate(inode.number(), 0)?;
             held.inode()?
@@ -335,8 +336,8 @@ fn format_for(device: &dyn Device, how: How) -> Result<&'static Format> {
     })
 }
 
-/// The block size in the superblock that is used to open the volume. This is the backup that the options name. Without such an option it is
-/// the primary superblock, or, if that is damaged, a backup that is found.
+/// The block size in the superblock that is used to open the volume. If the options name a backup, this superblock is the backup. Otherwise
+/// it is the primary superblock, or, if the primary superblock is damaged, a backup that is found.
 ///
 /// # Errors
 /// If the volume is opened for writing, the errors of the device. If it is opened for reading there are no errors, because a backup may be

@@ -252,7 +252,7 @@ impl Volume {
         self.remove_tree(dir, name).at(|| path.display())
     }
 
-    /// Makes all changes durable whose calls have returned (`syncfs`).
+    /// Makes durable all changes whose calls have returned (`syncfs`).
     ///
     /// # Errors
     /// `Io`; `ReadOnly` after an earlier error. In both cases changes may be lost.

@@ -170,7 +170,7 @@ impl FinerQueue {
         if let Ok(count) = done.result {
             let bufs = done.bio.memory.buffers();
             let bufs: Vec<_> = bufs.iter().map(|buf| IoSlice::new(buf)).collect();
-            // The write is repeated by a call of the device, which always transfers all bytes. Of the flags, a call obeys only DSYNC.
+            // The write is repeated by a call of the device, which always transfers all bytes. DSYNC is the only flag that a call obeys.
             let flags = done.bio.flags & BioFlags::DSYNC;
             done.result = self.write(&bufs, done.bio.at, flags).map(|_| count);
         }

@@ -59,7 +59,7 @@ fn backing(above: &Path, name: &[u8], format: Option<&str>) -> Result<(PathBuf, 
     let shown = path.display();
     let colon = name.iter().position(|byte| *byte == b':');
     let slash = name.iter().position(|byte| *byte == b'/');
-    // A colon precedes the first slash, so QEMU would interpret the name as a protocol and an address.
+    // If a colon precedes the first slash, QEMU interprets the name as a protocol and an address.
     if colon.is_some_and(|colon| slash.is_none_or(|slash| colon < slash)) {
         return Err(Error::unsupported(format!(
             "the backing file {shown} is not named by a path, but by a protocol and an address"

@@ -40,7 +40,7 @@ pub(super) struct Vhdx {
     file: ImageFile,
     size: u64,
     pub(super) block: u64,
-    /// The position of the block allocation table (BAT). The number of block entries in the BAT from one bitmap entry to the next.
+    /// The position of the block allocation table (BAT). `chunk` is the number of block entries between two bitmap entries of the BAT.
     bat: u64,
     chunk: u64,
 }
@@ -87,7 +87,7 @@ impl Vhdx {
         let entry = u64_le(&entry, 0);
         let place = Place::new("VHDX block allocation table").block(FsBlock(block));
         match entry & 7 {
-            // A block in any other state is not present, undefined, zero or unmapped. It reads as zeros.
+            // In these states, the block has no data in the file: it is not present, undefined, zero or unmapped. The block reads as zeros.
             0..=3 => {
                 buf.fill(0);
                 Ok(())

@@ -32,7 +32,7 @@ pub(super) struct Sparse {
     file: ImageFile,
     size: u64,
     grain: u64,
-    /// The number of entries of a table. The position of the directory in the file.
+    /// The number of entries of a table. `directory` is the position of the directory in the file.
     entries: u64,
     directory: u64,
     has_zero_grains: bool,

@@ -316,8 +316,8 @@ fn violated_rules_have_names() {
     }
 }
 
-/// Sends a request, and receives a reply of one chunk of this kind. `expected` describes the result. Each of its entries is a number of
-/// bytes of the memory, or 0 for an error of the request, or a part of the text of the connection's error.
+/// Sends a request, and receives a reply of one chunk of this kind. `expected` describes the result. `Ok` contains the numbers at the start
+/// of the request's memory, or only zeros if the request fails. `Err` contains a part of the text of the connection's error.
 #[track_caller]
 fn receive_status(
     command: Command,

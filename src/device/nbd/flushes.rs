@@ -1,9 +1,10 @@
 //! Decides when a flush counts as successful. A server that carries out requests concurrently may first answer a flush with success, and
 //! later report that an earlier flush has failed. The data of both flushes may then be lost.
 //!
-//! An answered flush counts only after every flush that was sent before its answer was also answered with success. When a flush counts, its
-//! owner receives the answer, and the stored copies of the data that the flush covers are freed. A request with FUA is treated like a
-//! flush, because the server may flush because of it. A failed flush ends the session for all owners.
+//! A flush that was answered with success does not count immediately. First, all flushes that were sent before this answer arrived must
+//! also be answered with success. When a flush counts, its owner receives the answer, and the stored copies of the data that the flush
+//! covers are freed. A request with FUA is treated like a flush, because the server may flush because of it. A failed flush ends the
+//! session for all owners.
 //!
 //! All flushes are sent over the common link. The session's own flushes are also sent over it. So a thread that waits on the common link
 //! for its flush receives the answers to all flushes.
@@ -103,9 +104,9 @@ impl Link {
         self.send_now(state);
     }
 
-    /// Called by a thread of another link, so that the answer to the session's flush is received in time. Otherwise no thread might receive
-    /// the answer before too many bytes are stored. This function does not detect that a server does not answer. The threads that wait for
-    /// the flush detect that.
+    /// Called by a thread of another link. Sends the session's flush if it is due, and receives answers that have arrived over the common
+    /// link. Otherwise no thread might receive the answer to the flush before too many bytes are stored. This function does not detect that
+    /// a server does not answer. The threads that wait for the flush detect that.
     pub(super) fn look_after_flush(&self, own: &Arc<Mailbox>) {
         let mut state = self.state.lock();
         self.flush_kept(&mut state);

@@ -386,7 +386,8 @@ impl Link {
     /// successful flush covers. Returns whether the session must send a flush.
     fn account(&self, shared: &mut Shared, request: &Request, result: Result<(), Errno>) -> bool {
         match (request.command, result) {
-            // A failed flush may have lost data of any queue. As the next flush could succeed, the session ends for all queues.
+            // A failed flush may have lost data of any queue. The next flush could succeed in spite of the loss, so the session ends for
+            // all queues.
             (Command::Flush, Err(errno)) => shared.end(errno, "a flush failed"),
             // A server that refuses to write zeros has not tried to flush, so the session continues. After any other error of a durable
             // write, a flush may have failed.

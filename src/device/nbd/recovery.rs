@@ -22,7 +22,7 @@ const AGAIN_AT_ONCE: usize = 16;
 /// The shortest and the longest pause between two attempts to connect.
 const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_secs(1)];
 /// A request counts as passed over after this number of later requests were answered. If more than 64 requests are in flight, the number is
-/// 16 for each of them instead.
+/// 16 times the number of requests in flight instead.
 const PASSED_OVER: u64 = 1024;
 /// The longest duration of a request, in units of the time-out. It applies if the server answers only few other requests.
 const SLOWEST: u32 = 10;

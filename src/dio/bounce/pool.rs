@@ -10,7 +10,8 @@ use crate::sys::copy;
 /// The sizes of pieces, in bytes. A request uses the smallest piece that is large enough. If no piece is large enough, it uses several
 /// pieces.
 const SIZES: [usize; 4] = [4 << 10, 16 << 10, PIECE, LARGE];
-/// The smallest limit of a pool. Also the largest piece for transfers that are shorter than [`LARGE`].
+/// One of the sizes of pieces, in bytes. It is the smallest limit of a pool, and the size of the largest piece for transfers that are
+/// shorter than [`LARGE`].
 pub(in crate::dio) const PIECE: usize = 64 << 10;
 /// The size of the largest piece. It is large enough that the fixed cost of a request matters little. It is small enough that a pool
 /// contains several pieces, which keep a device busy.

@@ -1,5 +1,5 @@
-//! The short path of a request that fails to be simple only because its data must be copied. The request uses one extent, one piece and one
-//! transfer, and makes no plan.
+//! The short path. A request takes it if the need to copy its data is the only reason against the simple path. The request uses one extent,
+//! one piece and one transfer, and makes no plan.
 //!
 //! A request takes this path if a piece is free, and if the request meets all conditions of the simple path except the conditions for its
 //! memory. Otherwise it takes the generic path.

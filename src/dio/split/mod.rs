@@ -246,7 +246,7 @@ impl State {
         self.finished.extend(completion);
     }
 
-    /// Records the failure of a request. If there are several failures, the request reports the first.
+    /// Records the failure of a request. If a request has several failures, it reports the first of them.
     #[cold]
     fn fail(&mut self, index: u32, errno: Errno) {
         let split = self.splits.get(index).filter(|split| split.error.is_none());

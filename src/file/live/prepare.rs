@@ -20,8 +20,8 @@ pub(super) enum Ready {
     Unaligned(FilePos),
     /// The file system must write the data, because the file has inline data or cannot have unwritten blocks.
     ByFileSystem,
-    /// The write begins past the end of the file. The file has this size. Before the write, the bytes of the last block after the end must
-    /// be zeroed.
+    /// The write begins past the end of the file. The value is the file's size. Before the write, the bytes of the last block after the end
+    /// must be zeroed.
     Gap(u64),
 }
 

@@ -20,7 +20,7 @@ const PIECE: usize = 256 << 10;
 
 /// The result of a write that does not begin and end at sector boundaries.
 enum Unaligned {
-    /// The number of bytes that were written. Also whether a conversion is due, because the file has many unconverted ranges.
+    /// The number of bytes that were written, and whether a conversion is due. It is due if the file has many unconverted ranges.
     Written(usize, bool),
     /// The number of bytes that were written. The file system must write the rest.
     ByFileSystem(usize),

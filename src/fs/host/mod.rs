@@ -290,7 +290,7 @@ impl HostFile {
         let changes = self.keeper.changes();
         let failed = |errno| Refusal::Failed("inotify", errno);
         changes.watch(self.file.as_fd(), &self.watch).map_err(failed)?;
-        // A break before `holds` was set was not handled, so the lease is checked here.
+        // If the lease was broken before `holds` was set, the break was not handled. So the lease is checked here.
         if !lease::stands(self.file.as_fd()) {
             return Err(Refusal::Broken);
         }

@@ -17,8 +17,8 @@ use rustix::fs::{CWD, Mode, OFlags, Statx, StatxFlags};
 
 use super::Refusal;
 
-/// The time for which a result is cached: at least the first value, and otherwise the time that the read of the marks needed, multiplied by
-/// the second value.
+/// The first value is the minimum time for which a result is cached. If the read of the marks took long, the result is cached longer: for
+/// the time of the read, multiplied by the second value.
 const KEPT: (Duration, u32) = (Duration::from_secs(1), 20);
 /// The maximum length that is read from the `fdinfo` of a descriptor. Each mark is a line of about a hundred bytes.
 const LONGEST: u64 = 64 << 20;

@@ -33,7 +33,7 @@ impl Xfs {
         let Some(roots) = &self.inode_roots else { return Ok(true) };
         let geometry = &self.superblock.geometry;
         let bits = u32::from(geometry.group_blocks_log) + u32::from(geometry.inodes_per_block_log);
-        // The caller refused inode numbers outside all groups, and group numbers have 32 bits.
+        // The caller has refused inode numbers outside all groups. So the number of the group fits in 32 bits.
         let group = (number.0 >> bits) as u32;
         let within = (number.0 & ((1 << bits) - 1)) as u32;
         let tree = roots.get_or_insert_with(&group, || {

@@ -102,9 +102,9 @@ impl Xfs {
         Ok(fs)
     }
 
-    /// Refuses a volume if one of the inodes that Linux reads during a mount is missing. These inodes are the root of the metadata
-    /// directories, or otherwise the realtime bitmap and summary. If the log is not read, this check is skipped, because the log of a new
-    /// volume may contain these inodes.
+    /// Refuses a volume if one of the inodes that Linux reads during a mount is missing. On a volume with metadata directories, this is the
+    /// root of these directories. On all other volumes, these are the realtime bitmap and the realtime summary. If the log is not read,
+    /// this check is skipped, because the log of a new volume may contain these inodes.
     fn check_own_inodes(self: &Arc<Self>) -> Result<()> {
         if self.inode_roots.is_none() {
             return Ok(());

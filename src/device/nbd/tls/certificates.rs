@@ -1,4 +1,5 @@
-//! Authentication of a server by its certificate: the chain of certificates must lead to a trusted authority, and the name must match.
+//! Authentication of a server by its certificate: the chain of certificates must lead to a trusted authority, and the certificate must be
+//! valid for the server's name.
 
 use std::io::{self, BufRead as _, Write};
 use std::path::{Path, PathBuf};
@@ -132,8 +133,8 @@ fn certificate(refused: &CertificateError) -> String {
         _ => "is refused",
     };
     let words = refused.to_string();
-    // For these two errors, the TLS library's text contains only an identifier. For all other errors its text is added, because it contains
-    // names and times.
+    // For an unknown issuer and a revoked certificate, the TLS library's text contains only an identifier. For all other errors its text
+    // contains names and times, so it is added.
     if matches!(refused, Refused::UnknownIssuer | Refused::Revoked) {
         why.to_owned()
     } else if words.contains("UnsupportedCertVersion") {

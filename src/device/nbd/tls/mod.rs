@@ -45,8 +45,7 @@ trait Session: Send {
     /// Writes bytes of the session to the server, as many as the socket accepts.
     fn write(&mut self, server: &mut dyn Write) -> io::Result<usize>;
 
-    /// The probable reason why a server closes the connection, if it closes the connection before it has sent data over TLS, and states no
-    /// reason.
+    /// The probable reason, if a server closes the connection before it has sent data over TLS, and states no reason.
     fn refusal(&self) -> Refusal;
 }
 

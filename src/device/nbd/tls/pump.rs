@@ -203,7 +203,8 @@ impl Pump {
                 Ok(_) => {}
                 Err(error) if is_nothing(&error) => return,
                 Err(error) => {
-                    // The server's last message states why it ended the connection. So the remaining bytes are received first.
+                    // The server's last message states why it ended the connection. So the remaining bytes are received before the
+                    // connection ends with the error of the write.
                     while self.end.is_none() && self.plain.len() < BUFFER {
                         let before = self.plain.len();
                         self.receive();

@@ -46,7 +46,7 @@ impl Checker<'_> {
         Ok((bytes, replayed == super::super::overlay::Replayed::Yes))
     }
 
-    /// Checks the first superblock. The other fields were checked when the volume was opened.
+    /// Checks the fields of the first superblock that were not checked when the volume was opened.
     fn check_first(&mut self) {
         let (raw, findings) = (self.superblock.clone(), &mut self.findings);
         findings.expect(PLACE.field("sb_flags"), raw.sb_flags, 0_u32);

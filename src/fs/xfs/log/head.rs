@@ -150,8 +150,8 @@ fn next_header(log: &LogBlocks<'_>, bad: Position, head: Position) -> Result<Opt
     }
 }
 
-/// Returns the position after the newest block. Its cycle is the cycle that the next record would get. `None` means that the log was never
-/// written.
+/// Returns the position after the newest block. The cycle of this position is the cycle that the next record would get. `None` means that
+/// the log was never written.
 fn find_head(log: &LogBlocks<'_>) -> Result<Option<Position>> {
     let (first, last) = (log.cycle(0)?, log.cycle(log.count - 1)?);
     if first == 0 {

@@ -53,8 +53,8 @@ impl Replay<'_> {
             return Err(place.corrupt("the block of the extent tree is truncated"));
         };
         if u32::from_be_bytes(raw.bb_magic) != MAP_V5 || raw.bb_level.get() != level {
-            // A block with other content does not contain this part of the map. If a later transaction freed the block, its owner must not
-            // be changed. Otherwise the error is detected when the map is read.
+            // A block with other content is not changed, because it is not a block of this map. A later transaction may have freed and
+            // reused the block. If not, the map is damaged, and the error is detected when the map is read.
             return Ok(Vec::new());
         }
         let field = Header::MAP.owner;
