@@ -194,7 +194,7 @@ impl Loss {
 
 struct World {
     ground: PathBuf,
-    /// The device in some cases, its mount point in others.
+    /// The path of the device. For a case with a mounted file system, its mount point.
     place: PathBuf,
 }
 

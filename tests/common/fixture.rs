@@ -1,4 +1,5 @@
-//! A volume with files of every kind that reads must handle. Also the content of each file, and the engines that read it.
+//! A volume with files of every kind that reads must handle. Also contains the expected content of the files, and the engines that read the
+//! volume.
 
 use std::fmt;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! Checks docs/api.toml, the table of all operations, against the functions of the doors: Rust, C and Python.
+//! Checks docs/api.toml, the table of all operations, against the functions of the Rust, C and Python interfaces. These interfaces are the
+//! doors.
 
 // The tests of the C library include this file too.
 pub(crate) mod c_header;
