@@ -1,5 +1,6 @@
-//! A queue is lost while requests are in flight: a seccomp filter was installed late, or the descriptor was closed. The library never frees
-//! the memory of requests that the kernel has accepted, and no thread waits for these requests. All other requests fail with an error.
+//! A queue is lost while requests are in flight, because a seccomp filter forbids further calls or because the descriptor of the ring was
+//! replaced. The library never frees the memory of requests that the kernel has accepted, and no thread waits for these requests. All other
+//! requests fail with an error.
 //!
 //! The device is a loop device over a file. To keep requests in flight, the test freezes the file system below the loop device. A separate
 //! process sends the requests. When this process ends, the device and the memory that was never freed disappear.

@@ -230,7 +230,7 @@ impl Spot {
         spots
     }
 
-    /// The map of a file or directory, and those of its blocks that are structures themselves.
+    /// The nodes of the map of a file or directory, and all data blocks that contain a structure.
     fn of_content(raw: Raw<'_>, number: u32) -> Vec<Self> {
         let (owner, block) = (raw.inode(number), raw.block_size());
         let spot = |target, sum, at, len| Self { target, sum, at, len, inode: number, owner };

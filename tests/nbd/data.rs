@@ -240,7 +240,7 @@ fn an_export_holds_what_was_written() {
 }
 
 /// If the server can write zeros fast, ironmap sends one request for zeros. Otherwise ironmap sends several requests, each for as many
-/// zeros as the server can write in time.
+/// zeros as the server can write within the time-out.
 #[test]
 fn zeros_are_not_sent() {
     require!([Need::Tool("nbdkit")]);
