@@ -1,10 +1,10 @@
 //! The layer below the volumes of the tests: a plain device, an integrity device over each plain device, or an NBD server and client over
 //! each plain device.
 //!
-//! `IRONMAP_BENEATH` chooses the layer, for example `integrity-bitmap`: `./x beneath` runs the suites over each layer. The layer's tags are
-//! in memory and are computed when an image is opened. The image itself contains no tags, so other programs can read it. In tests with
-//! power cuts the tags are in the [tail] of the recorded device, so that one cut applies to data and tags. An NBD server stores nothing
-//! itself, so its writes are recorded on the device below.
+//! `IRONMAP_BENEATH` chooses the layer, for example `integrity-bitmap`: `./x beneath` runs the suites over each layer. The tags of an
+//! integrity layer are in memory, and are computed when an image is opened. The image itself contains no tags, so other programs can read
+//! it. In tests with power cuts the tags are in the [tail] of the recorded device, so that one cut applies to data and tags. An NBD server
+//! stores nothing itself, so its writes are recorded on the device below.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

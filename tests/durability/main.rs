@@ -34,7 +34,8 @@ struct Place {
     file: &'static str,
     at: u64,
     len: usize,
-    /// Bytes of writes in order: first the last durable write, then each later write. The flag says whether the write succeeded.
+    /// The bytes that writes stored in the range: the byte of the newest durable write, and then the byte of each later write. The flag
+    /// says whether the write succeeded.
     may_hold: Vec<(u8, bool)>,
 }
 

@@ -52,7 +52,7 @@ const PACKAGES: [Package; 6] = [
     },
 ];
 
-/// The list of the files in the Debian package with the pages.
+/// The list of the files in the Debian package that contains the pages.
 const DEBIAN: &str = "debian/ironmap.install";
 
 /// The file to which a link refers, relative to the root of the repository. The link may include a heading.

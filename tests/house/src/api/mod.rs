@@ -34,7 +34,7 @@ pub(super) fn check(sources: &[PathBuf]) -> io::Result<Vec<Finding>> {
     Ok(found)
 }
 
-/// Checks the form of the entries: for each door, names or a reason.
+/// Checks the form of the entries. For each door, an entry needs either the names of functions or the reason why there is no function.
 fn check_entries(source: &Source) -> Vec<Finding> {
     let mut found = Vec::new();
     for operation in &source.table.operations {
