@@ -105,7 +105,8 @@ fn many_names(dir: &Path) {
     }
 }
 
-/// ironmap checks a volume with a dirty journal as if the journal had been replayed. e2fsck replays the journal and must find the same.
+/// ironmap checks a volume with a dirty journal as if the journal had been replayed. e2fsck replays the journal, and must return the same
+/// verdict.
 #[test]
 fn dirty_volumes_are_checked_as_recovered() {
     require!([Need::Root]);
