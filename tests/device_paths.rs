@@ -123,8 +123,8 @@ fn the_disk_is_chosen_over_a_partition_whose_metadata_are_cached() {
     assert_eq!(chosen.reason, Reason::Empty, "{choice}");
 }
 
-/// A read of the whole disk leaves pages in the page cache. While these pages exist, each read is slower, until the last partition is
-/// unmounted. So ironmap drops them.
+/// A read of the whole disk leaves pages in the page cache. The pages stay there until the last partition is unmounted, and each direct
+/// read is slower because of them. So ironmap drops them.
 #[test]
 fn pages_that_a_look_at_the_disk_left_are_dropped() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("addpart")]);

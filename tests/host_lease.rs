@@ -139,7 +139,7 @@ const ENDED: usize = 3;
 const BUSY: usize = 4;
 
 /// The process that the test stops. In a normal run, this test does nothing. In the process, several threads read and check until the end
-/// flag is set. The thread that handles broken leases must get a processor last.
+/// flag is set. The thread that handles broken leases gets the lowest priority, so that a busy thread can delay it.
 #[test]
 fn reading_process() {
     let (Some(memory), Some(path)) = (std::env::var_os(MEMORY), std::env::var_os(PATH)) else {
@@ -457,8 +457,8 @@ impl Drop for Limit {
     }
 }
 
-/// A thousand leases are broken at the same time. ironmap releases them in time, and acquires them again after the writers have closed the
-/// files.
+/// A thousand leases are broken at the same time. ironmap releases them before the kernel removes them, and acquires them again after the
+/// writers have closed the files.
 #[test]
 fn a_thousand_leases_are_broken_at_once() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -466,7 +466,8 @@ fn a_thousand_leases_are_broken_at_once() {
     break_a_thousand();
 }
 
-/// The kernel reports each broken lease by a signal. Even if only a few signals can be pending, ironmap releases all leases in time.
+/// The kernel reports each broken lease by a signal. Even if only a few signals can be pending, ironmap releases all leases before the
+/// kernel removes them.
 #[test]
 fn a_thousand_leases_are_broken_with_room_for_ten_signals() {
     require!([Need::Root, Need::Tool("losetup")]);

@@ -1,5 +1,6 @@
-//! A queue is lost while requests are in flight: a seccomp filter was installed late, or the descriptor was closed. The library never frees
-//! the memory of requests that the kernel has accepted, and no thread waits for these requests. All other requests fail with an error.
+//! A queue is lost while requests are in flight, because a seccomp filter forbids further calls or because the descriptor of the ring was
+//! replaced. The library never frees the memory of requests that the kernel has accepted, and no thread waits for these requests. All other
+//! requests fail with an error.
 //!
 //! The device is a loop device over a file. To keep requests in flight, the test freezes the file system below the loop device. A separate
 //! process sends the requests. When this process ends, the device and the memory that was never freed disappear.
@@ -194,7 +195,7 @@ impl Loss {
 
 struct World {
     ground: PathBuf,
-    /// The device in some cases, its mount point in others.
+    /// The path of the device. For a case with a mounted file system, its mount point.
     place: PathBuf,
 }
 

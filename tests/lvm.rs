@@ -22,21 +22,21 @@ use ironmap::units::DevOffset;
 use ironmap::{Engine, ErrorKind, Location};
 
 const MIB: u64 = 1 << 20;
-/// The partitions of the disk: each has a physical volume.
+/// The partitions of the disk, as start and length in bytes. Each partition is a physical volume.
 const PARTS: [(u64, u64); 2] = [(MIB, 40 * MIB), (41 * MIB, 50 * MIB)];
 const SIZE: u64 = 96 * MIB;
 
 /// The requirements of these tests.
 const NEEDS: [Need; 3] = [Need::Root, Need::Tool("pvcreate"), Need::Tool("sfdisk")];
 
-/// A disk with two partitions, which are physical volumes of one group.
+/// A disk with two partitions. Each partition is a physical volume, and both belong to one volume group.
 struct Disk {
     dir: tempfile::TempDir,
     path: PathBuf,
 }
 
 impl Disk {
-    /// Each number of the disk is its own position, until LVM overwrites it.
+    /// Makes the disk. Each word of eight bytes contains its own position on the disk, until LVM overwrites the word.
     fn new() -> Self {
         let dir = scratch();
         let path = dir.path().join("disk");
@@ -54,8 +54,9 @@ impl Disk {
         disk
     }
 
-    /// Runs a tool of LVM that sees no other devices, and keeps its files in the directory of the test. PV0 and PV1 stand for the loop
-    /// devices of the partitions, which exist only during the call, because ironmap opens no image that is attached to one.
+    /// Runs a tool of LVM. The tool sees only the partitions, and stores its files in the directory of the test. `PV0` and `PV1` in the
+    /// arguments are replaced by loop devices for the partitions. The loop devices exist only during the call, because ironmap refuses an
+    /// image that is attached to a loop device.
     fn lvm(&self, program: &str, args: &[&str]) -> String {
         let devices = PARTS.map(|(start, len)| {
             let (start, len) = (start.to_string(), len.to_string());
@@ -79,7 +80,7 @@ impl Disk {
         shown.replace(&format!("{one}:"), "PV0:").replace(&format!("{two}:"), "PV1:")
     }
 
-    /// Makes a logical volume, whose content is not changed.
+    /// Makes a logical volume. lvcreate does not change the content of its blocks.
     fn make(&self, args: &[&str]) {
         self.lvm("lvcreate", &[&["-y", "-an", "-Zn", "-Wn"], args, &["vg"]].concat());
     }
@@ -88,8 +89,8 @@ impl Disk {
         format!("{}@vg/{name}", self.path.display()).parse().unwrap()
     }
 
-    /// The positions on the disk of the ranges that `lvs` shows: for each segment its length, the length of a stripe, and the first byte of
-    /// each stripe.
+    /// The segments of a logical volume, as `lvs` shows them. For each segment: its length, the length of a stripe, and the first byte of
+    /// each stripe on the disk.
     fn segments(&self, name: &str) -> Vec<(u64, u64, Vec<u64>)> {
         let columns = "seg_size,stripe_size,seg_pe_ranges";
         let name = format!("vg/{name}");
@@ -108,7 +109,7 @@ impl Disk {
         let extent = |range: &str| {
             let (node, extents) = range.rsplit_once(':').unwrap();
             let part = usize::from(node == "PV1");
-            // pvcreate leaves the first MiB to the metadata.
+            // pvcreate uses the first MiB of a physical volume for metadata.
             let first: u64 = extents.split_once('-').unwrap().0.parse().unwrap();
             PARTS[part].0 + MIB + first * MIB
         };
@@ -120,7 +121,7 @@ impl Disk {
         lines.lines().map(segment).collect()
     }
 
-    /// The position on the disk of each number of a logical volume.
+    /// For each word of eight bytes in a logical volume: its position on the disk.
     fn expected(&self, name: &str) -> Vec<u64> {
         let mut all = Vec::new();
         for (len, stripe, starts) in self.segments(name) {
@@ -143,8 +144,8 @@ fn numbers(bytes: &[u8]) -> Vec<u64> {
     bytes.chunks(8).map(|number| u64::from_le_bytes(number.try_into().unwrap())).collect()
 }
 
-/// A linear volume in one range, one in two ranges, one on both physical volumes, and a striped one are read where `lvs` shows them, by
-/// calls and by a queue.
+/// ironmap reads the data of a logical volume from the positions that `lvs` shows, by calls and by a queue. The test covers linear volumes
+/// with one range, with two ranges and with ranges on both physical volumes, and a striped volume.
 #[test]
 fn logical_volumes_are_read_where_lvs_shows_them() {
     require!(NEEDS);
@@ -186,7 +187,8 @@ fn logical_volumes_are_read_where_lvs_shows_them() {
     );
 }
 
-/// A volume that is made and written in several segments is what e2fsck finds in the ranges that `lvs` shows, and nothing else changes.
+/// Makes and fills an ext4 volume on a logical volume with several segments. e2fsck and debugfs find this volume in the ranges that `lvs`
+/// shows. No other byte of the disk changes.
 #[test]
 fn a_written_volume_is_in_its_ranges_only() {
     require!(NEEDS);
@@ -229,20 +231,21 @@ fn a_written_volume_is_in_its_ranges_only() {
     );
 }
 
-/// The result of an opening: the kind and the message of its error.
+/// Opens a logical volume. If the open fails, returns the kind and the message of the error.
 fn open(disk: &Disk, name: &str, write: bool) -> Result<(), (ErrorKind, String)> {
     let opened = disk.location(name).open(&LocationOptions::new().write(write));
     opened.map(|_| ()).map_err(|error| (error.kind(), error.to_string()))
 }
 
-/// Asserts that an opening fails with an error of this kind, whose message contains a text.
+/// Asserts that an open fails with this kind of error, and that the message contains this text.
 fn assert_refused(disk: &Disk, name: &str, write: bool, kind: ErrorKind, text: &str) {
     let (found, message) = open(disk, name, write).unwrap_err();
     assert!(found == kind && message.contains(text), "{found:?}: {message}");
 }
 
-/// A logical volume that is read-only, or has a snapshot, can only be read. The store of the snapshot cannot be opened. `vgcfgrestore` changes
-/// the metadata, as a user who edits a backup.
+/// A logical volume that is marked as read-only cannot be opened for writing. The same applies if its group is read-only, or if the volume
+/// has a snapshot. The volume that stores the changes of the snapshot cannot be opened at all. The test edits a backup of the metadata and
+/// restores it with `vgcfgrestore`.
 #[test]
 fn states_in_the_metadata_are_obeyed() {
     require!(NEEDS);
@@ -272,7 +275,7 @@ fn states_in_the_metadata_are_obeyed() {
     ));
     assert_refused(&disk, "root", true, ErrorKind::ReadOnly, "its volume group is read-only");
 
-    // A snapshot of `root`, whose changes are in `store`.
+    // `store` contains the changes of a snapshot of `root`.
     let volumes = "logical_volumes {";
     restore(text.replacen(volumes, &format!("{volumes}{SNAPSHOT}"), 1));
     assert_eq!(open(&disk, "root", false), Ok(()));
@@ -301,8 +304,8 @@ const SNAPSHOT: &str = r#"
     }
 "#;
 
-/// An unknown name, a physical volume that is lost, and one that is a copy of another are refused by name. Other logical volumes of the disk
-/// are served.
+/// An open fails in three cases, and the error names the reason: the name is unknown, a physical volume of the logical volume is lost, or
+/// one physical volume is a copy of another. A logical volume without blocks on the lost physical volume can still be opened.
 #[test]
 fn lost_and_copied_physical_volumes_are_named() {
     require!(NEEDS);
@@ -328,8 +331,8 @@ fn lost_and_copied_physical_volumes_are_named() {
     assert_refused(&disk, "root", false, ErrorKind::Corrupt, text);
 }
 
-/// After each change of a byte of the label, of the metadata area's header or of the text, the logical volume is refused or has the same
-/// place.
+/// The test changes single bytes in the label, in the header of the metadata area, and in the metadata text. After each change, ironmap
+/// refuses the logical volume or finds it at the same position.
 #[test]
 fn damaged_metadata_are_an_error_or_the_same() {
     require!(NEEDS);

@@ -215,7 +215,8 @@ fn an_image_of_another_mount_namespace_is_refused() {
         }
     }
     {
-        // A reader does not exclude writers. But this reader is the kernel, as the loop device shows.
+        // The kernel has mounted the image read-only. Another reader would not exclude a writer, but a mount does. ironmap detects the
+        // mount by its loop device.
         let (_hidden, there) = Elsewhere::mounts(&image.path(), "--read-only", "-o ro,noload");
         assert_not_written(&path, &format!("attached to {}", there.device));
         assert_busy(&path, &format!("attached to {}", there.device));

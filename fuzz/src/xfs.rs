@@ -68,7 +68,7 @@ enum Value {
         word: u32,
         count: u8,
     },
-    /// The block number of another structure. With `inode`, the number of the inode at its position.
+    /// The block number of another structure. If `inode` is set, the inode number that belongs to the position of this structure.
     Place {
         structure: u16,
         inode: bool,

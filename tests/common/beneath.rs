@@ -1,10 +1,10 @@
 //! The layer below the volumes of the tests: a plain device, an integrity device over each plain device, or an NBD server and client over
 //! each plain device.
 //!
-//! `IRONMAP_BENEATH` chooses the layer, for example `integrity-bitmap`: `./x beneath` runs the suites over each layer. The layer's tags are
-//! in memory and are computed when an image is opened. The image itself contains no tags, so other programs can read it. In tests with
-//! power cuts the tags are in the [tail] of the recorded device, so that one cut applies to data and tags. An NBD server stores nothing
-//! itself, so its writes are recorded on the device below.
+//! `IRONMAP_BENEATH` chooses the layer, for example `integrity-bitmap`: `./x beneath` runs the suites over each layer. The tags of an
+//! integrity layer are in memory, and are computed when an image is opened. The image itself contains no tags, so other programs can read
+//! it. In tests with power cuts the tags are in the [tail] of the recorded device, so that one cut applies to data and tags. An NBD server
+//! stores nothing itself, so its writes are recorded on the device below.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -45,7 +45,7 @@ pub(crate) fn integrity() -> Option<Mode> {
     }
 }
 
-/// The format options for a mode. Between them, the modes use both kinds of protection tuples, so both kinds are tested.
+/// The format options for a mode. Bitmap mode uses T10 tuples and the other modes use NVMe tuples, so both kinds are tested.
 fn options(mode: Mode, sector: u32) -> FormatOptions {
     FormatOptions::new()
         .interval(if sector > 512 { 4096 } else { 512 })
@@ -71,7 +71,7 @@ pub(crate) fn over(device: Arc<dyn Device>) -> Arc<dyn Device> {
     over_faulty(device, &held)
 }
 
-/// Adds the layer over a device that fails or is watched. `held` is the device below it, which stores the content.
+/// Adds the layer over `device`, which fails or is watched. `held` is the device below `device`, and stores the content.
 pub(crate) fn over_faulty(device: Arc<dyn Device>, held: &Arc<dyn Device>) -> Arc<dyn Device> {
     let mode = match chosen() {
         Some(Beneath::Integrity(mode)) => mode,
@@ -96,7 +96,7 @@ pub(crate) mod tail {
         Relaxed, chosen, format, integrity, options,
     };
 
-    /// The content of the device before a workload. If there is an integrity layer, the device is longer by the space for tags.
+    /// The content of the device before a workload. If the layer is an integrity device, space for tags is added at the end.
     pub(crate) fn tagged(base: &Ram) -> Ram {
         integrity().map_or_else(|| base.snapshot(), |mode| tagged_as(mode, base))
     }
@@ -125,7 +125,7 @@ pub(crate) mod tail {
         Arc::new(opened.expect("open the integrity device").device)
     }
 
-    /// The counts of a campaign: recovered states, regions, tags and journal records.
+    /// Totals over all recoveries of a campaign: the recovered states, regions, tags and journal records.
     #[derive(Debug, Default)]
     pub(crate) struct Recoveries {
         pub(crate) states: AtomicU64,

@@ -1,4 +1,5 @@
-//! A volume with files of every kind that reads must handle. Also the content of each file, and the engines that read it.
+//! A volume with files of every kind that reads must handle. Also contains the expected content of the files, and the engines that read the
+//! volume.
 
 use std::fmt;
 use std::path::Path;
@@ -15,7 +16,7 @@ use super::rng::Rng;
 
 /// Data without a hole. The size of the file is not a multiple of any sector size or block size.
 pub(crate) const SOLID: &str = "solid";
-/// Data without a hole. The file has more extents than the requests that a queue can have in flight.
+/// Data without a hole. The number of extents is larger than the number of requests that a queue can have in flight.
 pub(crate) const FRAGMENTED: &str = "fragmented";
 /// Alternating blocks of data and holes.
 pub(crate) const HOLES: &str = "holes";

@@ -70,7 +70,7 @@ impl Attachment {
         let has_ended = || {
             !self.dir.join("loop").exists() || sequence(&self.dir).as_ref() != Some(&self.sequence)
         };
-        // After a failure the test may still have the device open. A wait could then last forever, so there is none.
+        // After a failure the test may still have the device open. A wait could then last forever, so this function does not wait.
         if !std::thread::panicking() {
             until(&format!("{} is let go", self.dir.display()), has_ended);
         }

@@ -65,8 +65,8 @@ impl Mounted {
         Self::make(disk, mkfs, options).unwrap_or_else(|refusal| panic!("{refusal}"))
     }
 
-    /// A mounted file system on a file below this directory. If the directory is in memory, no operation waits for the disk. If it is on
-    /// another mount, the file systems are nested.
+    /// A mounted file system on a file below this directory. If the directory is in memory, no operation waits for the disk. If the
+    /// directory is on another mounted file system of the test, the file systems are nested.
     pub(crate) fn within(dir: &Path, mkfs: &str, mib: u64, options: &str) -> Self {
         let disk = Disk::new(scratch_in(dir), 512, mib << 20);
         Self::make(disk, mkfs, options).unwrap_or_else(|refusal| panic!("{refusal}"))

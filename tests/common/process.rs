@@ -31,7 +31,7 @@ impl Process {
         rustix::process::kill_process(pid, signal).expect("a signal");
     }
 
-    /// Waits until all threads of a process have stopped. The process was sent a stop signal before.
+    /// Waits until all threads of a process have stopped. The caller has already sent a stop signal to the process.
     pub(crate) fn wait_stopped(&self) {
         let tasks = format!("/proc/{}/task", self.child.id());
         let stopped = |stat: String| stat.rsplit(") ").next().is_some_and(|s| s.starts_with('T'));

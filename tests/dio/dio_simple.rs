@@ -1,4 +1,5 @@
-//! The simple path: which requests use it, and why other requests do not. Both paths return the same bytes.
+//! The simple path of a read: which requests use it, and why other requests do not. The simple path and the general path return the same
+//! bytes.
 
 use std::io::IoSliceMut;
 

@@ -18,8 +18,8 @@ pub(crate) struct Fault {
     /// Whether the failed flush loses all writes since the previous flush. Otherwise these writes are durable, although the flush reports a
     /// failure.
     pub(crate) lost: bool,
-    /// The maximum delay of the failed flush: it waits up to this time for a later write to arrive, and then up to this time for another
-    /// flush to end.
+    /// Before the flush fails, it waits for a later write to arrive, and then for another flush to end. Each of the two waits lasts at most
+    /// this time.
     pub(crate) late: Duration,
 }
 

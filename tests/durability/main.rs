@@ -1,5 +1,5 @@
-//! Lost data are never reported as durable. The tests cover every kind of device below a volume. On each, every flush fails once, while
-//! threads write, sync, close and drop their files. After a power cut, all data that were reported as durable must exist.
+//! Lost data are never reported as durable. The tests cover every kind of device below a volume. On each kind, every flush fails once,
+//! while threads write, sync, close and drop their files. After a power cut, all data that were reported as durable must exist.
 //!
 //! The tests try every single failure, and pairs of failures that a seed chooses. The seed also determines the operations. The order of the
 //! threads is not fixed. `IRONMAP_DURABILITY=N` tests N more pairs.
@@ -34,7 +34,8 @@ struct Place {
     file: &'static str,
     at: u64,
     len: usize,
-    /// Bytes of writes in order: first the last durable write, then each later write. The flag says whether the write succeeded.
+    /// The bytes that writes stored in the range: the byte of the newest durable write, and then the byte of each later write. The flag
+    /// says whether the write succeeded.
     may_hold: Vec<(u8, bool)>,
 }
 

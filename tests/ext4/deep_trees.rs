@@ -1,5 +1,5 @@
 //! Extent trees that are deeper than Linux makes or reads. Linux and ironmap can free such a tree, even if they cannot read it. So the
-//! removal of the file leaks no block.
+//! removal of a file with such a tree leaks no block.
 
 use std::fs;
 

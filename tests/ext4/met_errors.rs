@@ -501,8 +501,8 @@ fn errors_met_on_a_read_only_volume_are_written_nowhere() {
     assert!(std::fs::read(image.path()).unwrap() == before, "it was written to");
 }
 
-/// Each value of `s_errors`, even an unknown one, has the same effect as in the kernel. After the same errors, the kernel has recorded the
-/// same count and the same positions.
+/// Each value of `s_errors`, even an unknown one, has the same effect as in the kernel. For the same errors, ironmap and the kernel record
+/// the same count and the same positions.
 #[test]
 fn the_kernel_takes_and_records_the_same() {
     require!([Need::Root]);

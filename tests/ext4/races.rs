@@ -118,7 +118,8 @@ fn a_new_file_does_not_move_to_another_directory() {
             assert!(found.is_empty(), "the second directory has {found:?}");
         },
         || {
-            // Most attempts find no directory. If the other thread fails, all attempts find none.
+            // Most attempts fail because the directory does not exist at that moment. The time limit ends the loop if the other thread has
+            // failed, because then no attempt succeeds.
             let (mut made, begin) = (0, Instant::now());
             while made < ROUNDS && begin.elapsed() < Duration::from_secs(60) {
                 match volume.create_dir("first/new") {

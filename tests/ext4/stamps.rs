@@ -15,7 +15,7 @@ use ironmap::fs::{
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{FileOptions, QueueOptions, Volume, VolumeOptions};
 
-/// Three times: the time of creation, the time of use, and a time that a program sets.
+/// The time when a file is made, the time when it is used, and the time that a program sets.
 const MADE: Timestamp = Timestamp { seconds: 1_700_000_000, nanoseconds: 1 };
 const USED: Timestamp = Timestamp { seconds: 1_700_086_400, nanoseconds: 987_654_321 };
 const SET: Timestamp = Timestamp { seconds: 1_000_000_000, nanoseconds: 5 };

@@ -179,7 +179,7 @@ fn the_size_follows_a_writer() {
             }
             assert!(["broken", "writers"].contains(&both.served()));
             drop(writer);
-            // With these reads, ironmap acquires the lease again.
+            // Reads the file until ironmap has acquired the lease again.
             while both.any.host().unwrap().refusal.is_some() {
                 read(Call::Flat, &mut queue, &both.any, (0, 0, 4096), &[], NONE).0.unwrap();
             }

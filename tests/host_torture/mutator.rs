@@ -279,7 +279,7 @@ impl Mutator<'_> {
         Ok(())
     }
 
-    /// Replaces the file by a new file. It either renames the new file over the old one, or removes the old file and then renames.
+    /// Replaces the file by a new file with a rename. In some cases, removes the old file before the rename.
     fn recreate(&mut self, slot: usize) -> io::Result<()> {
         let Some(id) = self.ledger.new_file() else { return Ok(()) };
         let (path, new) = (self.path(slot), self.path(slot).with_extension("new"));

@@ -16,7 +16,7 @@ use super::common::skip::note_part;
 use super::ledger::{FOREIGN, Ledger, content};
 use super::{Kind, Setting, mutator};
 
-/// The names of the counted actions: those of the administrator, and the filling of the disk. Each success is counted.
+/// The names of the actions whose successes are counted: the actions of the administrator, and the filling of the disk.
 pub(crate) const ACTS: [&str; 9] = [
     "defragment",
     "freeze and thaw",

@@ -230,7 +230,7 @@ impl Spot {
         spots
     }
 
-    /// The map of a file or directory, and those of its blocks that are structures themselves.
+    /// The nodes of the map of a file or directory, and all data blocks that contain a structure.
     fn of_content(raw: Raw<'_>, number: u32) -> Vec<Self> {
         let (owner, block) = (raw.inode(number), raw.block_size());
         let spot = |target, sum, at, len| Self { target, sum, at, len, inode: number, owner };
@@ -321,7 +321,8 @@ pub(crate) fn fast_commits(bytes: &mut [u8]) {
     bytes[journal + 0x28..][..4].copy_from_slice(&features.to_be_bytes());
     let at = blocks[index as usize].1 as usize * block;
     bytes[at..][..area.len()].copy_from_slice(&area);
-    // The checksum covers all bytes before it. Later changes repair it in the same way.
+    // The checksum in the tail record covers all bytes of the area before it. When a test later changes the area, the same function
+    // computes the checksum again.
     super::repair::fast_commit(&mut bytes[at..at + block]);
     let mut superblock = bytes[journal..journal + 1024].to_vec();
     superblock[0xFC..0x100].fill(0);

@@ -65,13 +65,13 @@ fn a_chain_is_read_down_to_its_raw_image() {
     assert!(all(&image) == bytes);
     drop(image);
     check(&top);
-    // A write copies data from the image below. After it the content is still correct.
+    // qemu-img reads the same bytes from the chain.
     let raw = dir.path("flat");
     run("qemu-img", &["convert", "-O", "raw", top.to_str().unwrap(), raw.to_str().unwrap()]);
     assert!(std::fs::read(raw).unwrap() == bytes);
 }
 
-/// ironmap reads all kinds of VMDK and VHDX images that qemu-img makes as qemu-img does.
+/// qemu-img makes VMDK and VHDX images of every kind. ironmap reads the same bytes from them as qemu-img.
 #[test]
 fn vmdk_and_vhdx_images_are_read_as_qemu_reads_them() {
     require!([Need::Tool("qemu-img")]);

@@ -1,4 +1,4 @@
-//! A device of every kind returns its old data and new writes. After a close and an open it returns them too.
+//! A device of every kind returns the data that were written last, also after a close and an open.
 
 use std::sync::Arc;
 
@@ -130,8 +130,9 @@ fn the_last_whole_sector_is_protected() {
     }
 }
 
-/// A device is formatted a second time, and any request of this format fails. The result is the new device or an invalid device, whatever
-/// the last block contains later. It is never the old device with partly overwritten tags.
+/// A device is formatted a second time, and one request of the second formatting fails. The device is then either the new device or
+/// invalid. It is never the old device with partly overwritten tags. After a successful formatting, the new device is found even if its
+/// last block is overwritten.
 #[test]
 fn a_device_that_was_formatted_anew_is_gone() {
     let larger = FormatOptions::new().mode(Mode::Journal).journal(1 << 20).force(true);

@@ -140,7 +140,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
 /// One valid copy of the superblock is sufficient. The other copy may belong to another device, be torn, or be unreadable.
 #[test]
 fn one_copy_of_the_superblock_is_enough() {
-    // At the end of the device, the journal is the longest of the areas.
+    // With tags at the end of the device, the test also uses a journal that is longer than the map and the tags.
     let journal = FormatOptions::new().mode(Mode::Journal).journal(12 << 20);
     let kinds = [(false, SIZE, FormatOptions::default()), (true, SIZE, FormatOptions::default())];
     for (tail, size, options) in kinds.into_iter().chain([(true, 16 << 20, journal)]) {

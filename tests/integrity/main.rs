@@ -1,4 +1,4 @@
-//! The integrity device. If data change on the devices below it, it never returns them. It never refuses valid data.
+//! The integrity device. It never returns data that were changed on the devices below it, and it never refuses valid data.
 
 #![allow(unreachable_pub, reason = "fuzz/ gives one of these types out")]
 

@@ -1,4 +1,4 @@
-//! Independent writers write the same sectors. Afterwards every sector contains the data of one of the writes, and always verifies.
+//! Independent writers write the same sectors. Afterwards every sector contains the data of one of the writes, and matches its tag.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -13,7 +13,7 @@ use ironmap::{Errno, QueueOptions, Result};
 
 use crate::rng::Rng;
 
-/// A data device, and the device with its tags, which can be the same.
+/// A data device, and the device that stores its tags. The tags can also be on the data device itself.
 pub(crate) struct Stand {
     pub(crate) data: Arc<Ram>,
     /// The device of the tags, or `None` if they are at the end of the data device.

@@ -563,7 +563,8 @@ fn an_append_that_waited_meets_attributes_that_changed() {
         while !fs.gate.reached.load(SeqCst) {
             thread::yield_now();
         }
-        // The first append is in its allocation. The position of the second append depends on the first, so the second append sleeps.
+        // The first append waits while it allocates blocks. The position of the second append depends on the first, so the second append
+        // sleeps.
         let second = scope.spawn(|| {
             waiter.store(rustix::thread::gettid().as_raw_nonzero().get(), SeqCst);
             append()

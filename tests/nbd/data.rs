@@ -240,7 +240,7 @@ fn an_export_holds_what_was_written() {
 }
 
 /// If the server can write zeros fast, ironmap sends one request for zeros. Otherwise ironmap sends several requests, each for as many
-/// zeros as the server can write in time.
+/// zeros as the server can write within the time-out.
 #[test]
 fn zeros_are_not_sent() {
     require!([Need::Tool("nbdkit")]);
@@ -345,7 +345,7 @@ fn an_export_of_qemu_holds_what_was_written() {
 #[test]
 fn an_export_of_nbd_server_holds_what_was_written() {
     require!([Need::Tool("nbd-server")]);
-    // This server uses TCP. On a local socket, version 3.24 ends every negotiation.
+    // This server uses TCP, because nbd-server 3.24 ends every negotiation on a local socket.
     let dir = scratch_in(Path::new("/dev/shm"));
     let (disk, config, pid) =
         (dir.path().join("disk"), dir.path().join("config"), dir.path().join("pid"));

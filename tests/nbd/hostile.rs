@@ -80,7 +80,7 @@ fn random_bytes_are_no_server() {
     }
 }
 
-/// A server sends single bytes with pauses and never completes a reply. The client still returns an error in time.
+/// A server sends single bytes with pauses and never completes a reply. The client still returns an error after the time-out.
 #[test]
 fn a_trickle_is_no_answer() {
     let dir = scratch_in(std::path::Path::new("/dev/shm"));

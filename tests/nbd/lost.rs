@@ -365,7 +365,8 @@ fn nothing_succeeds_after_a_failed_flush() {
     }
 }
 
-/// A server ends the connection whenever it receives a certain request. This request fails in time.
+/// A server ends the connection whenever it receives a certain request. The client sends the request again until the time-out, and then the
+/// request fails.
 #[test]
 fn a_request_that_ends_each_connection_fails_in_time() {
     let server = Fake::start(1 << 20, FLUSH, |_, mut connection| {
@@ -378,8 +379,8 @@ fn a_request_that_ends_each_connection_fails_in_time() {
     assert_eq!(error.errno(), ETIMEDOUT, "{error}");
 }
 
-/// While a flush of the client is in flight, no thread collects completions for longer than the time-out. The next request still does not
-/// time out.
+/// A flush of the client is in flight, and no thread collects completions for a time that is longer than the time-out. The next request
+/// still does not time out.
 #[test]
 fn a_pause_is_no_time_out() {
     let server = Fake::start(32 << 20, FLUSH, |_, mut connection| {

@@ -146,7 +146,7 @@ fn a_slow_server_is_waited_for() {
     }
 }
 
-/// A server answers all requests except one. The session ends in time.
+/// A server answers all requests except one. The session ends after the time-out, although the server answers later requests.
 #[test]
 fn a_request_that_is_passed_over_fails() {
     let server = Fake::start(1 << 20, FLUSH, |_, mut connection| {
@@ -205,7 +205,7 @@ fn a_slow_flush_is_waited_for() {
 }
 
 /// The client sends a flush by itself, and the server never answers it. The server answers all other requests, and other threads send
-/// requests and collect completions. The session still ends in time. So writes that wait for memory do not wait for ever.
+/// requests and collect completions. The session still ends after the time-out. So writes that wait for memory do not wait for ever.
 #[test]
 fn a_flush_of_the_clients_own_is_not_waited_for_for_ever() {
     const LEN: usize = 1 << 20;

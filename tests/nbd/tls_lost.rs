@@ -142,7 +142,7 @@ fn threads_end_with_their_connections() {
     until("the server has no connections", || server.sockets() < 4);
 }
 
-/// If a server stops receiving, the session ends in time, and the drop of the device does not wait.
+/// If a server stops receiving, the session ends after the time-out, and the drop of the device does not wait.
 #[test]
 fn a_stalled_server_is_left_in_time() {
     require!(NEEDS);

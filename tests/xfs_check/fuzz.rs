@@ -72,7 +72,7 @@ fn commands(place: &str, last: &str, path: &Path) -> Vec<String> {
     args
 }
 
-/// The field names in the output of `print`. Of an array, only the first and the last elements are included.
+/// The field names in the output of `print`. For an array, only the first and the last elements are included.
 fn fields(said: &str) -> Vec<String> {
     let mut fields = Vec::new();
     for line in said.lines() {

@@ -223,7 +223,7 @@ fn wrong_changes_of_attributes_are_refused() {
     }
 }
 
-/// The log is full of changes of one inode. ironmap completes them in time. If the inode is missing, ironmap reports it.
+/// The log is full of changes of one inode. ironmap completes them within ten seconds. If the inode is missing, ironmap reports it.
 #[test]
 fn many_changes_of_attributes_end() {
     require!([Need::Tool("mkfs.xfs"), Need::Tool("xfs_db")]);

@@ -1,4 +1,4 @@
-//! Forged logs, which no kernel writes. A recovery ends in time and shows no data of other files.
+//! Forged logs, which no kernel writes. A recovery ends within a time limit and shows no data of other files.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -172,7 +172,7 @@ fn exchange(inodes: [u64; 2], generations: [u32; 2], blocks: u64, flags: u64) ->
     bytes
 }
 
-/// The log is full of changes to one map. A recovery ends in time.
+/// The log is full of changes to one map. A recovery ends within the time limit.
 #[test]
 fn a_million_changes_of_a_map_end() {
     require!([Need::Tool("mkfs.xfs")]);
@@ -259,7 +259,7 @@ fn changes_of_realtime_files_are_finished() {
 }
 
 /// All nodes of a B+tree refer to one child. The log is full of items that change the owner of the B+tree's blocks. The recovery still ends
-/// in time.
+/// within the time limit.
 #[test]
 fn owners_of_a_tree_that_is_none_end() {
     require!([Need::Tool("mkfs.xfs")]);
@@ -336,7 +336,7 @@ fn a_root_without_a_fork_is_refused() {
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
 }
 
-/// Two files with many extents are exchanged, one extent after another. The recovery ends in time.
+/// Two files with many extents are exchanged, one extent after another. The recovery ends within the time limit.
 #[test]
 fn an_exchange_of_many_pieces_ends() {
     require!([Need::Tool("mkfs.xfs")]);

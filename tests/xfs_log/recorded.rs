@@ -30,7 +30,7 @@ const SEED: u64 = 0x00c0_77ed;
 const STATES: u64 = 4;
 /// The maximum number of states that are checked for one recorded load.
 const STATES_OF_LOAD: u64 = 20;
-/// If no load has covered the case yet, at most this number of further loads is recorded.
+/// If no load so far has contained the case that the test needs, at most this number of further loads is recorded.
 const MORE_LOADS: u32 = 10;
 /// The maximum number of steps of a load.
 const STEPS: u64 = 300;
@@ -123,8 +123,9 @@ struct Recorded {
     states: u64,
 }
 
-/// Records loads until two conditions hold: there are enough states, and one load has covered the case. Each load begins with the volume
-/// that the previous load left. In a short load, few writes may happen before the unmount; then all of its states are clean.
+/// Records loads and calls `check` for each of them, until two conditions hold: enough states were checked, and `check` has found the case
+/// that the test needs. Each load begins with the volume that the previous load left. In a short load, few writes may happen before the
+/// unmount; then all of its states are clean.
 fn record_all(
     variant: &Variant,
     work: (Work, u64),
@@ -180,8 +181,8 @@ fn image_of(state: &Ram) -> Image {
 }
 
 /// For each state, compares the recovery by ironmap with the recovery by the kernel. When the kernel recovers an inode, it verifies the
-/// inode's checksum before it updates it. So the kernel may refuse a log that changes the owners of map blocks, but no other log. Power
-/// cuts do not tear blocks of the length `block`.
+/// checksum of the inode before it updates this checksum. So the kernel may refuse a log that changes the owners of map blocks, but no
+/// other log. Power cuts do not tear blocks of the length `block`.
 fn compare_states(variant: &Variant, work: (Work, u64), block: u64) {
     let gives_owners = variant.name == "owners";
     let mut tally = Tally::default();

@@ -189,8 +189,8 @@ pub(crate) struct Tally {
     pub(crate) with_usage: u64,
 }
 
-/// A state that the kernel does not recover to a valid volume. Each such state is reported. With small volumes, about one of several
-/// hundred states is such a state.
+/// The kernel does not recover the state to a valid volume. The test reports this. On small volumes, this happens for about one of several
+/// hundred states.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Unsound {
     /// The kernel refuses to mount the volume.
@@ -334,7 +334,7 @@ impl Checked {
         self.wrong.retain(|finding| by_kernel.wrong.contains(finding) || !is_removed(finding));
     }
 
-    /// Whether there is damage that also exists, in full, after the kernel's recovery.
+    /// Whether the check finds faults in ironmap's recovery, and finds all of them in the kernel's recovery too.
     fn is_damage_of_linux(&self, by_kernel: &Self) -> bool {
         !self.wrong.is_empty() && self.wrong.iter().all(|finding| by_kernel.wrong.contains(finding))
     }

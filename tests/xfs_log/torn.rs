@@ -1,4 +1,4 @@
-//! Logs whose last records are torn or damaged. ironmap must accept the same records as complete that the kernel accepts.
+//! Logs whose last records are torn or damaged. ironmap and the kernel must agree on the records that are complete.
 
 use std::fs::File;
 use std::ops::Range;

@@ -94,8 +94,8 @@ fn complete(read: ReadAt<'_>) -> ANNResult<()> {
 }
 
 thread_local! {
-    /// The queues of this thread. The address of its index identifies a queue. While a weak reference to the index exists, no other index
-    /// gets this address.
+    /// The queues of this thread, each with the index that it reads. A queue is found by the address of its index. The weak reference keeps
+    /// this address reserved, so no other index gets it.
     static QUEUES: RefCell<Vec<(Weak<Index>, Queue)>> = const { RefCell::new(Vec::new()) };
 }
 

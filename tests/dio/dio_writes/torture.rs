@@ -3,7 +3,7 @@
 //! contain the data of exactly one of the writes to it (compare xfstests generic/538, which tests overlaps of unaligned and aligned
 //! writes).
 //!
-//! `IRONMAP_TORTURE_SECONDS=SECONDS` runs longer.
+//! The environment variable `IRONMAP_TORTURE_SECONDS` sets how many seconds each test runs.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};

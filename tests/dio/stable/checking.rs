@@ -14,7 +14,7 @@ use crate::stable::scribbler::Rounds;
 
 const SECTOR: usize = 512;
 
-/// The tags, and the wait between computation and comparison.
+/// The state of the layer: the tag of each sector, and the counts of the test.
 #[derive(Debug, Default)]
 pub(crate) struct Checks {
     tags: Mutex<HashMap<u64, u64>>,

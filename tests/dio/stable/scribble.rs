@@ -238,7 +238,7 @@ fn bounce_and_lazy_give_no_false_error_and_no_bad_tag() {
     });
 }
 
-/// If no method protects the requests, reads fail and tags are wrong. So the other tests, which exclude these faults, would detect them.
+/// If no method protects the memory of requests, reads fail and tags are wrong. This shows that the other tests would detect these faults.
 #[test]
 fn zero_copy_gives_false_errors_and_bad_tags() {
     all(|bench, what, kind, size, simple| {

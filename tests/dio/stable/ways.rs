@@ -1,5 +1,5 @@
-//! Tests each method of [`StablePages`]: which requests it copies, which requests use the simple path, and that a fault of the device is
-//! still an error.
+//! Tests each method of [`StablePages`]. The tests check which requests a method copies, and which requests use the simple path. With every
+//! method, a fault of the device is still an error.
 
 use std::sync::atomic::Ordering;
 

@@ -62,7 +62,7 @@ fn volumes_filled_by_mke2fs_are_clean() {
     grow(source.path(), scope("1024", false));
     for (name, size, options) in SETS {
         let image = Image::populated(size, &words(options), source.path());
-        // mke2fs does not count the files that it copies in the quota.
+        // mke2fs copies files into the volume, but does not add them to the usage in the quota files.
         agree(name, &image.path(), !options.contains("quota"));
         image.rebuild_directories();
         agree(&format!("{name}, directories rebuilt"), &image.path(), true);
@@ -105,7 +105,8 @@ fn many_names(dir: &Path) {
     }
 }
 
-/// ironmap checks a volume with a dirty journal as if the journal had been replayed. e2fsck replays the journal and must find the same.
+/// ironmap checks a volume with a dirty journal as if the journal had been replayed. e2fsck replays the journal, and must return the same
+/// verdict.
 #[test]
 fn dirty_volumes_are_checked_as_recovered() {
     require!([Need::Root]);

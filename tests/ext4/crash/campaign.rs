@@ -114,7 +114,7 @@ impl<R: Rules> Case<R> {
         }
     }
 
-    /// Checks the number of states that the plan gives, from the workload's log.
+    /// Derives crash states from the workload's log, and checks as many of them as the plan says.
     ///
     /// # Errors
     /// The first state that breaks a rule, with the broken rule.

@@ -37,9 +37,9 @@ impl Fsck {
     /// The volume after e2fsck has repaired all faults. If the superblock records an error, e2fsck ignores the list of orphans.
     pub(crate) fn repaired(&self, image: &Ram) -> Result<Ram, String> {
         self.store(image);
-        // In one case, e2fsck 1.47.0 reports remaining errors after a repair. It must create lost+found, and has just repaired the
-        // checksums or the index of the root directory. It then finds the old checksum, or no space for a new one. The next run of e2fsck
-        // completes the repair.
+        // e2fsck 1.47.0 can report remaining errors after a repair. This happens if it has to create lost+found directly after it has
+        // repaired the checksums or the index of the root directory. It then finds the old checksum, or no space for a new one. The next
+        // run of e2fsck completes the repair.
         match self.run("-fy") {
             Err(fault) if fault.contains(NO_LOST_AND_FOUND) => self.run("-fy")?,
             first => first?,

@@ -92,7 +92,7 @@ fn workloads<T: Copy>(layouts: &[T]) -> impl Iterator<Item = (u64, T)> {
     (0..).zip(layouts.iter().copied().cycle()).skip(first_seed() as usize)
 }
 
-/// The number of operations. The larger number fills the journal, so that the log wraps around its end.
+/// The number of operations. With the larger number, the log fills the journal and continues at its beginning.
 fn length(seed: u64) -> usize {
     if seed % 3 == 2 { 500 } else { 60 }
 }

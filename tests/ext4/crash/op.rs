@@ -22,7 +22,7 @@ pub(crate) enum Op {
         path: String,
         open: bool,
     },
-    /// Of the removed files that are open, closes the one that was removed first.
+    /// Closes a removed file that is still open. If there are several, closes the file that was removed first.
     LetGo,
     Rmdir(String),
     Rename {

@@ -26,7 +26,7 @@ const LENGTH: usize = 40;
 enum Through {
     /// No additional effect: the device supports FUA.
     Alone,
-    /// A flush of the device. The kernel sends this flush if the device does not support FUA, and for files.
+    /// The whole device is flushed, as the kernel does for a device without FUA and for a file.
     Flushes,
 }
 

@@ -11,7 +11,7 @@ use ironmap::{File, FileOptions, Queue, QueueOptions, Result, Volume};
 use crate::common::rng::Rng;
 use crate::crash_data::history::{CELL, ChangeId, FileId, History, What, name};
 
-/// A file may grow up to this size before its last write.
+/// The highest position at which a write may begin.
 pub(crate) const FILE_LIMIT: u64 = 128 << 10;
 /// The number of files that are open at a time.
 const FILES: usize = 6;

@@ -64,8 +64,8 @@ fn broken_entries_are_refused_by_field() {
         image.poke("linear", 0, offset, bytes);
         let dir = dir(&image, "linear");
         assert_corrupt(list(&dir), &dir, field);
-        // A lookup checks all fields of the entry that it finds. Of the entries before it, the lookup checks only the lengths, as Linux
-        // does.
+        // A lookup checks all fields of the entry that it finds. For the entries before this one, the lookup checks only the lengths, as
+        // Linux does.
         match field {
             "rec_len" => assert_corrupt(dir.lookup(b"file-004"), &dir, field),
             "inode" => assert_corrupt(dir.lookup(&third.name), &dir, field),

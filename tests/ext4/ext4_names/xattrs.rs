@@ -44,8 +44,8 @@ fn set(path: &Path, name: &str, value: &[u8]) {
     rustix::fs::lsetxattr(path, name, value, rustix::fs::XattrFlags::empty()).unwrap();
 }
 
-/// ironmap reads the attributes that the kernel wrote as the kernel reads them, in each form of storage. The test compares names, values,
-/// and access control lists in the form of the system call.
+/// The kernel writes attributes in each form of storage. ironmap and the kernel then read the same attributes. The test compares names,
+/// values, and access control lists in the form of the system call.
 #[test]
 fn attributes_are_those_that_the_kernel_gives() {
     require!([Need::Root], [Need::Tool("setfacl")]);

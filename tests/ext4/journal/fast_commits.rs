@@ -1,6 +1,6 @@
-//! A volume whose journal contains fast commits is opened for writing. Afterwards the volume contains the changes of these fast commits.
-//! One oracle is the output of e2fsck. The other is the kernel's view after it has recovered a copy. Before the recovery, a read-only open
-//! shows the same. Needs root.
+//! A volume whose journal contains fast commits is opened for writing. The open writes the changes of these fast commits to the volume.
+//! Then e2fsck must find no fault, and the tree must be the same as after the kernel's recovery of a copy. A read-only open before the
+//! recovery must also show this tree. Needs root.
 
 use std::fs::{self, File, OpenOptions as Options};
 use std::io::Write;

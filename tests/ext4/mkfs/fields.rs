@@ -57,8 +57,8 @@ fn by_mke2fs(size: u64, text: &str, made: &MkfsOptions) -> Image {
     image
 }
 
-/// Makes a volume with ironmap and one with mke2fs, checks ironmap's, and compares all fields that dumpe2fs prints. The fields named in
-/// `ours` are not compared, because ironmap intentionally chooses other values for them.
+/// Makes a volume with ironmap and checks it. Makes a volume with mke2fs, and compares all fields that dumpe2fs prints for the two. The
+/// fields named in `ours` are not compared, because ironmap intentionally chooses other values for them.
 fn compare(size: u64, text: &str, ours: &[&str]) {
     let options = options(text);
     let image = make(size, &options).unwrap_or_else(|error| panic!("{size} {text}: {error}"));

@@ -87,7 +87,7 @@ pub(super) fn check(path: &Path, stream: TokenStream) -> Vec<(usize, String)> {
             format!("`{name}` has no row in the table of layers (tests/house/src/imports.rs)"),
         )];
     };
-    // A file with such a name contains only tests: its module is declared after `#[cfg(test)]`.
+    // A module named `tests` or `*_tests` contains only tests, because it is declared after `#[cfg(test)]`.
     if module.iter().any(|name| name == "tests" || name.ends_with("_tests")) {
         return Vec::new();
     }

@@ -52,7 +52,7 @@ const PACKAGES: [Package; 6] = [
     },
 ];
 
-/// The list of the files in the Debian package with the pages.
+/// The list of the files in the Debian package that contains the pages.
 const DEBIAN: &str = "debian/ironmap.install";
 
 /// The file to which a link refers, relative to the root of the repository. The link may include a heading.
@@ -159,8 +159,7 @@ impl Package {
             .collect()
     }
 
-    /// Checks that the licences in a package equal those of the repository. They are symbolic links, but in a copy of the tree they may
-    /// have become separate files.
+    /// Checks that the licence files of a package are equal to those in the root of the repository.
     fn check_licences(&self) -> io::Result<Option<String>> {
         for licence in ["LICENSE-MIT", "LICENSE-APACHE"] {
             let packed = Path::new(self.folder).join(licence);

@@ -81,7 +81,8 @@ impl Twins {
         let ours = Image::in_memory("32M", &words(mkfs));
         std::fs::copy(kernel.path(), ours.path()).unwrap();
         let mount = kernel.mount("noatime");
-        // By default, Linux writes zeros into a small unwritten extent instead of splitting it. This setting turns that off.
+        // By default, Linux writes zeros into a small unwritten extent instead of splitting it. The value 0 makes Linux always split the
+        // extent.
         let device = mount.device().trim_start_matches("/dev/");
         let setting = format!("/sys/fs/ext4/{device}/extent_max_zeroout_kb");
         std::fs::write(setting, "0").unwrap();

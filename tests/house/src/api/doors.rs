@@ -1,4 +1,4 @@
-//! The functions that each door has: Rust, C and Python.
+//! The functions of each door. A door is a way to use the library: the Rust, C or Python interface.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(found, [("A", "EIO", 2), ("B", "EIO", 2), ("C", "EPERM", 4)]);
     }
 
-    /// Listed methods are those of the types in `TYPES`. Other functions may be named.
+    /// The table of operations must list each method of the types in `TYPES`. It may list other functions too.
     #[test]
     fn methods_of_the_library_are_read() {
         let list = "pub fn ironmap::File::size(&self) -> u64\npub fn ironmap::Volume::open<L>(L)\npub unsafe fn ironmap::Buffer::from_raw_parts()\n\
@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(found, expected);
     }
 
-    /// Private functions, functions of traits, and those of other types are left out.
+    /// Private functions, functions of traits, and functions of types that are not given are left out.
     #[test]
     fn methods_of_other_crates_are_read() {
         let source = "impl A { pub const fn a() {} pub(crate) fn b() {} fn c() {}\npub fn d(self) {} } impl T for A { pub fn e() {} } impl B { pub fn f() {} }";

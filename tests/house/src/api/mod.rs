@@ -1,4 +1,5 @@
-//! Checks docs/api.toml, the table of all operations, against the functions of the doors: Rust, C and Python.
+//! Checks docs/api.toml, the table of all operations, against the functions of the Rust, C and Python interfaces. These interfaces are the
+//! doors.
 
 // The tests of the C library include this file too.
 pub(crate) mod c_header;
@@ -33,7 +34,7 @@ pub(super) fn check(sources: &[PathBuf]) -> io::Result<Vec<Finding>> {
     Ok(found)
 }
 
-/// Checks the form of the entries: for each door, names or a reason.
+/// Checks the form of the entries. For each door, an entry needs either the names of functions or the reason why there is no function.
 fn check_entries(source: &Source) -> Vec<Finding> {
     let mut found = Vec::new();
     for operation in &source.table.operations {

@@ -2,9 +2,10 @@
 //! are empty before each measurement.
 //!
 //! - `measure make FILE` writes the table.
-//! - `measure run FORMAT ROUNDS KERNEL DEVICE DIR DEVICE VOLUME` prints a row of JSON for each query and store. Each store has a device of its
-//!   own: `LocalFileSystem` reads the directory KERNEL, `Store::directory` reads the directory DIR, and each is the root of the file system
-//!   on the DEVICE after it. VOLUME is a device whose file system is not mounted. Each file system has the table.
+//! - `measure run FORMAT ROUNDS KERNEL DEVICE DIR DEVICE VOLUME` prints a row of JSON for each query and store. Each store has a device of
+//!   its own: `LocalFileSystem` reads the directory KERNEL, `Store::directory` reads the directory DIR, and each of these directories is
+//!   the root of the file system on the DEVICE that follows it. VOLUME is a device whose file system is not mounted. Each file system has
+//!   the table.
 
 mod rounds;
 
