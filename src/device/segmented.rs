@@ -145,9 +145,9 @@ impl Segmented {
                 )));
             }
             starts.push(size);
-            size = size
-                .checked_add(segment.len)
-                .ok_or_else(|| Error::invalid("the segments exceed 64 bits"))?;
+            size = size.checked_add(segment.len).ok_or_else(|| {
+                Error::invalid("the total length of the segments exceeds 64 bits")
+            })?;
         }
         // An atomic write would have to be divided at the end of a range, so the device does not support atomic writes.
         let limits = Limits { atomic_write: 0, nowait: false, poll: false, ..*below.limits() };

@@ -399,6 +399,6 @@ impl std::str::FromStr for OnError {
     fn from_str(name: &str) -> Result<Self> {
         let all = [Self::Continue, Self::RemountReadOnly, Self::Panic];
         let named = all.into_iter().find(|policy| policy.name() == name);
-        named.ok_or_else(|| Error::invalid("the value is neither continue, remount-ro nor panic"))
+        named.ok_or_else(|| Error::invalid("the value must be continue, remount-ro or panic"))
     }
 }

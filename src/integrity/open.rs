@@ -198,7 +198,7 @@ fn adopt(info: &mut Info, options: &IntegrityOptions) -> Result<bool> {
         return Ok(false);
     }
     Err(Error::invalid(
-        "the tags were made for another data device: for a copy of that device, use ironmap integrity open --force",
+        "the tags were made for another data device: if this device is a copy of that one, use ironmap integrity open --force",
     ))
 }
 

@@ -88,7 +88,7 @@ impl Part {
                 let (_, rest) = rest(device.size(), offset)?;
                 if len == 0 || len > rest {
                     return Err(Error::invalid(format!(
-                        "{len} bytes from offset {offset} on are not possible: the range is 1 to {rest}"
+                        "a length of {len} bytes at offset {offset} is not possible: the length must be from 1 to {rest}"
                     )));
                 }
                 Ok(Some(Window::range(offset, len)))
@@ -224,7 +224,7 @@ fn partition(device: &dyn Device, number: u32, truncated: bool) -> Result<Window
         return Err(Error::new(
             ErrorKind::Corrupt,
             format!(
-                "partition {number} has bytes {start} to {end}, but the device only {size}{hint}"
+                "partition {number} has bytes {start} to {end}, but the device has only {size} bytes{hint}"
             ),
         ));
     }

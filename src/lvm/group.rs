@@ -95,7 +95,7 @@ impl Group {
         };
         let extent = product(group.number("extent_size")?, SECTOR)?;
         if extent == 0 || extent > LARGEST {
-            return Err(corrupt(format!("an extent has {extent} bytes")));
+            return Err(corrupt(format!("an extent size of {extent} bytes is not valid")));
         }
         let physical = group.section("physical_volumes")?.sections();
         let physical = physical.map(|(name, section)| Physical::parse(name, section));
@@ -196,13 +196,13 @@ impl Segment {
             || !extents.is_multiple_of(stripes)
         {
             return Err(corrupt(format!(
-                "{extents} extents of {name} do not have {stripes} stripes"
+                "the {extents} extents of a segment of {name} cannot be divided into {stripes} stripes"
             )));
         }
         let size =
             if stripes == 1 { len } else { product(segment.number("stripe_size")?, SECTOR)? };
         if size == 0 || stripes > 1 && !extent.is_multiple_of(size) {
-            return Err(corrupt(format!("the stripes of {name} have {size} bytes")));
+            return Err(corrupt(format!("a stripe size of {size} bytes is not valid for {name}")));
         }
         let mut areas = SmallVec::new();
         for (on, first) in pairs {
@@ -232,7 +232,9 @@ fn mark_snapshots(logical: &mut [Logical], sections: Option<&Section>) -> Result
         );
         for volume in logical.iter_mut() {
             if volume.name == origin {
-                volume.read_only = Some("it has a snapshot, which needs a copy of the former data");
+                volume.read_only = Some(
+                    "it has a snapshot: a write would have to copy the old data to the snapshot first",
+                );
             }
             if Some(volume.name.as_str()) == store {
                 volume.store = Some("the changes of a snapshot");

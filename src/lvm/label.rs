@@ -109,7 +109,7 @@ impl Label {
         let lists = header.saturating_add(40);
         if header < LABEL || lists > SECTOR {
             return Err(corrupt(format!(
-                "the header of the physical volume begins at byte {header} of its sector"
+                "the header of the physical volume cannot begin at byte {header} of the label's sector"
             )));
         }
         let id = sector[header..header + 32].try_into().unwrap_or_default();
@@ -141,7 +141,7 @@ fn text(range: Range<'_>, (start, len): (u64, u64)) -> Result<Option<Vec<u8>>> {
     }
     let version = u32_at(&header, 20);
     if &header[4..20] != AREA_MAGIC || version != 1 || u64_at(&header, 24) != start {
-        return Err(corrupt(format!("byte {start} is not a metadata area of version 1")));
+        return Err(corrupt(format!("there is no metadata area of version 1 at byte {start}")));
     }
     let (at, size) = (u64_at(&header, 40), u64_at(&header, 48));
     let (checksum, flags) = (u32_at(&header, 56), u32_at(&header, 60));
@@ -150,7 +150,7 @@ fn text(range: Range<'_>, (start, len): (u64, u64)) -> Result<Option<Vec<u8>>> {
     }
     if len < AREA || at < AREA || at >= len || size > (len - AREA).min(LONGEST) {
         return Err(corrupt(format!(
-            "the text at byte {at} with {size} bytes is outside of its metadata area"
+            "the metadata text of {size} bytes at byte {at} is outside the metadata area"
         )));
     }
     // If the text reaches the end of the area, its rest is at the start of the ring, after the header.

@@ -115,7 +115,7 @@ impl Groups {
         }
         if known.sequence != group.sequence {
             self.faults.push(format!(
-                "{what}: the metadata of {} have the sequence numbers {} and {}",
+                "{what}: the copies of the metadata of {} have different sequence numbers, {} and {}",
                 group.name, known.sequence, group.sequence
             ));
         }
@@ -187,7 +187,9 @@ impl Groups {
         for segment in &logical.segments {
             let Kind::Striped(stripe, areas) = &segment.kind else {
                 let Kind::Other(kind) = &segment.kind else { continue };
-                return Err(refuse(format!("has a segment of the type {kind}")));
+                return Err(refuse(format!(
+                    "has a segment of the type {kind}, which is not supported"
+                )));
             };
             let mut starts = smallvec::SmallVec::new();
             for area in areas {

@@ -151,7 +151,10 @@ impl<'a> Parser<'a> {
     /// Parses the content of a section, up to its closing brace or the end of the text.
     fn section(&mut self, depth: usize) -> Result<Section> {
         if depth == DEPTH {
-            return Err(self.wrong("a value: the sections are too deep"));
+            return Err(corrupt(format!(
+                "the sections of the text are nested too deeply at byte {}",
+                self.at
+            )));
         }
         let mut section = Section::default();
         while let Some(byte) = self.peek() {

@@ -63,7 +63,7 @@ pub(super) fn read(
         }
     }
     Err(PLACE.corrupt(
-        "the protective MBR has an entry of type 0xEE, but there is neither a header in sector 1 nor a backup in the last sector",
+        "the protective MBR announces a GPT (type 0xEE), but the header in sector 1 and the backup in the last sector are both missing",
     ))
 }
 

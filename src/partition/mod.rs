@@ -281,7 +281,7 @@ mod tests {
             (&[][..], Ok(false)),
             (&[LAST], Ok(false)),
             (&[512], Ok(true)),
-            (&[512, LAST], Err("neither a header in sector 1 nor a backup")),
+            (&[512, LAST], Err("the header in sector 1 and the backup")),
             (&[0, 512], Err("only the backup in sector 131071 is left")),
             (&[0], Ok(false)),
         ] {

@@ -301,8 +301,8 @@ fn backing_files_are_regular_files_in_a_short_chain() {
     refused(&unsafe_to("null", "/dev/null", &["-F", "raw"]), "regular file");
     refused(&unsafe_to("dir", "/etc", &["-F", "raw"]), "regular file");
     refused(&unsafe_to("none", "missing", &["-F", "raw"]), "missing");
-    refused(&unsafe_to("proto", "nbd:localhost:10809", &["-F", "raw"]), "not named by a path");
-    refused(&unsafe_to("json", "json:{}", &["-F", "raw"]), "not named by a path");
+    refused(&unsafe_to("proto", "nbd:localhost:10809", &["-F", "raw"]), "only a path is supported");
+    refused(&unsafe_to("json", "json:{}", &["-F", "raw"]), "only a path is supported");
     refused(&unsafe_to("vdi", "0", &["-F", "vdi"]), "format vdi");
     // qemu-img makes no image without the format of the backing file. So the test edits the header.
     let path = unsafe_to("format", "0", &["-F", "raw"]);

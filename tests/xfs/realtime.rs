@@ -115,7 +115,10 @@ fn content_on_a_realtime_device_that_is_not_given_is_refused() {
         assert_eq!(read(&volume, b"plain").unwrap(), CONTENT, "{way}");
         let error = read(&volume, b"realtime").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{way}: {error}");
-        assert!(error.to_string().contains("realtime device, which is not given"), "{error}");
+        assert!(
+            error.to_string().contains("realtime device: name this device with --realtime"),
+            "{error}"
+        );
     });
 }
 

@@ -278,7 +278,7 @@ impl OpenFile {
                 if stat.inode == self.file.inode() {
                     return Ok(stat);
                 }
-                let what = "the path of the file names another file, or none";
+                let what = "the path does not lead to this file: the file was renamed, replaced or removed";
                 Err(Error::io(Errno(libc::ESTALE), what))
             }
         }

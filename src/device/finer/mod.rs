@@ -286,7 +286,7 @@ impl Fence for Wider {
             Some(own) => self.fence.confirm(own),
             None => Err(Error::io(
                 Errno::EIO,
-                "the MMP block is not within the sectors that are read for it",
+                "the sectors that were read do not contain the complete MMP block",
             )),
         }
     }

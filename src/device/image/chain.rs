@@ -62,7 +62,7 @@ fn backing(above: &Path, name: &[u8], format: Option<&str>) -> Result<(PathBuf, 
     // If a colon precedes the first slash, QEMU interprets the name as a protocol and an address.
     if colon.is_some_and(|colon| slash.is_none_or(|slash| colon < slash)) {
         return Err(Error::unsupported(format!(
-            "the backing file {shown} is not named by a path, but by a protocol and an address"
+            "the image names its backing file {shown} by a protocol and an address: only a path is supported"
         )));
     }
     let is_qcow2 = match format {
@@ -75,7 +75,7 @@ fn backing(above: &Path, name: &[u8], format: Option<&str>) -> Result<(PathBuf, 
         }
         None => {
             let what = format!(
-                "the format of the backing file {shown} is not stated in the image: qemu-img rebase -u -F FORMAT states it"
+                "the image does not record the format of its backing file {shown}: qemu-img rebase -u -F FORMAT records it"
             );
             return Err(Error::unsupported(what));
         }

@@ -189,7 +189,7 @@ impl TlsFields {
             ("tls-verify-peer", "1" | "true") => {}
             ("tls-type", "anon") | ("tls-verify-peer", "0" | "false") => {
                 return refused(
-                    "without verification any server would be accepted; tls-certificates=DIR names the trusted authorities",
+                    "ironmap always verifies the server; tls-certificates=DIR names the trusted authorities",
                 );
             }
             _ => {

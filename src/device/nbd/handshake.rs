@@ -49,7 +49,7 @@ impl Blocks {
             && preferred >= minimum
             && maximum >= preferred;
         if sound && maximum < SECTOR {
-            let what = format!("the server accepts no requests of {SECTOR} bytes");
+            let what = format!("the server does not accept requests of {SECTOR} bytes");
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
         if sound {

@@ -477,7 +477,7 @@ impl Geometry {
         };
         if size > device_size {
             return Err(field.corrupt(format!(
-                "the file system has {size} bytes, but the device only {device_size}: the volume is truncated (--truncated reads the remaining part)"
+                "the file system has {size} bytes, but the device has only {device_size}: the volume is truncated (--truncated reads the remaining part)"
             )));
         }
 

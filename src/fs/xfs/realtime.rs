@@ -314,6 +314,6 @@ impl Xfs {
 fn not_given(place: Place) -> Error {
     let inode = place.inode.unwrap_or_default();
     Error::unsupported(format!(
-        "inode {inode}: the data is on the realtime device, which is not given: --realtime DEVICE names the device"
+        "inode {inode}: the data is on the realtime device: name this device with --realtime DEVICE"
     ))
 }

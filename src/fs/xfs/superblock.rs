@@ -280,7 +280,7 @@ impl Superblock {
         let len = u64::from(self.log_blocks) << self.geometry.block.shift();
         if self.log_start == 0 {
             let Some(outside) = outside else {
-                let what = "the XFS volume's log is on a device of its own, which is not given: --journal DEVICE names the device";
+                let what = "the log of the XFS volume is on a separate device: name this device with --journal DEVICE";
                 return Err(Error::unsupported(what));
             };
             if outside.len < len {

@@ -123,7 +123,7 @@ fn an_impossible_volume_is_refused_and_changes_nothing() {
         (&["new", "1M", "-O", "meta_bg,resize_inode"], 2, "contradicts"),
         (&["new", "1M", "-L", "seventeen letters"], 2, "at most 16"),
         (&["new", "1M", "-U", "1234"], 2, "1234 is not a UUID"),
-        (&["new", "1M", "-e", "ignore"], 2, "neither continue, remount-ro nor panic"),
+        (&["new", "1M", "-e", "ignore"], 2, "continue, remount-ro or panic"),
         (&["new", "1M", "-m", "60"], 2, "60 percent of the blocks cannot be reserved"),
         (&["new", "1M", "--time=-1"], 2, "the time -1, in seconds since 1970"),
         (&["new", "1M", "--time=15032385536"], 2, "the time 15032385536, in seconds since 1970"),

@@ -110,7 +110,7 @@ fn a_disk_with_one_copy_of_its_table_is_not_overwritten() {
     const LAST: u64 = DISK - 512;
     // The lost sectors, and the expected text of the error.
     for (lost, says) in [
-        (&[512, LAST][..], "GPT header: the protective MBR has an entry of type 0xEE"),
+        (&[512, LAST][..], "GPT header: the protective MBR announces a GPT (type 0xEE)"),
         (&[0, 512], "only the backup in sector 81919 is left"),
         (&[0, LAST], ""),
         (&[LAST], ""),
@@ -183,7 +183,7 @@ fn a_place_named_by_its_first_byte_ends_with_its_partition() {
             (&["mkfs", "-qF", "disk.img@1M", "12M"], "8388608"),
             (&["clone", "-F", "disk.img@p2", "disk.img@1M"], "is on the device or image"),
             (&["clone", "-F", "large.img", "disk.img@1M"], "has 8388608 bytes"),
-            (&["mkfs", "-qF", "disk.img@1M+48M"], "the range is 1 to 40894464"),
+            (&["mkfs", "-qF", "disk.img@1M+48M"], "the length must be from 1 to 40894464"),
             (&["mkfs", "-qF", "disk.img@40M"], "is past the end of the device"),
             (&["mkfs", "-qF", "disk.img@0"], "byte 0 belongs to the"),
         ] {

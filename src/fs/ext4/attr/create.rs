@@ -51,7 +51,7 @@ impl Handle<'_> {
             && target.len() >= 60
         {
             return Err(Error::invalid(
-                "the target of a symbolic link of 60 bytes or more does not fit into the inode",
+                "a symbolic link's target of 60 bytes or more does not fit into the inode",
             ));
         }
         let sb = &self.fs.superblock;

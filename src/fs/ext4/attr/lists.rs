@@ -275,7 +275,7 @@ fn lay_out(
 ) -> Result<(), &'static str> {
     let taken: usize = list.iter().map(space).sum();
     if first + taken + END > area.len() {
-        return Err("the values overlap, and do not fit without the overlap");
+        return Err("values of attributes overlap, and there is no space to store them separately");
     }
     let (mut at, mut end) = (first, area.len());
     for entry in list {

@@ -130,7 +130,7 @@ impl std::str::FromStr for HashAlgorithm {
             "legacy" => Ok(Self::Legacy),
             "half_md4" => Ok(Self::HalfMd4),
             "tea" => Ok(Self::Tea),
-            _ => Err(Error::invalid("the hash is neither legacy, half_md4 nor tea")),
+            _ => Err(Error::invalid("the hash must be legacy, half_md4 or tea")),
         }
     }
 }
