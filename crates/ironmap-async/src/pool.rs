@@ -18,7 +18,7 @@ use crate::worker::{Job, Store, Worker};
 /// The number of threads of a pool whose threads have one request in flight each.
 const ONE_EACH: usize = 16;
 
-/// Whether the queues of an engine have requests in flight, if the devices support NOWAIT.
+/// Whether a queue of the engine can have several requests in flight. This also requires a device that supports NOWAIT.
 fn is_ring(engine: Engine) -> bool {
     matches!(engine, Engine::IoUring | Engine::IoUringPoll)
 }

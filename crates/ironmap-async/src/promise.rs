@@ -57,7 +57,7 @@ impl<T> Shared<T> {
 }
 
 impl<T> Promise<T> {
-    /// Sets the value. The task is woken with the others of `wakes`.
+    /// Sets the value. If a task waits for the value, the task is added to `wakes`, and is woken together with the other tasks in it.
     #[inline(always)] // as `end`
     pub(crate) fn keep(mut self, value: T, wakes: &mut Wakes) {
         if let Some(shared) = self.0.take() {

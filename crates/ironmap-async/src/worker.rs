@@ -139,7 +139,8 @@ impl Worker {
     /// because the kernel may still use it.
     #[cold]
     fn abandon(&mut self, error: &Error) -> usize {
-        // If writes are in flight, the drop makes the volume read-only. A task that gets the error of its request then finds this state.
+        // If writes are in flight, the drop makes the volume read-only. The drop comes first, so a task that gets the error of its request
+        // finds the volume read-only.
         self.own = None;
         let mut count = 0;
         for token in 0..self.requests.slots.len() {

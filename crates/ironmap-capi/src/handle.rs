@@ -30,7 +30,7 @@ const POISONED: u64 = 1;
 /// The kind of a slot whose object belongs to the process from which this one was forked.
 const FORKED: u64 = 2;
 
-/// Why a call on a handle is refused. A refusal needs no memory and no lock, so a call in a signal handler can be refused.
+/// The reason why a call on a handle is refused. A refusal needs no memory and no lock, so a call in a signal handler can be refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// No object has this handle.
@@ -84,7 +84,7 @@ fn no_slot() -> Error {
 }
 
 impl Handle {
-    /// The handle that C code passes. Null is no handle.
+    /// The handle that C code passes. NULL is not a handle.
     #[inline(always)]
     pub(crate) fn of<T>(pointer: *const T) -> Self {
         Self(pointer.addr() as u64)
@@ -99,8 +99,8 @@ impl Handle {
         (self.0 as u32 >> KIND_BITS) as usize
     }
 
-    /// The state of this handle's slot while the object cannot be used. It has the position of another slot. So no number that a caller
-    /// passes for this slot is equal to the state, and one comparison finds whether the slot has a handle.
+    /// The state of this handle's slot while the object cannot be used. The state contains the position of another slot, so it differs from
+    /// every handle that leads to this slot. Therefore a single comparison shows whether the slot has a given handle.
     fn unusable(self, kind: u64) -> u64 {
         (self.0 ^ 1 << KIND_BITS) & !KIND_MASK | kind
     }
@@ -137,7 +137,8 @@ impl<C> Slot<C> {
         self.equals(handle) && handle.can_be_open()
     }
 
-    /// Whether the object of the slot has this handle, for every handle but NULL. NULL equals the state of slot 0, which has no object.
+    /// Whether the object of the slot has this handle. The result is wrong for NULL, because NULL equals the state of slot 0, which has no
+    /// object.
     #[inline(always)]
     pub(crate) fn equals(&self, handle: Handle) -> bool {
         self.state.load(Ordering::Acquire) == handle.0
@@ -148,7 +149,7 @@ impl<C> Slot<C> {
         Handle(self.state.load(Ordering::Relaxed))
     }
 
-    /// Marks the object as unusable after a panic. It is leaked.
+    /// Marks the object as unusable after a panic. The object is leaked.
     pub(crate) fn poison(&self, handle: Handle) {
         if handle.can_be_open() {
             let poisoned = handle.unusable(POISONED);
@@ -165,7 +166,7 @@ impl<C> Slot<C> {
         self.state.load(Ordering::Relaxed) & KIND_MASK == POISONED
     }
 
-    /// Why a call with a handle that this slot does not have is refused.
+    /// The reason why a call is refused whose handle this slot does not have.
     #[cold]
     pub(crate) fn refuse(&self, handle: Handle) -> Refusal {
         let state = self.state.load(Ordering::Acquire);
@@ -185,7 +186,8 @@ impl<C> Slot<C> {
 /// All bytes of an empty table are zero, so that the library's file does not contain them: the kind is a part of the type.
 pub(crate) struct Table<C: 'static, const N: usize, const KIND: u64> {
     slots: [Slot<C>; N],
-    /// A fork locks it. A mutex of parking_lot may be handed over to a waiting thread, which does not exist in the child.
+    /// A fork locks this mutex. It is a mutex of std, because a mutex of parking_lot may pass its lock to a waiting thread, which does not
+    /// exist in the child.
     unused: std::sync::Mutex<Unused>,
 }
 
@@ -211,11 +213,11 @@ impl<C: Content, const N: usize, const KIND: u64> Table<C, N, KIND> {
 
 impl<C, const N: usize, const KIND: u64> Table<C, N, KIND> {
     fn lock_unused(&self) -> MutexGuard<'_, Unused> {
-        // A panic leaves the list complete: at worst a slot is missing.
+        // After a panic, the list is still valid: at worst, it lacks a slot.
         self.unused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The slot at the position of a handle. The slot may have another handle.
+    /// The slot at the position that a handle contains. The object in the slot may have another handle.
     #[inline(always)]
     pub(crate) fn slot(&self, handle: Handle) -> &Slot<C> {
         &self.slots[handle.index() & (N - 1)]
@@ -291,7 +293,7 @@ impl<C, const N: usize, const KIND: u64> Table<C, N, KIND> {
 
 /// A table of handles of some kind.
 pub(crate) trait AnyTable: Sync {
-    /// Whether the handle is open. A poisoned handle is, until it is closed.
+    /// Whether the handle is open. A poisoned handle is open until it is closed.
     fn is_open(&self, handle: Handle) -> bool;
     /// Marks the object of a handle, if it is open, as unusable after a panic.
     fn poison(&self, handle: Handle);
@@ -301,7 +303,8 @@ pub(crate) trait AnyTable: Sync {
 
 /// A table that is locked for a fork.
 pub(crate) trait LockedTable {
-    /// Makes all handles those of the parent process. Their objects are leaked, because they share files and rings with the parent.
+    /// Marks all handles as handles of the parent process, so that calls on them are refused. Their objects are leaked, because the objects
+    /// share files and rings with the parent.
     fn disown(&self);
 }
 
@@ -403,8 +406,8 @@ mod tests {
 
     static TABLE: Table<Shared<String>, 2048, 40> = Table::new();
 
-    /// A closed handle is refused, also after its slot has a new object; so are null, numbers that were never handles, and handles of
-    /// another kind.
+    /// A closed handle is refused, even if its slot has a new object. NULL, a number that was never a handle, and a handle of another kind
+    /// are refused too.
     #[test]
     fn only_open_handles_have_objects() {
         let first = TABLE.add("first".into()).unwrap();
@@ -442,7 +445,7 @@ mod tests {
         assert_eq!(TABLE.add(4).unwrap_err().errno(), Errno(libc::EMFILE));
     }
 
-    /// A handle whose object is in use stays open when it is closed.
+    /// If the object of a handle is in use, a close of the handle fails, and the handle stays open.
     #[test]
     fn a_used_object_is_busy() {
         static TABLE: Table<Shared<String>, 2, 41> = Table::new();
@@ -455,7 +458,7 @@ mod tests {
         assert!(TABLE.get(handle).is_err());
     }
 
-    /// A full table refuses to open a handle, and a closed handle makes room.
+    /// If a table is full, no handle can be opened. After a handle is closed, another one can be opened.
     #[test]
     fn a_full_table_refuses() {
         static TABLE: Table<Shared<u32>, 4, 42> = Table::new();

@@ -133,7 +133,7 @@ impl Failure {
         matches!(self.kind, Some(ErrorKind::Io(_)))
     }
 
-    /// The failure with the reason of a more severe failure.
+    /// Returns the failure with another reason, which is that of a more severe failure.
     pub(crate) fn worsened(self, reason: Reason) -> Self {
         Self { reason, ..self }
     }

@@ -121,7 +121,7 @@ impl Context {
             lines.iter().for_each(|line| self.note(format_args!("{location}: {line}")));
         }
         if matches!(location.data().medium, Medium::Image(_)) {
-            // An example is a virtual disk image that was not closed.
+            // A notice can report, for example, that a virtual disk image was not closed.
             volume.notices().iter().for_each(|notice| self.note(notice));
         }
         self.tell_faults(location, volume.faults());

@@ -85,7 +85,8 @@ impl NewImage {
             match File::create_new(&aside) {
                 Ok(made) => return Self::of(&made, aside, Some(name)).map(Some),
                 Err(error) if error.kind() == IoErrorKind::AlreadyExists => {}
-                // The temporary name may be longer than the final name.
+                // The temporary name can be too long for the host if the final name is shorter. In this case, the image is created under
+                // its final name.
                 Err(error) if error.kind() == IoErrorKind::InvalidFilename => break,
                 Err(error) => return Err(failed(error)),
             }
@@ -140,8 +141,7 @@ impl NewImage {
 
     /// Keeps the file, under its final name. Its name becomes durable if its directory can be synced.
     ///
-    /// # Errors
-    /// Fails if the name belongs to another file, or the present path to no file.
+    /// # Errors Fails if another file has the final name, or if another program has removed or replaced the image at its present path.
     pub fn keep(mut self) -> Result<(), Failure> {
         if !self.has_name() {
             return Err(replaced(&self.path));

@@ -106,7 +106,8 @@ fn two_builds_of_one_path_leave_one_whole_image() {
     }
 }
 
-/// A name that the host refuses gives one line, and no file. The longest name and the longest path that the host accepts give an image.
+/// If the host refuses a name, the build fails with one line, and makes no file. With the longest name and the longest path that the host
+/// accepts, the build makes an image.
 #[test]
 fn the_longest_names_are_built_and_longer_names_are_errors() {
     for sized in SIZES {

@@ -99,7 +99,7 @@ impl<'a> Opener<'a> {
                 }
             }
         }
-        // The kernel: target of a host file uses the same part of the file.
+        // The target `kernel:` uses the same part of the file as the target `host:`.
         let hosts: Vec<Source> =
             sources.iter().filter(|source| source.is_host()).cloned().collect();
         for source in &mut sources {

@@ -151,7 +151,7 @@ pub struct StoreOptions {
 
 impl Default for StoreOptions {
     fn default() -> Self {
-        // A batch of ranges holds its thread, so this is the number of batches that the device has at once.
+        // Each batch of ranges keeps one thread busy, so the number of threads is also the maximum number of batches in flight.
         let readers = PoolOptions::new().threads(8);
         Self { readers, writers: 4, file: FileOptions::new() }
     }

@@ -226,7 +226,7 @@ impl Scratch {
         self.device.path()
     }
 
-    /// Makes an ext4 with space for `inodes` inodes.
+    /// Makes an ext4 volume with space for `inodes` inodes.
     pub(super) fn mke2fs(&self, inodes: usize) -> Result<()> {
         let mut args = mke2fs_args(self.path(), None);
         args.splice(0..0, ["-N".to_owned(), inodes.to_string()]);

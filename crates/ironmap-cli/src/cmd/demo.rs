@@ -16,7 +16,8 @@ use ironmap_image::{Failure, Report};
 use crate::output::progress;
 use crate::terminal::{one_line, print_line, stdout};
 
-/// The directories from which the tree is copied, up to the limits below.
+/// The directories that are tried as the default tree: the first directory that exists is copied, up to `MAX_FILES` files and `MAX_BYTES`
+/// bytes.
 const TREES: [&str; 3] = ["/usr/include", "/usr/share/doc", "/etc"];
 const MAX_FILES: usize = 4000;
 const MAX_BYTES: u64 = 64 << 20;

@@ -95,7 +95,7 @@ impl End {
         }
     }
 
-    /// Whether the kernel may still send requests. Until then, the kernel does not reuse the device number for another file system.
+    /// Whether the kernel may still send requests. As long as it may, the kernel does not reuse the device number for another file system.
     fn is_connected(&self) -> bool {
         let Some(connection) = self.connection.get() else { return false };
         let mut fds = [PollFd::new(connection, PollFlags::empty())];

@@ -103,7 +103,8 @@ impl Mount {
         flags & open_flags::NO_ATIME != 0 || self.nodes.get(inode).manner().no_atime
     }
 
-    /// Returns the `File` for a request with these flags. A request with `O_DIRECT` gets `strict`.
+    /// Returns the `File` for a request with these flags. For a request with `O_DIRECT`, this is the `File` with the alignment rules of
+    /// `O_DIRECT`.
     fn way<'a>(&self, open: &'a OpenFile, flags: i32) -> Result<&'a File> {
         if flags & open_flags::DIRECT == 0 {
             return Ok(&open.file);

@@ -18,7 +18,7 @@ pub struct Keep {
 /// The timestamps of a copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Times {
-    /// The time of the copy.
+    /// The time at which the copy is made.
     #[default]
     Now,
     /// The timestamps of the source.

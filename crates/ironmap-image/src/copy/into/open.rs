@@ -48,7 +48,7 @@ impl Open {
         let Self { name, number, .. } = self;
         finish(stream, progress).map_err(|error| name.failed(&error))?;
         let how = Fallocate::Allocate { keep_size: true };
-        // The field is set before the call, because a failed allocation may have allocated a part.
+        // `allocated` is set before the allocation, because an allocation that fails may have allocated a part of the range.
         self.allocated = pos.0 + len;
         match name.fs().writable().and_then(|writer| writer.fallocate(*number, how, pos, len)) {
             // A file with indirect blocks cannot be preallocated, which is not an error.

@@ -23,7 +23,7 @@ pub(super) struct Places {
     /// The names that the current layer has made, with their directories; `None` if the source is not a layer. Names are stored instead of
     /// inodes, because a layer may add a name to a file of an earlier layer, and hide the old name.
     layer: Option<HashSet<(InodeNo, Vec<u8>)>>,
-    /// The owner of directories that the archive lacks. The copy makes these directories if files of the archive are in them.
+    /// The files that the current layer has made with names that AUFS uses for itself.
     aside: Vec<Name>,
     /// The owner of the directories that the archive lacks. The copy makes these directories, because the files in them need a place.
     pub(super) owner: (u32, u32),

@@ -110,7 +110,8 @@ fn ranges(found: &Found) -> Result<impl Iterator<Item = ironmap::Result<Iomap>>,
     Ok(ranges.into_iter())
 }
 
-/// Whether a mapping is a written range. Holes and unwritten extents become holes. An error counts as a range, so that it is not lost.
+/// Whether a mapping is a written range. Holes and unwritten extents become holes. An error counts as a written range, so that the caller
+/// gets the error.
 fn is_written(mapping: &ironmap::Result<Iomap>) -> bool {
     !mapping
         .as_ref()
