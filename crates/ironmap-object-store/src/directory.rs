@@ -15,7 +15,7 @@ use crate::open_files::OpenFiles;
 use crate::tree::{Draft, Entries, Entry, Locked, Tree, absent, no_object, parent};
 
 /// The name of the lock file in the directory of the drafts. All stores of the directory lock this file. `LocalFileSystem` does not list
-/// names of this form.
+/// names that end with `#` and digits.
 const LOCK: &str = "lock#0";
 /// The maximum number of attempts to open a file. An attempt fails if the name is given to another file at the same time.
 const ATTEMPTS: usize = 100;

@@ -186,7 +186,7 @@ fn the_later_member_stays() {
     same(&image, expected.dir());
 }
 
-/// No file name leads out of the volume, and neither does the target of a hard link.
+/// In an archive, the name of a file and the target of a hard link cannot lead out of the volume.
 #[test]
 fn names_stay_inside_the_volume() {
     let bench = Bench::empty();

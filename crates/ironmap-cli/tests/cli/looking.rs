@@ -232,7 +232,7 @@ fn links_that_lead_in_a_circle_are_refused_by_ls() {
             assert_eq!(ours.status.code(), Some(code), "{command}: {}", text(&ours.stderr));
             let loops = text(&theirs.stderr).contains("Too many levels");
             assert_eq!(text(&ours.stderr).contains("(ELOOP)"), loops, "{command}");
-            // With several files each name includes the volume.
+            // ironmap begins each name with the name of the volume, which is removed for the comparison.
             let printed = text(&ours.stdout).replace(&format!("{}:", twin.volume()), "");
             assert_eq!(printed, text(&theirs.stdout).replace(&at, ""), "{command}");
         }
