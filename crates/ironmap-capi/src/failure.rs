@@ -154,7 +154,7 @@ pub(crate) fn forget(handle: Handle) {
     }
 }
 
-/// The error of a panic. The message of the panic is part of it.
+/// Returns the error for a panic. The error contains the message of the panic.
 #[cold]
 pub(crate) fn panicked(panic: &(dyn Any + Send)) -> Error {
     let text = panic.downcast_ref::<String>().map(String::as_str);

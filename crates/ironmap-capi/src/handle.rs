@@ -182,8 +182,8 @@ impl<C> Slot<C> {
     }
 }
 
-/// All handles of one kind: at most `N - 1` at a time, where `N` is a power of two.
-/// All bytes of an empty table are zero, so that the library's file does not contain them: the kind is a part of the type.
+/// All handles of one kind: at most `N - 1` at a time, where `N` is a power of two. All bytes of an empty table are zero, so the library's
+/// file does not contain the table. For this purpose, the kind is a parameter of the type, and not a field.
 pub(crate) struct Table<C: 'static, const N: usize, const KIND: u64> {
     slots: [Slot<C>; N],
     /// A fork locks this mutex. It is a mutex of std, because a mutex of parking_lot may pass its lock to a waiting thread, which does not

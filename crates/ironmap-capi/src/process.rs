@@ -120,7 +120,7 @@ impl Blocked {
         let (mut all, mut old) = (MaybeUninit::uninit(), MaybeUninit::uninit());
         // SAFETY: the call initializes the set.
         unsafe { libc::sigfillset(all.as_mut_ptr()) };
-        // SAFETY: the set is initialized, and the call stores the old one.
+        // SAFETY: `all` is initialized, and the call stores the old set of signals in `old`.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), old.as_mut_ptr()) };
         // SAFETY: the call can only fail for a wrong first argument.
         Self(unsafe { old.assume_init() })

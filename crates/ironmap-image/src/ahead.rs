@@ -64,7 +64,7 @@ impl Ahead {
         self.depth > 1
     }
 
-    /// Announces that the caller will read the files of these entries of a directory in this order.
+    /// Announces that the caller will read the regular files of `entries`, in this order. The entries are those of one directory.
     pub fn expect(&mut self, entries: &[DirEntry]) {
         if self.reads_together() {
             let files = entries.iter().rev().filter(|entry| {

@@ -268,7 +268,7 @@ fn instead_of(path: &Path) -> Option<String> {
         Some("qcow2") => {
             format!("make the image with qemu-img create -f qcow2, and write qcow2:{name}")
         }
-        // ironmap can only read these formats, and only if the name has the prefix of the format.
+        // ironmap can only read images in the formats VMDK and VHDX, and only if the prefix of the format is before the name.
         Some(format @ ("vmdk" | "vhdx")) => {
             format!(
                 "{format}:{name} can only be read; qemu-img convert -O {format} makes an image of this format from a raw image"

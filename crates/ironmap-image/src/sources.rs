@@ -80,7 +80,7 @@ pub(crate) struct Sources {
     origins: Vec<Origin>,
     nodes: Vec<Node>,
     owners: Owners,
-    /// The number of files in the sources and their sizes, if they were counted.
+    /// The number and the total size of the files in the sources, if the files were counted.
     total: Option<Total>,
 }
 

@@ -323,8 +323,8 @@ fn placeholder(path: &[u8]) -> Vec<u8> {
     placeholder
 }
 
-/// Encodes the name of an extended attribute for a pax keyword, as GNU tar does. A keyword ends at its first `=`, so the name must contain
-/// none.
+/// Encodes the name of an extended attribute for a pax keyword, as GNU tar does. A keyword ends at its first `=`, so each `=` in the name
+/// is encoded.
 fn encoded(name: &[u8]) -> Vec<u8> {
     let encode = |byte: &u8| match byte {
         b'%' => b"%25".to_vec(),

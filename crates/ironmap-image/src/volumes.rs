@@ -146,7 +146,7 @@ pub struct DestinationIs {
 /// The destination of a file.
 #[derive(Clone)]
 pub enum Destination {
-    /// This directory. The file keeps its last name.
+    /// The file gets into this directory, and keeps its last name.
     Into(Name, InodeNo),
     /// The new name of the file.
     As(Name),

@@ -132,7 +132,7 @@ fn all_sources_are_in_the_volume_and_later_sources_replace_files() {
     assert_eq!(debugfs(&image, "cat /secret"), "of the volume");
 }
 
-/// The same sources and options give the same bytes, for every kind of size.
+/// The same sources and options give the same bytes, for each way in which an image gets its size.
 #[test]
 fn the_same_sources_give_the_same_bytes() {
     let dir = tempfile::tempdir().unwrap();
@@ -339,7 +339,7 @@ fn an_attribute_is_stored_or_the_build_fails() {
             );
             return;
         }
-        // Each file has another value, so the files share no attribute block.
+        // The attribute has a different value in each file, so the files share no attribute block.
         run("setfattr", &["-n", "user.n", "-v", &number.to_string(), text(&path)]);
     }
     let image = dir.path().join("disk.img");

@@ -54,7 +54,7 @@ impl Target {
                     let attached = queue.attach(file, true);
                     devs.push(attached.map_err(|errno| Error::io(errno, "another file"))?);
                 }
-                // Several ranges of one device use the same device number of the queue.
+                // If several ranges are on one device, the queue serves them under the same number.
                 devs.resize(source.bases.len(), Dev::OWN);
                 Route::Device(queue, devs)
             }

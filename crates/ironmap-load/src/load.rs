@@ -276,7 +276,7 @@ impl Job {
                 driven.chunk(own.total(), shared, *batch, Watch::Nothing)?;
                 driven.positions = own;
             }
-            // These requests are not measured, because the first requests have extra costs.
+            // The next 64 requests are not measured, because the first requests of a target have extra costs.
             driven.chunk(64, shared, *batch, Watch::data(*touch))?;
             let start = Instant::now();
             let mut requests = 0;

@@ -232,7 +232,7 @@ impl Shared {
             let lock = objects.tree.lock()?;
             let one = |path: &String| {
                 check_path(path)?;
-                // This check fails for a directory, which is not an object. It succeeds for a symbolic link to a file, which is an object.
+                // `stat` fails for a directory, which is not an object. It succeeds for a symbolic link to a file, which is an object.
                 stat(&*objects.tree, path)?;
                 Ok(objects.tree.remove(path)?)
             };

@@ -176,7 +176,7 @@ impl Options {
                 let policy = policy.map_err(|_| format!("-o {name}={value}: no such option"))?;
                 self.errors = Some(policy);
             }
-            // The kernel shows these options for every FUSE mount, and mount(8) passes them again for a remount.
+            // These options are ignored: the kernel shows them for every FUSE mount, so mount(8) passes them for a remount.
             "user_id" | "group_id" | "max_read" => {}
             _ => return Ok(self.permission_to_mount(name)),
         }

@@ -16,7 +16,7 @@ use crate::require;
 use crate::support::{Bench, pattern, succeed, text, tool};
 use crate::trees::{View, compare, space, view};
 
-/// All files of a tree, except those that every file system has.
+/// All files of a tree, except the files that every new file system has.
 fn view_of(root: &Path) -> BTreeMap<PathBuf, View> {
     let mut views = view(root, i64::MAX);
     views.remove(Path::new("lost+found"));

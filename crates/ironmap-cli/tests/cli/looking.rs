@@ -168,7 +168,8 @@ fn lists_are_those_of_ls() {
     for options in ["-1", "-i", "-d", "-R", "-di"] {
         twin.same(&format!("ls {options} @/"));
     }
-    // These options are tested only below the root, because only the root of the mount has a parent directory.
+    // The options that show `..` are tested only below the root: the root of the mount has a parent directory on the host, and the root of
+    // the volume has none.
     for options in ["-1", "-a", "-i", "-d", "-ai", "-R", "-Rai", "-di"] {
         twin.same(&format!("ls {options} @/dir"));
     }

@@ -175,7 +175,7 @@ fn handles_that_were_made_up_lead_nowhere() {
     {
         for generation in ["00000000", &handle[32..]] {
             let found = open(&dir, &made(number, generation));
-            // One of these numbers may be the inode of lost+found, which has a name.
+            // One of the tested numbers may be that of lost+found, which has a name.
             assert!(found == "ESTALE" || found.ends_with("/lost+found\n"), "{number}: {found}");
         }
     }

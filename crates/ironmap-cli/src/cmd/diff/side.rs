@@ -101,8 +101,8 @@ impl Side {
         match self {
             Self::Volume(found) => {
                 let (source, path) = (&found.name.source, found.name.path());
-                // The inode is read again, because the file may have changed since the first read. An open file does not read its inode
-                // again.
+                // The inode is read again before the file is opened, because the file may have changed since the first read, and an open
+                // file does not read its inode again.
                 let inode = source.inode(found.number(), path)?;
                 let file = source.file(inode, path)?;
                 Ok(Content::Volume { file, source: Rc::clone(source), path: path.to_vec() })

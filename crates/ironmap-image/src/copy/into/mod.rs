@@ -101,7 +101,8 @@ pub(crate) struct Filler<'a> {
 }
 
 impl<'a> Filler<'a> {
-    /// `total` is the number of files in the sources and their sizes, if the caller has counted them. If the copy is strict, every failure ends the copy.
+    /// `total` is the number and the total size of the files in the sources, if the caller has counted the files. If the copy is strict,
+    /// every failure ends the copy.
     pub(crate) fn new(
         source: &Rc<Source>,
         owners: Owners,
@@ -129,7 +130,7 @@ impl<'a> Filler<'a> {
         Ok(Self { root: Name::root(source), writer, report, ends })
     }
 
-    /// Counts the content of these directories during the copy. `dirs` must contain all sources of the copy.
+    /// Counts the files in `dirs` during the copy. `dirs` must contain all sources of the copy.
     pub(crate) fn count(&mut self, dirs: Vec<PathBuf>) {
         let spared = self.writer.spared.clone();
         let counted = Counted { recurses: true, links: true, spared };

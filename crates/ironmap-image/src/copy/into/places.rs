@@ -11,7 +11,7 @@ use crate::report::Report;
 use crate::volumes::{Found, Name};
 use crate::walk::{Visit, walk};
 
-/// The prefix of whiteouts. No file of an image has such a name (OCI image specification, "Image Layer Filesystem Changeset").
+/// The prefix of whiteouts. No file of an image has a name with this prefix (OCI image specification, "Image Layer Filesystem Changeset").
 pub(super) const WHITEOUT: &[u8] = b".wh.";
 /// The directory of e2fsck in the root. A layer does not hide this directory.
 const LOST_AND_FOUND: &[u8] = b"lost+found";
@@ -25,7 +25,7 @@ pub(super) struct Places {
     layer: Option<HashSet<(InodeNo, Vec<u8>)>>,
     /// The files that the current layer has made with names that AUFS uses for itself.
     aside: Vec<Name>,
-    /// The owner of the directories that the archive lacks. The copy makes these directories, because the files in them need a place.
+    /// The owner of the directories that the archive lacks. The copy makes these directories for the files of the archive that are in them.
     pub(super) owner: (u32, u32),
 }
 
