@@ -160,7 +160,7 @@ impl Iterator for Positions {
     }
 }
 
-/// A way, with its queue or pool and its memory.
+/// One of the compared ways to make requests, with its queue or pool, and with the memory of its requests.
 enum Measured {
     Bare { queue: Box<Queue>, file: File, free: Vec<Buffer> },
     Pool { way: Way, runtime: Runtime, file: AsyncFile, free: Vec<Buffer> },

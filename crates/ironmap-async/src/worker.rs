@@ -217,7 +217,7 @@ impl Work for Worker {
                 };
                 promise.keep(synced, wakes);
             }
-            // If the function panics, the thread continues, and so do the requests in flight. The answer of the function is lost.
+            // If the function panics, the thread and its requests in flight continue. The answer of the function is lost.
             Job::Run(run) => {
                 drop(catch_unwind(AssertUnwindSafe(|| run(Ok(queue), wakes))));
             }

@@ -103,7 +103,7 @@ fn next(state: &mut u64) -> u64 {
     *state % (FILE_BYTES / BLOCK as u64) * BLOCK as u64
 }
 
-/// A read that is not inlined into its caller, as a call of a C library never is.
+/// Like a call of a C library, this read is not inlined into its caller.
 #[inline(never)]
 fn called(file: &File, queue: &mut Queue, memory: &mut [u8], pos: u64) -> ironmap::Result<usize> {
     file.read_at(queue, memory, pos)

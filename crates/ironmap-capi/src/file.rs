@@ -321,7 +321,7 @@ pub extern "C" fn ironmap_fchmod(file: *mut ironmap_file, mode: u32) -> c_int {
 }
 
 impl OpenFile {
-    /// The file system, for a change of the content.
+    /// Returns the file system, through which the content is changed.
     fn writer<'a>(&self, local: &'a LocalQueue) -> Result<&'a dyn ironmap::fs::Writer, Error> {
         if !self.writes {
             let what = "the file was not opened for writing";

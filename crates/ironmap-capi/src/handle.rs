@@ -166,7 +166,7 @@ impl<C> Slot<C> {
         self.state.load(Ordering::Relaxed) & KIND_MASK == POISONED
     }
 
-    /// The reason why a call is refused whose handle this slot does not have.
+    /// The reason why a call with this handle is refused, if the slot does not have the handle.
     #[cold]
     pub(crate) fn refuse(&self, handle: Handle) -> Refusal {
         let state = self.state.load(Ordering::Acquire);
@@ -379,7 +379,7 @@ impl<T: Send + Sync, const N: usize, const KIND: u64> Table<Shared<T>, N, KIND> 
     pub(crate) fn remove_unused(&self, handle: Handle, users: &'static str) -> Result<T, Error> {
         let slot = self.slot(handle);
         if !slot.has(handle) {
-            // For a poisoned handle this ends the handle.
+            // If the handle is poisoned, this call ends it.
             return Err(self.end(handle).err().unwrap_or_else(|| slot.refuse(handle)).into());
         }
         let mut shared = slot.content.0.lock();

@@ -259,7 +259,8 @@ pub(crate) fn free_queue(queue: *const ironmap_queue) -> isize {
     std::mem::forget(entered);
     let freed = catch(|| {
         files.into_iter().flatten().for_each(|file| drop(end_file(file)));
-        // Requests that the kernel does not complete are leaked by the drop. The caller must know, because it has lent their memory.
+        // The drop leaks requests that the kernel does not complete. The error of the wait is returned, because the memory of these
+        // requests belongs to the caller.
         queue.map_or(Ok(()), |mut queue| queue.queue.wait(usize::MAX))
     });
     QUEUES.free(handle);
@@ -434,7 +435,7 @@ fn lose_queue(slot: &Slot<QueueSlot>) {
     slot.content.owner.store(0, Ordering::Relaxed);
 }
 
-/// A file of a queue, for a call on this queue.
+/// Returns the open file with this handle, for use during a call on its queue.
 ///
 /// # Errors
 /// The handle is not that of an open file, or the file was opened on another queue.

@@ -122,7 +122,7 @@ impl Blocked {
         unsafe { libc::sigfillset(all.as_mut_ptr()) };
         // SAFETY: `all` is initialized, and the call stores the old set of signals in `old`.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), old.as_mut_ptr()) };
-        // SAFETY: the call can only fail for a wrong first argument.
+        // SAFETY: the call has set `old`, because it can fail only for a wrong first argument.
         Self(unsafe { old.assume_init() })
     }
 }

@@ -10,7 +10,7 @@ use ironmap::{Location, Volume, VolumeOptions};
 use crate::context::Context;
 use crate::failure::Failure;
 
-/// The options that apply to every volume of a job. Each option is valid only if the job reads volumes.
+/// The options that apply to every volume of a job. These options are refused if the job changes a volume.
 #[derive(Debug, Default)]
 pub struct Opening {
     /// `--noload`: journals are not replayed.

@@ -85,8 +85,8 @@ impl NewImage {
             match File::create_new(&aside) {
                 Ok(made) => return Self::of(&made, aside, Some(name)).map(Some),
                 Err(error) if error.kind() == IoErrorKind::AlreadyExists => {}
-                // The temporary name can be too long for the host if the final name is shorter. In this case, the image is created under
-                // its final name.
+                // A temporary name that is longer than the final name can be too long for the host. In this case, the image is created
+                // under its final name.
                 Err(error) if error.kind() == IoErrorKind::InvalidFilename => break,
                 Err(error) => return Err(failed(error)),
             }
@@ -183,12 +183,12 @@ impl Drop for NewImage {
 /// `AlreadyExists`; the errors of the host.
 fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // The file system does not support the flag.
+        // The file system does not support `RenameFlags::NOREPLACE`.
         Err(OsErrno::INVAL | OsErrno::NOSYS) => match std::fs::hard_link(from, to) {
             Ok(()) => std::fs::remove_file(from),
             Err(error) if error.kind() == IoErrorKind::AlreadyExists => Err(error),
             Err(_) if to.symlink_metadata().is_ok() => Err(IoErrorKind::AlreadyExists.into()),
-            // The file system does not support hard links either.
+            // The file system also does not support hard links.
             Err(_) => std::fs::rename(from, to),
         },
         renamed => renamed.map_err(io::Error::from),

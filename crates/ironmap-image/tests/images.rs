@@ -225,7 +225,7 @@ fn a_failed_build_leaves_nothing() {
     assert!(fs::read(&image).unwrap() == before);
 }
 
-/// The needs in the failure of a volume that is too small are enough for the content.
+/// If a volume is too small, the failure contains the needs of the content. A volume with this space is large enough for the content.
 #[test]
 fn the_needs_of_a_volume_that_is_too_small_are_enough() {
     let dir = tempfile::tempdir().unwrap();
@@ -321,8 +321,8 @@ fn hard_links_join_names_of_one_source() {
     assert_eq!(debugfs(&image, "cat other"), "shared");
 }
 
-/// An attribute that the volume cannot store ends the build. For sizes from too small to large enough, each build that succeeds has stored
-/// all attributes.
+/// An attribute that the volume cannot store ends the build. The test builds images of many sizes, from too small to large enough: each
+/// build that succeeds has stored all attributes.
 #[test]
 fn an_attribute_is_stored_or_the_build_fails() {
     let dir = tempfile::tempdir().unwrap();
@@ -442,7 +442,7 @@ fn an_endless_reader_is_stopped() {
     assert_eq!(failure.unwrap_err().reason(), Reason::Stopped(15));
 }
 
-/// A deep tree does not need more stack in the calling thread.
+/// A deep tree does not need more stack in the calling thread than a flat tree.
 #[test]
 fn a_deep_tree_is_built_and_extracted_on_a_small_stack() {
     const DEPTH: usize = 300;

@@ -400,7 +400,7 @@ fn sync_loop<C: Course>(
     mut course: C,
     after: &mut impl FnMut(&[u8]),
 ) -> Result<()> {
-    // The local copy stays in registers. The original is in memory.
+    // The local copy of `writing` stays in registers, unlike the original, which is in memory.
     let mut own = *writing;
     for _ in 0..count {
         let spot = course.next();

@@ -63,7 +63,7 @@ pub fn run(plan: &Plan) -> Result<Vec<Measured>> {
     run_on(plan, Vec::new())
 }
 
-/// Runs a plan with opened volumes of any format. Each volume serves the `vol:` targets of its name, and is closed at the end.
+/// Runs a plan with opened volumes of any format. Each volume serves the `vol:` targets that have its name, and is closed at the end.
 pub fn run_on(plan: &Plan, volumes: Vec<(String, Volume)>) -> Result<Vec<Measured>> {
     let sources = Opener::new(plan, volumes)?.open_all()?;
     let before: Vec<_> = sources.iter().map(Source::write_counts).collect();

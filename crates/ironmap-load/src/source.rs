@@ -48,7 +48,7 @@ pub(crate) enum Shared {
 /// The position of a file's range on the device.
 #[derive(Clone, Copy)]
 struct Placement {
-    /// The byte offset on the device of the file system.
+    /// The byte offset of the file's range on the device that contains the file system.
     physical: u64,
     /// If the device is a partition: the size of the device, and the start of the partition on the disk.
     partition: Option<(u64, u64)>,

@@ -120,8 +120,8 @@ impl Tree for Directory {
 
     fn draft(&self, path: &str) -> io::Result<Box<dyn Draft>> {
         let path = self.path(path);
-        // A new draft is not locked at first. While this lock is held, no other process can mistake the new draft for a draft that a crash
-        // has left.
+        // A new draft is not locked at first. While the directory is locked, no other process can mistake the new draft for a draft that a
+        // crash has left.
         let _lock = self.lock()?;
         let file = OpenOptions::new().write(true).create_new(true).open(&path);
         let file = file.map_err(named(&path))?;

@@ -52,8 +52,8 @@
 //!
 //! # Versions of object_store
 //!
-//! The feature `object_store_0_14` (the default) and the feature `object_store_0_13` implement the trait of that version. If a program
-//! enables both features, a [`Store`] implements both traits.
+//! The features `object_store_0_14` (the default) and `object_store_0_13` each implement the trait of the version in their name. If a
+//! program enables both features, a [`Store`] implements both traits.
 //!
 //! # Reads
 //!

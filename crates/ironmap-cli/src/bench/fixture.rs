@@ -53,8 +53,8 @@ pub(super) enum FsKind {
     Xfs,
 }
 
-/// `PREFIX` begins the names of all fixture directories. The other constant is the directory that contains a file for each zram device.
-/// `./x clean-up` removes both.
+/// `PREFIX` begins the names of all fixture directories. The directory `ZRAM_MARKS` contains a file for each zram device. `./x clean-up`
+/// removes the fixture directories and the zram devices.
 const PREFIX: &str = "ironmap-bench-";
 const ZRAM_MARKS: &str = "/run/ironmap-bench-zram";
 

@@ -25,7 +25,7 @@ impl Twin {
         Self::with(|_| {}, &[])
     }
 
-    /// A twin with more files in its source tree, which is then changed by requests to debugfs.
+    /// A twin with more files in its source tree. Requests to debugfs then change its image.
     pub(crate) fn with(more: impl FnOnce(&Path), requests: &[&str]) -> Self {
         let bench = Bench::empty();
         fill(&bench.source(), true);

@@ -313,7 +313,7 @@ fn names_of_e2fsprogs_are_taken() {
     fsck(&own.path());
 }
 
-/// Command lines of e2fsprogs. `LONG` is a directory that does not fit into the superblock.
+/// Command lines of e2fsprogs. `LONG` is the path of a directory, which is too long for its field in the superblock.
 const E2FSPROGS_LINES: [&str; 48] = [
     "e2label image seventeen-bytes-17",
     "e2label image",

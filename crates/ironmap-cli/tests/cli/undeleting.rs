@@ -80,7 +80,7 @@ fn files_that_debugfs_deleted_are_found_in_the_inodes() {
     }
 }
 
-/// Fills a directory, and returns the content of each file. `scattered` has an extent for each block.
+/// Fills a directory, and returns the content of each file. The file `scattered` has a separate extent for each block.
 fn fill(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     fs::create_dir_all(dir.join("tree/below")).unwrap();
     let mut files = BTreeMap::new();

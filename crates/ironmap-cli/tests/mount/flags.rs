@@ -170,7 +170,7 @@ fn appends_pass_a_writeback_cache() {
         let ours = Ours::mount(&image, &dir, "rw");
         assert!(fs::read(dir.join("app")).unwrap() == expected);
         assert!(fs::metadata(dir.join("app")).unwrap().modified().unwrap() >= modified);
-        // An append-only file cannot be opened for other writes. This holds even without a writeback cache.
+        // An append-only file can be opened for appends, but not for other writes. This holds even without a writeback cache.
         assert!(File::options().write(true).open(dir.join("app")).is_err());
         ours.unmount();
     }

@@ -379,7 +379,7 @@ fn device_of(header: &Header, kind: FileType, path: &[u8]) -> Result<Option<(u32
     Ok(Some(number))
 }
 
-/// Returns the other attributes, which the archive records for the member.
+/// Returns the attributes that the header and the extended headers contain for the member.
 fn stat_of(header: &Header, kind: FileType, own: &Overrides) -> Result<Stat, Wrong> {
     let old = header.as_old();
     let owner = |given: Option<u32>, field, raw: &[u8]| match given {

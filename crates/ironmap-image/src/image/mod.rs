@@ -86,7 +86,7 @@ enum Size {
     Shrink,
 }
 
-/// The parts of an [`Image`] that its steps need.
+/// The data of an [`Image`] that all steps of a build need.
 struct Plan<'a> {
     volume: &'a Location,
     options: &'a MkfsOptions,

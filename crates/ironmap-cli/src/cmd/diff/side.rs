@@ -203,8 +203,8 @@ pub(super) fn first_difference(
         if pos >= end && pos < size {
             let found = [a.data(pos, size)?, b.data(pos, size)?];
             let next = found.into_iter().flatten().min_by_key(|data| data.start);
-            // Holes that both files have are skipped, at most up to the size. The loop also reads after the size, because a file may have
-            // grown.
+            // Holes that both files have are skipped, but only up to the size of the files. The loop then reads on to the end of both
+            // files, because a file may have grown.
             (pos, end) = next.map_or((size, size), |data| (data.start.max(pos), data.end));
         }
         let (ours, theirs) = (a_reader.read(&a, pos)?, b_reader.read(&b, pos)?);

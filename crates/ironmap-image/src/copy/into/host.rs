@@ -400,7 +400,7 @@ impl Reader {
 enum Reads {
     /// At any position.
     At,
-    /// From the beginning to the end, as the data arrives: a pipe or a device.
+    /// Only from the beginning to the end, as the data arrives. Pipes and devices are read in this way.
     InOrder,
 }
 

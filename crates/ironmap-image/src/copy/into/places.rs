@@ -53,7 +53,7 @@ impl Places {
                 }
             }
         }
-        // A component is not a directory, or it is a link to a missing file.
+        // The lookup still fails if a component of the path is not a directory, or is a link to a missing file.
         at(path).map_err(|failure| if failure.is_missing() { missing } else { failure })
     }
 

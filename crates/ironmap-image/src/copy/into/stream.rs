@@ -27,7 +27,7 @@ pub(super) struct Pieces(Arc<Mutex<Spare>>);
 #[derive(Default)]
 struct Spare {
     whole: Vec<Buffer>,
-    /// The rest of the piece for small files.
+    /// The unused part of the piece from which small files get their memory.
     rest: Option<Buffer>,
 }
 
