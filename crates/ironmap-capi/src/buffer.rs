@@ -36,7 +36,8 @@ impl Memory {
 
     /// A part of the memory, for one request.
     ///
-    /// # Safety Nothing else uses these bytes until the part is dropped.
+    /// # Safety
+    /// Nothing else uses these bytes until the part is dropped.
     ///
     /// # Errors
     /// `Io` with ERANGE for bytes outside the buffer.

@@ -337,9 +337,10 @@ pub(crate) unsafe extern "C" fn ironmap_fio_close_file(raw: *mut c_void, file: u
     guard((), || job.close_file((file as usize).wrapping_sub(1)));
 }
 
-/// # Safety `raw` is an open job, and no other thread uses it during the call. `request` can be read, and `end` can be written to. The
-/// memory of a read or a write has `len` bytes, and fio does not access the memory during the call. If the request is still in flight after
-/// the call, fio does not access the memory before it has reaped the end of the request.
+/// # Safety
+/// `raw` is an open job, and no other thread uses it during the call. `request` can be read, and `end` can be written to. The memory of a
+/// read or a write has `len` bytes, and fio does not access the memory during the call. If the request is still in flight after the call,
+/// fio does not access the memory before it has reaped the end of the request.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ironmap_fio_queue(
     raw: *mut c_void,

@@ -33,7 +33,8 @@ impl Context {
 
     /// Refuses the options that are only for reading. A caller that changes the volume itself (not only its files) calls this function.
     ///
-    /// # Errors Fails if an option is set that is only for reading.
+    /// # Errors
+    /// Fails if an option is set that is only for reading.
     pub fn check_changes(&self, location: &Location) -> Result<(), Failure> {
         let Opening { no_load, superblock, truncated, journal, realtime } = &self.opening;
         let what = if *no_load || matches!(location, Location::NoLoad(_)) {

@@ -141,7 +141,8 @@ impl NewImage {
 
     /// Keeps the file, under its final name. Its name becomes durable if its directory can be synced.
     ///
-    /// # Errors Fails if another file has the final name, or if another program has removed or replaced the image at its present path.
+    /// # Errors
+    /// Fails if another file has the final name, or if another program has removed or replaced the image at its present path.
     pub fn keep(mut self) -> Result<(), Failure> {
         if !self.has_name() {
             return Err(replaced(&self.path));

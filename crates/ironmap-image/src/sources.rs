@@ -87,7 +87,8 @@ pub(crate) struct Sources {
 impl Sources {
     /// Checks the sources, and opens image layouts. `nodes` are the files that the volume gets after the content of the sources.
     ///
-    /// # Errors Fails if a layout cannot be read, or if a source is the volume itself.
+    /// # Errors
+    /// Fails if a layout cannot be read, or if a source is the volume itself.
     pub(crate) fn new(
         volume: &Location,
         contents: Vec<Content>,
@@ -155,7 +156,8 @@ impl Sources {
 
     /// Opens all sources.
     ///
-    /// # Errors Fails if a source is missing, or if it has another type than a directory or an archive.
+    /// # Errors
+    /// Fails if a source is missing, or if it has another type than a directory or an archive.
     pub(crate) fn open(&self) -> Result<Layers, Failure> {
         let layers = self.origins.iter().map(|origin| open(origin, self.stop()));
         layers.collect::<Result<_, _>>().map(Layers)
@@ -200,8 +202,8 @@ impl Sources {
     /// Copies all layers in order into the new volume, and then makes the nodes. `made` contains the dimensions of the volume. `time` is
     /// the time of all changes.
     ///
-    /// # Errors Fails if a source cannot be read, or if the volume has no space. The failure for lack of space contains the needs of all
-    /// sources.
+    /// # Errors
+    /// Fails if a source cannot be read, or if the volume has no space. The failure for lack of space contains the needs of all sources.
     pub(crate) fn fill(
         &self,
         Layers(layers): Layers,

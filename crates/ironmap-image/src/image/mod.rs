@@ -120,8 +120,8 @@ impl Image {
 
     /// Opens an existing image to read, check or resize it.
     ///
-    /// # Errors Fails if the text is not a location. This function does not check whether the location has a volume; each operation checks
-    /// this.
+    /// # Errors
+    /// Fails if the text is not a location. This function does not check whether the location has a volume; each operation checks this.
     pub fn open(volume: impl AsRef<OsStr>) -> Result<OpenImage, Failure> {
         OpenImage::new(parse(volume.as_ref())?)
     }

@@ -58,7 +58,8 @@ impl OpenImage {
     /// Copies a file of the volume and, if it is a directory, everything below it, to the host path `dest`. The attributes that the host can
     /// store are kept; owners and devices need the privileges of root.
     ///
-    /// # Errors Returns the failure of the first file that cannot be copied. All other files are copied.
+    /// # Errors
+    /// Returns the failure of the first file that cannot be copied. All other files are copied.
     pub fn extract(
         &self,
         path: impl Into<Vec<u8>>,

@@ -155,8 +155,8 @@ impl<'a> Filler<'a> {
 
     /// Copies the entries of a directory of another volume with all their attributes. The root gets the directory's attributes.
     ///
-    /// # Errors The errors of [`directory`](Self::directory). Also fails if the volume cannot be opened, or if there is no directory at the
-    /// path.
+    /// # Errors
+    /// The errors of [`directory`](Self::directory). Also fails if the volume cannot be opened, or if there is no directory at the path.
     pub(crate) fn volume(&mut self, target: &Target) -> Result<(), Failure> {
         let found = directory_of(target, self.report.context())?;
         let how = self.writer.how();
@@ -267,7 +267,8 @@ impl<'a> Filler<'a> {
 
 /// The directory at a path of a volume.
 ///
-/// # Errors Fails if the volume cannot be opened, or if there is no directory at the path.
+/// # Errors
+/// Fails if the volume cannot be opened, or if there is no directory at the path.
 pub(crate) fn directory_of(target: &Target, context: &Arc<Context>) -> Result<Found, Failure> {
     let found = Volumes::to_read(context).file(target, Follow::All)?;
     if found.inode.file_type() != FileType::Directory {

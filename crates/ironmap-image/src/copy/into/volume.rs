@@ -66,7 +66,8 @@ pub(super) fn copy_tree(
 
 /// Adds the needs of a directory of a volume, and of everything below it.
 ///
-/// # Errors Fails if a part of the volume cannot be read.
+/// # Errors
+/// Fails if a part of the volume cannot be read.
 pub(crate) fn needs_of(
     target: &Target,
     needs: &mut Needs,
