@@ -96,7 +96,7 @@ pub struct PoolReport {
     /// The engine of the volume or host. If the kernel refuses io_uring, as in many containers, this is [`Engine::Psync`].
     pub engine: Engine,
     /// The reason why the engine is psync: the errno with which the kernel refuses io_uring, or a device without NOWAIT. `None` if the
-    /// engine is another one, or if the options of the volume or host name psync.
+    /// engine is not psync, or if the options of the volume or host name psync.
     pub no_io_uring: Option<NoIoUring>,
     /// The number of threads.
     pub threads: usize,

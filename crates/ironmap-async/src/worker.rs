@@ -79,8 +79,8 @@ pub(crate) struct Worker {
 
 struct Own {
     queue: Queue,
-    /// The descriptor of the queue's completions. A polled device has none: then the thread waits for a completion, and takes no job
-    /// meanwhile.
+    /// The descriptor of the queue's completions. A polled device has no descriptor: the thread then waits for a completion, and takes no
+    /// job during this wait.
     ready: Option<Readiness>,
 }
 

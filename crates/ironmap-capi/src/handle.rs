@@ -1,11 +1,11 @@
 //! Tables of handles.
 //!
-//! C code holds a handle as a pointer, but the pointer is a number and nothing is stored at its address: the position of a slot in a table,
-//! and the generation of the slot. A call compares the number with the state of the slot. So a handle that was closed, closed twice, made up
-//! or mistaken for one of another type is found, and no memory is accessed through it.
+//! For C code, a handle is a pointer, but nothing is stored at its address. The pointer is a number, which consists of the position of a
+//! slot in a table, the generation of the slot, and the kind of the object. A call compares the number with the state of the slot. So a
+//! wrong handle (closed, invented, or of another type) is detected, and no memory is accessed through it.
 //!
 //! The slots are in static memory, which the kernel provides when a slot is first used. They are never freed, so a call can read the state
-//! of any slot at any time. Slot 0 of a table is not used, so that the number 0 is no handle.
+//! of any slot at any time. Slot 0 of a table is not used, so that the number 0 is not a handle.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -193,7 +193,7 @@ pub(crate) struct Table<C: 'static, const N: usize, const KIND: u64> {
 
 /// The slots without objects.
 struct Unused {
-    /// Slots whose objects were closed. The first one is used next, so that a slot rests as long as possible.
+    /// Slots whose objects were closed. The slot that was closed first is reused first, so that each slot stays unused as long as possible.
     #[allow(clippy::box_collection, reason = "all bytes of an empty table are zero")]
     closed: Option<Box<VecDeque<u32>>>,
     /// The number of slots that have been used at least once. They are the slots after slot 0.
@@ -230,7 +230,7 @@ impl<C, const N: usize, const KIND: u64> Table<C, N, KIND> {
     pub(crate) fn open(&self, fill: impl FnOnce(Handle, &C)) -> Result<Handle, Error> {
         let index = {
             let mut unused = self.lock_unused();
-            // A slot is used again only after many others, so an old handle stays invalid for long.
+            // A slot is reused only after many other slots, so the handle of a closed object stays invalid for a long time.
             let closed = unused.closed.as_ref().map_or(0, |closed| closed.len());
             let rested = closed > 1024 || unused.used as usize == N - 1;
             let oldest = if rested {
@@ -424,8 +424,8 @@ mod tests {
         }
     }
 
-    /// A number that equals the state of a slot without an object is no handle: closing it does not free the slot a second time. The numbers
-    /// are NULL, and the states of closed, poisoned and forked handles.
+    /// A number that equals the state of a slot without an object is not a handle: a close of this number does not free the slot a second
+    /// time. The numbers are NULL, and the states of closed, poisoned and forked handles.
     #[test]
     fn the_state_of_an_empty_slot_is_no_handle() {
         static TABLE: Table<Shared<u32>, 4, 43> = Table::new();

@@ -197,7 +197,7 @@ pub unsafe extern "C" fn ironmap_rename(
         let (from_dir, _) = fs.hold_path(from_dir, Follow::All)?;
         let (to_dir, _) = fs.hold_path(to_dir, Follow::All)?;
         let names = ((from_dir.number(), from), (to_dir.number(), to));
-        // A path that ends with a slash is that of a directory.
+        // A path that ends with a slash must lead to a directory.
         let exchanges = flags.contains(RenameFlags::EXCHANGE);
         let directories =
             [(names.0, slashes[0] || slashes[1] && !exchanges), (names.1, slashes[1] && exchanges)];

@@ -1,4 +1,4 @@
-//! The flags of Linux's headers as those of the library.
+//! Converts the flags of Linux's headers to flags of the library.
 
 use std::ffi::c_int;
 

@@ -68,8 +68,9 @@ const NAMES: u32 = 1000;
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 impl NewImage {
-    /// Creates an image under a temporary name in the directory of `path`. [`keep`](Self::keep) gives it its name, so no other program sees
-    /// an incomplete image. `None` if the file exists. If the name is a symbolic link to a missing file, the target of the link is created.
+    /// Creates an image under a temporary name in the directory of `path`. [`keep`](Self::keep) renames the image to its final name, so no
+    /// other program sees an incomplete image. `None` if the file exists. If the name is a symbolic link to a missing file, the target of
+    /// the link is created.
     pub fn create_aside(path: &Path) -> Result<Option<Self>, Failure> {
         let failed = |error: io::Error| Failure::host(path.display(), error);
         let name = target_of(path);

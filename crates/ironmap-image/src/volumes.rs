@@ -264,7 +264,7 @@ impl Name {
         }
     }
 
-    /// Refuses a new file that is not a directory if its name ends with a slash. The error is that of the kernel.
+    /// Refuses a new file that is not a directory if its name ends with a slash. The error is the same as in the kernel.
     pub fn check_new_file(&self) -> Result<(), Failure> {
         if !self.wants_directory() {
             return Ok(());

@@ -22,7 +22,8 @@ use crate::source::{Opener, Source};
 const CHUNK: Duration = Duration::from_millis(2);
 /// The number of chunks if each block is written once.
 const ONCE_CHUNKS: u64 = 64;
-/// The number of requests in the latency pass. The measurement of latencies takes time itself, so it is a separate pass.
+/// The number of requests in the latency pass. The measurement of a latency takes time itself, so latencies are measured in a separate
+/// pass.
 const LATENCY_REQUESTS: u64 = 2000;
 
 /// A thread's share of a launch.

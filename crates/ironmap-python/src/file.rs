@@ -191,7 +191,7 @@ impl FileCore {
     ) -> PyResult<R> {
         let result = detached(py, || {
             let result = work(&open);
-            // If the file was closed during the call, this reference is the last one.
+            // If the file was closed during the call, this is the last reference to it.
             drop(open);
             result
         })?;

@@ -1,4 +1,4 @@
-//! Text as source of manual pages.
+//! Converts text to the source of manual pages.
 
 /// Converts a paragraph of the documentation: code in backquotes becomes bold, or italic if it is one of `arguments`. Each sentence begins
 /// a line, as roff expects.

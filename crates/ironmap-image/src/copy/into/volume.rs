@@ -1,4 +1,4 @@
-//! Copies a tree of a volume into the same volume or another one.
+//! Copies a tree of a volume into the same volume or another volume.
 
 use std::collections::HashSet;
 use std::rc::Rc;
