@@ -361,7 +361,7 @@ impl<J> Close<J> {
 }
 
 impl<J> Drop for Close<J> {
-    /// Waits for the threads to end. If one of these threads drops the last handle, it does not wait.
+    /// Waits for the threads to end. If one of these threads drops the last handle, this thread does not wait.
     fn drop(&mut self) {
         let asleep = {
             let mut jobs = self.handover.jobs();

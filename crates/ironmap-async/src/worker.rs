@@ -263,7 +263,7 @@ impl Work for Worker {
     }
 }
 
-/// The memory of a request of the pool, which has one buffer.
+/// The memory of a request of the pool: one buffer.
 fn first(memory: Memory) -> Option<Buffer> {
     match memory {
         Memory::Flat(buffer) => Some(buffer),

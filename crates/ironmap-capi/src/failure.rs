@@ -198,7 +198,7 @@ pub(crate) fn returned<T: Count>(handle: Option<Handle>, result: Result<T, Error
     }
 }
 
-/// Runs a call from C that uses no object of a thread. After a panic, its handle can only be closed.
+/// Runs a call from C that uses no object of a thread. After a panic, the handle of the call can only be closed.
 pub(crate) fn call<T: Count>(
     handle: Option<Handle>,
     work: impl FnOnce() -> Result<T, Error>,

@@ -527,7 +527,7 @@ mod tests {
         assert_eq!(ironmap_volume_close(volume.pointer()), -Errno::EBUSY.0);
     }
 
-    /// If a call on a volume panics, the volume can only be closed. Its open queues and files stay usable.
+    /// If a call on a volume panics, the volume can only be closed. The open queues and files of the volume stay usable.
     #[test]
     fn a_panic_poisons_a_volume() {
         let (volume, queue, file) = open();

@@ -140,7 +140,7 @@ impl NewImage {
         file.set_len(0).and_then(|()| file.set_len(len)).map_err(failed)
     }
 
-    /// Keeps the file, under its final name. Its name becomes durable if its directory can be synced.
+    /// Keeps the file, under its final name. The name becomes durable if the directory of the file can be synced.
     ///
     /// # Errors
     /// Fails if another file has the final name, or if another program has removed or replaced the image at its present path.
@@ -320,7 +320,7 @@ pub fn check_replaced(path: &Path) -> Result<(), Failure> {
     let mode = OpenMode { direct: false, exclusive: false, ..OpenMode::default() };
     match BlockFile::open(path, &mode) {
         Ok(file) => check_empty(&Psync::new(Arc::new(file)), path.display()),
-        // The file cannot be read, so its content is unknown. The host's permissions decide whether it can be replaced.
+        // The file cannot be read, so its content is unknown. The host's permissions decide whether the file can be replaced.
         Err(error) if error.errno() == Errno::EACCES => Ok(()),
         Err(error) => Err(Failure::open(&error)),
     }

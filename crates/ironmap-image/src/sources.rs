@@ -350,7 +350,7 @@ fn is_own(source: impl Display) -> Failure {
     Failure::usage(format!("{source}: {what}"))
 }
 
-/// Whether both locations are in the same file and can overlap: their parts of the file are equal, or one of them is the whole file.
+/// Whether both locations are in the same file and can overlap: their parts of the file are equal, or one location is the whole file.
 fn is_same_part(one: &Location, other: &Location, context: &Context) -> bool {
     let (own, parts) = (Spared::of(other, context), [&one.data().part, &other.data().part]);
     let is_logical = parts.map(|part| matches!(part, Part::Logical { .. }));

@@ -91,7 +91,7 @@
 //!
 //! If several writers have the same tag (`PutMode::Update`), or create the same object (`PutMode::Create`), exactly one succeeds. For a
 //! volume, this applies to all clones of one store, because a volume has only one owner. For a directory, this applies to all stores in all
-//! processes, because they lock the file `.ironmap-object-store/lock#0`. Other programs do not use this lock.
+//! processes, because all stores lock the file `.ironmap-object-store/lock#0`. Other programs do not use this lock.
 //!
 //! # Paths
 //!

@@ -11,7 +11,7 @@ use super::stream::{Input, Stream};
 use super::{sparse, stream};
 use crate::failure::Failure;
 
-/// The maximum length of the headers before a member (a long name, extended headers). They are read into memory.
+/// The maximum length of the headers before a member (a long name, extended headers). These headers are read into memory.
 const HEADERS_MAX: u64 = 8 << 20;
 const BLOCK: u64 = 512;
 

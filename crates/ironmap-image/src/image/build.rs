@@ -140,8 +140,7 @@ impl Plan<'_> {
         Ok(superblock)
     }
 
-    /// The UUID of a reproducible build. The same options and size give the same UUID. It has version 8 and variant 1 of
-    /// RFC 9562.
+    /// The UUID of a reproducible build. The same options and size give the same UUID. The UUID has version 8 and variant 1 of RFC 9562.
     fn derived_uuid(&self, size: u64, time: i64) -> [u8; 16] {
         let MkfsOptions { block_size, label, .. } = self.options;
         let label = OsStr::from_bytes(label);
