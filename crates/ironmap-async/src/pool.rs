@@ -239,7 +239,7 @@ impl Pool {
     }
 }
 
-/// The future of an open.
+/// The future of a call that opens a file.
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Opening {
     pool: Pool,

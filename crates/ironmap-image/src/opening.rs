@@ -13,7 +13,7 @@ use crate::failure::Failure;
 /// The options that apply to every volume of a job. These options are refused if the job changes a volume.
 #[derive(Debug, Default)]
 pub struct Opening {
-    /// `--noload`: journals are not replayed.
+    /// Whether `--noload` is given, so that journals are not replayed.
     pub no_load: bool,
     /// The value of `--superblock`.
     pub superblock: Option<u64>,

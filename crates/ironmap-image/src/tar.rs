@@ -70,7 +70,7 @@ fn unwritten(place: Option<&String>, error: io::Error) -> Failure {
 
 struct Writer {
     out: BufWriter<File>,
-    /// `None` for standard output.
+    /// The name of the output in messages. `None` for standard output.
     place: Option<String>,
     /// The number of bytes written.
     length: u64,

@@ -364,7 +364,7 @@ fn kind_of(header: &Header, path: &[u8]) -> Result<FileType, Wrong> {
     })
 }
 
-/// The number of a device.
+/// The major and minor number of a device. `None` for any other type.
 fn device_of(header: &Header, kind: FileType, path: &[u8]) -> Result<Option<(u32, u32)>, Wrong> {
     if !matches!(kind, FileType::CharDevice | FileType::BlockDevice) {
         return Ok(None);
