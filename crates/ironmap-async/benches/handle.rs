@@ -9,8 +9,9 @@
 //! - `zram`: a compressed RAM disk, with psync, because zram does not support NOWAIT; needs root
 //! - `disk`: an image in the temporary directory, with io_uring; the directory must be on a disk
 //!
-//! A round measures each way once. A result row contains the medians of the ratios within the rounds. The CPU time is that of all threads
-//! of this process; other programs change it very little. `IRONMAP_ROUNDS` sets the number of rounds.
+//! Each round measures each way once, and computes the ratios between the ways. A result row contains the medians of these ratios over all
+//! rounds. The CPU time includes all threads of this process. Other programs hardly change the CPU time. `IRONMAP_ROUNDS` sets the number
+//! of rounds.
 
 use std::error::Error;
 use std::fs;
@@ -160,7 +161,7 @@ impl Iterator for Positions {
     }
 }
 
-/// A way, with its queue or pool and its memory.
+/// One of the compared ways to make requests, with its queue or pool, and with the memory of its requests.
 enum Measured {
     Bare { queue: Box<Queue>, file: File, free: Vec<Buffer> },
     Pool { way: Way, runtime: Runtime, file: AsyncFile, free: Vec<Buffer> },

@@ -1,7 +1,7 @@
 //! Access to files of volumes and of mounted file systems for async programs.
 //!
 //! A [`Queue`](ironmap::Queue) belongs to one thread. So a task that moves between threads cannot have a queue. A [`Pool`] has a few
-//! threads, each with a queue. The handles of a pool are `Send`, `Sync` and `Clone`. Its futures work with any executor.
+//! threads, each with a queue. The handles of a pool are `Send`, `Sync` and `Clone`. The futures of a pool work with any executor.
 //!
 //! ```
 //! # async fn read() -> Result<(), Box<dyn std::error::Error>> {

@@ -18,7 +18,7 @@ use crate::worker::{Job, Store, Worker};
 /// The number of threads of a pool whose threads have one request in flight each.
 const ONE_EACH: usize = 16;
 
-/// Whether the queues of an engine have requests in flight, if the devices support NOWAIT.
+/// Whether a queue of the engine can have several requests in flight. This also requires a device that supports NOWAIT.
 fn is_ring(engine: Engine) -> bool {
     matches!(engine, Engine::IoUring | Engine::IoUringPoll)
 }
@@ -96,7 +96,7 @@ pub struct PoolReport {
     /// The engine of the volume or host. If the kernel refuses io_uring, as in many containers, this is [`Engine::Psync`].
     pub engine: Engine,
     /// The reason why the engine is psync: the errno with which the kernel refuses io_uring, or a device without NOWAIT. `None` if the
-    /// engine is another one, or if the options of the volume or host name psync.
+    /// engine is not psync, or if the options of the volume or host name psync.
     pub no_io_uring: Option<NoIoUring>,
     /// The number of threads.
     pub threads: usize,
@@ -239,7 +239,7 @@ impl Pool {
     }
 }
 
-/// The future of an open.
+/// The future of a call that opens a file.
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Opening {
     pool: Pool,

@@ -46,7 +46,8 @@ impl<T> Shared<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the final state. The waker runs code of the executor, so the caller wakes it without the lock.
+    /// Sets the final state, and returns the waker of a waiting task. The waker runs code of the executor, so the caller calls it without
+    /// the lock.
     #[inline(always)] // each request runs this function, and a call moves the value once more
     fn end(&self, end: State<T>) -> Option<Waker> {
         match std::mem::replace(&mut *self.state(), end) {
@@ -57,7 +58,7 @@ impl<T> Shared<T> {
 }
 
 impl<T> Promise<T> {
-    /// Sets the value. The task is woken with the others of `wakes`.
+    /// Sets the value. If a task waits for the value, the task is added to `wakes`, and is woken together with the other tasks in it.
     #[inline(always)] // as `end`
     pub(crate) fn keep(mut self, value: T, wakes: &mut Wakes) {
         if let Some(shared) = self.0.take() {

@@ -356,7 +356,7 @@ fn the_last_handle_is_dropped_with_requests_in_flight() {
     });
 }
 
-/// A thread of the pool drops the last handle. It must not wait for its own end.
+/// A thread of the pool drops the last handle. This thread must not wait for its own end.
 #[test]
 fn a_thread_drops_the_last_handle() {
     explore(|| {

@@ -39,7 +39,7 @@ pub(crate) trait Work {
     fn wait(&mut self);
 }
 
-/// Starts the thread of an index. The thread reports whether it has made its work.
+/// Starts the thread with this index. The thread reports whether it has created its [`Work`].
 type Spawn = dyn Fn(usize, Option<Started>) -> std::io::Result<JoinHandle<()>> + Send + Sync;
 type Started = mpsc::Sender<Result<()>>;
 
@@ -58,8 +58,8 @@ impl<J> Clone for Threads<J> {
 }
 
 impl<J: Send + 'static> Threads<J> {
-    /// Starts `count` threads, to which [`grow`](Self::grow) can add up to `most`. Each makes its own work before the call returns. If
-    /// `divides` is set, a thread takes only its share of the queued jobs.
+    /// Starts `count` threads, to which [`grow`](Self::grow) can add up to `most`. Each thread creates its own [`Work`] before the call
+    /// returns. If `divides` is set, a thread takes only its share of the queued jobs.
     ///
     /// # Errors
     /// Returns the first error of `make`. Returns `Io` if no thread can be started.
@@ -104,8 +104,8 @@ impl<J: Send + 'static> Threads<J> {
         Ok(())
     }
 
-    /// Adds threads, up to the largest number of [`start`](Self::start). The call does not wait for them. If the system refuses a thread or
-    /// its work, there are fewer threads.
+    /// Adds threads, up to the largest number of [`start`](Self::start). The call does not wait for them. If a thread cannot be started, or
+    /// cannot create its [`Work`], there are fewer threads.
     pub(crate) fn grow(&self) {
         let mut threads = self.close.threads();
         while threads.len() < self.handover.bells.len() && self.add(&mut threads, None).is_ok() {}
@@ -197,7 +197,7 @@ impl<J> Handover<J> {
     }
 
     fn jobs(&self) -> MutexGuard<'_, Jobs<J>> {
-        // While the lock is held, no code of others runs that could panic. So the jobs are valid even after a panic.
+        // While the lock is held, no code of a task or an executor runs that could panic. So the jobs are valid even after a panic.
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -205,7 +205,8 @@ impl<J> Handover<J> {
         let woken = {
             let mut queue = self.jobs();
             if queue.threads == 0 {
-                // The lock is released before the jobs are dropped, because the drop runs their wakers, which are code of others.
+                // The lock is released before the jobs are dropped, because the drop of a job runs its waker, which is code of the
+                // executor.
                 drop(queue);
                 return add(&mut VecDeque::new());
             }
@@ -360,7 +361,7 @@ impl<J> Close<J> {
 }
 
 impl<J> Drop for Close<J> {
-    /// Waits for the threads to end. If one of these threads drops the last handle, it does not wait.
+    /// Waits for the threads to end. If one of these threads drops the last handle, this thread does not wait.
     fn drop(&mut self) {
         let asleep = {
             let mut jobs = self.handover.jobs();

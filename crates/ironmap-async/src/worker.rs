@@ -79,8 +79,8 @@ pub(crate) struct Worker {
 
 struct Own {
     queue: Queue,
-    /// The descriptor of the queue's completions. A polled device has none: then the thread waits for a completion, and takes no job
-    /// meanwhile.
+    /// The descriptor of the queue's completions. A polled device has no descriptor: the thread then waits for a completion, and takes no
+    /// job during this wait.
     ready: Option<Readiness>,
 }
 
@@ -139,7 +139,8 @@ impl Worker {
     /// because the kernel may still use it.
     #[cold]
     fn abandon(&mut self, error: &Error) -> usize {
-        // If writes are in flight, the drop makes the volume read-only. A task that gets the error of its request then finds this state.
+        // If writes are in flight, the drop makes the volume read-only. The drop comes first, so a task that gets the error of its request
+        // finds the volume read-only.
         self.own = None;
         let mut count = 0;
         for token in 0..self.requests.slots.len() {
@@ -216,7 +217,7 @@ impl Work for Worker {
                 };
                 promise.keep(synced, wakes);
             }
-            // If the function panics, the thread continues, and so do the requests in flight. The answer of the function is lost.
+            // If the function panics, the thread and its requests in flight continue. The answer of the function is lost.
             Job::Run(run) => {
                 drop(catch_unwind(AssertUnwindSafe(|| run(Ok(queue), wakes))));
             }
@@ -262,7 +263,7 @@ impl Work for Worker {
     }
 }
 
-/// The memory of a request of the pool, which has one buffer.
+/// The memory of a request of the pool: one buffer.
 fn first(memory: Memory) -> Option<Buffer> {
     match memory {
         Memory::Flat(buffer) => Some(buffer),

@@ -84,7 +84,7 @@ impl Drop for Thaw<'_> {
 }
 
 /// If the queue of a pool is lost, no task waits for ever: the requests in flight end with an error, their memory is not freed, and the
-/// report counts them. Later requests use a new queue, or fail if the kernel refuses it.
+/// report counts them. Later requests use a new queue, or fail if the kernel refuses a new queue.
 #[test]
 fn a_lost_queue_ends_its_requests() {
     for case in ["filter", "descriptor", "write"] {

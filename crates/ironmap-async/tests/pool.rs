@@ -88,8 +88,8 @@ async fn appends_follow_each_other() {
     assert_eq!(positions, expected);
 }
 
-/// If a future is dropped before its request is complete, the pool still carries out the request. A later truncation locks the whole file.
-/// The dropped future does not block it.
+/// If a future is dropped before its request is complete, the pool still carries out the request. A later truncation locks the whole file,
+/// and the dropped future does not block the truncation.
 #[test]
 fn dropped_futures_leave_no_request_behind() {
     let volume = volume();

@@ -1,9 +1,9 @@
-//! Counts the instructions that a read costs in C above the same read in Rust, on the engine null:
+//! Counts the instructions that a read in C needs in addition to those of the same read in Rust, with the engine null:
 //!
 //! `IRONMAP_C_PREFIX=/usr/local cargo bench -p ironmap-capi --bench cost`
 //!
-//! The variable names the prefix of `install.sh`. callgrind counts two runs of each program, the second with twice as many requests, so that
-//! the difference is that of the requests alone. `cost.c` is the program in C.
+//! The variable is the directory to which `install.sh` has installed the library. callgrind counts two runs of each program. The second run
+//! makes twice as many requests, so the difference contains only the costs of requests. `cost.c` is the program in C.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ const DEPTH: usize = 32;
 const FILE_BYTES: u64 = 64 << 20;
 const SEED: u64 = 0x9E37_79B9_7F4A_7C15;
 const COUNTED: u64 = 20_000;
-/// The most instructions that C may cost above Rust, for each way.
+/// For each way of reading, the maximum number of instructions that C may need in addition to those of Rust.
 const GOALS: [(&str, f64); 2] = [("pread", 15.0), ("queue", 20.0)];
 
 fn main() -> Result<()> {
@@ -103,7 +103,7 @@ fn next(state: &mut u64) -> u64 {
     *state % (FILE_BYTES / BLOCK as u64) * BLOCK as u64
 }
 
-/// A read that is not inlined into its caller, as a call of a C library never is.
+/// Like a call of a C library, this read is not inlined into its caller.
 #[inline(never)]
 fn called(file: &File, queue: &mut Queue, memory: &mut [u8], pos: u64) -> ironmap::Result<usize> {
     file.read_at(queue, memory, pos)

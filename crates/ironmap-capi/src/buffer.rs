@@ -24,7 +24,7 @@ pub(crate) struct Memory {
 // SAFETY: `base` is the address of memory that the buffer owns. The memory is accessed by C code and by requests, as the contract of each
 // function says.
 unsafe impl Send for Memory {}
-// SAFETY: as above.
+// SAFETY: the proof is the same as for `Send`.
 unsafe impl Sync for Memory {}
 
 impl Memory {
@@ -37,7 +37,7 @@ impl Memory {
     /// A part of the memory, for one request.
     ///
     /// # Safety
-    /// Nothing else uses these bytes until the part was dropped.
+    /// Nothing else uses these bytes until the part is dropped.
     ///
     /// # Errors
     /// `Io` with ERANGE for bytes outside the buffer.
@@ -69,7 +69,7 @@ struct Release {
 
 // SAFETY: the contract of `ironmap_buffer_wrap` says that any thread may call the function.
 unsafe impl Send for Release {}
-// SAFETY: as above.
+// SAFETY: the proof is the same as for `Send`.
 unsafe impl Sync for Release {}
 
 impl Drop for Release {
@@ -93,7 +93,7 @@ pub unsafe extern "C" fn ironmap_buffer_new(
     buffer: *mut *mut ironmap_buffer,
 ) -> c_int {
     call(None, || {
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `buffer` is NULL or can be written to.
         let place = unsafe { place_of_handle(buffer) }?;
         *place = BUFFERS.add(Memory::new(Buffer::aligned(size)?))?.pointer();
         Ok(())
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn ironmap_buffer_wrap(
     buffer: *mut *mut ironmap_buffer,
 ) -> c_int {
     call(None, || {
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `buffer` is NULL or can be written to.
         let place = unsafe { place_of_handle(buffer) }?;
         let base = NonNull::new(memory.cast::<u8>())
             .ok_or_else(|| Error::io(Errno::EFAULT, "the memory is NULL"))?;

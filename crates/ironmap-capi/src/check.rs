@@ -74,7 +74,7 @@ unsafe fn tell(
         kind: kind.as_ptr(),
         message: message.as_ptr(),
     };
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that `found` can be called with `arg` and a finding.
     unsafe { found(arg, &raw const shown) == 0 }
 }
 
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn ironmap_check(
         let open = VOLUMES.get(handle)?;
         let checked = open.volume.fs().check(&mut |_| ())?;
         if !report.is_null() {
-            // SAFETY: the caller guarantees this.
+            // SAFETY: the caller guarantees that `report` is NULL or can be written to for `size` bytes.
             let out = unsafe { Out::new(report, size) }?;
             out.set(ironmap_check_report {
                 counts: checked.counts,
@@ -112,7 +112,7 @@ pub unsafe extern "C" fn ironmap_check(
         }
         if let Some(found) = found {
             for finding in &checked.findings {
-                // SAFETY: the caller guarantees this.
+                // SAFETY: the caller guarantees that `found` can be called with `arg` and a finding.
                 if !unsafe { tell(found, arg, finding) } {
                     break;
                 }

@@ -16,7 +16,7 @@ use crate::volume::OpenVolume;
 /// A directory that is being read.
 pub(crate) struct Directory {
     entries: Mutex<Entries>,
-    /// The volume cannot be closed before.
+    /// Keeps the volume open: it cannot be closed before this directory is closed.
     _volume: Arc<OpenVolume>,
 }
 
@@ -63,9 +63,9 @@ pub unsafe extern "C" fn ironmap_opendir(
 ) -> c_int {
     let handle = Handle::of(volume);
     call(Some(handle), || {
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `directory` is NULL or can be written to.
         let place = unsafe { place_of_handle(directory) }?;
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `path` is NULL or ends with a zero byte.
         let path = unsafe { self::path(path) }?;
         let volume = VOLUMES.get(handle)?;
         let entries = volume.volume.read_dir(path).map_err(|error| error.at(path.display()))?;
@@ -90,7 +90,7 @@ pub unsafe extern "C" fn ironmap_readdir(
 ) -> c_int {
     let handle = Handle::of(directory);
     call(Some(handle), || {
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `entry` is NULL or can be written to for `size` bytes.
         let out = unsafe { Out::new(entry, size) }?;
         let directory = DIRECTORIES.get(handle)?;
         match locked(&directory.entries)?.next().transpose()? {

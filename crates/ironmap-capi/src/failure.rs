@@ -42,7 +42,7 @@ pub struct ironmap_failure {
     pub message: [c_char; 1024],
 }
 
-/// A failure as it is kept until the next one.
+/// A stored failure of a thread or of a handle. The next failure replaces it.
 #[derive(Clone)]
 struct Kept {
     errno: Errno,
@@ -109,7 +109,7 @@ impl Kept {
     }
 }
 
-/// Keeps the reason of a failure, for the thread and the handle.
+/// Stores the reason of a failure, for the thread and the handle.
 #[cold]
 #[inline(never)]
 pub(crate) fn keep(handle: Option<Handle>, error: &Error) -> c_int {
@@ -117,13 +117,15 @@ pub(crate) fn keep(handle: Option<Handle>, error: &Error) -> c_int {
     let errno = kept.errno.0;
     if let Some(handle) = handle {
         let mut failures = of_handles();
-        // `forget` takes the lock after the handle was closed, so no failure of a closed handle stays.
+        // `forget` locks `OF_HANDLES` after the handle was closed, and removes its failure. So a failure that is added here for an open
+        // handle is removed later.
         if is_open(handle) {
             failures.get_or_insert_default().insert(handle, kept.clone());
         }
     }
     let _ = REFUSED.try_with(|refused| refused.set(None));
-    // At the end of a thread its storage is gone, and no code of the thread can ask for the message.
+    // At the end of a thread, its storage is gone, so the failure cannot be stored. The thread runs no more code that could ask for the
+    // failure.
     let _ = OF_THREAD.try_with(|last| {
         if let Ok(mut last) = last.try_borrow_mut() {
             *last = Some(Box::new(kept));
@@ -132,7 +134,7 @@ pub(crate) fn keep(handle: Option<Handle>, error: &Error) -> c_int {
     -errno
 }
 
-/// Keeps, for the thread, that a call on a queue or file was refused. This is safe in a signal handler: nothing is locked or allocated.
+/// Records for the thread that a call on a queue or file was refused. This is safe in a signal handler: nothing is locked or allocated.
 #[cold]
 #[inline(never)]
 pub(crate) fn refused(refusal: Refusal) -> isize {
@@ -152,7 +154,7 @@ pub(crate) fn forget(handle: Handle) {
     }
 }
 
-/// The error of a panic. The message of the panic is part of it.
+/// Returns the error for a panic. The error contains the message of the panic.
 #[cold]
 pub(crate) fn panicked(panic: &(dyn Any + Send)) -> Error {
     let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -160,7 +162,7 @@ pub(crate) fn panicked(panic: &(dyn Any + Send)) -> Error {
     Error::io(Errno(libc::ENOTRECOVERABLE), format!("a bug in ironmap: {text}"))
 }
 
-/// Runs a call from C. The outer error is that of a panic: the state of all objects that `work` has changed is then unknown.
+/// Runs a call from C. The outer error means that `work` has panicked: the state of all objects that `work` has changed is then unknown.
 #[inline(always)]
 pub(crate) fn catch<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<Result<T, Error>, Error> {
     // The caller makes the objects of the call unusable.
@@ -196,7 +198,7 @@ pub(crate) fn returned<T: Count>(handle: Option<Handle>, result: Result<T, Error
     }
 }
 
-/// Runs a call from C that uses no object of a thread. After a panic, its handle can only be closed.
+/// Runs a call from C that uses no object of a thread. After a panic, the handle of the call can only be closed.
 pub(crate) fn call<T: Count>(
     handle: Option<Handle>,
     work: impl FnOnce() -> Result<T, Error>,
@@ -241,7 +243,7 @@ pub unsafe extern "C" fn ironmap_failure(
         last.unwrap_or_default()
     };
     let Some(kept) = kept else { return -libc::ENODATA };
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that `failure` is NULL or can be written to for `size` bytes.
     let out = unsafe { Out::new(failure, size) };
     match out {
         Ok(out) => {

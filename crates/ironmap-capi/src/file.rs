@@ -50,9 +50,9 @@ pub unsafe extern "C" fn ironmap_open(
 ) -> c_int {
     let opened = without_forks(|| {
         Ok(with_queue(queue, |local| {
-            // SAFETY: the caller guarantees this.
+            // SAFETY: the caller guarantees that `file` is NULL or can be written to.
             let place = unsafe { place_of_handle(file) }?;
-            // SAFETY: the caller guarantees this.
+            // SAFETY: the caller guarantees that `path` is NULL or ends with a zero byte.
             let path = unsafe { self::path(path) }?;
             let OpenFlags { options, durable, writes, empties } = open_flags(flags, mode)?;
             let reserved = FILES.reserve()?;
@@ -95,12 +95,12 @@ pub unsafe extern "C" fn ironmap_pread(
     len: usize,
     pos: u64,
 ) -> isize {
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that `memory` can be written to for `len` bytes.
     with_file(file, move |open, local| unsafe { read(open, memory, len, pos, local) })
 }
 
-/// Reads. The function is large and is not inlined, so its arguments are passed in registers, around the guard against panics. They have the
-/// places of the caller's arguments.
+/// Reads. This large function is not inlined, so that its arguments are passed in registers, and not through the guard against panics. The
+/// arguments have the same order as those of the calling function, so they stay in their registers.
 ///
 /// # Safety
 /// `memory` can be written to for `len` bytes.
@@ -112,7 +112,7 @@ unsafe fn read(
     pos: u64,
     local: &mut LocalQueue,
 ) -> Result<usize, Error> {
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that `memory` can be written to for `len` bytes.
     let memory = unsafe { bytes_mut(memory, len) }?;
     open.file.read_at(&mut local.queue, memory, pos)
 }
@@ -133,7 +133,7 @@ pub unsafe extern "C" fn ironmap_pwrite(
     len: usize,
     pos: u64,
 ) -> isize {
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that `memory` can be read for `len` bytes.
     with_file(file, move |open, local| unsafe { write(open, memory, len, pos, local) })
 }
 
@@ -149,19 +149,19 @@ unsafe fn write(
     pos: u64,
     local: &mut LocalQueue,
 ) -> Result<usize, Error> {
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that `memory` can be read for `len` bytes.
     let memory = unsafe { bytes(memory, len) }?;
     open.file.write_at_with(&mut local.queue, memory, pos, open.durable)
 }
 
-/// A list of memory, as C code passes it: at most as many ranges as `preadv` accepts.
+/// The memory ranges that C code passes. At most as many ranges are accepted as in `preadv`.
 ///
 /// # Safety
 /// `iov` points to `count` structures.
 unsafe fn ranges<'a>(iov: *const libc::iovec, count: c_int) -> Result<&'a [libc::iovec], Error> {
     let count = usize::try_from(count).ok().filter(|count| *count <= 1024);
     let count = count.ok_or_else(|| Error::invalid("the number of ranges is not 0 to 1024"))?;
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that `iov` points to `count` structures.
     Ok(unsafe { list_mut(iov.cast_mut(), count) }?)
 }
 
@@ -183,9 +183,9 @@ pub unsafe extern "C" fn ironmap_preadv(
     with_file(file, |open, local| {
         let flags = read_flags(flags)?;
         let mut slices: SmallVec<[IoSliceMut<'_>; 8]> = SmallVec::new();
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `iov` points to `count` structures.
         for range in unsafe { ranges(iov, count) }? {
-            // SAFETY: the caller guarantees this.
+            // SAFETY: the caller guarantees that the memory of each structure can be written to, and does not overlap.
             slices.push(IoSliceMut::new(unsafe { bytes_mut(range.iov_base, range.iov_len) }?));
         }
         open.file.read_vectored_at(&mut local.queue, &mut slices, pos, flags)
@@ -210,9 +210,9 @@ pub unsafe extern "C" fn ironmap_pwritev(
     with_file(file, |open, local| {
         let flags = dio_flags(flags)? | open.durable;
         let mut slices: SmallVec<[IoSlice<'_>; 8]> = SmallVec::new();
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `iov` points to `count` structures.
         for range in unsafe { ranges(iov, count) }? {
-            // SAFETY: the caller guarantees this.
+            // SAFETY: the caller guarantees that the memory of each structure can be read.
             slices.push(IoSlice::new(unsafe { bytes(range.iov_base, range.iov_len) }?));
         }
         open.file.write_vectored_at(&mut local.queue, &slices, pos, flags)
@@ -233,11 +233,11 @@ pub unsafe extern "C" fn ironmap_append(
     pos: *mut u64,
 ) -> c_int {
     with_file(file, |open, local| {
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `memory` can be read for `len` bytes.
         let memory = unsafe { bytes(memory, len) }?;
         let flags = open.durable | DioFlags::WHOLE;
         let FilePos(at) = open.file.append(&mut local.queue, memory, flags)?;
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `pos` is NULL or can be written to.
         if let Some(pos) = unsafe { pos.as_mut() } {
             *pos = at;
         }
@@ -299,7 +299,7 @@ pub unsafe extern "C" fn ironmap_fstat(
     size: usize,
 ) -> c_int {
     with_file(file, |open, local| {
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `stat` is NULL or can be written to for `size` bytes.
         let out = unsafe { Out::new(stat, size) }?;
         out.set(shown(&open.stat(local)?));
         Ok(())
@@ -324,7 +324,7 @@ pub extern "C" fn ironmap_fchmod(file: *mut ironmap_file, mode: u32) -> c_int {
 }
 
 impl OpenFile {
-    /// The file system, for a change of the content.
+    /// Returns the file system, through which the content is changed.
     fn writer<'a>(&self, local: &'a LocalQueue) -> Result<&'a dyn ironmap::fs::Writer, Error> {
         if !self.writes {
             let what = "the file was not opened for writing";
@@ -430,7 +430,7 @@ pub(crate) unsafe fn store_report(
     place: *mut ironmap_host_report,
     size: usize,
 ) -> Result<(), Error> {
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that `place` is NULL or can be written to for `size` bytes.
     let out = unsafe { Out::new(place, size) }?;
     let found = file.host();
     let found = found.ok_or_else(|| Error::invalid("the file is not a file of the host"))?;
@@ -450,6 +450,6 @@ pub unsafe extern "C" fn ironmap_file_report(
     report: *mut ironmap_host_report,
     size: usize,
 ) -> c_int {
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that `report` is NULL or can be written to for `size` bytes.
     with_file(file, |open, _| unsafe { store_report(&open.file, report, size) }) as c_int
 }

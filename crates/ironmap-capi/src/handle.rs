@@ -1,11 +1,11 @@
 //! Tables of handles.
 //!
-//! C code holds a handle as a pointer, but the pointer is a number and nothing is stored at its address: the position of a slot in a table,
-//! and the generation of the slot. A call compares the number with the state of the slot. So a handle that was closed, closed twice, made up
-//! or mistaken for one of another type is found, and no memory is accessed through it.
+//! For C code, a handle is a pointer, but nothing is stored at its address. The pointer is a number, which consists of the position of a
+//! slot in a table, the generation of the slot, and the kind of the object. A call compares the number with the state of the slot. So a
+//! wrong handle (closed, invented, or of another type) is detected, and no memory is accessed through it.
 //!
 //! The slots are in static memory, which the kernel provides when a slot is first used. They are never freed, so a call can read the state
-//! of any slot at any time. Slot 0 of a table is not used, so that the number 0 is no handle.
+//! of any slot at any time. Slot 0 of a table is not used, so that the number 0 is not a handle.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -30,7 +30,7 @@ const POISONED: u64 = 1;
 /// The kind of a slot whose object belongs to the process from which this one was forked.
 const FORKED: u64 = 2;
 
-/// Why a call on a handle is refused. A refusal needs no memory and no lock, so a call in a signal handler can be refused.
+/// The reason why a call on a handle is refused. A refusal needs no memory and no lock, so a call in a signal handler can be refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// No object has this handle.
@@ -105,8 +105,8 @@ impl Handle {
         (self.0 as u32 >> KIND_BITS) as usize
     }
 
-    /// The state of this handle's slot while the object cannot be used. It has the position of another slot. So no number that a caller
-    /// passes for this slot is equal to the state, and one comparison finds whether the slot has a handle.
+    /// The state of this handle's slot while the object cannot be used. The state contains the position of another slot, so it differs from
+    /// every handle that leads to this slot. Therefore a single comparison shows whether the slot has a given handle.
     fn unusable(self, kind: u64) -> u64 {
         (self.0 ^ 1 << KIND_BITS) & !KIND_MASK | kind
     }
@@ -149,7 +149,8 @@ impl<C> Slot<C> {
         self.equals(handle) && handle.can_be_open()
     }
 
-    /// Whether the object of the slot has this handle, for every handle but NULL. NULL equals the state of slot 0, which has no object.
+    /// Whether the object of the slot has this handle. The result is wrong for NULL, because NULL equals the state of slot 0, which has no
+    /// object.
     #[inline(always)]
     pub(crate) fn equals(&self, handle: Handle) -> bool {
         self.state.load(Ordering::Acquire) == handle.0
@@ -160,7 +161,7 @@ impl<C> Slot<C> {
         Handle(self.state.load(Ordering::Relaxed))
     }
 
-    /// Marks the object as unusable after a panic. It is leaked.
+    /// Marks the object as unusable after a panic. The object is leaked.
     pub(crate) fn poison(&self, handle: Handle) {
         if handle.can_be_open() {
             let poisoned = handle.unusable(POISONED);
@@ -177,7 +178,7 @@ impl<C> Slot<C> {
         self.state.load(Ordering::Relaxed) & KIND_MASK == POISONED
     }
 
-    /// Why a call with a handle that this slot does not have is refused.
+    /// The reason why a call with this handle is refused, if the slot does not have the handle.
     #[cold]
     pub(crate) fn refuse(&self, handle: Handle) -> Refusal {
         let state = self.state.load(Ordering::Acquire);
@@ -193,17 +194,18 @@ impl<C> Slot<C> {
     }
 }
 
-/// All handles of one kind: at most `N - 1` at a time, where `N` is a power of two.
-/// All bytes of an empty table are zero, so that the library's file does not contain them: the kind is a part of the type.
+/// All handles of one kind: at most `N - 1` at a time, where `N` is a power of two. All bytes of an empty table are zero, so the library's
+/// file does not contain the table. For this purpose, the kind is a parameter of the type, and not a field.
 pub(crate) struct Table<C: 'static, const N: usize, const KIND: u64> {
     slots: [Slot<C>; N],
-    /// A fork locks it. A mutex of parking_lot may be handed over to a waiting thread, which does not exist in the child.
+    /// A fork locks this mutex. It is a mutex of std, because a mutex of parking_lot may pass its lock to a waiting thread, which does not
+    /// exist in the child.
     unused: std::sync::Mutex<Unused>,
 }
 
 /// The slots without objects.
 struct Unused {
-    /// Slots whose objects were closed. The first one is used next, so that a slot rests as long as possible.
+    /// Slots whose objects were closed. The slot that was closed first is reused first, so that each slot stays unused as long as possible.
     #[allow(clippy::box_collection, reason = "all bytes of an empty table are zero")]
     closed: Option<Box<VecDeque<u32>>>,
     /// The number of slots that have been used at least once. They are the slots after slot 0.
@@ -223,11 +225,11 @@ impl<C: Content, const N: usize, const KIND: u64> Table<C, N, KIND> {
 
 impl<C, const N: usize, const KIND: u64> Table<C, N, KIND> {
     fn lock_unused(&self) -> MutexGuard<'_, Unused> {
-        // A panic leaves the list complete: at worst a slot is missing.
+        // After a panic, the list is still valid: at worst, it lacks a slot.
         self.unused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The slot at the position of a handle. The slot may have another handle.
+    /// The slot at the position that a handle contains. The object in the slot may have another handle.
     #[inline(always)]
     pub(crate) fn slot(&self, handle: Handle) -> &Slot<C> {
         &self.slots[handle.index() & (N - 1)]
@@ -336,7 +338,7 @@ impl<C: 'static, const N: usize, const KIND: u64> Drop for Reserved<C, N, KIND> 
 
 /// A table of handles of some kind.
 pub(crate) trait AnyTable: Sync {
-    /// Whether the handle is open. A poisoned handle is, until it is closed.
+    /// Whether the handle is open. A poisoned handle is open until it is closed.
     fn is_open(&self, handle: Handle) -> bool;
     /// Marks the object of a handle, if it is open, as unusable after a panic.
     fn poison(&self, handle: Handle);
@@ -346,7 +348,8 @@ pub(crate) trait AnyTable: Sync {
 
 /// A table that is locked for a fork.
 pub(crate) trait LockedTable {
-    /// Makes all handles those of the parent process. Their objects are leaked, because they share files and rings with the parent.
+    /// Marks all handles as handles of the parent process, so that calls on them are refused. Their objects are leaked, because the objects
+    /// share files and rings with the parent.
     fn disown(&self);
 }
 
@@ -421,7 +424,7 @@ impl<T: Send + Sync, const N: usize, const KIND: u64> Table<Shared<T>, N, KIND> 
     pub(crate) fn remove_unused(&self, handle: Handle, users: &'static str) -> Result<T, Error> {
         let slot = self.slot(handle);
         if !slot.has(handle) {
-            // For a poisoned handle this ends the handle.
+            // If the handle is poisoned, this call ends it.
             return Err(self.end(handle).err().unwrap_or_else(|| slot.refuse(handle)).into());
         }
         let mut shared = slot.content.0.lock();
@@ -448,8 +451,8 @@ mod tests {
 
     static TABLE: Table<Shared<String>, 2048, 40> = Table::new();
 
-    /// A closed handle is refused, also after its slot has a new object; so are null, numbers that were never handles, and handles of
-    /// another kind.
+    /// A closed handle is refused, even if its slot has a new object. NULL, a number that was never a handle, and a handle of another kind
+    /// are refused too.
     #[test]
     fn only_open_handles_have_objects() {
         let first = TABLE.add("first".into()).unwrap();
@@ -466,8 +469,8 @@ mod tests {
         }
     }
 
-    /// A number that equals the state of a slot without an object is no handle: closing it does not free the slot a second time. The numbers
-    /// are NULL, and the states of closed, poisoned and forked handles.
+    /// A number that equals the state of a slot without an object is not a handle: a close of this number does not free the slot a second
+    /// time. The numbers are NULL, and the states of closed, poisoned and forked handles.
     #[test]
     fn the_state_of_an_empty_slot_is_no_handle() {
         static TABLE: Table<Shared<u32>, 4, 43> = Table::new();
@@ -487,7 +490,7 @@ mod tests {
         assert_eq!(TABLE.add(4).unwrap_err().errno(), Errno(libc::EMFILE));
     }
 
-    /// A handle whose object is in use stays open when it is closed.
+    /// If the object of a handle is in use, a close of the handle fails, and the handle stays open.
     #[test]
     fn a_used_object_is_busy() {
         static TABLE: Table<Shared<String>, 2, 41> = Table::new();
@@ -500,7 +503,7 @@ mod tests {
         assert!(TABLE.get(handle).is_err());
     }
 
-    /// A full table refuses to open a handle, and a closed handle makes room.
+    /// If a table is full, no handle can be opened. After a handle is closed, another one can be opened.
     #[test]
     fn a_full_table_refuses() {
         static TABLE: Table<Shared<u32>, 4, 42> = Table::new();

@@ -19,7 +19,7 @@ use crate::handle::Handle;
 use crate::memory::{bytes, path, place_of_handle, text};
 use crate::tables::{IMAGES, ironmap_image, locked};
 
-/// An image that is described. It is gone after it was built.
+/// The description of an image. `None` after the image was built.
 pub(crate) struct Builder(Mutex<Option<Image>>);
 
 /// A failure of the image crate as an error of the library.
@@ -35,7 +35,7 @@ fn error(failure: &Failure) -> Error {
     Error::io(errno, line.strip_suffix(&suffix).unwrap_or(&line).to_owned())
 }
 
-/// Changes the description. `prepare` reads the arguments of the call: if it fails, the description stays as it is.
+/// Changes the description. `prepare` reads the arguments of the call: if it fails, the description is not changed.
 fn describe<T>(
     image: *mut ironmap_image,
     prepare: impl FnOnce() -> Result<T, Error>,
@@ -64,7 +64,7 @@ fn describe<T>(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ironmap_image_new(image: *mut *mut ironmap_image) -> c_int {
     call(None, || {
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `image` is NULL or can be written to.
         let place = unsafe { place_of_handle(image) }?;
         *place = IMAGES.add(Builder(Mutex::new(Some(Image::ext4().fit()))))?.pointer();
         Ok(())
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn ironmap_image_add_path(
     image: *mut ironmap_image,
     path: *const c_char,
 ) -> c_int {
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that `path` is NULL or ends with a zero byte.
     let prepare = || Ok(Content::path(unsafe { self::path(path) }?));
     describe(image, prepare, Image::add)
 }
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn ironmap_image_add_oci(
     image: *mut ironmap_image,
     path: *const c_char,
 ) -> c_int {
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that `path` is NULL or ends with a zero byte.
     let prepare = || Ok(Content::oci(unsafe { self::path(path) }?));
     describe(image, prepare, Image::add)
 }
@@ -136,9 +136,9 @@ pub unsafe extern "C" fn ironmap_image_add_volume(
     directory: *const c_char,
 ) -> c_int {
     let prepare = || {
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `location` is NULL or ends with a zero byte.
         let location = Location::parse(unsafe { path(location) }?.as_os_str())?;
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `directory` is NULL or ends with a zero byte.
         Ok(Content::volume(location, unsafe { text(directory, "the directory") }?))
     };
     describe(image, prepare, Image::add)
@@ -155,7 +155,8 @@ unsafe impl Send for Source {}
 
 impl Read for Source {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        // SAFETY: the caller of `ironmap_image_add_tar` guarantees that the function can be called so, and the memory can be written to.
+        // SAFETY: the caller of `ironmap_image_add_tar` guarantees that the function can be called with `arg` and this memory. The memory
+        // can be written to.
         let count = unsafe { (self.read)(self.arg, to.as_mut_ptr().cast(), to.len()) };
         match usize::try_from(count) {
             Ok(count) if count <= to.len() => Ok(count),
@@ -194,7 +195,7 @@ pub unsafe extern "C" fn ironmap_image_add_tar(
     layer: c_int,
 ) -> c_int {
     let prepare = || {
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `name` is NULL or ends with a zero byte.
         let name = String::from_utf8_lossy(unsafe { text(name, "the name") }?).into_owned();
         let read = read.ok_or_else(|| Error::invalid("the function is NULL"))?;
         let source = Source { read, arg };
@@ -220,9 +221,9 @@ pub unsafe extern "C" fn ironmap_image_inject(
     gid: u32,
 ) -> c_int {
     let prepare = || {
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `path` is NULL or ends with a zero byte.
         let path = unsafe { text(path, "the path") }?;
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `content` can be read for `len` bytes.
         Ok((path, unsafe { bytes(content, len) }?))
     };
     describe(image, prepare, |image, (path, content)| image.inject(path, content, mode, (uid, gid)))
@@ -239,7 +240,7 @@ pub unsafe extern "C" fn ironmap_image_label(
     image: *mut ironmap_image,
     label: *const c_char,
 ) -> c_int {
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that `label` is NULL or ends with a zero byte.
     let prepare = || unsafe { text(label, "the label") };
     describe(image, prepare, Image::label)
 }
@@ -254,7 +255,7 @@ pub unsafe extern "C" fn ironmap_image_label(
 pub unsafe extern "C" fn ironmap_image_uuid(image: *mut ironmap_image, uuid: *const u8) -> c_int {
     let prepare = || {
         let mut copy = [0; 16];
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `uuid` can be read for 16 bytes.
         copy.copy_from_slice(unsafe { bytes(uuid.cast(), 16) }?);
         Ok(copy)
     };
@@ -301,7 +302,7 @@ struct Progress {
 
 // SAFETY: the contract of the calls says that any thread may call the function, and `calling` lets one thread do so at a time.
 unsafe impl Send for Progress {}
-// SAFETY: as above.
+// SAFETY: the proof is the same as for `Send`.
 unsafe impl Sync for Progress {}
 
 impl Progress {
@@ -309,7 +310,7 @@ impl Progress {
         let _one = self.calling.lock();
         let (files, bytes) =
             (self.files.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed));
-        // SAFETY: the caller of the build guarantees that the function can be called so.
+        // SAFETY: the caller of the build guarantees that the function can be called with `arg` and two numbers.
         if unsafe { (self.function)(self.arg, files, bytes) } != 0 {
             self.stop.flag().store(libc::SIGINT as usize, Ordering::Relaxed);
         }
@@ -369,7 +370,7 @@ pub unsafe extern "C" fn ironmap_image_build(
 ) -> c_int {
     let handle = Handle::of(image);
     call(Some(handle), || {
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `location` is NULL or ends with a zero byte.
         let location = unsafe { path(location) }?;
         let builder = IMAGES.get(handle)?;
         let mut description = locked(&builder.0)?;
@@ -399,11 +400,11 @@ pub unsafe extern "C" fn ironmap_image_extract(
     arg: *mut c_void,
 ) -> c_int {
     call(None, || {
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `location` is NULL or ends with a zero byte.
         let location = unsafe { path(location) }?;
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `from` is NULL or ends with a zero byte.
         let from = unsafe { text(from, "the path in the volume") }?;
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `to` is NULL or ends with a zero byte.
         let to = unsafe { path(to) }?;
         let stop = Stop::default();
         let open = Image::open(location).map_err(|failure| error(&failure))?.stop(&stop);
@@ -430,12 +431,12 @@ pub unsafe extern "C" fn ironmap_image_resize(
     size: *mut u64,
 ) -> c_int {
     call(None, || {
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `location` is NULL or ends with a zero byte.
         let location = unsafe { path(location) }?;
         let wanted = if bytes == 0 { NewSize::Minimum } else { NewSize::Bytes(bytes) };
         let resized = Image::open(location).and_then(|image| image.resize(wanted));
         let resized = resized.map_err(|failure| error(&failure))?;
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `size` is NULL or can be written to.
         if let Some(size) = unsafe { size.as_mut() } {
             *size = resized.blocks * u64::from(resized.block_size);
         }

@@ -1,7 +1,7 @@
 //! Queues, and the files that were opened on them. Only the thread that made a queue may use it and its files.
 //!
-//! A slot of a queue contains the thread that may use the queue. During a call, it contains none. So a call in another thread is refused, and
-//! so is a call of a signal handler that interrupts a call of the same thread. The check costs no atomic operation.
+//! A slot of a queue contains the number of the thread that may use the queue, or 0 during a call. So a call in another thread is refused.
+//! A call in a signal handler that interrupts a call of the same thread is refused too. The check costs no atomic operation.
 
 use std::cell::{Cell, UnsafeCell};
 use std::collections::HashSet;
@@ -41,7 +41,7 @@ pub(crate) struct LocalQueue {
     pub(crate) readiness: Option<Readiness>,
     /// The memory that is registered with the queue.
     pub(crate) registered: Option<Buffer>,
-    /// The region of memory that the caller lends to requests. It contains nothing, and saves an allocation for each request.
+    /// An empty buffer, from which the buffers for the caller's memory are made. It saves an allocation for each request.
     pub(crate) lent: Buffer,
     /// The open files, which are closed together with the queue.
     files: HashSet<Handle>,
@@ -65,16 +65,16 @@ pub(crate) struct OpenFile {
     pub(crate) file: File,
     /// The flags of all writes: those of `O_DSYNC` and `O_SYNC`.
     pub(crate) durable: DioFlags,
-    /// The file was opened for writing.
+    /// Whether the file was opened for writing.
     pub(crate) writes: bool,
     pub(crate) path: Box<[u8]>,
 }
 
 /// The slot of a queue.
 pub(crate) struct QueueSlot {
-    /// The thread that may use the queue; 0 during a call, and if there is no queue.
+    /// The number of the thread that may use the queue. 0 during a call, and if there is no queue.
     owner: AtomicUsize,
-    /// The thread that has made the queue.
+    /// The number of the thread that has made the queue.
     thread: AtomicUsize,
     queue: UnsafeCell<Option<Box<LocalQueue>>>,
 }
@@ -138,12 +138,13 @@ fn this_thread() -> usize {
     }
 }
 
-/// The thread of a queue whose thread has ended.
+/// The value of `thread` for a queue whose thread has ended.
 const ENDED: usize = usize::MAX;
-/// The rounds in which a thread that ends calls the destructors of its data, in glibc and musl.
+/// When a thread ends, glibc and musl call the destructors of its data in this number of rounds.
 const ROUNDS: usize = 4;
 
-/// Data of each thread that has made a queue, for a call at the end of the thread.
+/// The key of a thread-local value. Each thread that has made a queue sets this value, so that `thread_ends` is called when the thread
+/// ends.
 static END: OnceLock<Option<libc::pthread_key_t>> = OnceLock::new();
 
 thread_local! {
@@ -163,8 +164,8 @@ fn at_end_of_thread(round: usize) -> bool {
     key.is_some_and(|key| unsafe { libc::pthread_setspecific(key, value) } == 0)
 }
 
-/// Takes the permission of a thread that ends for the queues that it has not freed, because a later thread may have the same number. This
-/// happens in the last round, so that destructors of the program can free the queues of the thread before.
+/// Called when a thread ends. Revokes the thread's permission for all queues that it has not freed, because a later thread may have the
+/// same number. This is done only in the last round of destructors, so that destructors of the program can still free the thread's queues.
 extern "C" fn thread_ends(round: *mut c_void) {
     let round = round.addr();
     ENDS.set(true);
@@ -192,7 +193,8 @@ impl QueueSlot {
         if self.owner.load(Ordering::Relaxed) != this_thread() {
             return None;
         }
-        // Only this thread changes `owner` while it is the owner, so a plain store suffices. The fence orders it for signal handlers.
+        // Only this thread changes `owner` while it is the owner, so a plain store suffices. The fence orders the store for signal
+        // handlers.
         self.owner.store(0, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
         Some(Entered { slot: self })
@@ -203,7 +205,7 @@ impl Drop for Entered<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         compiler_fence(Ordering::SeqCst);
-        // The thread is read again, so that no register keeps it during the call.
+        // The number of the thread is read again, so that no register must keep it during the call.
         self.slot.owner.store(this_thread(), Ordering::Relaxed);
     }
 }
@@ -217,7 +219,7 @@ impl Entered<'_> {
     }
 }
 
-/// Why a call without permission is refused.
+/// The reason why a call without permission is refused.
 #[cold]
 fn no_permission(slot: &Slot<QueueSlot>) -> Refusal {
     if slot.is_poisoned() {
@@ -263,11 +265,12 @@ pub(crate) fn free_queue(queue: *const ironmap_queue) -> isize {
     let files = entered.queue().map(|queue| std::mem::take(&mut queue.files));
     // SAFETY: the permission of this call is the only one, and this call has ended the handle.
     let queue = unsafe { &mut *slot.content.queue.get() }.take();
-    // From here on the slot has no owner.
+    // The drop of `entered` would set the owner again, but the slot must not have an owner.
     std::mem::forget(entered);
     let freed = catch(|| {
         files.into_iter().flatten().for_each(|file| drop(end_file(file)));
-        // Requests that the kernel does not complete are leaked by the drop. The caller must know, because it has lent their memory.
+        // The drop leaks requests that the kernel does not complete. The error of the wait is returned, because the memory of these
+        // requests belongs to the caller.
         queue.map_or(Ok(()), |mut queue| queue.queue.wait(usize::MAX))
     });
     QUEUES.free(handle);
@@ -333,7 +336,7 @@ fn queue_of(slot: &Slot<FileSlot>) -> Option<&'static Slot<QueueSlot>> {
 
 /// Runs a call from C. If it panics, the objects that it used are in an unknown state, and `lose` makes them unusable.
 ///
-/// The call is passed as a whole, with its checks of the handle: so the function around it saves few registers.
+/// `call` also contains the checks of the handle. Therefore the calling function needs to save only a few registers.
 #[inline(always)]
 fn guarded(call: impl FnOnce() -> isize, lose: impl FnOnce()) -> isize {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
@@ -354,7 +357,7 @@ pub(crate) fn with_file<T: Count>(
         let Some(mut entered) = queue_of(slot).and_then(|queue| queue.content.enter()) else {
             return refuse_file(handle);
         };
-        // The thread owns the queue, so no other call closes the file from here on.
+        // This call has the permission for the queue, so from here on no other call can close the file.
         if !slot.equals(handle) {
             return refuse_closed(slot, handle);
         }
@@ -364,7 +367,8 @@ pub(crate) fn with_file<T: Count>(
         let open = unsafe { open.unwrap_unchecked() };
         // SAFETY: the queue of an open file has not been freed.
         let result = work(open, unsafe { entered.queue().unwrap_unchecked() });
-        // The reason of a failure is kept before `entered` is dropped: a signal handler could not do so at the same time.
+        // The reason of a failure is stored before `entered` is dropped. Until then, a call in a signal handler is refused, so it cannot
+        // store a reason at the same time.
         result.map_or_else(|error| failed(slot, error), T::count)
     };
     guarded(call, move || lose_file(slot))
@@ -387,13 +391,14 @@ pub(crate) fn with_queue<T: Count>(
         }
         // SAFETY: the slot has this handle, so it has a queue.
         let result = work(unsafe { entered.queue().unwrap_unchecked() });
-        // As in `with_file`, the reason of a failure is kept before `entered` is dropped.
+        // As in `with_file`, the reason of a failure is stored before `entered` is dropped.
         result.map_or_else(|error| failed(slot, error), T::count)
     };
     guarded(call, move || lose_queue(slot))
 }
 
-// The functions below are not inlined, so that the calls above, whose instructions count, save few registers.
+// The functions below are not inlined, so that `with_file` and `with_queue` save few registers. Each instruction of these two functions is
+// a cost of each request.
 
 #[cold]
 #[inline(never)]
@@ -418,7 +423,7 @@ fn refuse_closed<C>(slot: &Slot<C>, handle: Handle) -> isize {
     refused(slot.refuse(handle))
 }
 
-/// Keeps the reason of a failure, during the call on the object of this slot.
+/// Stores the reason of a failure, during the call on the object of this slot.
 #[cold]
 #[inline(never)]
 #[allow(clippy::needless_pass_by_value, reason = "the hot path does not drop the error")]
@@ -426,7 +431,7 @@ fn failed<C>(slot: &Slot<C>, error: Error) -> isize {
     keep(Some(slot.handle()), &error) as isize
 }
 
-/// After a panic the states of the file and of its queue are unknown.
+/// Makes a file and its queue unusable after a panic, because their states are unknown.
 #[cold]
 #[inline(never)]
 fn lose_file(slot: &Slot<FileSlot>) {
@@ -436,7 +441,7 @@ fn lose_file(slot: &Slot<FileSlot>) {
     }
 }
 
-/// Makes a queue unusable: it has no owner from here on, and it is leaked.
+/// Makes a queue unusable: the queue has no owner after this call, and is leaked.
 #[cold]
 #[inline(never)]
 fn lose_queue(slot: &Slot<QueueSlot>) {
@@ -444,7 +449,7 @@ fn lose_queue(slot: &Slot<QueueSlot>) {
     slot.content.owner.store(0, Ordering::Relaxed);
 }
 
-/// A file of a queue, for a call on this queue.
+/// Returns the open file with this handle, for use during a call on its queue.
 ///
 /// # Errors
 /// The handle is not that of an open file, or the file was opened on another queue.
@@ -536,7 +541,7 @@ mod tests {
         assert_eq!(ironmap_volume_close(volume.pointer()), -Errno::EBUSY.0);
     }
 
-    /// The same rule for a handle that all threads may use.
+    /// If a call on a volume panics, the volume can only be closed. The open queues and files of the volume stay usable.
     #[test]
     fn a_panic_poisons_a_volume() {
         let (volume, queue, file) = open();

@@ -17,7 +17,7 @@ fn too_long() -> Error {
     Error::invalid("the memory is longer than the address space")
 }
 
-/// The memory of a read.
+/// Returns the memory of a read as a slice.
 ///
 /// # Safety
 /// The memory can be written to for `len` bytes during `'a`, and nothing else accesses it.
@@ -26,11 +26,11 @@ pub(crate) unsafe fn bytes_mut<'a>(memory: *mut c_void, len: usize) -> Result<&'
     if memory.is_null() || len > isize::MAX as usize {
         return empty_or_wrong(memory, len).map(|()| &mut [][..]);
     }
-    // SAFETY: the caller guarantees this, and the length was checked.
+    // SAFETY: the caller guarantees that `memory` can be written to for `len` bytes, and the length was checked.
     Ok(unsafe { slice::from_raw_parts_mut(memory.cast(), len) })
 }
 
-/// The memory of a write.
+/// Returns the memory of a write as a slice.
 ///
 /// # Safety
 /// The memory can be read for `len` bytes during `'a`.
@@ -39,11 +39,11 @@ pub(crate) unsafe fn bytes<'a>(memory: *const c_void, len: usize) -> Result<&'a 
     if memory.is_null() || len > isize::MAX as usize {
         return empty_or_wrong(memory, len).map(|()| &[][..]);
     }
-    // SAFETY: the caller guarantees this, and the length was checked.
+    // SAFETY: the caller guarantees that `memory` can be read for `len` bytes, and the length was checked.
     Ok(unsafe { slice::from_raw_parts(memory.cast(), len) })
 }
 
-/// NULL is the address of no bytes.
+/// Refuses memory at NULL, and memory that is too long. NULL is accepted if the length is 0.
 #[cold]
 fn empty_or_wrong(memory: *const c_void, len: usize) -> Result<(), Error> {
     match len {
@@ -67,7 +67,7 @@ pub(crate) unsafe fn list_mut<'a, T>(list: *mut T, count: usize) -> Result<&'a m
     if !list.is_aligned() || count > isize::MAX as usize / size_of::<T>().max(1) {
         return Err(too_long());
     }
-    // SAFETY: the caller guarantees this, and the length was checked.
+    // SAFETY: the caller guarantees that `list` points to `count` structures, and the length was checked.
     Ok(unsafe { slice::from_raw_parts_mut(list, count) })
 }
 
@@ -79,7 +79,7 @@ pub(crate) unsafe fn text<'a>(text: *const c_char, what: &'static str) -> Result
     if text.is_null() {
         return Err(null(what));
     }
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that a text that is not NULL ends with a zero byte.
     Ok(unsafe { CStr::from_ptr(text) }.to_bytes())
 }
 
@@ -88,7 +88,7 @@ pub(crate) unsafe fn text<'a>(text: *const c_char, what: &'static str) -> Result
 /// # Safety
 /// As for [`text`].
 pub(crate) unsafe fn path<'a>(path: *const c_char) -> Result<&'a Path, Error> {
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that a path that is not NULL ends with a zero byte.
     let bytes = unsafe { text(path, "the path") }?;
     Ok(Path::new(OsStr::from_bytes(bytes)))
 }
@@ -107,10 +107,10 @@ pub(crate) fn copy_text(text: &[u8], to: &mut [c_char]) {
     }
 }
 
-/// No version of a structure is larger, in bytes.
+/// The maximum size in bytes of a structure in any version.
 const MOST: usize = 1 << 16;
 
-/// The place of a result, as a caller of this version or another one knows the structure.
+/// The place of a result. The caller may be compiled for another version, in which the structure has another size.
 pub(crate) struct Out<T> {
     place: *mut T,
     size: usize,
@@ -130,21 +130,23 @@ impl<T: Copy> Out<T> {
         }
     }
 
-    /// Writes the part of the value that the caller knows. The rest of a larger structure, of a newer caller, becomes zero.
+    /// Writes the part of the value that the caller knows. If the structure of a newer caller is larger, its rest becomes zero.
     pub(crate) fn set(self, value: T) {
         let known = self.size.min(size_of::<T>());
-        // SAFETY: `new` requires that the place can be written to, and the value has so many bytes.
+        // SAFETY: `new` requires that the place can be written to for `size` bytes, and `known` is at most `size` and at most the size of
+        // the value.
         unsafe {
             ptr::copy_nonoverlapping(ptr::from_ref(&value).cast::<u8>(), self.place.cast(), known);
         };
         // SAFETY: the offset is not larger than the size of the place.
         let rest = unsafe { self.place.cast::<u8>().add(known) };
-        // SAFETY: the place has so many bytes after the value.
+        // SAFETY: after `known` bytes, the place has `size - known` more bytes.
         unsafe { ptr::write_bytes(rest, 0, self.size - known) };
     }
 }
 
-/// A structure of options, as a caller of this version or another one knows it. NULL stands for no options.
+/// Reads a structure of options. The caller may be compiled for another version, in which the structure has another size. NULL means the
+/// default options.
 ///
 /// # Safety
 /// `options` is NULL or can be read for `size` bytes. A value of `T` may have any bytes.
@@ -162,26 +164,26 @@ pub(crate) unsafe fn options<T: Copy + Default>(
     if size > MOST {
         return Err(Error::invalid("the size is not that of a structure"));
     }
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that `options` can be read for `size` bytes.
     let given = unsafe { slice::from_raw_parts(options.cast::<u8>(), size) };
     let (given, unknown) = given.split_at(size.min(size_of::<T>()));
     if unknown.iter().any(|byte| *byte != 0) {
         let what = "an option is not known to this version of the library";
         return Err(Error::io(Errno::E2BIG, what));
     }
-    // SAFETY: the structure has at least so many bytes, and any bytes are a value of it.
+    // SAFETY: `given` is at most as long as the structure, and any bytes are a valid value of the structure.
     unsafe {
         ptr::copy_nonoverlapping(given.as_ptr(), ptr::from_mut(&mut known).cast(), given.len());
     };
     Ok(known)
 }
 
-/// The place of a new handle. It is NULL until the call has succeeded.
+/// Returns the place of a new handle, and sets it to NULL. It stays NULL if the call fails.
 ///
 /// # Safety
 /// `place` is NULL or can be written to.
 pub(crate) unsafe fn place_of_handle<'a, T>(place: *mut *mut T) -> Result<&'a mut *mut T, Error> {
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that `place` is NULL or can be written to.
     match unsafe { place.as_mut() } {
         Some(place) => {
             *place = ptr::null_mut();
@@ -204,7 +206,7 @@ pub(crate) unsafe fn copy_value(
     size: usize,
 ) -> Result<usize, Error> {
     if size > 0 {
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `memory` can be written to for `size` bytes.
         let memory = unsafe { bytes_mut(memory, size) }?;
         let too_small = || {
             Error::io(

@@ -37,7 +37,7 @@ unsafe fn at<T: Count>(
     let handle = Handle::of(volume);
     call(Some(handle), || {
         let open = VOLUMES.get(handle)?;
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `name` is NULL or ends with a zero byte.
         let path = unsafe { path(name) }?;
         work(&open.volume, path).map_err(|error| error.at(path.display()))
     })
@@ -74,12 +74,12 @@ pub unsafe extern "C" fn ironmap_stat(
     size: usize,
 ) -> c_int {
     let work = |volume: &Volume, path: &Path| {
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `stat` is NULL or can be written to for `size` bytes.
         let out = unsafe { Out::new(stat, size) }?;
         out.set(shown(volume.fs().resolve(path_bytes(path), follow(flags)?)?.stat()));
         Ok(())
     };
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that `path` is NULL or ends with a zero byte.
     unsafe { at(volume, path, work) as c_int }
 }
 
@@ -98,10 +98,10 @@ pub unsafe extern "C" fn ironmap_readlink(
 ) -> isize {
     let work = |volume: &Volume, path: &Path| {
         let found = volume.read_link(path)?;
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `target` can be written to for `len` bytes.
         unsafe { copy_value(path_bytes(&found), target.cast(), len) }
     };
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that `path` is NULL or ends with a zero byte.
     unsafe { at(volume, path, work) }
 }
 
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn ironmap_mkdir(
         let made = (NewFile::Directory, mode & 0o7777, Credentials::default());
         fs.writable()?.create(held.number(), name, made.0, made.1, &made.2).map(drop)
     };
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that `path` is NULL or ends with a zero byte.
     unsafe { at(volume, path, work) as c_int }
 }
 
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn ironmap_mkdir(
 /// `path` ends with a zero byte.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ironmap_unlink(volume: *mut ironmap_volume, path: *const c_char) -> c_int {
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that `path` is NULL or ends with a zero byte.
     unsafe { at(volume, path, |volume, path| volume.remove_file(path)) as c_int }
 }
 
@@ -154,7 +154,7 @@ pub unsafe extern "C" fn ironmap_unlink(volume: *mut ironmap_volume, path: *cons
 /// `path` ends with a zero byte.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ironmap_rmdir(volume: *mut ironmap_volume, path: *const c_char) -> c_int {
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that `path` is NULL or ends with a zero byte.
     unsafe { at(volume, path, |volume, path| volume.remove_dir(path)) as c_int }
 }
 
@@ -183,7 +183,7 @@ pub unsafe extern "C" fn ironmap_rename(
     flags: u32,
 ) -> c_int {
     let work = |volume: &Volume, from: &Path| {
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `to` is NULL or ends with a zero byte.
         let to = unsafe { path(to) }?;
         let unknown = || Error::invalid("the flags are not those of renameat2");
         let flags = RenameFlags::from_bits(flags).ok_or_else(unknown)?;
@@ -197,7 +197,7 @@ pub unsafe extern "C" fn ironmap_rename(
         let (from_dir, _) = fs.hold_path(from_dir, Follow::All)?;
         let (to_dir, _) = fs.hold_path(to_dir, Follow::All)?;
         let names = ((from_dir.number(), from), (to_dir.number(), to));
-        // A path that ends with a slash is that of a directory.
+        // A path that ends with a slash must lead to a directory.
         let exchanges = flags.contains(RenameFlags::EXCHANGE);
         let directories =
             [(names.0, slashes[0] || slashes[1] && !exchanges), (names.1, slashes[1] && exchanges)];
@@ -208,7 +208,7 @@ pub unsafe extern "C" fn ironmap_rename(
         }
         fs.writable()?.rename(names.0, names.1, flags, &Credentials::default())
     };
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that `from` is NULL or ends with a zero byte.
     unsafe { at(volume, from, work) as c_int }
 }
 
@@ -224,11 +224,11 @@ pub unsafe extern "C" fn ironmap_symlink(
     path: *const c_char,
 ) -> c_int {
     let work = |volume: &Volume, path: &Path| {
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `target` is NULL or ends with a zero byte.
         let target = unsafe { text(target, "the target") }?;
         volume.symlink(Path::new(OsStr::from_bytes(target)), path)
     };
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that `path` is NULL or ends with a zero byte.
     unsafe { at(volume, path, work) as c_int }
 }
 
@@ -244,11 +244,11 @@ pub unsafe extern "C" fn ironmap_link(
     path: *const c_char,
 ) -> c_int {
     let work = |volume: &Volume, link: &Path| {
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `original` is NULL or ends with a zero byte.
         let original = unsafe { self::path(original) }?;
         volume.hard_link(original, link)
     };
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that `path` is NULL or ends with a zero byte.
     unsafe { at(volume, path, work) as c_int }
 }
 
@@ -265,7 +265,7 @@ pub unsafe extern "C" fn ironmap_chmod(
     let work = |volume: &Volume, path: &Path| {
         change(volume, path, Follow::All, &SetAttributes::new().permissions(mode & 0o7777))
     };
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that `path` is NULL or ends with a zero byte.
     unsafe { at(volume, path, work) as c_int }
 }
 
@@ -288,7 +288,7 @@ pub unsafe extern "C" fn ironmap_chown(
         owners.gid = (gid != u32::MAX).then_some(gid);
         change(volume, path, follow(flags)?, &owners)
     };
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that `path` is NULL or ends with a zero byte.
     unsafe { at(volume, path, work) as c_int }
 }
 
@@ -306,7 +306,7 @@ pub unsafe extern "C" fn ironmap_set_times(
     flags: c_int,
 ) -> c_int {
     let work = |volume: &Volume, path: &Path| {
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that the times are NULL or can be read.
         let (accessed, modified) = (unsafe { accessed.as_ref() }, unsafe { modified.as_ref() });
         if [accessed, modified].iter().flatten().any(|time| time.nanoseconds >= 1_000_000_000) {
             return Err(Error::invalid("the nanoseconds of a time are more than 999,999,999"));
@@ -316,7 +316,7 @@ pub unsafe extern "C" fn ironmap_set_times(
         times.modified = modified.map(|time| time.timestamp());
         change(volume, path, follow(flags)?, &times)
     };
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that `path` is NULL or ends with a zero byte.
     unsafe { at(volume, path, work) as c_int }
 }
 
@@ -328,7 +328,7 @@ pub unsafe extern "C" fn ironmap_set_times(
 /// # Errors
 /// `Io` with ERANGE for a name that no attribute can have, as `setxattr(2)`.
 unsafe fn attribute<'a>(name: *const c_char) -> Result<&'a [u8], Error> {
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that `name` is NULL or ends with a zero byte.
     let name = unsafe { text(name, "the name") }?;
     if name.is_empty() || name.len() > 255 {
         let what = "the name of an attribute has 1 to 255 bytes";
@@ -337,7 +337,7 @@ unsafe fn attribute<'a>(name: *const c_char) -> Result<&'a [u8], Error> {
     Ok(name)
 }
 
-/// The error of an attribute that a file does not have. Files have no attributes with other prefixes than these.
+/// Returns the error for an attribute that does not exist. A name with any other prefix than the four below is not supported.
 fn no_attribute(name: &[u8]) -> Error {
     let prefixes: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
     if prefixes.iter().any(|prefix| name.starts_with(prefix)) {
@@ -365,14 +365,14 @@ pub unsafe extern "C" fn ironmap_getxattr(
     flags: c_int,
 ) -> isize {
     let work = |volume: &Volume, path: &Path| {
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `name` is NULL or ends with a zero byte.
         let name = unsafe { attribute(name) }?;
         let (_held, inode) = volume.fs().hold_path(path_bytes(path), follow(flags)?)?;
         let found = inode.xattr(name)?.ok_or_else(|| no_attribute(name))?;
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `value` can be written to for `len` bytes.
         unsafe { copy_value(&found, value, len) }
     };
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that `path` is NULL or ends with a zero byte.
     unsafe { at(volume, path, work) }
 }
 
@@ -397,10 +397,10 @@ pub unsafe extern "C" fn ironmap_listxattr(
             list.extend_from_slice(&xattr.name);
             list.push(0);
         }
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `names` can be written to for `len` bytes.
         unsafe { copy_value(&list, names.cast(), len) }
     };
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that `path` is NULL or ends with a zero byte.
     unsafe { at(volume, path, work) }
 }
 
@@ -422,9 +422,9 @@ pub unsafe extern "C" fn ironmap_setxattr(
     flags: c_int,
 ) -> c_int {
     let work = |volume: &Volume, path: &Path| {
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `name` is NULL or ends with a zero byte.
         let name = unsafe { attribute(name) }?;
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `value` can be read for `len` bytes.
         let value = unsafe { bytes(value, len) }?;
         let how = match how {
             0 => SetXattr::Any,
@@ -436,7 +436,7 @@ pub unsafe extern "C" fn ironmap_setxattr(
         let (held, _) = fs.hold_path(path_bytes(path), follow(flags)?)?;
         fs.writable()?.setxattr(held.number(), name, value, how)
     };
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that `path` is NULL or ends with a zero byte.
     unsafe { at(volume, path, work) as c_int }
 }
 
@@ -453,12 +453,12 @@ pub unsafe extern "C" fn ironmap_removexattr(
     flags: c_int,
 ) -> c_int {
     let work = |volume: &Volume, path: &Path| {
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `name` is NULL or ends with a zero byte.
         let name = unsafe { attribute(name) }?;
         let fs = volume.fs();
         let (held, _) = fs.hold_path(path_bytes(path), follow(flags)?)?;
         fs.writable()?.removexattr(held.number(), name)
     };
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that `path` is NULL or ends with a zero byte.
     unsafe { at(volume, path, work) as c_int }
 }

@@ -32,7 +32,7 @@ use crate::volume::OpenVolume;
 /// A pool of a volume or host.
 pub(crate) struct OpenPool {
     pool: Pool,
-    /// The volume or host cannot be closed before.
+    /// Keeps the volume or host open: it cannot be closed before the pool is freed.
     store: Store,
 }
 
@@ -55,7 +55,7 @@ impl Store {
 pub(crate) struct PoolFile {
     file: AsyncFile,
     durable: DioFlags,
-    /// The pool cannot be freed before.
+    /// Keeps the pool: it cannot be freed before this file is closed.
     _pool: Arc<OpenPool>,
 }
 
@@ -114,7 +114,7 @@ pub unsafe extern "C" fn ironmap_volume_pool(
 ) -> c_int {
     let handle = Handle::of(volume);
     call(Some(handle), || {
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `pool` is NULL or can be written to.
         let place = unsafe { place_of_handle(pool) }?;
         starting_threads(|| {
             let open_volume = VOLUMES.get(handle)?;
@@ -141,7 +141,7 @@ pub unsafe extern "C" fn ironmap_host_pool(
 ) -> c_int {
     let handle = Handle::of(host);
     call(Some(handle), || {
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `pool` is NULL or can be written to.
         let place = unsafe { place_of_handle(pool) }?;
         starting_threads(|| {
             let open_host = HOSTS.get(handle)?;
@@ -181,9 +181,9 @@ pub unsafe extern "C" fn ironmap_pool_open(
 ) -> c_int {
     let handle = Handle::of(pool);
     call(Some(handle), || {
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `file` is NULL or can be written to.
         let place = unsafe { place_of_handle(file) }?;
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `path` is NULL or ends with a zero byte.
         let path = unsafe { self::path(path) }?;
         let OpenFlags { options, durable, empties, .. } = open_flags(flags, mode)?;
         without_forks(|| {
@@ -226,7 +226,7 @@ pub unsafe extern "C" fn ironmap_pool_pread(
     let handle = Handle::of(file);
     call(Some(handle), || {
         let open = POOL_FILES.get(handle)?;
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `memory` can be written to for `len` bytes.
         let memory = unsafe { bytes_mut(memory, len) }?;
         let buffer = Buffer::aligned(within(&open, len, pos))?;
         let (count, buffer) = wait(open.file.read_at(buffer, pos))?;
@@ -249,7 +249,7 @@ pub unsafe extern "C" fn ironmap_pool_pwrite(
     let handle = Handle::of(file);
     call(Some(handle), || {
         let open = POOL_FILES.get(handle)?;
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `memory` can be read for `len` bytes.
         let buffer = copied(unsafe { bytes(memory, len) }?)?;
         Ok(wait(open.file.write_at(buffer, pos, open.durable))?.0)
     })
@@ -286,10 +286,10 @@ pub unsafe extern "C" fn ironmap_pool_append(
     let handle = Handle::of(file);
     call(Some(handle), || {
         let open = POOL_FILES.get(handle)?;
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `memory` can be read for `len` bytes.
         let buffer = copied(unsafe { bytes(memory, len) }?)?;
         let (FilePos(at), _) = wait(open.file.append(buffer, open.durable | DioFlags::WHOLE))?;
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `pos` is NULL or can be written to.
         if let Some(pos) = unsafe { pos.as_mut() } {
             *pos = at;
         }
@@ -332,12 +332,12 @@ pub unsafe extern "C" fn ironmap_pool_read_many(
             return Err(Error::invalid("the size is not that of struct ironmap_pool_read"));
         }
         let open = POOL_FILES.get(handle)?;
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `reads` points to `count` structures.
         let reads = unsafe { list_mut(reads, count) }?;
         let mut ranges = Vec::with_capacity(reads.len());
         let mut places = Vec::with_capacity(reads.len());
         for read in reads.iter_mut() {
-            // SAFETY: the caller guarantees this.
+            // SAFETY: the caller guarantees that the memory of each read can be written to, and does not overlap.
             let memory = unsafe { bytes_mut(read.memory, read.len) };
             let len = within(&open, read.len, read.pos);
             let range = memory.and_then(|memory| Ok((memory, Buffer::aligned(len)?)));
@@ -380,7 +380,7 @@ pub unsafe extern "C" fn ironmap_pread_on(
 ) -> isize {
     with_queue(queue, |local| {
         let open = POOL_FILES.get(Handle::of(file))?;
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `memory` can be written to for `len` bytes.
         let memory = unsafe { bytes_mut(memory, len) }?;
         open.file.file().read_at(&mut local.queue, memory, pos)
     })
@@ -406,7 +406,7 @@ pub unsafe extern "C" fn ironmap_read_many_on(
             return Err(Error::invalid("the size is not that of struct ironmap_pool_read"));
         }
         let open = POOL_FILES.get(Handle::of(file))?;
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `reads` points to `count` structures.
         let reads = unsafe { list_mut(reads, count) }?;
         let mut list: SmallVec<[ReadAt<'_>; 64]> = SmallVec::new();
         let mut results = Vec::with_capacity(reads.len());
@@ -441,7 +441,7 @@ pub unsafe extern "C" fn ironmap_pool_file_report(
     let handle = Handle::of(file);
     call(Some(handle), || {
         let open = POOL_FILES.get(handle)?;
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `report` is NULL or can be written to for `size` bytes.
         unsafe { store_report(open.file.file(), report, size) }
     }) as c_int
 }

@@ -2,7 +2,7 @@
 //! the child, and the child opens its own.
 //!
 //! A fork waits until no other thread opens or closes something, because such a thread may hold locks of the process. All locks here are
-//! those of std: they wake waiting threads, and do not pass to one of them, which would not exist in the child.
+//! those of std. They never pass to a waiting thread, which would not exist in the child.
 
 use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
@@ -19,7 +19,7 @@ use crate::tables::tables;
 /// The threads that open or close something.
 struct Gate {
     threads: usize,
-    /// A thread forks, or waits for the others.
+    /// Whether a thread forks, or waits for other threads before it forks.
     forks: bool,
 }
 
@@ -67,7 +67,7 @@ fn wait_while(
     CHANGED.wait_while(gate, wrong).unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The number of threads in the gate if only this thread is.
+/// The number of threads that are counted in the gate if no other thread is in a call: 1 if this thread is in a call, otherwise 0.
 fn alone() -> usize {
     usize::from(CALLS.get() > 0)
 }
@@ -148,7 +148,7 @@ impl Drop for Inside {
     }
 }
 
-/// All signals are blocked in the thread until it is dropped.
+/// Blocks all signals in the calling thread until the value is dropped.
 struct Blocked(libc::sigset_t);
 
 impl Blocked {
@@ -156,9 +156,9 @@ impl Blocked {
         let (mut all, mut old) = (MaybeUninit::uninit(), MaybeUninit::uninit());
         // SAFETY: the call initializes the set.
         unsafe { libc::sigfillset(all.as_mut_ptr()) };
-        // SAFETY: the set is initialized, and the call stores the old one.
+        // SAFETY: `all` is initialized, and the call stores the old set of signals in `old`.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), old.as_mut_ptr()) };
-        // SAFETY: the call can only fail for a wrong first argument.
+        // SAFETY: the call has set `old`, because it can fail only for a wrong first argument.
         Self(unsafe { old.assume_init() })
     }
 }
@@ -188,7 +188,7 @@ pub(crate) fn starting_threads<T>(work: impl FnOnce() -> Result<T, Error>) -> Re
     without_forks(work)
 }
 
-/// Runs a call that opens or closes something. No fork of another thread happens meanwhile.
+/// Runs a call that opens or closes something. Another thread cannot fork during the call.
 pub(crate) fn without_forks<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     watch();
     if REFUSED.load(Ordering::Relaxed) {

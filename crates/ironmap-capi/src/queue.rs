@@ -82,7 +82,7 @@ pub unsafe extern "C" fn ironmap_volume_queue(
     queue: *mut *mut ironmap_queue,
 ) -> c_int {
     call(Some(Handle::of(volume)), || {
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `queue` is NULL or can be written to.
         let place = unsafe { place_of_handle(queue) }?;
         let volume = VOLUMES.get(Handle::of(volume))?;
         without_forks(|| {
@@ -107,7 +107,7 @@ pub unsafe extern "C" fn ironmap_host_queue(
     queue: *mut *mut ironmap_queue,
 ) -> c_int {
     call(Some(Handle::of(host)), || {
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `queue` is NULL or can be written to.
         let place = unsafe { place_of_handle(queue) }?;
         let host = HOSTS.get(Handle::of(host))?;
         without_forks(|| {
@@ -126,7 +126,7 @@ pub extern "C" fn ironmap_queue_free(queue: *mut ironmap_queue) -> c_int {
     call_free(|| free_queue(queue))
 }
 
-/// Runs a function that frees something. No fork happens meanwhile.
+/// Runs a function that frees something. Another thread cannot fork during the call.
 pub(crate) fn call_free(work: impl FnOnce() -> isize) -> c_int {
     without_forks(|| Ok(work())).unwrap_or_else(|error| keep(None, &error) as isize) as c_int
 }
@@ -153,14 +153,14 @@ pub unsafe extern "C" fn ironmap_read_many(
         if size != size_of::<ironmap_read>() {
             return Err(Error::invalid("the size is not that of struct ironmap_read"));
         }
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `reads` points to `count` structures.
         let reads = unsafe { list_mut(reads, count) }?;
         let mut list: SmallVec<[ReadAt<'_>; 64]> = SmallVec::new();
         for read in reads.iter_mut() {
             read.result = 0;
             // SAFETY: this call is the only one on its queue, and no file of the queue is closed during it.
             let open = unsafe { open_file(read.file, queue) };
-            // SAFETY: the caller guarantees this.
+            // SAFETY: the caller guarantees that the memory of each read can be written to, and does not overlap.
             let memory = unsafe { bytes_mut(read.memory, read.len) };
             match (open, memory) {
                 (Ok(open), Ok(memory)) => list.push(ReadAt::new(&open.file, memory, read.pos)),
@@ -219,7 +219,8 @@ fn rejected(rejected: Box<Rejected>) -> Error {
 }
 
 impl LocalQueue {
-    /// The memory of the caller as a buffer. Memory that is registered with the queue is used as such.
+    /// Returns a buffer for memory of the caller. If the memory is a part of the buffer that is registered with the queue, the request uses
+    /// it as registered memory.
     ///
     /// # Safety
     /// The memory stays valid until the request is complete.
@@ -245,11 +246,11 @@ fn no_memory() -> Error {
     Error::io(Errno::EFAULT, "the memory of a request is NULL or too long")
 }
 
-/// Submits a request without flags. The function is large and is not inlined, so its arguments are passed in registers, around the guard
-/// against panics. They have the places of the caller's arguments.
+/// Submits a request without flags. This large function is not inlined, so that its arguments are passed in registers, and not through the
+/// guard against panics. The arguments have the same order as those of the calling function, so they stay in their registers.
 ///
 /// # Safety
-/// As for the functions below.
+/// The memory stays valid, and is not used otherwise, until the request is complete.
 #[inline(never)]
 unsafe fn submit_plain<const READS: bool>(
     open: &OpenFile,
@@ -260,13 +261,13 @@ unsafe fn submit_plain<const READS: bool>(
     user: *mut c_void,
 ) -> Result<(), Error> {
     let direction = if READS { Direction::Read } else { Direction::Write };
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that the memory stays valid, and is not used otherwise, until the request is complete.
     let buffer = unsafe { local.borrow(memory, len) }?;
     submit(open, &mut local.queue, direction, buffer, (pos, DioFlags::empty(), user))
 }
 
 /// # Safety
-/// As for the functions below.
+/// The memory stays valid, and is not used otherwise, until the request is complete.
 #[inline(always)]
 unsafe fn submit_memory<const READS: bool>(
     file: *mut ironmap_file,
@@ -275,18 +276,18 @@ unsafe fn submit_memory<const READS: bool>(
     (pos, flags, user): (u64, c_int, *mut c_void),
 ) -> c_int {
     if flags == 0 {
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that the memory stays valid, and is not used otherwise, until the request is complete.
         let plain = move |open: &OpenFile, local: &mut LocalQueue| unsafe {
             submit_plain::<READS>(open, memory, len, pos, local, user)
         };
         return with_file(file, plain) as c_int;
     }
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that the memory stays valid, and is not used otherwise, until the request is complete.
     unsafe { submit_with_flags::<READS>(file, memory, len, (pos, flags, user)) }
 }
 
 /// # Safety
-/// As for the functions below.
+/// The memory stays valid, and is not used otherwise, until the request is complete.
 #[inline(never)]
 unsafe fn submit_with_flags<const READS: bool>(
     file: *mut ironmap_file,
@@ -297,7 +298,7 @@ unsafe fn submit_with_flags<const READS: bool>(
     let direction = if READS { Direction::Read } else { Direction::Write };
     with_file(file, |open, local| {
         let flags = direction.flags(flags)?;
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that the memory stays valid, and is not used otherwise, until the request is complete.
         let buffer = unsafe { local.borrow(memory, len) }?;
         submit(open, &mut local.queue, direction, buffer, (pos, flags, user))
     }) as c_int
@@ -324,7 +325,7 @@ pub unsafe extern "C" fn ironmap_submit_read(
     flags: c_int,
     user: *mut c_void,
 ) -> c_int {
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that the memory stays valid, and is not used otherwise, until the request is complete.
     unsafe { submit_memory::<true>(file, memory, len, (pos, flags, user)) }
 }
 
@@ -345,7 +346,7 @@ pub unsafe extern "C" fn ironmap_submit_write(
     user: *mut c_void,
 ) -> c_int {
     // The library only reads the memory of a write.
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that the memory stays valid, and is not used otherwise, until the request is complete.
     unsafe { submit_memory::<false>(file, memory.cast_mut(), len, (pos, flags, user)) }
 }
 
@@ -360,7 +361,7 @@ unsafe fn submit_buffer(
     with_file(file, |open, local| {
         let flags = direction.flags(flags)?;
         let memory = BUFFERS.get(Handle::of(buffer))?;
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that nothing else uses these bytes of the buffer until the request is complete.
         let buffer = unsafe { memory.part(offset, len) }?;
         submit(open, &mut local.queue, direction, buffer, (pos, flags, user))
     }) as c_int
@@ -383,7 +384,7 @@ pub unsafe extern "C" fn ironmap_submit_read_buffer(
     flags: c_int,
     user: *mut c_void,
 ) -> c_int {
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that nothing else uses these bytes of the buffer until the request is complete.
     unsafe { submit_buffer(file, Direction::Read, (buffer, offset, len), (pos, flags, user)) }
 }
 
@@ -404,7 +405,7 @@ pub unsafe extern "C" fn ironmap_submit_write_buffer(
     flags: c_int,
     user: *mut c_void,
 ) -> c_int {
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that nothing else uses these bytes of the buffer until the request is complete.
     unsafe { submit_buffer(file, Direction::Write, (buffer, offset, len), (pos, flags, user)) }
 }
 
@@ -436,19 +437,19 @@ pub unsafe extern "C" fn ironmap_reap(
         if size != size_of::<ironmap_completion>() {
             return Err(Error::invalid("the size is not that of struct ironmap_completion"));
         }
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `completions` points to `max` structures.
         let places = unsafe { list_mut(completions, max) }?;
         let mut count = reaped(local, Handle::of(queue), places);
         if places.is_empty() {
             local.queue.poll()?;
         } else if count < places.len() {
-            // A completion that comes after this makes the descriptor readable.
+            // A completion that arrives after this call makes the descriptor readable.
             if let Some(readiness) = &local.readiness {
                 readiness.clear();
             }
             let polled = local.queue.poll();
             count += reaped(local, Handle::of(queue), &mut places[count..]);
-            // The completions that were collected before the error are not lost.
+            // If completions were collected before the error, they are returned, and the error is not.
             if let (0, Err(error)) = (count, polled) {
                 return Err(error);
             }

@@ -1,4 +1,4 @@
-//! The flags of Linux's headers as those of the library.
+//! Converts the flags of Linux's headers to flags of the library.
 
 use std::ffi::c_int;
 
@@ -63,7 +63,7 @@ pub(crate) struct OpenFlags {
     /// The flags of each of its writes.
     pub(crate) durable: DioFlags,
     pub(crate) writes: bool,
-    /// The file is emptied after it was opened: the options cannot do this for a file that is appended to.
+    /// Whether the file must be emptied after it was opened. The options of the open cannot empty a file that is opened for appends.
     pub(crate) empties: bool,
 }
 

@@ -57,7 +57,7 @@ impl ironmap_volume_options {
     }
 }
 
-/// The engine of this name; NULL and "auto" let the library choose.
+/// Returns the engine with this name. NULL and "auto" let the library choose.
 ///
 /// # Safety
 /// A name that is not NULL ends with a zero byte.
@@ -65,7 +65,7 @@ unsafe fn parse_engine(engine: *const c_char) -> Result<Engine, Error> {
     if engine.is_null() {
         return Ok(Engine::Auto);
     }
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller guarantees that `engine` is NULL or ends with a zero byte.
     let name = unsafe { text(engine, "the engine") }?;
     String::from_utf8_lossy(name).parse()
 }
@@ -92,13 +92,13 @@ pub unsafe extern "C" fn ironmap_volume_open(
     volume: *mut *mut ironmap_volume,
 ) -> c_int {
     call(None, || {
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `volume` is NULL or can be written to.
         let place = unsafe { place_of_handle(volume) }?;
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `location` is NULL or ends with a zero byte.
         let location = unsafe { path(location) }?;
-        // SAFETY: the caller guarantees this, and the structure has only numbers.
+        // SAFETY: the caller guarantees that `options` is NULL or can be read for `size` bytes. The structure contains only numbers.
         let options = unsafe { self::options(options, size) }?.parsed()?;
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `engine` is NULL or ends with a zero byte.
         let options = options.engine(unsafe { parse_engine(engine) }?);
         starting_threads(|| {
             let volume = options.open(Location::parse(location.as_os_str())?)?;
@@ -174,7 +174,7 @@ pub unsafe extern "C" fn ironmap_volume_info(
 ) -> c_int {
     let handle = Handle::of(volume);
     call(Some(handle), || {
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `info` is NULL or can be written to for `size` bytes.
         let out = unsafe { Out::new(info, size) }?;
         let open = VOLUMES.get(handle)?;
         let (fs, usage) = (open.volume.fs(), open.volume.fs().usage());
@@ -215,7 +215,7 @@ pub unsafe extern "C" fn ironmap_volume_notice(
         let open = VOLUMES.get(handle)?;
         let notice = open.volume.notices().iter().chain(open.volume.faults()).nth(index);
         let none = || Error::new(ironmap::ErrorKind::NoData, "there are not so many notices");
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `text` can be written to for `len` bytes.
         unsafe { copy_value(notice.ok_or_else(none)?.as_bytes(), text.cast::<c_void>(), len) }
     })
 }
@@ -234,9 +234,9 @@ pub unsafe extern "C" fn ironmap_host_open(
     host: *mut *mut ironmap_host,
 ) -> c_int {
     call(None, || {
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `host` is NULL or can be written to.
         let place = unsafe { place_of_handle(host) }?;
-        // SAFETY: the caller guarantees this.
+        // SAFETY: the caller guarantees that `engine` is NULL or ends with a zero byte.
         let engine = unsafe { parse_engine(engine) }?;
         starting_threads(|| {
             *place = HOSTS.add(Host::new(&HostOptions::new().engine(engine))?)?.pointer();

@@ -10,7 +10,7 @@ fn the_header_is_that_of_the_sources() {
     let bindings = cbindgen::Builder::new().with_crate(dir).with_config(config).generate().unwrap();
     let mut made = Vec::new();
     bindings.write(&mut made);
-    // Rust calls the duties of the caller "Safety".
+    // In Rust, the section "Safety" contains the duties of the caller. In the header, this section is named "Requires".
     let made = String::from_utf8(made).unwrap().replace("// # Safety\n", "// Requires:\n");
     let path = dir.join("include/ironmap.h");
     if std::env::var_os("IRONMAP_HEADER").is_some_and(|what| what == "write") {

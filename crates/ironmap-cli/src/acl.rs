@@ -1,6 +1,6 @@
 //! Formats access control lists as `getfacl` prints them.
 //!
-//! The value of such an attribute has the format of the xattr system calls: a version, then entries of eight bytes
+//! The value of an attribute that contains such a list has the format of the xattr system calls: a version, then entries of eight bytes
 //! (`include/uapi/linux/posix_acl_xattr.h`).
 
 use crate::show::Owners;

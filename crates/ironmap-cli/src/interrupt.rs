@@ -35,8 +35,8 @@ pub(crate) fn catch() {
     HANDLERS.call_once(|| {
         let ends = Arc::new(AtomicBool::new(false));
         for signal in heard() {
-            // The handlers run in this order. When the first signal arrives, `ends` is still false, so this signal does not end the
-            // program.
+            // For each signal, the handlers run in the order in which they are registered. When the first signal arrives, the first handler
+            // finds `ends` still false, so it does not end the program.
             let _ = flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&ends));
             let _ = flag::register(signal, Arc::clone(&ends));
         }

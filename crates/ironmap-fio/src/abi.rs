@@ -297,23 +297,23 @@ unsafe fn job<'a>(job: *mut c_void) -> &'a mut Job {
 }
 
 /// # Safety
-/// The rules of [`job`] hold.
+/// `raw` is an open job, and no other thread uses it during the call.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ironmap_fio_buffer(raw: *mut c_void, index: u32) -> *mut c_void {
-    // SAFETY: the caller guarantees the rules of [`job`].
+    // SAFETY: the caller guarantees that `raw` is an open job, and that no other thread uses it during the call.
     let job = unsafe { job(raw) };
     guard(ptr::null_mut(), || job.buffer(index as usize).unwrap_or(ptr::null_mut()).cast())
 }
 
 /// # Safety
-/// The rules of [`job`] hold; `path` can be read, and `error` written.
+/// `raw` is an open job, and no other thread uses it during the call. `path` can be read, and `error` can be written to.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ironmap_fio_open_file(
     raw: *mut c_void,
     path: *const c_char,
     error: *mut c_int,
 ) -> u64 {
-    // SAFETY: the caller guarantees the rules of [`job`].
+    // SAFETY: the caller guarantees that `raw` is an open job, and that no other thread uses it during the call.
     let job = unsafe { job(raw) };
     // SAFETY: the caller guarantees that `path` can be read.
     let path = unsafe { CStr::from_ptr(path) };
@@ -329,25 +329,25 @@ pub(crate) unsafe extern "C" fn ironmap_fio_open_file(
 }
 
 /// # Safety
-/// The rules of [`job`] hold.
+/// `raw` is an open job, and no other thread uses it during the call.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ironmap_fio_close_file(raw: *mut c_void, file: u64) {
-    // SAFETY: the caller guarantees the rules of [`job`].
+    // SAFETY: the caller guarantees that `raw` is an open job, and that no other thread uses it during the call.
     let job = unsafe { job(raw) };
     guard((), || job.close_file((file as usize).wrapping_sub(1)));
 }
 
 /// # Safety
-/// The rules of [`job`] hold; the request can be read and `end` written. The memory of a read or a write has `len` bytes, and fio does not
-/// access the memory during the call. If the request is still in flight after the call, fio does not access the memory before it has reaped
-/// the end of the request.
+/// `raw` is an open job, and no other thread uses it during the call. `request` can be read, and `end` can be written to. The memory of a
+/// read or a write has `len` bytes, and fio does not access the memory during the call. If the request is still in flight after the call,
+/// fio does not access the memory before it has reaped the end of the request.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ironmap_fio_queue(
     raw: *mut c_void,
     request: *const RawRequest,
     end: *mut RawEnd,
 ) -> c_int {
-    // SAFETY: the caller guarantees the rules of [`job`].
+    // SAFETY: the caller guarantees that `raw` is an open job, and that no other thread uses it during the call.
     let job = unsafe { job(raw) };
     // SAFETY: the caller guarantees that `request` can be read.
     let raw = unsafe { &*request };
@@ -390,10 +390,10 @@ pub(crate) unsafe extern "C" fn ironmap_fio_queue(
 }
 
 /// # Safety
-/// The rules of [`job`] hold.
+/// `raw` is an open job, and no other thread uses it during the call.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ironmap_fio_commit(raw: *mut c_void) -> c_int {
-    // SAFETY: the caller guarantees the rules of [`job`].
+    // SAFETY: the caller guarantees that `raw` is an open job, and that no other thread uses it during the call.
     let job = unsafe { job(raw) };
     guard(Errno::EIO.0, || job.commit().map_or_else(|error| error.errno().0, |()| 0))
 }
@@ -401,10 +401,10 @@ pub(crate) unsafe extern "C" fn ironmap_fio_commit(raw: *mut c_void) -> c_int {
 /// Returns the number of ended requests, or a negative errno.
 ///
 /// # Safety
-/// The rules of [`job`] hold.
+/// `raw` is an open job, and no other thread uses it during the call.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ironmap_fio_reap(raw: *mut c_void, min: u32, max: u32) -> c_int {
-    // SAFETY: the caller guarantees the rules of [`job`].
+    // SAFETY: the caller guarantees that `raw` is an open job, and that no other thread uses it during the call.
     let job = unsafe { job(raw) };
     let reaped = || match job.reap(min as usize, max as usize) {
         Ok(count) => count as c_int,
@@ -414,10 +414,10 @@ pub(crate) unsafe extern "C" fn ironmap_fio_reap(raw: *mut c_void, min: u32, max
 }
 
 /// # Safety
-/// The rules of [`job`] hold; `number` is below the count of the last reap.
+/// `raw` is an open job, and no other thread uses it during the call. `number` is below the count that the last reap returned.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ironmap_fio_end(raw: *mut c_void, number: u32) -> RawEnd {
-    // SAFETY: the caller guarantees the rules of [`job`].
+    // SAFETY: the caller guarantees that `raw` is an open job, and that no other thread uses it during the call.
     let job = unsafe { job(raw) };
     match job.end(number as usize) {
         Some(end) => {

@@ -24,7 +24,7 @@ pub(crate) enum Op {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) op: Op,
-    /// The number of the request in the job, below the depth.
+    /// A number below the depth, which identifies the request in its job.
     pub(crate) index: usize,
     /// The number that [`Job::open_file`] returned.
     pub(crate) file: usize,

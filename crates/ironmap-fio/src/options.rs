@@ -25,7 +25,7 @@ pub(crate) struct Options {
     pub(crate) depth: u32,
     /// The length of the longest request in bytes.
     pub(crate) max_block: usize,
-    /// The number of bytes before the data of each buffer. They give the data the misaligned address that the user requested.
+    /// The number of bytes before the data of each buffer. These bytes give the data the misaligned address that the user requested.
     pub(crate) pad: usize,
     pub(crate) fixed_buffers: bool,
     pub(crate) simple: bool,

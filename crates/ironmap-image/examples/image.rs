@@ -1,4 +1,4 @@
-//! Makes, fills and resizes images by the library alone. `bench.py` measures this program or `ironmap`, whose commands have the same names:
+//! Makes, fills and resizes images with the library alone. `bench.py` measures this program or `ironmap`. Both have these commands:
 //!
 //! - `image mkfs -q -d TREE [--owner=UID:GID] IMAGE SIZE`
 //! - `image cp -a FILE... IMAGE:/DIRECTORY`

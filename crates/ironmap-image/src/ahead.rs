@@ -23,7 +23,8 @@ const OF_SERVERS: u64 = 8;
 /// MiB of memory.
 const SMALL: u64 = 128 << 10;
 const TOGETHER: usize = 32;
-/// The maximum number of files whose content stays in memory while the caller reads files of subdirectories: at most 32 MiB.
+/// The maximum number of files whose content stays in memory while the caller reads files of subdirectories. The content uses at most 32
+/// MiB.
 const MOST_LOADED: usize = 256;
 
 /// Reads files through a queue, ahead of the caller. The queue must have no other requests.
@@ -63,7 +64,7 @@ impl Ahead {
         self.depth > 1
     }
 
-    /// Announces that the caller will read the files of these entries of a directory in this order.
+    /// Announces that the caller will read the regular files of `entries`, in this order. The entries are those of one directory.
     pub fn expect(&mut self, entries: &[DirEntry]) {
         if self.reads_together() {
             let files = entries.iter().rev().filter(|entry| {
@@ -82,7 +83,8 @@ impl Ahead {
         if !self.reads_together() || self.loaded.contains_key(&number) {
             return;
         }
-        // The caller skipped the expected files before this file, for example because they are further names of files that it has read.
+        // The caller has skipped the files that were expected before this file, for example hard links to files that the caller has already
+        // read.
         let Some(at) = self.expected.iter().rposition(|expected| *expected == number) else {
             return;
         };
@@ -106,7 +108,8 @@ impl Ahead {
             }
         }
         while queue.outstanding() > 0 && self.collect(queue).is_ok() {}
-        // These reports of wrong sectors are dropped, because the caller's own read reports the wrong sectors of its file.
+        // The reports of wrong sectors in the files read ahead are dropped, because the caller's own read of a file reports its wrong
+        // sectors.
         drop(source.volume.events().take_wrong_tuples());
         for (token, (number, size)) in (first..).zip(files) {
             let completion = self.done.remove(&token);
@@ -136,7 +139,7 @@ impl Ahead {
             return self.read_one_by_one(queue, file, range, failed, take);
         }
         let result = self.read_in_order(queue, file, range, failed, take);
-        // The remaining reads are past the end of the file, or they follow an error. Their memory is collected.
+        // The remaining reads are past the end of the file, or they follow an error. This code waits for them and reuses their memory.
         while queue.outstanding() > 0 && self.collect(queue).is_ok() {}
         for completion in std::mem::take(&mut self.done).into_values() {
             if let Memory::Flat(buffer) = completion.memory {

@@ -1,4 +1,4 @@
-//! A source of the content of a new volume, as the caller names it.
+//! The sources that a caller can name for the content of a new volume.
 
 use std::fmt;
 use std::io::Read;

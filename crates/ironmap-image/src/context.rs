@@ -1,4 +1,4 @@
-//! The data that a job gets from its caller, in one value that the job passes to its parts.
+//! The context of a job: one value with all data that the caller passes to the job. All parts of the job use this value.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -83,11 +83,12 @@ impl Context {
         made
     }
 
-    /// A text with the final name of the new image in the place of its temporary name.
+    /// Returns the text in which the final name of the new image replaces its temporary name.
     fn with_final_name(&self, text: &str) -> String {
         let Some((volume, aside)) = &*self.aside() else { return text.to_owned() };
         let text = text.replace(&aside.to_string(), &volume.to_string());
-        // A tree that contains the image may be named by another path.
+        // The path of the image in the text may differ from its location, if a source tree contains the image. Therefore the last component
+        // of the path is replaced too.
         match [aside, volume].map(|location| location.whole_file().and_then(Path::file_name)) {
             [Some(aside), Some(name)] => {
                 text.replace(&*aside.to_string_lossy(), &name.to_string_lossy())

@@ -133,7 +133,7 @@ impl Failure {
         matches!(self.kind, Some(ErrorKind::Io(_)))
     }
 
-    /// The failure with the reason of a more severe failure.
+    /// Returns the failure with `reason`, which is the reason of a more severe failure.
     pub(crate) fn worsened(self, reason: Reason) -> Self {
         Self { reason, ..self }
     }
@@ -148,7 +148,7 @@ impl Failure {
         self.reason == Reason::Unread
     }
 
-    /// The failure for inconsistent metadata of a volume, which the library itself does not detect.
+    /// The failure for an inconsistency in the metadata of a volume that the library itself does not detect.
     pub fn corrupt(place: impl Display, what: &str) -> Self {
         Self::with(Reason::Corrupt, format!("{place}: {what}"))
     }

@@ -79,7 +79,7 @@ pub fn link(path: &Path) -> Result<Vec<u8>, Errno> {
     Ok(rustix_libc::fs::readlink(path, Vec::new())?.into_bytes())
 }
 
-/// The kernel's limit for a list of names, and for a value, in bytes.
+/// The kernel's limit in bytes, both for the list of a file's attribute names and for the value of an attribute.
 const XATTR_MAX: usize = 64 << 10;
 
 /// The extended attributes that the user can read. The result is empty if the file system does not support extended attributes.

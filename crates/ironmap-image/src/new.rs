@@ -37,8 +37,8 @@ pub fn find_or_create(name: &Name, create: bool) -> Result<Option<Inode>, Failur
     inode.map(Some).map_err(|error| name.failed(&error))
 }
 
-/// The permission bits that the process removes from new files. Linux shows them in /proc. Without /proc, a process can read them only by a
-/// change, and other threads would notice this change.
+/// The permission bits that the process removes from new files. Linux shows them in /proc. Without /proc, this function reads the bits by
+/// changing them for a moment, which can affect other threads.
 pub fn umask() -> u32 {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let shown = status.lines().find_map(|line| line.strip_prefix("Umask:"));

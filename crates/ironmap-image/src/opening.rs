@@ -10,10 +10,10 @@ use ironmap::{Location, Volume, VolumeOptions};
 use crate::context::Context;
 use crate::failure::Failure;
 
-/// The options that apply to every volume of a job. Each option is valid only if the job reads volumes.
+/// The options that apply to every volume of a job. These options are refused if the job changes a volume.
 #[derive(Debug, Default)]
 pub struct Opening {
-    /// `--noload`: journals are not replayed.
+    /// Whether `--noload` is given, so that journals are not replayed.
     pub no_load: bool,
     /// The value of `--superblock`.
     pub superblock: Option<u64>,
@@ -34,7 +34,7 @@ impl Context {
     /// Refuses the options that are only for reading. A caller that changes the volume itself (not only its files) calls this function.
     ///
     /// # Errors
-    /// Fails if one of these options is set.
+    /// Fails if an option is set that is only for reading.
     pub fn check_changes(&self, location: &Location) -> Result<(), Failure> {
         let Opening { no_load, superblock, truncated, journal, realtime } = &self.opening;
         let what = if *no_load || matches!(location, Location::NoLoad(_)) {
@@ -121,7 +121,7 @@ impl Context {
             lines.iter().for_each(|line| self.note(format_args!("{location}: {line}")));
         }
         if matches!(location.data().medium, Medium::Image(_)) {
-            // An example is a virtual disk image that was not closed.
+            // A notice can report, for example, that a virtual disk image was not closed.
             volume.notices().iter().for_each(|notice| self.note(notice));
         }
         self.tell_faults(location, volume.faults());

@@ -14,7 +14,7 @@ pub struct Owners {
 }
 
 impl Owners {
-    /// `all` is one owner for all files. `map` is a file with maps of users and groups, which is ignored if `all` is given.
+    /// `all` is one owner for all files. `map` is a file with maps of users and groups. `map` is ignored if `all` is given.
     ///
     /// # Errors
     /// Fails if the file cannot be read, or if a line is not `UID:GID UID:GID`.

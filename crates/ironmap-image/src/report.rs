@@ -55,7 +55,7 @@ impl Report {
     /// Fails if a failure was reported.
     ///
     /// # Errors
-    /// The first failure, with the worst reason.
+    /// Returns the first failure, with the worst reason of all failures.
     pub fn result(&self) -> Result<(), Failure> {
         match (self.worst, &self.first) {
             (Some(worst), Some(first)) => Err(first.clone().worsened(worst)),

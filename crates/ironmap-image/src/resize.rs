@@ -39,7 +39,8 @@ pub fn resize(volume: &Location, size: NewSize, report: &Report) -> Result<Resiz
     Ok(resized)
 }
 
-/// Refuses a volume that cannot be read. This is usually a truncated image, whose truncation an extension would hide.
+/// Refuses a volume that cannot be read. Such a volume is usually in a truncated image, and an extension of the image would hide the
+/// truncation.
 fn check_whole(location: &Location, report: &Report) -> Result<(), Failure> {
     let how = LocationOptions::new().engine(Engine::Psync);
     let opened =

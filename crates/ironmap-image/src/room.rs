@@ -68,8 +68,9 @@ const NAMES: u32 = 1000;
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 impl NewImage {
-    /// Creates an image under a temporary name in the directory of `path`. [`keep`](Self::keep) gives it its name, so no other program sees
-    /// an incomplete image. `None` if the file exists. If the name is a symbolic link to a missing file, the target of the link is created.
+    /// Creates an image under a temporary name in the directory of `path`. [`keep`](Self::keep) renames the image to its final name, so no
+    /// other program sees an incomplete image. `None` if the file exists. If the name is a symbolic link to a missing file, the target of
+    /// the link is created.
     pub fn create_aside(path: &Path) -> Result<Option<Self>, Failure> {
         let failed = |error: io::Error| Failure::host(path.display(), error);
         let name = target_of(path);
@@ -85,7 +86,8 @@ impl NewImage {
             match File::create_new(&aside) {
                 Ok(made) => return Self::of(&made, aside, Some(name)).map(Some),
                 Err(error) if error.kind() == IoErrorKind::AlreadyExists => {}
-                // The temporary name may be longer than the final name.
+                // A temporary name that is longer than the final name can be too long for the host. In this case, the image is created
+                // under its final name.
                 Err(error) if error.kind() == IoErrorKind::InvalidFilename => break,
                 Err(error) => return Err(failed(error)),
             }
@@ -138,10 +140,10 @@ impl NewImage {
         file.set_len(0).and_then(|()| file.set_len(len)).map_err(failed)
     }
 
-    /// Keeps the file, under its final name. Its name becomes durable if its directory can be synced.
+    /// Keeps the file, under its final name. The name becomes durable if the directory of the file can be synced.
     ///
     /// # Errors
-    /// Fails if the name belongs to another file, or the present path to no file.
+    /// Fails if another file has the final name, or if another program has removed or replaced the image at its present path.
     pub fn keep(mut self) -> Result<(), Failure> {
         if !self.has_name() {
             return Err(replaced(&self.path));
@@ -183,12 +185,12 @@ impl Drop for NewImage {
 /// `AlreadyExists`; the errors of the host.
 fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // The file system does not support the flag.
+        // The file system does not support `RenameFlags::NOREPLACE`.
         Err(OsErrno::INVAL | OsErrno::NOSYS) => match std::fs::hard_link(from, to) {
             Ok(()) => std::fs::remove_file(from),
             Err(error) if error.kind() == IoErrorKind::AlreadyExists => Err(error),
             Err(_) if to.symlink_metadata().is_ok() => Err(IoErrorKind::AlreadyExists.into()),
-            // The file system does not support hard links either.
+            // The file system also does not support hard links.
             Err(_) => std::fs::rename(from, to),
         },
         renamed => renamed.map_err(io::Error::from),
@@ -268,7 +270,7 @@ fn instead_of(path: &Path) -> Option<String> {
         Some("qcow2") => {
             format!("make the image with qemu-img create -f qcow2, and write qcow2:{name}")
         }
-        // ironmap can only read these formats, and only if the name has the prefix of the format.
+        // ironmap can only read images in the formats VMDK and VHDX, and only if the prefix of the format is before the name.
         Some(format @ ("vmdk" | "vhdx")) => {
             format!(
                 "{format}:{name} can only be read; qemu-img convert -O {format} makes an image of this format from a raw image"
@@ -318,7 +320,7 @@ pub fn check_replaced(path: &Path) -> Result<(), Failure> {
     let mode = OpenMode { direct: false, exclusive: false, ..OpenMode::default() };
     match BlockFile::open(path, &mode) {
         Ok(file) => check_empty(&Psync::new(Arc::new(file)), path.display()),
-        // The file cannot be read, so its content is unknown. The host's permissions decide whether it can be replaced.
+        // The file cannot be read, so its content is unknown. The host's permissions decide whether the file can be replaced.
         Err(error) if error.errno() == Errno::EACCES => Ok(()),
         Err(error) => Err(Failure::open(&error)),
     }

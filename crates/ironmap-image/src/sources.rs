@@ -80,7 +80,7 @@ pub(crate) struct Sources {
     origins: Vec<Origin>,
     nodes: Vec<Node>,
     owners: Owners,
-    /// The number of files in the sources and their sizes, if they were counted.
+    /// The number and the total size of the files in the sources, if the files were counted.
     total: Option<Total>,
 }
 
@@ -88,7 +88,7 @@ impl Sources {
     /// Checks the sources, and opens image layouts. `nodes` are the files that the volume gets after the content of the sources.
     ///
     /// # Errors
-    /// A layout cannot be read; a source is the volume itself.
+    /// Fails if a layout cannot be read, or if a source is the volume itself.
     pub(crate) fn new(
         volume: &Location,
         contents: Vec<Content>,
@@ -157,7 +157,7 @@ impl Sources {
     /// Opens all sources.
     ///
     /// # Errors
-    /// A source is missing, or is not a directory and not an archive.
+    /// Fails if a source is missing, or if it has another type than a directory or an archive.
     pub(crate) fn open(&self) -> Result<Layers, Failure> {
         let layers = self.origins.iter().map(|origin| open(origin, self.stop()));
         layers.collect::<Result<_, _>>().map(Layers)
@@ -203,7 +203,7 @@ impl Sources {
     /// the time of all changes.
     ///
     /// # Errors
-    /// A source cannot be read; the volume has no space. The second failure contains the needs of all sources.
+    /// Fails if a source cannot be read, or if the volume has no space. The failure for lack of space contains the needs of all sources.
     pub(crate) fn fill(
         &self,
         Layers(layers): Layers,
@@ -350,7 +350,7 @@ fn is_own(source: impl Display) -> Failure {
     Failure::usage(format!("{source}: {what}"))
 }
 
-/// Whether both locations are in the same file and can overlap: their parts of the file are equal, or one of them is the whole file.
+/// Whether both locations are in the same file and can overlap: their parts of the file are equal, or one location is the whole file.
 fn is_same_part(one: &Location, other: &Location, context: &Context) -> bool {
     let (own, parts) = (Spared::of(other, context), [&one.data().part, &other.data().part]);
     let is_logical = parts.map(|part| matches!(part, Part::Logical { .. }));

@@ -58,7 +58,7 @@ impl Stop {
             match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&turn)) {
                 // A signal may have interrupted the wait. The next iteration checks for a signal, because a read could wait forever.
                 Ok(0) | Err(rustix::io::Errno::INTR) => {}
-                // The caller's read reports this error.
+                // The caller's read returns the data, or reports the error of the file.
                 _ => return Ok(()),
             }
         }

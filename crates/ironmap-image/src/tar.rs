@@ -70,7 +70,7 @@ fn unwritten(place: Option<&String>, error: io::Error) -> Failure {
 
 struct Writer {
     out: BufWriter<File>,
-    /// `None` for standard output.
+    /// The name of the output in messages. `None` for standard output.
     place: Option<String>,
     /// The number of bytes written.
     length: u64,
@@ -323,8 +323,8 @@ fn placeholder(path: &[u8]) -> Vec<u8> {
     placeholder
 }
 
-/// Encodes the name of an extended attribute for a pax keyword, as GNU tar does. A keyword ends at its first `=`, so the name must contain
-/// none.
+/// Encodes the name of an extended attribute for a pax keyword, as GNU tar does. A keyword ends at its first `=`, so each `=` in the name
+/// is encoded.
 fn encoded(name: &[u8]) -> Vec<u8> {
     let encode = |byte: &u8| match byte {
         b'%' => b"%25".to_vec(),

@@ -146,7 +146,7 @@ pub struct DestinationIs {
 /// The destination of a file.
 #[derive(Clone)]
 pub enum Destination {
-    /// This directory. The file keeps its last name.
+    /// The file gets into this directory, and keeps its last name.
     Into(Name, InodeNo),
     /// The new name of the file.
     As(Name),
@@ -226,13 +226,13 @@ impl Name {
         Failure::at(self, error)
     }
 
-    /// A name in the directory of this name. `dir` is the inode number of that directory.
+    /// A name in the directory that has this name. `dir` is the inode number of this directory.
     pub fn below(&self, dir: InodeNo, name: &[u8]) -> Self {
         let (source, path) = (Rc::clone(&self.source), join(&self.path, name));
         Self { source, dir, name: name.to_vec(), path }
     }
 
-    /// The name at a path that begins in the directory of this name. The target of a symbolic link is such a path.
+    /// The name at a path. A relative path begins in the directory that contains this name, like the target of a symbolic link.
     pub fn beside(&self, path: &[u8]) -> Result<Self, Failure> {
         let path = match path.first() {
             Some(b'/') => path.to_vec(),
@@ -264,7 +264,7 @@ impl Name {
         }
     }
 
-    /// Refuses a new file that is not a directory if its name ends with a slash. The error is that of the kernel.
+    /// Refuses a new file that is not a directory if its name ends with a slash. The error is the same as in the kernel.
     pub fn check_new_file(&self) -> Result<(), Failure> {
         if !self.wants_directory() {
             return Ok(());
@@ -310,7 +310,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// A file and the name by which it was found. The name's directory is valid only in a command that changes names.
+/// A file and the name by which it was found. In a value from [`Volumes::file`], the directory in `name` is not valid.
 pub struct Found {
     /// The name.
     pub name: Name,

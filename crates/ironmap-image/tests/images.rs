@@ -132,7 +132,7 @@ fn all_sources_are_in_the_volume_and_later_sources_replace_files() {
     assert_eq!(debugfs(&image, "cat /secret"), "of the volume");
 }
 
-/// The same sources and options give the same bytes, for every kind of size.
+/// The same sources and options give the same bytes, for each way in which an image gets its size.
 #[test]
 fn the_same_sources_give_the_same_bytes() {
     let dir = tempfile::tempdir().unwrap();
@@ -225,7 +225,7 @@ fn a_failed_build_leaves_nothing() {
     assert!(fs::read(&image).unwrap() == before);
 }
 
-/// The needs in the failure of a volume that is too small are enough for the content.
+/// If a volume is too small, the failure contains the needs of the content. A volume with this space is large enough for the content.
 #[test]
 fn the_needs_of_a_volume_that_is_too_small_are_enough() {
     let dir = tempfile::tempdir().unwrap();
@@ -321,8 +321,8 @@ fn hard_links_join_names_of_one_source() {
     assert_eq!(debugfs(&image, "cat other"), "shared");
 }
 
-/// An attribute that the volume cannot store ends the build. For sizes from too small to large enough, each build that succeeds has stored
-/// all attributes.
+/// An attribute that the volume cannot store ends the build. The test builds images of many sizes, from too small to large enough: each
+/// build that succeeds has stored all attributes.
 #[test]
 fn an_attribute_is_stored_or_the_build_fails() {
     let dir = tempfile::tempdir().unwrap();
@@ -339,7 +339,7 @@ fn an_attribute_is_stored_or_the_build_fails() {
             );
             return;
         }
-        // Each file has another value, so the files share no attribute block.
+        // The attribute has a different value in each file, so the files share no attribute block.
         run("setfattr", &["-n", "user.n", "-v", &number.to_string(), text(&path)]);
     }
     let image = dir.path().join("disk.img");
@@ -442,7 +442,7 @@ fn an_endless_reader_is_stopped() {
     assert_eq!(failure.unwrap_err().reason(), Reason::Stopped(15));
 }
 
-/// A deep tree does not need more stack in the calling thread.
+/// A deep tree does not need more stack in the calling thread than a flat tree.
 #[test]
 fn a_deep_tree_is_built_and_extracted_on_a_small_stack() {
     const DEPTH: usize = 300;

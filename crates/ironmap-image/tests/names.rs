@@ -77,7 +77,8 @@ fn a_file_that_is_renamed_over_the_image_stays() {
     }
 }
 
-/// Two builds of one path at the same time leave one of the two images, complete, and no other file. A build that fails says why.
+/// After two builds of one path at the same time, the path leads to one complete image, and no other file remains. A build that fails
+/// reports the reason.
 #[test]
 fn two_builds_of_one_path_leave_one_whole_image() {
     for sized in SIZES {
@@ -106,7 +107,8 @@ fn two_builds_of_one_path_leave_one_whole_image() {
     }
 }
 
-/// A name that the host refuses gives one line, and no file. The longest name and the longest path that the host accepts give an image.
+/// If the host refuses a name, the build fails with one line, and makes no file. With the longest name and the longest path that the host
+/// accepts, the build makes an image.
 #[test]
 fn the_longest_names_are_built_and_longer_names_are_errors() {
     for sized in SIZES {

@@ -54,7 +54,7 @@ impl Target {
                     let attached = queue.attach(file, true);
                     devs.push(attached.map_err(|errno| Error::io(errno, "another file"))?);
                 }
-                // Several ranges of one device use the same device number of the queue.
+                // If several ranges are on one device, the queue serves them under the same number.
                 devs.resize(source.bases.len(), Dev::OWN);
                 Route::Device(queue, devs)
             }
@@ -400,7 +400,7 @@ fn sync_loop<C: Course>(
     mut course: C,
     after: &mut impl FnMut(&[u8]),
 ) -> Result<()> {
-    // The local copy stays in registers. The original is in memory.
+    // The local copy of `writing` stays in registers, unlike the original, which is in memory.
     let mut own = *writing;
     for _ in 0..count {
         let spot = course.next();

@@ -22,7 +22,8 @@ use crate::source::{Opener, Source};
 const CHUNK: Duration = Duration::from_millis(2);
 /// The number of chunks if each block is written once.
 const ONCE_CHUNKS: u64 = 64;
-/// The number of requests in the latency pass. The measurement of latencies takes time itself, so it is a separate pass.
+/// The number of requests in the latency pass. The measurement of a latency takes time itself, so latencies are measured in a separate
+/// pass.
 const LATENCY_REQUESTS: u64 = 2000;
 
 /// A thread's share of a launch.
@@ -63,7 +64,7 @@ pub fn run(plan: &Plan) -> Result<Vec<Measured>> {
     run_on(plan, Vec::new())
 }
 
-/// Runs a plan with opened volumes of any format. Each volume serves the `vol:` targets of its name, and is closed at the end.
+/// Runs a plan with opened volumes of any format. Each volume serves the `vol:` targets that have its name, and is closed at the end.
 pub fn run_on(plan: &Plan, volumes: Vec<(String, Volume)>) -> Result<Vec<Measured>> {
     let sources = Opener::new(plan, volumes)?.open_all()?;
     let before: Vec<_> = sources.iter().map(Source::write_counts).collect();
@@ -276,7 +277,7 @@ impl Job {
                 driven.chunk(own.total(), shared, *batch, Watch::Nothing)?;
                 driven.positions = own;
             }
-            // These requests are not measured, because the first requests have extra costs.
+            // The next 64 requests are not measured, because the first requests of a target have extra costs.
             driven.chunk(64, shared, *batch, Watch::data(*touch))?;
             let start = Instant::now();
             let mut requests = 0;

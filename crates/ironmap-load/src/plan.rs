@@ -8,9 +8,9 @@ use crate::target::TargetSpec;
 /// The state of the files before the measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Content {
-    /// Allocated and written.
+    /// The blocks are allocated and written.
     Written,
-    /// Allocated as unwritten extents: the first write of each block can be measured only once.
+    /// The blocks are allocated as unwritten extents: the first write of each block can be measured only once.
     Unwritten,
 }
 

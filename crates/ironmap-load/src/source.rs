@@ -48,7 +48,7 @@ pub(crate) enum Shared {
 /// The position of a file's range on the device.
 #[derive(Clone, Copy)]
 struct Placement {
-    /// The byte offset on the device of the file system.
+    /// The byte offset of the file's range on the device that contains the file system.
     physical: u64,
     /// If the device is a partition: the size of the device, and the start of the partition on the disk.
     partition: Option<(u64, u64)>,
@@ -99,7 +99,7 @@ impl<'a> Opener<'a> {
                 }
             }
         }
-        // The kernel: target of a host file uses the same part of the file.
+        // The target `kernel:` uses the same part of the file as the target `host:`.
         let hosts: Vec<Source> =
             sources.iter().filter(|source| source.is_host()).cloned().collect();
         for source in &mut sources {

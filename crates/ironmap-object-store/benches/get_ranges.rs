@@ -56,7 +56,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // cargo passes its own options to a bench.
+    // cargo passes options of its own to a bench. They begin with `--`, and are ignored here.
     let mut words = std::env::args().skip(1).filter(|word| !word.starts_with("--"));
     let Some(dir) = words.next() else {
         println!("needs a directory on a mounted file system");

@@ -15,7 +15,7 @@ use crate::open_files::OpenFiles;
 use crate::tree::{Draft, Entries, Entry, Locked, Tree, absent, no_object, parent};
 
 /// The name of the lock file in the directory of the drafts. All stores of the directory lock this file. `LocalFileSystem` does not list
-/// names of this form.
+/// names that end with `#` and digits.
 const LOCK: &str = "lock#0";
 /// The maximum number of attempts to open a file. An attempt fails if the name is given to another file at the same time.
 const ATTEMPTS: usize = 100;
@@ -120,8 +120,8 @@ impl Tree for Directory {
 
     fn draft(&self, path: &str) -> io::Result<Box<dyn Draft>> {
         let path = self.path(path);
-        // A new draft is not locked at first. While this lock is held, no other process can mistake the new draft for a draft that a crash
-        // has left.
+        // A new draft is not locked at first. While the directory is locked, no other process can mistake the new draft for a draft that a
+        // crash has left.
         let _lock = self.lock()?;
         let file = OpenOptions::new().write(true).create_new(true).open(&path);
         let file = file.map_err(named(&path))?;

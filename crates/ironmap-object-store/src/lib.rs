@@ -52,8 +52,8 @@
 //!
 //! # Versions of object_store
 //!
-//! The feature `object_store_0_14` (the default) and the feature `object_store_0_13` implement the trait of that version. If a program
-//! enables both features, a [`Store`] implements both traits.
+//! The features `object_store_0_14` (the default) and `object_store_0_13` each implement the trait of the version in their name. If a
+//! program enables both features, a [`Store`] implements both traits.
 //!
 //! # Reads
 //!
@@ -91,7 +91,7 @@
 //!
 //! If several writers have the same tag (`PutMode::Update`), or create the same object (`PutMode::Create`), exactly one succeeds. For a
 //! volume, this applies to all clones of one store, because a volume has only one owner. For a directory, this applies to all stores in all
-//! processes, because they lock the file `.ironmap-object-store/lock#0`. Other programs do not use this lock.
+//! processes, because all stores lock the file `.ironmap-object-store/lock#0`. Other programs do not use this lock.
 //!
 //! # Paths
 //!
@@ -151,7 +151,7 @@ pub struct StoreOptions {
 
 impl Default for StoreOptions {
     fn default() -> Self {
-        // A batch of ranges holds its thread, so this is the number of batches that the device has at once.
+        // Each batch of ranges keeps one thread busy, so the number of threads is also the maximum number of batches in flight.
         let readers = PoolOptions::new().threads(8);
         Self { readers, writers: 4, file: FileOptions::new() }
     }

@@ -131,7 +131,7 @@ fn look(
         Some(_) => return Ok(Look::Other),
     }
     match tree.stat(path) {
-        // Links to directories are not followed, because such a walk might not end.
+        // Links to directories are not followed, because a walk that follows them might not end.
         Ok(stat) if stat.file_type == FileType::Directory && file_type.is_none() => Ok(Look::Dir),
         Ok(stat) if stat.file_type == FileType::Regular && wanted && is_object_name(path) => {
             Ok(Look::Object(stat))

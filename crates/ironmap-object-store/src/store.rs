@@ -19,7 +19,7 @@ use crate::read;
 use crate::tree::{Tree, no_object, parent};
 use crate::upload::Staged;
 
-/// The directory of the drafts, which are new objects without their final names. It is not listed as a prefix.
+/// The directory of the drafts, which are new objects without their final names. This directory is not listed as a prefix.
 pub(crate) const STAGE: &str = ".ironmap-object-store";
 /// The number of bytes that a copy reads and writes at a time.
 const COPY: usize = 1 << 20;
@@ -232,7 +232,7 @@ impl Shared {
             let lock = objects.tree.lock()?;
             let one = |path: &String| {
                 check_path(path)?;
-                // This check fails for a directory, which is not an object. It succeeds for a symbolic link to a file, which is an object.
+                // `stat` fails for a directory, which is not an object. It succeeds for a symbolic link to a file, which is an object.
                 stat(&*objects.tree, path)?;
                 Ok(objects.tree.remove(path)?)
             };

@@ -1,6 +1,6 @@
 //! The operations that a volume and a directory of the host have in common. A store shows the files of such a tree as objects.
 //!
-//! A path is relative to the root of the tree. It has no slash at its start and at its end. The path of the root is empty.
+//! A path is relative to the root of the tree. It does not begin or end with a slash. The path of the root is empty.
 
 use std::io;
 

@@ -26,7 +26,7 @@ impl Staged {
     pub(crate) fn new(objects: &Arc<Objects>) -> Result<Self, Failure> {
         loop {
             let number = objects.next.fetch_add(1, Ordering::Relaxed);
-            // `LocalFileSystem` does not list names of this form.
+            // `LocalFileSystem` does not list names that end with `#` and digits.
             let path = format!("{STAGE}/{}-{number}#1", std::process::id());
             match objects.tree.draft(&path) {
                 Ok(draft) => {

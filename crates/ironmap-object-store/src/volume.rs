@@ -48,7 +48,7 @@ impl Tree for VolumeTree {
                 return Ok(None);
             }
             let file = self.volume.open_inode(inode, self.options)?;
-            // This reads the map of the blocks. Without the map in memory, the reads of a batch are carried out one after the other.
+            // The map of the blocks is read into memory. Without it, the reads of a batch would be carried out one after the other.
             file.map(0_u64, 1)?;
             Ok(Some((file, stat)))
         };

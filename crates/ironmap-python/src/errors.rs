@@ -67,7 +67,7 @@ pub(crate) fn of_image(py: Python<'_>, failure: &ImageFailure, image: &[u8]) -> 
     }
 }
 
-/// Returns a name or a path as a `str`. Its encoding depends on the locale, so that `os.fsencode` gives the same bytes again.
+/// Returns a name or a path as a `str`. The encoding depends on the locale, so that `os.fsencode` gives the same bytes again.
 pub(crate) fn decoded(py: Python<'_>, bytes: &[u8]) -> PyResult<Py<PyAny>> {
     static FSDECODE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let fsdecode = FSDECODE.import(py, "os", "fsdecode")?;

@@ -191,7 +191,7 @@ impl FileCore {
     ) -> PyResult<R> {
         let result = detached(py, || {
             let result = work(&open);
-            // If the file was closed during the call, this reference is the last one.
+            // If the file was closed during the call, this is the last reference to it.
             drop(open);
             result
         })?;
@@ -452,7 +452,8 @@ fn numbers(py: Python<'_>, numbers: Vec<usize>) -> PyResult<Bound<'_, PyList>> {
 }
 
 impl Drop for FileCore {
-    /// The drop begins with the GIL held. It releases the GIL, because the last reference to a file without names frees the file's blocks.
+    /// The drop begins with the GIL held. It releases the GIL, because the drop of the last reference to a file without names frees the
+    /// file's blocks, which may take long.
     fn drop(&mut self) {
         let Some(open) = self.slot.close() else { return };
         Python::attach(|py| {

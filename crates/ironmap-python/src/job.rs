@@ -149,8 +149,8 @@ fn answer<R>(reply: SyncSender<R>, work: impl FnOnce() -> PyResult<R>) -> PyResu
     let of = generation();
     let result = work();
     if generation() != of {
-        // The function has forked, and this is the child. During the fork, the job may have held the lock of the channel, which even a drop
-        // needs.
+        // The function has forked, and this is the child. During the fork, the job may have held the lock of the channel. A drop of `reply`
+        // needs this lock, so `reply` is leaked.
         mem::forget(reply);
         return result.map(|_| ());
     }
@@ -261,7 +261,7 @@ pub(crate) fn run<R: Send + 'static>(
     let thread = thread::Builder::new().name("ironmap".to_owned()).spawn(work)?;
     let mut server = Server { functions, stop, error: None };
     if let Err(error) = server.run(py, requests) {
-        // In a forked child, the thread does not exist, and the number of calls was reset. Therefore both values are leaked.
+        // In a forked child, the thread does not exist, and the number of calls was reset. Therefore `call` and `thread` are leaked.
         mem::forget((call, thread));
         return Err(error);
     }

@@ -93,7 +93,7 @@ impl Queues {
             if let Some((_, queue)) = own.queues.borrow().iter().find(|(of, _)| *of == store)
                 && let Some(queue) = &mut *queue.lock()
             {
-                // If another thread closes the store, it waits until this call has ended.
+                // If another thread closes the store, that thread waits until this call has ended.
                 return Ok(work(queue));
             }
             // The queues that other threads have ended are removed here. One of them may belong to a freed store that had the same address.

@@ -198,7 +198,7 @@ impl Store {
         let store = self.get(py)?;
         let result = detached(py, || {
             let result = work(&store);
-            // If the store was closed during the call, this reference may be the last one.
+            // If the store was closed during the call, this may be the last reference to it.
             drop(store);
             result
         })?;

@@ -32,7 +32,7 @@ impl Event {
         let _ = rustix::io::read(&self.0, &mut [0_u8; 8]);
     }
 
-    /// Waits until the event is set or `other` is readable. The wait may also end without a cause.
+    /// Waits until the event is set or `other` is readable. The wait may also end although neither has happened.
     pub(crate) fn wait(&self, other: Option<Source<'_>>) {
         let second = other.unwrap_or(self.0.as_fd());
         let mut both = [PollFd::new(&self.0, PollFlags::IN), PollFd::new(&second, PollFlags::IN)];

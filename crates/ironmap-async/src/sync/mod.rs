@@ -1,8 +1,8 @@
 //! The locks, channels, threads and events that the pool uses.
 //!
 //! In normal builds, these types are from the standard library, and an event is an eventfd. With `--cfg shuttle`, the types are those of [a
-//! model checker](https://docs.rs/shuttle). With it, `./x shuttle` tests how jobs pass between tasks and threads, under schedules that the
-//! checker chooses.
+//! model checker](https://docs.rs/shuttle). With these types, `./x shuttle` tests how jobs pass between tasks and threads, under schedules
+//! that the checker chooses.
 
 #[cfg_attr(not(shuttle), path = "event.rs")]
 #[cfg_attr(shuttle, path = "modelled.rs")]

@@ -49,7 +49,7 @@ fn complaints(test: &str, command: &mut Command) -> Option<String> {
     }
 }
 
-/// No page is old, missing or left over.
+/// Each page is up to date, and no page is missing or left over.
 #[test]
 fn the_pages_are_those_of_the_sources() {
     let pages = page::pages(dir(), &header());

@@ -142,7 +142,7 @@ fn prototype(function: &Function) -> String {
         }
         let text = roff::literal(&parameter.text);
         let italic = format!("\\fI{}\\fB", parameter.name);
-        // The name is the last word, or in the first parentheses of a pointer to a function.
+        // The name of a parameter is the last word. If the parameter is a pointer to a function, the name is in the first parentheses.
         let named = match text.split_once(&format!("(*{})", parameter.name)) {
             Some((before, after)) => format!("{before}(*{italic}){after}"),
             None => {

@@ -1,7 +1,7 @@
-//! Text as source of manual pages.
+//! Converts text to the source of manual pages.
 
-/// A paragraph of the documentation: code in backquotes becomes bold, or italic if it is one of these arguments. Each sentence begins a line,
-/// as roff expects.
+/// Converts a paragraph of the documentation: code in backquotes becomes bold, or italic if it is one of `arguments`. Each sentence begins
+/// a line, as roff expects.
 pub(crate) fn paragraph(text: &str, arguments: &[&str]) -> String {
     let mut shown = String::new();
     for (at, part) in text.split('`').enumerate() {
@@ -15,13 +15,13 @@ pub(crate) fn paragraph(text: &str, arguments: &[&str]) -> String {
     lines.lines().map(guarded).collect()
 }
 
-/// A line that roff does not take for a request.
+/// Returns a line that roff does not read as a request.
 pub(crate) fn guarded(line: &str) -> String {
     let guard = if line.starts_with(['.', '\'']) { "\\&" } else { "" };
     format!("{guard}{line}\n")
 }
 
-/// The characters of code: a minus sign and a quotation mark are those of ASCII.
+/// Converts code, so that its signs (such as the minus sign and the quotation mark) are printed as in ASCII.
 pub(crate) fn literal(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq");
     text.replace('^', "\\(ha").replace('~', "\\(ti")
@@ -32,7 +32,7 @@ fn code(text: &str, arguments: &[&str]) -> String {
         return format!("\\fI{}\\fR", literal(text));
     }
     match text.strip_suffix(')').and_then(|text| text.split_once('(')) {
-        // A page, such as open(2).
+        // The name of a manual page, such as open(2).
         Some((name, section)) if section.len() == 1 => {
             format!("\\fB{}\\fR({section})", literal(name))
         }
@@ -41,7 +41,7 @@ fn code(text: &str, arguments: &[&str]) -> String {
     }
 }
 
-/// Prose, in which the minus signs before errnos and the like are those of ASCII.
+/// Converts prose, so that a minus sign at the start of a word (as in the name of an errno) is printed as in ASCII.
 fn errnos(text: &str) -> String {
     let mut shown = text.replace('\\', "\\e");
     for opening in [" -", "(-"] {
@@ -53,7 +53,7 @@ fn errnos(text: &str) -> String {
     }
 }
 
-/// Lines that keep their breaks.
+/// Converts lines, and keeps their line breaks.
 pub(crate) fn lines(text: &str) -> String {
     let text: String = text.lines().map(|line| guarded(&literal(line))).collect();
     format!(".P\n.in +4n\n.nf\n{text}.fi\n.in\n")

@@ -1,4 +1,4 @@
-//! Puts an integrity device between a fixture's device and the volume. Its name is `integrity:DATA,TAGS`.
+//! Puts an integrity device between a fixture's device and the volume. The name of the integrity device is `integrity:DATA,TAGS`.
 
 use std::path::Path;
 

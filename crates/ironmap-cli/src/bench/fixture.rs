@@ -53,8 +53,8 @@ pub(super) enum FsKind {
     Xfs,
 }
 
-/// `PREFIX` begins the names of all fixture directories. The other constant is the directory that contains a file for each zram device.
-/// `./x clean-up` removes both.
+/// `PREFIX` begins the names of all fixture directories. The directory `ZRAM_MARKS` contains a file for each zram device. `./x clean-up`
+/// removes the fixture directories and the zram devices.
 const PREFIX: &str = "ironmap-bench-";
 const ZRAM_MARKS: &str = "/run/ironmap-bench-zram";
 
@@ -226,7 +226,7 @@ impl Scratch {
         self.device.path()
     }
 
-    /// Makes an ext4 with space for `inodes` inodes.
+    /// Makes an ext4 volume with space for `inodes` inodes.
     pub(super) fn mke2fs(&self, inodes: usize) -> Result<()> {
         let mut args = mke2fs_args(self.path(), None);
         args.splice(0..0, ["-N".to_owned(), inodes.to_string()]);

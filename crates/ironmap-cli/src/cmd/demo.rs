@@ -16,7 +16,8 @@ use ironmap_image::{Failure, Report};
 use crate::output::progress;
 use crate::terminal::{one_line, print_line, stdout};
 
-/// The directories from which the tree is copied, up to the limits below.
+/// The directories that are tried as the default tree: the first directory that exists is copied, up to `MAX_FILES` files and `MAX_BYTES`
+/// bytes.
 const TREES: [&str; 3] = ["/usr/include", "/usr/share/doc", "/etc"];
 const MAX_FILES: usize = 4000;
 const MAX_BYTES: u64 = 64 << 20;
@@ -215,8 +216,7 @@ fn measure(out: &Path, report: &mut Report, subcommand: RunCommand) -> Result<()
     let fixture = if zram { "zram" } else { "shm" };
     let (json, svg) = (out.join("bench.json"), out.join("bench.svg"));
     let (json, svg) = (json.display().to_string(), svg.display().to_string());
-    // XFS is preferred, because ext4 caches its metadata in the page cache of the device, which slows down the host: targets on this
-    // device.
+    // XFS is preferred: ext4 caches its metadata in the page cache of the device, and this slows down the `host:` targets on the device.
     let xfs = zram
         && std::env::var_os("PATH").is_some_and(|path| {
             std::env::split_paths(&path).any(|dir| dir.join("mkfs.xfs").exists())

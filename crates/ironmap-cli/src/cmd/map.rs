@@ -159,7 +159,7 @@ fn extent(iomap: &Iomap, size: u64) -> ExtentRecord {
 }
 
 /// Prints the map in blocks, like filefrag. The column `expected` contains the position at which an extent would be contiguous with the
-/// previous extent. There is no gap if two extents have the same distance on the device as in the file.
+/// previous extent. Two extents also count as contiguous if their distance on the device equals their distance in the file.
 fn print(target: &Subject, map: &MapRecord) -> std::io::Result<()> {
     let (name, block) = (one_line(&target.to_string()), u64::from(map.block_size));
     let (size, blocks) = (map.size, map.size.div_ceil(block));

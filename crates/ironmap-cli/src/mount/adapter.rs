@@ -460,7 +460,7 @@ impl Filesystem for Server {
             return reply_value(&self.mount, self.mount.getxattr(inode, name), room, reply);
         }
         let answer = move |synced: Result<(), Errno>| match synced {
-            // The attribute has an empty value. To read the attribute is the request itself.
+            // The attribute has an empty value. A program reads the attribute only to request the sync.
             Ok(()) => send_value(&[], room, reply),
             Err(errno) => reply.error(errno),
         };

@@ -18,7 +18,7 @@ pub(super) struct Changes {
     pub(super) size: Option<u64>,
     pub(super) accessed: Option<TimeOrNow>,
     pub(super) modified: Option<TimeOrNow>,
-    /// The time of the change. The kernel sends this time only with a writeback cache, because it then updates the times itself.
+    /// The time of the change. The kernel sends this time only with a writeback cache, because the kernel itself then updates the times.
     pub(super) changed: Option<SystemTime>,
 }
 

@@ -67,8 +67,8 @@ impl End {
     pub(super) fn cut(&self) {
         self.is_cut.store(true, Ordering::Release);
         if self.is_connected() && self.is_there() {
-            // The call aborts the connection if the superuser has mounted. If another user has mounted, the call only detaches the mount
-            // from its directory.
+            // The call aborts the connection if the superuser has made the mount. If another user has made it, the call only detaches the
+            // mount from its directory.
             let _ = unmount(&self.dir, UnmountFlags::FORCE | UnmountFlags::DETACH);
         }
         if self.is_connected() {
@@ -95,7 +95,7 @@ impl End {
         }
     }
 
-    /// Whether the kernel may still send requests. Until then, the kernel does not reuse the device number for another file system.
+    /// Whether the kernel may still send requests. As long as it may, the kernel does not reuse the device number for another file system.
     fn is_connected(&self) -> bool {
         let Some(connection) = self.connection.get() else { return false };
         let mut fds = [PollFd::new(connection, PollFlags::empty())];

@@ -103,7 +103,8 @@ impl Mount {
         flags & open_flags::NO_ATIME != 0 || self.nodes.get(inode).manner().no_atime
     }
 
-    /// Returns the `File` for a request with these flags. A request with `O_DIRECT` gets `strict`.
+    /// Returns the `File` for a request with these flags. For a request with `O_DIRECT`, this is the `File` with the alignment rules of
+    /// `O_DIRECT`.
     fn way<'a>(&self, open: &'a OpenFile, flags: i32) -> Result<&'a File> {
         if flags & open_flags::DIRECT == 0 {
             return Ok(&open.file);
@@ -233,7 +234,7 @@ impl Mount {
             self.fs().writable().and_then(|writer| writer.fallocate(inode, how, FilePos(pos), len));
         if let Err(error) = &done {
             self.forget_pages(inode, pos, len);
-            // If no space is left, the file keeps the part that was written, and the result is this short count.
+            // If no space is left, the file keeps the part that was written, and the result is the number of bytes that were written.
             if !matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Quota) {
                 return Ok(done?);
             }
@@ -287,7 +288,7 @@ impl Mount {
         let (source, target) = (self.files.get(from.0)?, self.files.get(to.0)?);
         let inode = target.held.number();
         let len = len.min(COPIED);
-        // The server must remove set-id bits before a copy too, because the kernel does not.
+        // The server must also remove set-id bits before a copy, because the kernel does not remove them.
         if len > 0 && from.1 < source.file.size() {
             self.strip(inode, asker.keeps_set_id())?;
         }

@@ -17,7 +17,7 @@ pub(super) struct OpenFile {
     pub(super) no_atime: bool,
     /// Whether each write is durable when it returns, with the metadata that is needed to read the data.
     pub(super) sync: bool,
-    /// The `O_SYNC` and `O_DSYNC` flags of `open`. They are stored because, of the later requests, only writes contain them.
+    /// The `O_SYNC` and `O_DSYNC` flags of `open`. They are stored, because a later request contains them only if it is a write.
     pub(super) sync_flags: i32,
     /// The file for cached I/O, whose requests may have any position and length.
     pub(super) file: File,

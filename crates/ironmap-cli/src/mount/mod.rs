@@ -118,8 +118,8 @@ impl Mount {
 
     /// Drops the cached pages of a range after a failed operation that may have changed a part of the range.
     ///
-    /// The notification waits until the kernel has read pages that it is reading, so a thread that serves requests must not send it. Each
-    /// notification gets a separate thread, because such failures are rare.
+    /// If the kernel is reading pages of the range, the notification waits for the end of these reads. Therefore a thread that serves
+    /// requests must not send the notification. A separate thread is started for each notification, because such failures are rare.
     fn forget_pages(&self, inode: InodeNo, pos: u64, len: u64) {
         let notifier = Arc::clone(&self.notifier);
         let (pos, len) = (pos.min(i64::MAX as u64), len.min(i64::MAX as u64));

@@ -33,17 +33,17 @@ pub(super) enum Atime {
 /// The properties of a mount.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Options {
-    /// Change an existing mount.
+    /// Whether an existing mount is changed.
     pub(super) remount: bool,
-    /// Ignore unknown options.
+    /// Whether unknown options are ignored.
     pub(super) sloppy: bool,
     /// Whether changes are refused. `None` if no option specifies this.
     pub(super) read_only: Option<bool>,
-    /// Do not read the journal.
+    /// Whether the journal is not read.
     pub(super) no_load: bool,
-    /// Every change is durable when it returns.
+    /// Whether every change is durable when it returns.
     pub(super) sync: bool,
-    /// Every change of a directory's names is durable when it returns.
+    /// Whether every change of a directory's names is durable when it returns.
     pub(super) sync_names: bool,
     pub(super) allow_other: bool,
     /// The owner to show for every file.
@@ -53,13 +53,13 @@ pub(super) struct Options {
     /// The source in `/proc/mounts`, by default the volume.
     pub(super) name: Option<String>,
     pub(super) atime: Atime,
-    /// A read of a directory does not update its access time.
+    /// Whether a read of a directory does not update the access time of the directory.
     pub(super) no_directory_atime: bool,
-    /// The kernel collects written data, and sends it later.
+    /// Whether the kernel collects written data, and sends the data later.
     pub(super) writeback: bool,
     /// The interval of commits without a sync. Zero means that there are no such commits.
     pub(super) commit: Option<Duration>,
-    /// Discard blocks on the device after they are freed.
+    /// Whether blocks are discarded on the device after they are freed.
     pub(super) discard: bool,
     /// The reaction to an error of the volume, which must match the volume's own setting.
     pub(super) errors: Option<OnError>,
@@ -176,7 +176,7 @@ impl Options {
                 let policy = policy.map_err(|_| format!("-o {name}={value}: no such option"))?;
                 self.errors = Some(policy);
             }
-            // The kernel shows these options for every FUSE mount, and mount(8) passes them again for a remount.
+            // These options are ignored: the kernel shows them for every FUSE mount, so mount(8) passes them for a remount.
             "user_id" | "group_id" | "max_read" => {}
             _ => return Ok(self.permission_to_mount(name)),
         }

@@ -1,8 +1,8 @@
 //! Threads for requests that wait for the device.
 //!
-//! One thread reads the kernel's requests. If several threads read them, each request would wake another thread, which takes longer than
-//! most requests. The reading thread itself serves requests that do not wait, and any request if no other request is in progress. A request
-//! that would delay others is passed to a thread of the pool.
+//! One thread reads the kernel's requests. If several threads read the requests, each request would wake another thread, which takes longer
+//! than most requests. The reading thread itself serves requests that do not wait, and any request if no other request is in progress. A
+//! request that would delay others is passed to a thread of the pool.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;

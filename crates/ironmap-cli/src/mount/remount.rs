@@ -1,8 +1,8 @@
 //! Serves two requests to a running mount: `mount -o remount` makes it read-only or writable, and `ironmap sync` makes its data durable.
 //!
-//! The kernel does not pass these two requests to this server. It sends FUSE_SYNCFS only to some kinds of servers, fuser 0.18 does not
-//! support this request, and the protocol has no request for a remount. Both commands therefore read an extended attribute of the root, and
-//! the server acts on the read.
+//! The kernel does not pass these two requests to this server. The kernel sends FUSE_SYNCFS only to some kinds of servers, fuser 0.18 does
+//! not support this request, and the protocol has no request for a remount. Both commands therefore read an extended attribute of the root,
+//! and the server acts on the read.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;

@@ -26,8 +26,8 @@ const SERVER: &str = "system.ironmap.server";
 /// The time after which the command looks for the processes that still use the mount.
 const SOON: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 
-/// The report of a server that has closed the volume, with all data on the device. After a failure, the report is the error message, or it
-/// is empty.
+/// The report of a server after it has closed the volume without a failure, so that all data are on the device. After a failure, the report
+/// is the error message, or it is empty.
 const CLOSED: &str = "closed";
 
 /// Unmounts a volume that ironmap mount serves, and waits until it is closed
@@ -271,7 +271,7 @@ pub(super) fn not_served(dir: &Path, errno: Errno) -> Failure {
 /// The program that serves a mount.
 pub(super) struct Daemon {
     pid: Pid,
-    /// The number of the descriptor in the server that reports the end of the mount.
+    /// The number that the descriptor for the report of the end has in the server.
     ending: u32,
     /// Whether the server has the volume open for writing.
     pub(super) writes: bool,

@@ -52,8 +52,8 @@ b' small; setfattr -n trusted.it -v x dir; setfacl -m user:7:r small; setfacl -d
         let mut found = view(mounted.dir(), i64::MAX);
         for views in [&mut expected, &mut found] {
             views.remove(Path::new("lost+found"));
-            // If only a directory is archived, it is extracted into the root of a volume. These paths then differ, so they are not
-            // compared.
+            // If only a directory is archived, it is extracted into the root of a volume. The attributes of the paths below then differ
+            // from those in the volume, so these paths are not compared.
             if dir != "/" {
                 views.remove(Path::new(""));
                 views.remove(Path::new(&format!("{long}/file")));

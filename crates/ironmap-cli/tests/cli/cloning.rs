@@ -143,7 +143,8 @@ fn targets_that_would_lose_something_are_refused() {
     refused(&["source.img@p7", "new.img"], 3, "partition");
     assert!(!bench.path("new.img").exists(), "a target of no copy was left");
     refused(&["-F", "source.img", "noload:image"], 3, "only be read");
-    // A clone into this target would extend it, and its tags would not be at the end of the longer file.
+    // A clone would extend the target file `tagged`. The tags at the end of this file would then be in its middle, where they are not
+    // found.
     fs::File::create(bench.path("tagged")).unwrap().set_len(8 << 20).unwrap();
     assert!(bench.run(["integrity", "format", "tagged"]).status.success());
     refused(&["source.img", "tagged"], 3, "contains the tags of an integrity device: -F");

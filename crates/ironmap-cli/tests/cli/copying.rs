@@ -383,8 +383,8 @@ fn a_large_file_keeps_its_holes_and_its_odd_end() {
     }
 }
 
-/// If a large file does not fit, one error names the file. If the file is new, it is removed. If it existed before, it has no blocks that
-/// it does not use.
+/// If a large file does not fit, one error names the file. If the file is new, it is removed. If the file existed before, the blocks that
+/// the copy has allocated are freed.
 #[test]
 fn a_large_file_without_room_leaves_none_taken() {
     let bench = Bench::empty();

@@ -48,7 +48,7 @@ fn refused(output: &Output, code: i32, says: &str) {
     assert!(said.lines().count() == 1 && said.contains(says), "{said}");
 }
 
-/// The names in a directory of an image, after e2fsck has found no fault in the image.
+/// Asserts that e2fsck finds no fault in an image, and returns the names in one of its directories.
 fn names(bench: &Bench, image: &str, dir: &str) -> Vec<String> {
     succeed(tool("e2fsck").arg("-fn").arg(bench.path(image)));
     let request = format!("ls -p {dir}");

@@ -213,7 +213,7 @@ fn stat_says_what_the_kernel_says() {
     assert_eq!(bench.json(&["stat", "--json", "-L", "host:link"])["inode"], real.ino());
 }
 
-/// If one of several files cannot be opened, the other files are still reported. The exit code is that of a failure.
+/// If one of several files cannot be opened, the other files are still reported. The exit code reports the failure.
 #[test]
 fn a_file_that_cannot_be_opened_is_a_failure_and_the_others_are_not() {
     let bench = Bench::empty();

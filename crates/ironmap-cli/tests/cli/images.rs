@@ -16,7 +16,7 @@ use crate::require;
 use crate::support::{Bench, pattern, succeed, text, tool};
 use crate::trees::{View, compare, space, view};
 
-/// All files of a tree, except those that every file system has.
+/// All files of a tree, except the files that every new file system has.
 fn view_of(root: &Path) -> BTreeMap<PathBuf, View> {
     let mut views = view(root, i64::MAX);
     views.remove(Path::new("lost+found"));
@@ -186,7 +186,7 @@ fn the_later_member_stays() {
     same(&image, expected.dir());
 }
 
-/// No file name leads out of the volume, and neither does the target of a hard link.
+/// In an archive, the name of a file and the target of a hard link cannot lead out of the volume.
 #[test]
 fn names_stay_inside_the_volume() {
     let bench = Bench::empty();

@@ -327,7 +327,7 @@ fn halves_that_do_not_fit_are_refused() {
     refused(&ls("tags"), 3, &["tags contains the tags of another device"]);
     refused(&ls("missing,tags"), 3, &["the data device", "missing"]);
     refused(&ls("image,missing"), 3, &["the tag device", "missing"]);
-    // These are the tags of another device with the same size: no sector matches its tag.
+    // The tags belong to another device with the same size, so no sector matches its tag.
     sized(&bench, "other", 64);
     sized(&bench, "tags-of-other", 24);
     bench.succeed(["integrity", "format", "other,tags-of-other"]);
@@ -384,7 +384,7 @@ fn a_device_with_content_is_refused() {
 #[test]
 fn a_tail_that_a_damaged_volume_may_have_is_not_taken_by_force() {
     let bench = Bench::new();
-    // This changes the size of the file system, and invalidates its checksum.
+    // The flipped bit changes the size of the file system, and invalidates the checksum of the superblock.
     flip(&bench.image(), 1024 + 4);
     let before = fs::read(bench.image()).unwrap();
     for options in [&[][..], &["--force"]] {

@@ -25,7 +25,7 @@ impl Twin {
         Self::with(|_| {}, &[])
     }
 
-    /// A twin with more files in its source tree, which is then changed by requests to debugfs.
+    /// A twin with more files in its source tree. Requests to debugfs then change its image.
     pub(crate) fn with(more: impl FnOnce(&Path), requests: &[&str]) -> Self {
         let bench = Bench::empty();
         fill(&bench.source(), true);
@@ -168,7 +168,8 @@ fn lists_are_those_of_ls() {
     for options in ["-1", "-i", "-d", "-R", "-di"] {
         twin.same(&format!("ls {options} @/"));
     }
-    // These options are tested only below the root, because only the root of the mount has a parent directory.
+    // The options that show `..` are tested only below the root: the root of the mount has a parent directory on the host, and the root of
+    // the volume has none.
     for options in ["-1", "-a", "-i", "-d", "-ai", "-R", "-Rai", "-di"] {
         twin.same(&format!("ls {options} @/dir"));
     }
@@ -232,7 +233,7 @@ fn links_that_lead_in_a_circle_are_refused_by_ls() {
             assert_eq!(ours.status.code(), Some(code), "{command}: {}", text(&ours.stderr));
             let loops = text(&theirs.stderr).contains("Too many levels");
             assert_eq!(text(&ours.stderr).contains("(ELOOP)"), loops, "{command}");
-            // With several files each name includes the volume.
+            // ironmap begins each name with the name of the volume, which is removed for the comparison.
             let printed = text(&ours.stdout).replace(&format!("{}:", twin.volume()), "");
             assert_eq!(printed, text(&theirs.stdout).replace(&at, ""), "{command}");
         }

@@ -239,7 +239,7 @@ fn more_names_than_a_group_has_inodes() {
         assert!(len < 33 << 20, "{options}: {len}");
         fs::remove_file(bench.image()).unwrap();
     }
-    // A volume of the given size has too few inodes by default, so the message suggests a larger number of inodes.
+    // By default, a volume of the given size has too few inodes, so the message suggests a larger number of inodes.
     let output = bench.run(["mkfs", "-q", "-b", "1K", "-d", "tree", "image", "24M"]);
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");

@@ -271,7 +271,7 @@ fn make_archives(bench: &Bench) -> Value {
 }
 
 /// An archive of a layout gives the same image as the layout itself. An archive with `manifest.json`, and the directory of its members,
-/// give the same image too. An archive that cannot be applied is refused by name.
+/// give the same image too. An archive that cannot be applied is refused, and the error names the archive.
 #[test]
 fn an_archive_of_images_is_applied() {
     require!([Need::Tool("tar"), Need::Tool("gzip"), Need::Tool("zstd")]);

@@ -135,14 +135,14 @@ fn a_disk_with_one_copy_of_its_table_is_not_overwritten() {
     }
 }
 
-/// A location with only an offset ends with its partition, or with the free space before the next partition: no command that writes to the
-/// location changes the bytes past this end. A location with a length is used as given.
+/// A location with only an offset ends at the end of its partition. If the offset is in free space, the location ends at the next
+/// partition. A command that writes to the location does not change the bytes past this end. A location with a length is used as given.
 #[test]
 fn a_place_named_by_its_first_byte_ends_with_its_partition() {
     require!([Need::Tool("sfdisk")]);
     const END_OF_1: u64 = 9 * MIB;
     for label in ["dos", "gpt"] {
-        // The end of the range that the commands may change, and the commands.
+        // Groups of commands. Before each group, the end of the range that its commands may change.
         let commands: [(u64, &[&[&str]]); 9] = [
             (END_OF_1, &[&["resize", "-q", "disk.img@1M"], &["resize", "-q", "-M", "disk.img@1M"]]),
             (

@@ -46,7 +46,7 @@ fn a_volume_in_an_image_survives_power_cuts() {
         let disk = bench.path("disk");
         let before = fs::read(&disk).unwrap();
         let steps = record(&bench, &disk);
-        // Compares the position and the length of the refcount table in the header.
+        // The refcount table has grown if its position or its length in the header has changed.
         let grown = fs::read(&disk).unwrap()[48..60] != before[48..60];
         assert_eq!(grown, name.contains("grows"), "{name}");
         let mut rng = Rng::new(seed);

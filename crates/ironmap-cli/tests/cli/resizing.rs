@@ -1,4 +1,4 @@
-//! `ironmap resize`: the sizes are those of resize2fs, e2fsck finds no fault, and every file is unchanged.
+//! `ironmap resize`: the sizes are the same as with resize2fs, e2fsck finds no fault, and every file is unchanged.
 
 use std::collections::BTreeMap;
 use std::fs;

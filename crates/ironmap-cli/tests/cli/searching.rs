@@ -160,7 +160,7 @@ fn find_finds_what_find_finds() {
     assert!(text(&missing.stdout).ends_with(":/deep/a.conf\n"));
 }
 
-/// The sums of trees are those of du(1). A file with several names counts once, and so does a tree within another tree.
+/// The sums of trees are the same as with du(1). A file with several names counts once. A tree within another tree also counts once.
 #[test]
 fn du_sums_as_du_does() {
     require!([Need::Root]);

@@ -12,7 +12,8 @@ use crate::support::{Bench, IRONMAP, text, tool};
 /// second line.
 const EVIL: &[u8] = b"a\x1b]0;t\x07\x1b[35;41m\x7f\xc2\x9b\xff\x0d\nsecond";
 
-/// For each command, the lines that run it. `$E` is a name with such bytes, and `@` is replaced by the program.
+/// For each command, the lines that run it. `$E` is a name that contains bytes which control a terminal, and `@` is replaced by the
+/// program.
 const COMMANDS: [(&str, &str); 43] = [
     ("info", "@ info i; @ info --json i; @ info \"$E\""),
     ("ls", "@ ls -lR i:/; @ ls i:/; @ ls -1 i:/; @ ls --json i:/; @ ls \"i:/$E\" \"i:/$E/none\""),
@@ -89,7 +90,7 @@ const COMMANDS: [(&str, &str); 43] = [
     ("man", "@ man \"$E/none/none\""),
 ];
 
-/// Makes a tree with the name `$E`, and images that contain such bytes in every place for text.
+/// Makes a tree with the name `$E`, and images with bytes that control a terminal in every place for text.
 const MAKES: &str = "set -e; mkdir -p \"tree/$E/sub$E\"; head -c 3M /dev/zero > \"tree/$E/file\"; echo > \"tree/x$E\"; ln -s \"to$E\" tree/link
     echo > tree/attributed; tar -C tree -cf tree.tar .; @ mkfs -q -L \"$(printf 'l\\033]0;t\\a')\" -d tree i 48M
     @ setfattr -n \"user.$E\" -v x i:/attributed; @ setfattr -n user.text -v \"text of many plain characters, many more than others $E\" i:/attributed

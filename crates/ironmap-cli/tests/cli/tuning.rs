@@ -256,7 +256,7 @@ fn a_volume_that_needs_recovery_is_recovered_first() {
     assert!(text(&bench.succeed(["ls", "left:/"])).contains("made\n"));
 }
 
-/// `-l` without other options changes nothing. With other options, it prints the result of the changes.
+/// `-l` without other options changes nothing. With other options, `-l` prints the result of the changes.
 #[test]
 fn the_list_is_that_of_info() {
     let bench = Bench::new();
@@ -313,7 +313,7 @@ fn names_of_e2fsprogs_are_taken() {
     fsck(&own.path());
 }
 
-/// Command lines of e2fsprogs. `LONG` is a directory that does not fit into the superblock.
+/// Command lines of e2fsprogs. `LONG` is the path of a directory. This path is too long for its field in the superblock.
 const E2FSPROGS_LINES: [&str; 48] = [
     "e2label image seventeen-bytes-17",
     "e2label image",

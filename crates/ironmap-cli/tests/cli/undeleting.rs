@@ -80,7 +80,7 @@ fn files_that_debugfs_deleted_are_found_in_the_inodes() {
     }
 }
 
-/// Fills a directory, and returns the content of each file. `scattered` has an extent for each block.
+/// Fills a directory, and returns the content of each file. The file `scattered` has a separate extent for each block.
 fn fill(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     fs::create_dir_all(dir.join("tree/below")).unwrap();
     let mut files = BTreeMap::new();
@@ -300,7 +300,7 @@ fn a_block_of_two_deleted_files_is_the_younger_ones() {
     let bench = Bench::empty();
     let image = Image::mke2fs("16M", &["-t", "ext4", "-b", "1024", "-J", "size=4"]);
     let mount = image.mount("noatime,commit=600");
-    // Each file is larger than half of the free space, so the two files share blocks.
+    // Each file is larger than half of the free space, so the second file reuses blocks of the first, deleted file.
     let sync = || rustix::fs::syncfs(File::open(mount.dir()).unwrap()).unwrap();
     for (name, seed) in [("old", 1), ("young", 2)] {
         fs::write(mount.dir().join(name), pattern(7 << 20, seed)).unwrap();

@@ -80,7 +80,7 @@ fn each_flag_is_set_or_passed_over_as_by_the_kernel() {
                     found.push((name, bit, done, get() & !MAPS));
                     set(old).unwrap();
                 }
-                // No other flag of an immutable file can be changed.
+                // While the flag for immutable is set, no other flag can be changed.
                 for flags in [old | IMMUTABLE, old | IMMUTABLE | NO_DUMP, old | NO_DUMP, old] {
                     let done = set(flags);
                     found.push((name, flags & !MAPS, done, get() & !MAPS));
@@ -179,7 +179,8 @@ fn leaves_time(link: &Path, read: &dyn Fn(&Path), waits: bool) -> bool {
     }
 }
 
-/// A read or a lookup through a symbolic link updates its times as on the kernel's ext4, with each mount option for access times.
+/// A read or a lookup through a symbolic link updates the times of the link as on the kernel's ext4, with each mount option for access
+/// times.
 #[test]
 fn symbolic_links_have_times_of_reads() {
     require_mounts!("symbolic_links_have_times_of_reads");

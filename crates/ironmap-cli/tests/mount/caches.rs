@@ -36,7 +36,7 @@ fn ranges_that_the_kernel_has_not_sent_are_data() {
         succeed(tool("mke2fs").args(["-qF", "-t", "ext4"]).arg(bench.image()).arg("64M"));
         let dir = bench.path("mounted");
         let ours = Ours::mount(&bench.image(), &dir, options);
-        // An open of a file makes the kernel send its data, so the files are opened before the writes.
+        // When a file is opened, the kernel sends its cached data to the server. Therefore the files are opened before the writes.
         let [written, stored] = ["written", "stored"].map(|name| File::create(dir.join(name)));
         let (written, stored) = (written.unwrap(), stored.unwrap());
         written.set_len(LEN).unwrap();

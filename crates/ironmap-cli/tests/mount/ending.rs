@@ -233,7 +233,7 @@ fn copies_of_a_mount_in_other_namespaces_are_named() {
         unshare.args(["--mount", "sh", "-c", "echo ready; exec cat"]);
         let mut holder = unshare.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         holder.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
-        // If the test runs in the background of a shell, SIGINT is ignored, and the child would inherit this.
+        // If the test runs in the background of a shell, SIGINT is ignored, and a child would inherit the ignored signal.
         let mut umount = tool("env");
         umount.arg("--default-signal=INT,TERM").arg(ironmap()).arg("umount").arg(&dir);
         let mut umount = umount.stderr(Stdio::piped()).spawn().unwrap();

@@ -170,7 +170,7 @@ fn appends_pass_a_writeback_cache() {
         let ours = Ours::mount(&image, &dir, "rw");
         assert!(fs::read(dir.join("app")).unwrap() == expected);
         assert!(fs::metadata(dir.join("app")).unwrap().modified().unwrap() >= modified);
-        // An append-only file cannot be opened for other writes. This holds even without a writeback cache.
+        // An append-only file can be opened for appends, but not for other writes. This holds even without a writeback cache.
         assert!(File::options().write(true).open(dir.join("app")).is_err());
         ours.unmount();
     }
@@ -327,7 +327,8 @@ fn free_space_is_given_back() {
             succeed(tool("fstrim").arg(&dir));
             let user = ["--reuid=1000", "--regid=1000", "--clear-groups", "fstrim"];
             assert!(!tool("setpriv").args(user).arg(&dir).output().unwrap().status.success());
-            // Some of these ranges are outside of the volume. The others are only a part of the volume, which is not supported.
+            // The first five requests are invalid: a range outside of the volume or shorter than a block, or a minimum length that is too
+            // long. The last range is a part of the volume, which is not supported.
             for (range, expected) in [
                 ("-o 1T", "Invalid argument"),
                 ("-l 100", "Invalid argument"),

@@ -90,8 +90,8 @@ fn handles_are_those_of_the_kernels_ext4() {
         ours
     };
     let there = |found: &[String; 4]| {
-        // A handle finds a regular file only by its inode number. The kernel has the path of the file only if there was a lookup of the
-        // name.
+        // For a regular file, a handle leads only to the inode. The kernel does not know the path of the file without a lookup of its name,
+        // so only the content is compared.
         found[0] == "TOP\n" && found[1] == "TOP/d/e\n" && found[2].ends_with("content")
     };
     let found = all(&sides);
@@ -175,7 +175,7 @@ fn handles_that_were_made_up_lead_nowhere() {
     {
         for generation in ["00000000", &handle[32..]] {
             let found = open(&dir, &made(number, generation));
-            // One of these numbers may be the inode of lost+found, which has a name.
+            // One of the tested numbers may be that of lost+found, which has a name.
             assert!(found == "ESTALE" || found.ends_with("/lost+found\n"), "{number}: {found}");
         }
     }

@@ -96,7 +96,7 @@ fn the_kernels_cache_knows_each_change() {
     let paths = [".", "dir", "file"].map(|name| dir.join(name));
     let mut stale = Vec::new();
     for change in CHANGES {
-        // This makes the kernel cache the attributes of all files.
+        // These requests make the kernel cache the attributes of all files.
         for path in &paths {
             attributes(path, true);
         }

@@ -11,7 +11,7 @@ use super::stream::{Input, Stream};
 use super::{sparse, stream};
 use crate::failure::Failure;
 
-/// The maximum length of the headers before a member (a long name, extended headers). They are read into memory.
+/// The maximum length of the headers before a member (a long name, extended headers). These headers are read into memory.
 const HEADERS_MAX: u64 = 8 << 20;
 const BLOCK: u64 = 512;
 
@@ -364,7 +364,7 @@ fn kind_of(header: &Header, path: &[u8]) -> Result<FileType, Wrong> {
     })
 }
 
-/// The number of a device.
+/// The major and minor number of a device. `None` for any other type.
 fn device_of(header: &Header, kind: FileType, path: &[u8]) -> Result<Option<(u32, u32)>, Wrong> {
     if !matches!(kind, FileType::CharDevice | FileType::BlockDevice) {
         return Ok(None);
@@ -379,7 +379,7 @@ fn device_of(header: &Header, kind: FileType, path: &[u8]) -> Result<Option<(u32
     Ok(Some(number))
 }
 
-/// Returns the other attributes, which the archive records for the member.
+/// Returns the attributes that the header and the extended headers contain for the member.
 fn stat_of(header: &Header, kind: FileType, own: &Overrides) -> Result<Stat, Wrong> {
     let old = header.as_old();
     let owner = |given: Option<u32>, field, raw: &[u8]| match given {

@@ -1,6 +1,6 @@
 //! Reads tar archives: a stream of members, which is read once from the beginning to the end, with bounded memory.
 //!
-//! The formats are those of POSIX (ustar, pax), GNU tar and Unix V7, uncompressed or compressed by gzip or zstd.
+//! The supported formats are those of POSIX (ustar, pax), of GNU tar, and of Unix V7. An archive may be compressed by gzip or zstd.
 
 mod member;
 mod pax;

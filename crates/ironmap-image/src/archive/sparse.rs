@@ -2,7 +2,7 @@
 
 use super::pax::Wrong;
 
-/// The maximum number of ranges of a file. The map of a file is read into memory, so its length must be limited.
+/// The maximum number of ranges of a file. The map of a file is read into memory, so the length of the map must be limited.
 pub(super) const MOST: usize = 1 << 20;
 /// The block size of an archive, in bytes.
 const BLOCK: usize = 512;

@@ -277,7 +277,7 @@ impl<R: BufRead> Read for Zstd<R> {
 }
 
 impl<R: BufRead> Zstd<R> {
-    /// Ends a frame, and begins the next one if there is one.
+    /// Ends a frame, and begins the next frame if another frame follows.
     fn next_frame(&mut self) -> io::Result<bool> {
         let Self { source, decoder } = self;
         if let Some(written) = decoder.get_checksum_from_data()

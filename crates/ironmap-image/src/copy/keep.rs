@@ -9,7 +9,7 @@ pub struct Keep {
     pub ownership: bool,
     /// The source of the copy's timestamps.
     pub times: Times,
-    /// The names of a file with several names are hard links in the copy too.
+    /// Hard links between the copied files.
     pub links: bool,
     /// Extended attributes other than access control lists.
     pub xattrs: bool,
@@ -18,7 +18,7 @@ pub struct Keep {
 /// The timestamps of a copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Times {
-    /// The time of the copy.
+    /// The time at which the copy is made.
     #[default]
     Now,
     /// The timestamps of the source.

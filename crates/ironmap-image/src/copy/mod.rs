@@ -19,17 +19,17 @@ use crate::target::Subject;
 pub struct CopyOptions {
     /// The files to copy. The host path `-` is standard input.
     pub sources: Vec<Subject>,
-    /// Directories are copied with everything below them, and a special file is copied as a special file.
+    /// Whether directories are copied with everything below them, and special files are copied as special files.
     pub recurses: bool,
     /// Whether a symbolic link that the user named is followed, or is copied as a link.
     pub follow: Follow,
     /// The attributes that a copy into a volume keeps. A copy out of a volume keeps everything that the host can store.
     pub keep: Keep,
-    /// An existing file is not changed.
+    /// Whether existing files are kept unchanged.
     pub no_clobber: bool,
-    /// The destination is the copy's name, even if it is a directory.
+    /// Whether the destination is the name of the copy even if it is a directory.
     pub no_target_directory: bool,
-    /// Each copied file is reported in a message.
+    /// Whether each copied file is reported in a message.
     pub verbose: bool,
 }
 

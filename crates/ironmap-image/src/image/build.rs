@@ -140,8 +140,7 @@ impl Plan<'_> {
         Ok(superblock)
     }
 
-    /// The UUID of a reproducible build. The same options and size give the same UUID. It has version 8 and variant 1 of
-    /// RFC 9562.
+    /// The UUID of a reproducible build. The same options and size give the same UUID. The UUID has version 8 and variant 1 of RFC 9562.
     fn derived_uuid(&self, size: u64, time: i64) -> [u8; 16] {
         let MkfsOptions { block_size, label, .. } = self.options;
         let label = OsStr::from_bytes(label);
@@ -175,7 +174,7 @@ fn dimensions(made: &Superblock) -> Dimensions {
     let block = made.block_size.bytes() as u64;
     Dimensions {
         size: made.blocks_count * block,
-        // A sufficient volume may be larger than this volume, and may therefore have blocks of 4096 bytes.
+        // A volume that is large enough for the content may have blocks of 4096 bytes, even if this smaller volume has shorter blocks.
         unit: (block * u64::from(made.cluster_blocks)).max(4096),
         inodes: made.inodes_count.into(),
         inode_size: made.inode_size.into(),

@@ -66,7 +66,8 @@ impl<'a> Fit<'a> {
         self.image.keep()
     }
 
-    /// Returns the options. If the user did not give the number of inodes or the block size, this value is added.
+    /// Returns the options of the user. Adds the block size if the user did not give it. For the smallest size, also adds the number of
+    /// inodes.
     pub(super) fn options(&self) -> MkfsOptions {
         let small = self.plan.options.block_size.unwrap_or(4096);
         let mut options = self.plan.options.clone().block_size(small).zeroed(true);

@@ -86,7 +86,7 @@ enum Size {
     Shrink,
 }
 
-/// The parts of an [`Image`] that its steps need.
+/// The data of an [`Image`] that all steps of a build need.
 struct Plan<'a> {
     volume: &'a Location,
     options: &'a MkfsOptions,
@@ -121,7 +121,7 @@ impl Image {
     /// Opens an existing image to read, check or resize it.
     ///
     /// # Errors
-    /// The text is not a location. Whether the location has a volume is checked by each operation.
+    /// Fails if the text is not a location. This function does not check whether the location has a volume; each operation checks this.
     pub fn open(volume: impl AsRef<OsStr>) -> Result<OpenImage, Failure> {
         OpenImage::new(parse(volume.as_ref())?)
     }

@@ -59,7 +59,7 @@ impl OpenImage {
     /// store are kept; owners and devices need the privileges of root.
     ///
     /// # Errors
-    /// The first file that cannot be copied. All other files are copied.
+    /// Returns the failure of the first file that cannot be copied. All other files are copied.
     pub fn extract(
         &self,
         path: impl Into<Vec<u8>>,

@@ -210,7 +210,7 @@ fn shows_images(archive: &mut Archive, member: &Member) -> Result<bool, Failure>
 }
 
 /// Whether an archive with this member may contain images: the member is a directory, or its name occurs in layouts or in the output of
-/// `docker save`. Among the first members of a layer, at least one has another name.
+/// `docker save`. At least one of the first members of a layer has another name.
 fn may_be_of_images(member: &Member) -> bool {
     if member.stat.file_type == FileType::Directory {
         return true;

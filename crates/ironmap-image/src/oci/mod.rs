@@ -200,7 +200,7 @@ fn is_plain(name: &str) -> bool {
     name.split('/').all(|part| !matches!(part, "" | "." | ".."))
 }
 
-/// The platform that a configuration names. The result is `None` if the configuration names no platform, or if it does not exist.
+/// The platform that a configuration names. The result is `None` if the configuration does not exist or names no platform.
 fn platform_of(layout: &Layout, config: &str) -> Option<Platform> {
     if !is_plain(config) {
         return None;

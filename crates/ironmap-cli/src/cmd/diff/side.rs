@@ -101,8 +101,8 @@ impl Side {
         match self {
             Self::Volume(found) => {
                 let (source, path) = (&found.name.source, found.name.path());
-                // The inode is read again, because the file may have changed since the first read. An open file does not read its inode
-                // again.
+                // The inode is read again before the file is opened, because the file may have changed since the first read, and an open
+                // file does not read its inode again.
                 let inode = source.inode(found.number(), path)?;
                 let file = source.file(inode, path)?;
                 Ok(Content::Volume { file, source: Rc::clone(source), path: path.to_vec() })
@@ -203,8 +203,8 @@ pub(super) fn first_difference(
         if pos >= end && pos < size {
             let found = [a.data(pos, size)?, b.data(pos, size)?];
             let next = found.into_iter().flatten().min_by_key(|data| data.start);
-            // Holes that both files have are skipped, at most up to the size. The loop also reads after the size, because a file may have
-            // grown.
+            // Holes that both files have are skipped, but only up to the size of the files. The loop then reads on to the end of both
+            // files, because a file may have grown.
             (pos, end) = next.map_or((size, size), |data| (data.start.max(pos), data.end));
         }
         let (ours, theirs) = (a_reader.read(&a, pos)?, b_reader.read(&b, pos)?);

@@ -94,7 +94,8 @@ impl Listed {
         self.inode.file_type() == FileType::Directory
     }
 
-    /// Returns the text that precedes the path in the headings of the directories below this directory: the name of the volume, or nothing.
+    /// Returns the beginning of the headings for the directories below this directory: the name of the volume, or nothing. In a heading,
+    /// the path follows.
     fn prefix(&self) -> &[u8] {
         self.name.strip_suffix(&*self.path).unwrap_or_default()
     }

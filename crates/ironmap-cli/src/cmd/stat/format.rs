@@ -120,7 +120,7 @@ impl Field {
                 b'#' => field.alternate = true,
                 b'+' => field.sign = "+",
                 b' ' if field.sign.is_empty() => field.sign = " ",
-                // Digits are not grouped, so these flags have no effect.
+                // `'` would group digits, which is not done here. A blank after `+` or another blank has no effect.
                 b' ' | b'\'' => {}
                 _ => break,
             }

@@ -40,7 +40,7 @@ pub(super) struct Refused {
 }
 
 impl Refused {
-    /// Refuses these options by their names.
+    /// Fails if one of the refused options is given. The error names the option.
     pub(super) fn check(&self) -> Result<(), Failure> {
         let Self { makes_journal, journal_options, inode_size, quota, undo_file, force } = self;
         let refused = [

@@ -1,4 +1,5 @@
-//! A device that fails on request: a file in a file system that this process serves, with its content in an image.
+//! A device that fails on request. The device is a file in a file system that this process serves, and the content of the file is stored in
+//! an image.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -32,7 +33,7 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    /// Makes one of the next writes and flushes fail. `number` is its number, counted from 1. If the number is 0, no request fails.
+    /// Makes one of the next writes and flushes fail. `number` says which one, counted from 1. If `number` is 0, no request fails.
     pub(super) fn fail_write(&self, number: i64) {
         self.next.store(number, Ordering::Relaxed);
     }

@@ -178,7 +178,7 @@ impl Op {
             29..=30 => {
                 let mut who = || one(rng, &[None, Some(0), Some(1000), Some(1001), Some(70_000)]);
                 let (uid, gid) = (who(), who());
-                // If no ID is given, FUSE does not check the permission of the caller.
+                // At least one ID is given, because FUSE does not check the permission of the caller for a change without IDs.
                 let gid = if uid.is_none() { gid.or(Some(0)) } else { gid };
                 Self::Chown(first, uid, gid, chance(rng, 4))
             }

@@ -182,7 +182,8 @@ impl Side {
             Op::Link(from, to) => {
                 fs::linkat(CWD, self.path(from), CWD, self.path(to), AtFlags::empty()).into()
             }
-            // This rename is skipped, because the new name exists: the kernel's ext4 changes times before it refuses the rename.
+            // A rename with `WHITEOUT` to an existing name is skipped, because the kernel's ext4 changes times before it refuses such a
+            // rename.
             Op::Rename(_, to, how)
                 if how.contains(RenameFlags::WHITEOUT) && fs::lstat(self.path(to)).is_ok() =>
             {

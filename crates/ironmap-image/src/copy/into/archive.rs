@@ -20,7 +20,7 @@ pub(crate) enum Role {
     Tree,
     /// An image layer: names that begin with `.wh.` hide files of earlier layers (OCI image specification).
     Layer,
-    /// A layer. If its members show that it is an archive of complete images, it is refused.
+    /// An image layer, which is refused if its members show that the archive contains complete images.
     MaybeLayer,
 }
 

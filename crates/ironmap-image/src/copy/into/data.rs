@@ -32,7 +32,8 @@ impl<'a> DataRanges<'a> {
     /// # Errors
     /// The errors of `lseek`.
     pub(super) fn new(fd: &'a OwnedFd, size: u64, sectors: u64) -> Result<Self, Errno> {
-        // The kernel reports an unwritten extent as a hole if none of its pages are in memory. Here, an allocated range is not a hole.
+        // A file whose blocks are all allocated counts as a file without holes. `lseek` does not show this, because the kernel reports an
+        // unwritten extent as a hole if none of its pages are in memory.
         let is_allocated = sectors.saturating_mul(512) >= size;
         let whole = is_allocated || next_data(fd, 0, size)? == Some((0, size));
         Ok(Self { fd, size, whole, data: (0, 0), bytes: Vec::new() })

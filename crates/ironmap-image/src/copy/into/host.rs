@@ -398,9 +398,9 @@ impl Reader {
 /// How a file is read.
 #[derive(Clone, Copy)]
 enum Reads {
-    /// At any position.
+    /// At any position, in any order.
     At,
-    /// From the beginning to the end, as the data arrives: a pipe or a device.
+    /// Only from the beginning to the end, as the data arrives. Pipes and devices are read in this way.
     InOrder,
 }
 

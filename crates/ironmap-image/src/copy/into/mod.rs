@@ -101,7 +101,8 @@ pub(crate) struct Filler<'a> {
 }
 
 impl<'a> Filler<'a> {
-    /// `total` is the number of files in the sources and their sizes, if the caller has counted them. If the copy is strict, every failure ends the copy.
+    /// `total` is the number and the total size of the files in the sources, if the caller has counted the files. If the copy is strict,
+    /// every failure ends the copy.
     pub(crate) fn new(
         source: &Rc<Source>,
         owners: Owners,
@@ -129,7 +130,7 @@ impl<'a> Filler<'a> {
         Ok(Self { root: Name::root(source), writer, report, ends })
     }
 
-    /// Counts the content of these directories during the copy. `dirs` must contain all sources of the copy.
+    /// Counts the files in `dirs` during the copy. `dirs` must contain all sources of the copy.
     pub(crate) fn count(&mut self, dirs: Vec<PathBuf>) {
         let spared = self.writer.spared.clone();
         let counted = Counted { recurses: true, links: true, spared };
@@ -155,7 +156,7 @@ impl<'a> Filler<'a> {
     /// Copies the entries of a directory of another volume with all their attributes. The root gets the directory's attributes.
     ///
     /// # Errors
-    /// The errors of [`directory`](Self::directory); the volume cannot be opened, or the path leads to no directory.
+    /// The errors of [`directory`](Self::directory). Also fails if the volume cannot be opened, or if there is no directory at the path.
     pub(crate) fn volume(&mut self, target: &Target) -> Result<(), Failure> {
         let found = directory_of(target, self.report.context())?;
         let how = self.writer.how();
@@ -267,7 +268,7 @@ impl<'a> Filler<'a> {
 /// The directory at a path of a volume.
 ///
 /// # Errors
-/// Fails if the volume cannot be opened, or if the path leads to no directory.
+/// Fails if the volume cannot be opened, or if there is no directory at the path.
 pub(crate) fn directory_of(target: &Target, context: &Arc<Context>) -> Result<Found, Failure> {
     let found = Volumes::to_read(context).file(target, Follow::All)?;
     if found.inode.file_type() != FileType::Directory {

@@ -48,10 +48,10 @@ impl Open {
         let Self { name, number, .. } = self;
         finish(stream, progress).map_err(|error| name.failed(&error))?;
         let how = Fallocate::Allocate { keep_size: true };
-        // The field is set before the call, because a failed allocation may have allocated a part.
+        // `allocated` is set before the allocation, because an allocation that fails may have allocated a part of the range.
         self.allocated = pos.0 + len;
         match name.fs().writable().and_then(|writer| writer.fallocate(*number, how, pos, len)) {
-            // A file with indirect blocks cannot be preallocated, which is not an error.
+            // A file with indirect blocks cannot be preallocated. This is not an error: the writes allocate the blocks.
             Err(error) if error.kind() == ErrorKind::Unsupported => return Ok(()),
             made => made.map_err(|error| name.failed(&error))?,
         }
@@ -75,8 +75,8 @@ impl Open {
         self.give_back_room()
     }
 
-    /// Removes access control lists that the source lacks, because such lists grant rights that the source does not grant. The file that
-    /// the copy overwrites may have had a list, or the copy inherited a list from its directory.
+    /// Removes access control lists that the source lacks, because such lists grant rights that the source does not grant. Such a list can
+    /// come from the file that the copy overwrites, or from the directory of the copy.
     pub(super) fn drop_access_lists(&self) -> ironmap::Result<()> {
         let Self { entry, name, number, .. } = self;
         let (fs, given) = (name.fs(), &entry.xattrs);

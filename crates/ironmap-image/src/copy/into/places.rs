@@ -11,7 +11,7 @@ use crate::report::Report;
 use crate::volumes::{Found, Name};
 use crate::walk::{Visit, walk};
 
-/// The prefix of whiteouts. No file of an image has such a name (OCI image specification, "Image Layer Filesystem Changeset").
+/// The prefix of whiteouts. No file of an image has a name with this prefix (OCI image specification, "Image Layer Filesystem Changeset").
 pub(super) const WHITEOUT: &[u8] = b".wh.";
 /// The directory of e2fsck in the root. A layer does not hide this directory.
 const LOST_AND_FOUND: &[u8] = b"lost+found";
@@ -23,9 +23,9 @@ pub(super) struct Places {
     /// The names that the current layer has made, with their directories; `None` if the source is not a layer. Names are stored instead of
     /// inodes, because a layer may add a name to a file of an earlier layer, and hide the old name.
     layer: Option<HashSet<(InodeNo, Vec<u8>)>>,
-    /// The owner of directories that the archive lacks. The copy makes these directories if files of the archive are in them.
+    /// The files that the current layer has made with names that AUFS uses for itself.
     aside: Vec<Name>,
-    /// The owner of the directories that the archive lacks. The copy makes these directories, because the files in them need a place.
+    /// The owner of the directories that the archive lacks. The copy makes these directories for the files of the archive that are in them.
     pub(super) owner: (u32, u32),
 }
 
@@ -53,7 +53,7 @@ impl Places {
                 }
             }
         }
-        // A component is not a directory, or it is a link to a missing file.
+        // The lookup still fails if a component of the path is not a directory, or is a link to a missing file.
         at(path).map_err(|failure| if failure.is_missing() { missing } else { failure })
     }
 

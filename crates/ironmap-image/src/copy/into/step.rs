@@ -18,13 +18,14 @@ pub(super) const PIECE: u64 = 1 << 20;
 /// A step of the copy of a tree. Each `Begin` has an `End`. The steps between `Begin` and `End` describe the file's content or the
 /// directory's entries.
 pub(super) enum Step {
-    /// The steps of a source follow, whose last name and type these are.
+    /// The steps of the next source follow. The fields are the last component of the source's path, and its type.
     Source(Vec<u8>, FileType),
     /// The beginning of a file or a directory.
     Begin(Box<Entry>),
     /// Another name of a file whose `Begin` was already sent.
     Again(Vec<u8>, Identity),
-    /// `Data` steps follow for this range, which has no hole. If the file becomes shorter, their content ends before the range.
+    /// `Data` steps follow for this range, which has no hole. If the file becomes shorter, the content of these steps ends before the end
+    /// of the range.
     Range(FilePos, u64),
     /// A piece of a file's content. Ranges without such a step are holes.
     Data(FilePos, Buffer),
@@ -69,13 +70,14 @@ impl Entry {
     }
 }
 
-/// The writer's end of the answer whether it needs a file's content. The drop refuses the content, or its rest.
+/// The writer's end of the answer whether the writer needs a file's content. When it is dropped, the writer refuses the content, or the
+/// part of the content that was not sent yet.
 pub(super) struct Wanted(Arc<Answer>);
 
-/// The reader's end of this answer.
+/// The reader's end of the answer whether the writer needs a file's content.
 pub(super) struct IsWanted(Arc<Answer>);
 
-/// One allocation for each file, unlike a channel.
+/// The answer, which both ends share. It needs one allocation for each file, and a channel would need more.
 struct Answer {
     /// `None` until the writer has decided.
     is_wanted: Mutex<Option<bool>>,

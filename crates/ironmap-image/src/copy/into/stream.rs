@@ -16,7 +16,7 @@ const IN_FLIGHT: usize = 4;
 /// A multiple of every device's sector size.
 const SECTORS: usize = 4096;
 
-/// The maximum length of a file whose memory is a part of a piece.
+/// The maximum length of a small file. The memory for a small file is a part of a piece.
 const SMALL: usize = 64 << 10;
 
 /// Reusable memory for pieces. The allocation of new pages would take as long as the copy of the data. Small files share a piece, because
@@ -27,7 +27,7 @@ pub(super) struct Pieces(Arc<Mutex<Spare>>);
 #[derive(Default)]
 struct Spare {
     whole: Vec<Buffer>,
-    /// The rest of the piece for small files.
+    /// The unused part of the piece from which small files get their memory.
     rest: Option<Buffer>,
 }
 
@@ -49,7 +49,7 @@ impl Pieces {
         Ok(memory.split_to(len))
     }
 
-    /// Returns memory for reuse. A buffer of another length than a piece is freed.
+    /// Returns memory for reuse. A buffer is freed if its length is not that of a piece.
     pub(super) fn put(&self, memory: impl IntoIterator<Item = Buffer>) {
         let whole = memory.into_iter().filter(|buffer| buffer.len() == PIECE as usize);
         self.0.lock().unwrap_or_else(PoisonError::into_inner).whole.extend(whole);

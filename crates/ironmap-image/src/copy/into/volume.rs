@@ -1,4 +1,4 @@
-//! Copies a tree of a volume into the same volume or another one.
+//! Copies a tree of a volume into the same volume or another volume.
 
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -67,7 +67,7 @@ pub(super) fn copy_tree(
 /// Adds the needs of a directory of a volume, and of everything below it.
 ///
 /// # Errors
-/// A part of the volume cannot be read.
+/// Fails if a part of the volume cannot be read.
 pub(crate) fn needs_of(
     target: &Target,
     needs: &mut Needs,
@@ -110,7 +110,8 @@ fn ranges(found: &Found) -> Result<impl Iterator<Item = ironmap::Result<Iomap>>,
     Ok(ranges.into_iter())
 }
 
-/// Whether a mapping is a written range. Holes and unwritten extents become holes. An error counts as a range, so that it is not lost.
+/// Whether a mapping is a written range. Holes and unwritten extents become holes. An error counts as a written range, so that the caller
+/// gets the error.
 fn is_written(mapping: &ironmap::Result<Iomap>) -> bool {
     !mapping
         .as_ref()

@@ -103,7 +103,8 @@ impl Attributes {
         self.is_root().then_some((stat.uid, stat.gid))
     }
 
-    /// The mode to set. The set-id bits are cleared if the copy has another owner, because they would grant that owner's rights.
+    /// The mode to set. The set-id bits are cleared if the copy has another owner, because set-id bits would grant the rights of that
+    /// owner.
     fn mode(&self, stat: &Stat) -> Permissions {
         let keeps_owner = self.is_root() || self.user.as_raw() == stat.uid;
         let mask = if keeps_owner { 0o7777 } else { 0o1777 };

@@ -78,7 +78,7 @@ impl Entry {
         Ok(Directory { fd: Rc::new(fd), path: self.path() })
     }
 
-    /// A temporary name in the same directory, which no other copy uses.
+    /// A temporary name, in the same directory, that no other copy uses.
     pub(super) fn beside(&self) -> Self {
         Self { dir: self.dir.clone(), name: part_name().into() }
     }

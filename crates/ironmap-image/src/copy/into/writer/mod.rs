@@ -109,7 +109,7 @@ impl Writer {
         self.pieces.clone()
     }
 
-    /// Starts a tree that is copied to this name. `from` is the volume that contains the tree. `None` for a tree of the host.
+    /// Starts a tree that is copied to this name. `from` is the volume that contains the tree, or `None` if the host contains it.
     pub(super) fn start(&mut self, to: Name, from: Option<&Rc<Source>>) {
         self.same = from.is_some_and(|from| Rc::ptr_eq(from, &to.source));
         self.open.clear();
@@ -123,7 +123,7 @@ impl Writer {
         self.sources = Some(to);
     }
 
-    /// Starts the next of these trees. After a failure, its steps are skipped.
+    /// Starts the next tree of [`start_sources`](Self::start_sources). If this fails, the steps of the tree are skipped.
     fn start_source(&mut self, last: &[u8], kind: FileType) -> Result<(), Failure> {
         self.to = None;
         let Some(to) = self.sources.as_ref().map(|sources| sources.name_for(last)) else {

@@ -63,7 +63,8 @@ impl Writer {
             permissions &= !SET_ID;
         }
         if stat.file_type == FileType::Directory {
-            // The bit is set after the entries are copied, because new files in the directory would get its group.
+            // The set-group bit is set after the entries are copied, because new files in a directory with this bit get the group of the
+            // directory.
             permissions &= !SET_GROUP;
         }
         let mut who = self.caller;
@@ -111,7 +112,8 @@ impl Writer {
             there = name.find(Follow::All)?;
             old = there.file_type();
         }
-        // cp writes into the device or pipe of a special file. A volume that is not mounted has no such device or pipe.
+        // cp(1) would write to the device or pipe of the existing special file. On a volume that is not mounted, this is not possible, so
+        // the copy is refused.
         if new == FileType::Regular && !matches!(old, FileType::Regular | FileType::Symlink) {
             return fails(ErrorKind::Exists, "a regular file cannot replace a special file");
         }
