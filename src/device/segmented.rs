@@ -9,7 +9,6 @@ use smallvec::SmallVec;
 use super::{
     AnyQueue, BoundedQueue, Device, DeviceQueue, Immediate, InRange, Limits, QueueOptions, Transfer,
 };
-use crate::bio::slices::cut;
 use crate::bio::{BioFlags, Dev};
 use crate::error::{Errno, Error, Result};
 use crate::units::DevOffset;
@@ -130,15 +129,15 @@ impl Segmented {
             let is_aligned =
                 segment.starts.iter().chain([&segment.len]).all(|at| at.is_multiple_of(sector));
             let stripes = segment.starts.len() == 1 || segment.is_striped(sector);
-            let end = segment.end().filter(|end| *end <= below.size());
-            if segment.len == 0
-                || segment.starts.is_empty()
-                || !is_aligned
-                || !stripes
-                || end.is_none()
-            {
+            let refused = match () {
+                () if segment.len == 0 || segment.starts.is_empty() => "is empty",
+                () if !is_aligned || !stripes => "is not aligned to the sectors of the device",
+                () if segment.end().is_none_or(|end| end > below.size()) => "ends past the device",
+                () => "",
+            };
+            if !refused.is_empty() {
                 return Err(Error::invalid(format!(
-                    "a segment of {} bytes from {:?} on is not within the sectors of the device, which has {} bytes",
+                    "the segment of {} bytes from byte {:?} on {refused}: sectors have {sector} bytes, the device has {} bytes",
                     segment.len,
                     segment.starts,
                     below.size()
@@ -150,7 +149,13 @@ impl Segmented {
             })?;
         }
         // An atomic write would have to be divided at the end of a range, so the device does not support atomic writes.
-        let limits = Limits { atomic_write: 0, nowait: false, poll: false, ..*below.limits() };
+        let limits = Limits {
+            read_only: true,
+            atomic_write: 0,
+            nowait: false,
+            poll: false,
+            ..*below.limits()
+        };
         Ok(Self { below, map: Arc::new(Map { starts, segments, size }), limits })
     }
 }
@@ -172,47 +177,15 @@ impl Device for Segmented {
     }
 
     fn is_writable(&self) -> bool {
-        self.below.is_writable()
+        false
     }
 
-    fn write_within(
-        &self,
-        bufs: &[IoSlice<'_>],
-        at: DevOffset,
-        fua: bool,
-        _: InRange,
-    ) -> Result<()> {
-        let len = bufs.iter().map(|buf| buf.len() as u64).sum();
-        self.map.each(at.0, len, |range, below| {
-            self.below.write_all_at(
-                &cut(bufs, range.start as usize..range.end as usize),
-                below,
-                fua,
-            )
-        })
+    fn write_within(&self, _: &[IoSlice<'_>], _: DevOffset, _: bool, _: InRange) -> Result<()> {
+        Err(only_read())
     }
 
     fn flush(&self) -> Result<()> {
-        self.below.flush()
-    }
-
-    fn discard_within(&self, at: DevOffset, len: u64, _: InRange) -> Result<()> {
-        self.map.each(at.0, len, |range, below| self.below.discard(below, range.end - range.start))
-    }
-
-    fn zero_within(&self, at: DevOffset, len: u64, _: InRange) -> Result<()> {
-        let mut done = false;
-        self.map.each(at.0, len, |range, below| {
-            let zeroed = self.below.write_zeroes(below, range.end - range.start);
-            // EOPNOTSUPP would mean that nothing was changed. But if this is not the first part, earlier parts may already be zeros, so the
-            // error becomes EIO.
-            let zeroed =
-                zeroed.map_err(
-                    |error| if done { Error::io(Errno::EIO, error.to_string()) } else { error },
-                );
-            done = true;
-            zeroed
-        })
+        Err(only_read())
     }
 
     fn queue_within(&self, options: &QueueOptions, _: InRange) -> Result<AnyQueue> {
@@ -237,21 +210,17 @@ impl Transfer for SegmentedTransfer {
         self.below.read_now(Dev::OWN, &mut buf[..count], DevOffset(below), flags)
     }
 
-    fn write(
-        &mut self,
-        bufs: &[IoSlice<'_>],
-        at: DevOffset,
-        flags: BioFlags,
-    ) -> Result<usize, Errno> {
-        let (below, rest) = self.map.locate(at.0);
-        let len: usize = bufs.iter().map(|buf| buf.len()).sum();
-        let count = rest.min(len as u64) as usize;
-        self.below.write_now(Dev::OWN, &cut(bufs, 0..count), DevOffset(below), flags)
+    fn write(&mut self, _: &[IoSlice<'_>], _: DevOffset, _: BioFlags) -> Result<usize, Errno> {
+        Err(Errno::EROFS)
     }
 
     fn flush(&mut self) -> Result<(), Errno> {
-        self.below.flush_now(Dev::OWN)
+        Err(Errno::EROFS)
     }
+}
+
+fn only_read() -> Error {
+    Error::read_only("a device that consists of ranges of another device can only be read")
 }
 
 #[cfg(test)]
@@ -291,22 +260,19 @@ mod tests {
         at.to_le_bytes().repeat(512)
     }
 
-    /// Data that are written through the device are at the expected positions of the device below. Calls and a queue read the same data
-    /// back.
+    /// Calls and a queue read each block from its position on the device below.
     #[test]
     fn each_block_has_its_place() {
         let (ram, device) = segmented();
         assert_eq!(device.size(), 4 * MIB);
         let all: Vec<u8> = (0..4 * MIB).step_by(4096).flat_map(block).collect();
-        let mut aligned = crate::sys::Buffer::aligned(all.len()).unwrap();
-        aligned.copy_from_slice(&all);
-        device.write_all_at(&[IoSlice::new(&aligned)], DevOffset(0), false).unwrap();
-        device.flush().unwrap();
+        let mut sector = crate::sys::Buffer::aligned(4096).unwrap();
         for at in (0..4 * MIB).step_by(4096) {
-            let mut found = [0; 4096];
-            ram.read_exact_at(&mut found, DevOffset(expected(at))).unwrap();
-            assert_eq!(found[..], block(at), "{at}");
+            sector.copy_from_slice(&block(at));
+            let bufs = [IoSlice::new(&sector)];
+            ram.write_all_at(&bufs, DevOffset(expected(at)), false).unwrap();
         }
+        assert!(device.write_all_at(&[IoSlice::new(&sector)], DevOffset(0), false).is_err());
         let mut read = vec![0; all.len()];
         device.read_exact_at(&mut read, DevOffset(0)).unwrap();
         assert!(read == all);

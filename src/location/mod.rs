@@ -177,8 +177,8 @@ impl Site {
     /// Parses a site as a user writes it. The text begins with `PATH`, with the [address](nbd::Address) of an export, or with the address
     /// of an [image](image::Address). A suffix can follow and select a part: `@OFFSET`, `@OFFSET+LENGTH`, `@pN` or `@VG/LV`. OFFSET and
     /// LENGTH are decimal or `0x…`, with an optional `K`, `M` or `G`. If the whole text, including `@`, is the path of an existing file, it
-    /// names that file. `@VG/LV` selects a logical volume of LVM. The text before `@VG/LV` must be the path of an existing file, or an
-    /// address.
+    /// names that file. `@VG/LV` selects a logical volume of LVM. The text before `@VG/LV` must be the path of an existing disk; an
+    /// address cannot precede it.
     ///
     /// # Errors
     /// `InvalidInput` for an empty path, for a wrong address, and for an offset beyond 64 bits.
@@ -197,13 +197,14 @@ impl Site {
         let at = bytes.iter().rposition(|byte| *byte == b'@').filter(|at| *at > prefix);
         let exists = || Path::new(OsStr::from_bytes(file)).exists();
         let at = at.filter(|_| is_address || !exists());
-        // The slash after the `@` may belong to a path, such as `me@home/disk.img`. So a logical volume is only recognised if a disk is
-        // named before the `@`. The address of an export names a disk if it has a third slash, which precedes the name of the export.
-        let is_disk = |at: usize| match is_address {
-            true => bytes[..at].iter().filter(|byte| **byte == b'/').count() > 2,
-            false => Path::new(OsStr::from_bytes(&bytes[prefix..at]))
-                .metadata()
-                .is_ok_and(|found| !found.is_dir()),
+        // The slash after the `@` may belong to a path, such as `me@home/disk.img`, or to an address. So a logical volume is only recognised
+        // after the path of an existing disk.
+        let is_disk = |at: usize| {
+            let path = |bytes| Path::new(OsStr::from_bytes(bytes));
+            let slash = bytes[at..].iter().position(|byte| *byte == b'/').unwrap_or(0);
+            !is_address
+                && path(&bytes[prefix..at]).metadata().is_ok_and(|found| !found.is_dir())
+                && !path(&bytes[prefix..at + slash]).is_dir()
         };
         let part = |at: usize| {
             let text = std::str::from_utf8(&bytes[at + 1..]).ok()?;
@@ -389,17 +390,20 @@ mod tests {
             volume: volume.into(),
         };
         let named = logical("vg-0.x_+", "root");
-        for medium in [disk, &format!("qcow2:{disk}"), "nbd://host/e", "nbd+unix:///?socket=/s"] {
+        for medium in [disk, &format!("qcow2:{disk}")] {
             let text = format!("{medium}@vg-0.x_+/root");
             assert_eq!(part(&text), (medium.to_owned(), named.clone()));
             assert_eq!(Site::parse(OsStr::new(&text)).unwrap().to_string(), text);
         }
-        for rest in ["@vg/", "@/root", "@vg/a/b", "@vg/-a", "@.vg/a", "@v g/a", "@vg"] {
+        for rest in ["@vg/", "@/root", "@vg/a/b", "@vg/-a", "@../a", "@vg/.", "@v g/a", "@vg"] {
             let text = format!("{disk}{rest}");
             assert_eq!(part(&text), (text.clone(), Part::Whole));
         }
         let inside = format!("{}@vg/root", dir.path().display());
-        for text in ["none@vg/root", "qcow2:none@vg/root", &inside] {
+        std::fs::create_dir(format!("{disk}@2024")).unwrap();
+        let beside = format!("{disk}@2024/root");
+        let address = "nbd+unix:///?socket=/run/me@host/disk.sock";
+        for text in ["none@vg/root", "qcow2:none@vg/root", address, &inside, &beside] {
             assert_eq!(part(text).1, Part::Whole, "{text}");
         }
     }

@@ -229,7 +229,8 @@ impl Site {
                     Engine::Dax => Arc::new(BlockFile::open(path, &mode)?),
                     _ => BlockFile::for_blocks(path, &mode, options.cached, blocks)?,
                 };
-                let identity = file.identity();
+                // The identity of a file names one range of it.
+                let identity = if segments.is_some() { [0; 16] } else { file.identity() };
                 let opened = segmented(open_engine(file, options.engine)?, segments).at(|| self)?;
                 let opened = match options.engine {
                     Engine::Dax => opened,

@@ -101,7 +101,7 @@ impl Part {
     pub(super) fn parse_logical(text: &str) -> Option<Self> {
         let is_name = |name: &str| {
             let is_part = |char: char| char.is_ascii_alphanumeric() || "+_.-".contains(char);
-            !name.is_empty() && name.chars().all(is_part) && !name.starts_with(['-', '.'])
+            !matches!(name, "" | "." | "..") && name.chars().all(is_part) && !name.starts_with('-')
         };
         let (group, volume) = text.split_once('/')?;
         (is_name(group) && is_name(volume))
@@ -185,24 +185,13 @@ fn from(device: &dyn Device, offset: u64) -> Result<Window> {
 /// Finds a logical volume. If it is in one range of the device, requests to it cost no more than requests to a partition.
 fn logical(device: &dyn Device, group: &str, volume: &str) -> Result<Window> {
     let groups = lvm::Groups::read(device)?;
-    let lvm::Place { segments, read_only } = groups.find(group, volume)?;
+    let segments = groups.find(group, volume)?;
     let bounds = match &segments[..] {
-        [Segment { len, starts, .. }] if starts.len() == 1 => {
-            let (start, rest) = rest(device.size(), starts[0])?;
-            if *len > rest {
-                return Err(Error::new(
-                    ErrorKind::Corrupt,
-                    format!("the logical volume {group}/{volume} ends past the device"),
-                ));
-            }
-            Bounds::Range(start, *len)
-        }
+        [Segment { len, starts, .. }] if starts.len() == 1 => Bounds::Range(starts[0], *len),
         _ => Bounds::Segments(segments),
     };
-    let only_read = read_only.map(|why| {
-        Error::read_only(format!("the logical volume {group}/{volume} can only be read: {why}"))
-    });
-    Ok(Window { bounds, fault: groups.faults().first().cloned(), only_read })
+    let only_read = Error::read_only("a logical volume of LVM can only be read");
+    Ok(Window { bounds, fault: groups.faults().first().cloned(), only_read: Some(only_read) })
 }
 
 fn partition(device: &dyn Device, number: u32, truncated: bool) -> Result<Window> {

@@ -1,10 +1,12 @@
 //! A volume group, as the LVM metadata describe it.
 
+use std::collections::HashMap;
+
 use smallvec::SmallVec;
 
-use super::label::Id;
+use super::label::{Id, Text};
 use super::text::{Section, corrupt};
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 
 /// The unit of sizes and positions in LVM metadata, in bytes.
 const SECTOR: u64 = 512;
@@ -18,8 +20,9 @@ pub(super) struct Group {
     pub(super) id: String,
     /// The sequence number of the metadata. Each change of the metadata increases it.
     pub(super) sequence: u64,
-    /// The reason why no logical volume of the group can be written. `None` if there is no such reason.
-    pub(super) read_only: Option<&'static str>,
+    /// The checksum of the text, and its length in bytes.
+    pub(super) checksum: u32,
+    pub(super) text_len: usize,
     pub(super) physical: Vec<Physical>,
     pub(super) logical: Vec<Logical>,
 }
@@ -41,10 +44,8 @@ pub(super) struct Logical {
     pub(super) len: u64,
     /// Whether users see the logical volume. A hidden logical volume is a part of other logical volumes, or describes a snapshot.
     pub(super) visible: bool,
-    /// The reason why the logical volume cannot be written. `None` if there is no such reason.
-    pub(super) read_only: Option<&'static str>,
-    /// A description of the content, if the logical volume contains saved data of a snapshot instead of a volume. Otherwise `None`.
-    pub(super) store: Option<&'static str>,
+    /// The reason why the logical volume cannot be read. `None` if there is no such reason.
+    pub(super) fault: Option<String>,
     pub(super) segments: Vec<Segment>,
 }
 
@@ -72,6 +73,8 @@ pub(super) struct Area {
     pub(super) physical: usize,
     /// The first byte on the physical volume.
     pub(super) at: u64,
+    /// The number of bytes.
+    pub(super) len: u64,
 }
 
 fn beyond() -> crate::error::Error {
@@ -87,8 +90,8 @@ impl Group {
     ///
     /// # Errors
     /// `Corrupt` for a text that contradicts itself.
-    pub(super) fn parse(text: &[u8]) -> Result<Self> {
-        let all = Section::parse(text)?;
+    pub(super) fn parse(text: &Text) -> Result<Self> {
+        let all = Section::parse(&text.bytes)?;
         let mut groups = all.sections();
         let (Some((name, group)), None) = (groups.next(), groups.next()) else {
             return Err(corrupt("the text does not describe one volume group"));
@@ -98,26 +101,46 @@ impl Group {
             return Err(corrupt(format!("an extent size of {extent} bytes is not valid")));
         }
         let physical = group.section("physical_volumes")?.sections();
-        let physical = physical.map(|(name, section)| Physical::parse(name, section));
-        let physical = physical.collect::<Result<Vec<_>>>()?;
+        let physical = PhysicalVolumes::parse(physical)?;
         // A group without logical volumes has no such section.
         let volumes = group.section("logical_volumes").ok();
         let volumes = volumes.into_iter().flat_map(Section::sections);
-        let mut logical = volumes
-            .map(|(name, section)| Logical::parse(name, section, extent, &physical))
-            .collect::<Result<Vec<_>>>()?;
+        let mut logical = Vec::new();
+        for (name, section) in volumes {
+            logical.push(Logical::parse(check_name(name)?, section, extent, &physical)?);
+        }
         mark_snapshots(&mut logical, group.section("logical_volumes").ok())?;
-        let read_only = match () {
-            () if !group.lists("status", "WRITE") => Some("its volume group is read-only"),
-            () if group.lists("status", "EXPORTED") => Some("its volume group is exported"),
-            () if group.find_text("lock_type").is_some_and(|kind| kind != "none") => {
-                Some("its volume group is shared with other computers")
-            }
-            () => None,
-        };
-        let (name, id) = (name.to_owned(), group.text("id")?.to_owned());
-        Ok(Self { name, id, sequence: group.number("seqno")?, read_only, physical, logical })
+        let (name, id) = (check_name(name)?.to_owned(), group.text("id")?.to_owned());
+        let (sequence, physical) = (group.number("seqno")?, physical.all);
+        let (checksum, text_len) = (text.checksum, text.bytes.len());
+        Ok(Self { name, id, sequence, checksum, text_len, physical, logical })
     }
+}
+
+/// The physical volumes of a group, with the index of each name.
+struct PhysicalVolumes {
+    all: Vec<Physical>,
+    names: HashMap<String, usize>,
+}
+
+impl PhysicalVolumes {
+    fn parse<'a>(sections: impl Iterator<Item = (&'a str, &'a Section)>) -> Result<Self> {
+        let (mut all, mut names) = (Vec::new(), HashMap::new());
+        for (name, section) in sections {
+            names.insert(name.to_owned(), all.len());
+            all.push(Physical::parse(check_name(name)?, section)?);
+        }
+        Ok(Self { all, names })
+    }
+}
+
+/// A name, unless it is longer than LVM permits.
+fn check_name(name: &str) -> Result<&str> {
+    const LONGEST: usize = 127;
+    if name.len() > LONGEST {
+        return Err(corrupt(format!("a name of {} bytes is not valid", name.len())));
+    }
+    Ok(name)
 }
 
 impl Physical {
@@ -143,37 +166,58 @@ impl Physical {
 }
 
 impl Logical {
-    fn parse(name: &str, section: &Section, extent: u64, physical: &[Physical]) -> Result<Self> {
-        let mut segments = Vec::new();
-        let (mut next, count) = (0, section.number("segment_count")?);
+    /// A logical volume whose segments are not understood has a fault, and is no error: the others of its group are independent of it.
+    fn parse(
+        name: &str,
+        section: &Section,
+        extent: u64,
+        physical: &PhysicalVolumes,
+    ) -> Result<Self> {
+        let mut logical = Self {
+            name: name.to_owned(),
+            len: 0,
+            visible: section.lists("status", "VISIBLE"),
+            fault: None,
+            segments: Vec::new(),
+        };
+        match logical.read_segments(section, extent, physical) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                logical.fault = Some(error.to_string());
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(logical)
+    }
+
+    /// Whether the logical volume can be read if all its physical volumes are there.
+    pub(super) fn is_supported(&self) -> bool {
+        let is_striped = |segment: &Segment| matches!(segment.kind, Kind::Striped(..));
+        self.fault.is_none() && self.segments.iter().all(is_striped)
+    }
+
+    fn read_segments(
+        &mut self,
+        section: &Section,
+        extent: u64,
+        physical: &PhysicalVolumes,
+    ) -> Result<()> {
+        let (mut next, count) = (0_u64, section.number("segment_count")?);
         for number in 1..=count {
-            // `count` may be any number in damaged metadata. The loop still ends soon, because a missing section of a segment is an error.
+            // A missing segment ends the loop, so the text bounds it.
             let segment = section.section(&format!("segment{number}"))?;
             if segment.number("start_extent")? != next {
                 return Err(corrupt(format!(
-                    "segment {number} of {name} does not begin at extent {next}"
+                    "segment {number} of {} does not begin at extent {next}",
+                    self.name
                 )));
             }
             let extents = segment.number("extent_count")?;
             next = next.checked_add(extents).filter(|_| extents > 0).ok_or_else(beyond)?;
-            segments.push(Segment::parse(name, segment, extents, extent, physical)?);
+            self.segments.push(Segment::parse(&self.name, segment, extents, extent, physical)?);
         }
-        let read_only = match () {
-            () if !section.lists("status", "VISIBLE") => {
-                Some("it is a part of other logical volumes")
-            }
-            () if !section.lists("status", "WRITE") => Some("it is read-only"),
-            () if section.lists("status", "LOCKED") => Some("LVM has locked it"),
-            () => None,
-        };
-        Ok(Self {
-            name: name.to_owned(),
-            len: product(next, extent)?,
-            visible: section.lists("status", "VISIBLE"),
-            read_only,
-            store: None,
-            segments,
-        })
+        self.len = product(next, extent)?;
+        Ok(())
     }
 }
 
@@ -183,11 +227,11 @@ impl Segment {
         segment: &Section,
         extents: u64,
         extent: u64,
-        physical: &[Physical],
+        physical: &PhysicalVolumes,
     ) -> Result<Self> {
         let (len, kind) = (product(extents, extent)?, segment.text("type")?);
         if kind != "striped" {
-            return Ok(Self { len, kind: Kind::Other(kind.to_owned()) });
+            return Ok(Self { len, kind: Kind::Other(check_name(kind)?.to_owned()) });
         }
         let pairs = segment.pairs("stripes")?;
         let stripes = pairs.len() as u64;
@@ -201,44 +245,47 @@ impl Segment {
         }
         let size =
             if stripes == 1 { len } else { product(segment.number("stripe_size")?, SECTOR)? };
-        if size == 0 || stripes > 1 && !extent.is_multiple_of(size) {
+        let each = product(extents / stripes, extent)?;
+        if size == 0 || !each.is_multiple_of(size) {
             return Err(corrupt(format!("a stripe size of {size} bytes is not valid for {name}")));
         }
         let mut areas = SmallVec::new();
         for (on, first) in pairs {
-            let Some(index) = physical.iter().position(|physical| physical.name == on) else {
-                // The stripe is on a logical volume instead of a physical volume. For example, this is the case while `pvmove` runs.
-                return Ok(Self { len, kind: Kind::Other(format!("striped over {on}")) });
+            let Some(&index) = physical.names.get(on) else {
+                // A logical volume is in the place of a physical volume, for example while pvmove runs.
+                return Ok(Self {
+                    len,
+                    kind: Kind::Other(format!("striped over {}", check_name(on)?)),
+                });
             };
-            let at = physical[index].byte_of(first, extents / stripes, extent)?;
-            areas.push(Area { physical: index, at });
+            let at = physical.all[index].byte_of(first, extents / stripes, extent)?;
+            areas.push(Area { physical: index, at, len: each });
         }
         Ok(Self { len, kind: Kind::Striped(size, areas) })
     }
 }
 
-/// Marks the origins of snapshots, and the logical volumes that store the saved data of snapshots. A hidden logical volume describes each
-/// snapshot. Before LVM changes an origin, it copies the old data to the snapshot. ironmap does not do this, so a write to an origin would
-/// damage the snapshot.
+/// Marks the logical volumes whose content is that of a snapshot: its store, and the origin that it is being merged into. A hidden logical volume
+/// describes each snapshot.
 fn mark_snapshots(logical: &mut [Logical], sections: Option<&Section>) -> Result<()> {
+    let mut marks = HashMap::new();
     for (_, section) in sections.into_iter().flat_map(Section::sections) {
         let Ok(segment) = section.section("segment1") else { continue };
         if segment.find_text("type") != Some("snapshot") {
             continue;
         }
-        let (origin, store) = (
-            segment.text("origin")?,
-            segment.find_text("cow_store").or(segment.find_text("merging_store")),
-        );
-        for volume in logical.iter_mut() {
-            if volume.name == origin {
-                volume.read_only = Some(
-                    "it has a snapshot: a write would have to copy the old data to the snapshot first",
-                );
-            }
-            if Some(volume.name.as_str()) == store {
-                volume.store = Some("the changes of a snapshot");
-            }
+        if let Some(store) = segment.find_text("cow_store") {
+            marks.insert(store, "it contains the changes of a snapshot");
+        }
+        if let Some(store) = segment.find_text("merging_store") {
+            marks.insert(store, "it contains the changes of a snapshot");
+            let origin = "a snapshot is being merged into it: lvchange -ay completes this";
+            marks.insert(segment.text("origin")?, origin);
+        }
+    }
+    for volume in logical {
+        if let Some(mark) = marks.get(volume.name.as_str()) {
+            volume.fault = Some((*mark).to_owned());
         }
     }
     Ok(())

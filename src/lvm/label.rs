@@ -18,8 +18,11 @@ const CHECKED: usize = 20;
 /// The length in bytes of the header of a metadata area: one sector. The rest of the area is a ring, which contains the texts.
 const AREA: u64 = 512;
 const AREA_MAGIC: &[u8; 16] = b" LVM2 x[5A%r0N*>";
-/// The longest text that is read, in bytes. For comparison: the metadata of 100,000 logical volumes have about 40 MB.
-const LONGEST: u64 = 256 << 20;
+/// The longest text that is read, in bytes. It bounds the memory that hostile metadata take, to about 300 MB. The metadata of 40,000 logical
+/// volumes have this length.
+const LONGEST: u64 = 16 << 20;
+/// A physical volume has at most so many metadata areas.
+const AREAS: usize = 2;
 /// The flag of a text that the tools of LVM ignore.
 const IGNORED: u32 = 1;
 
@@ -38,6 +41,12 @@ const CRC: crc::Crc<u32> = {
 
 /// The identity of a physical volume: 32 letters and digits.
 pub(super) type Id = [u8; 32];
+
+/// The text of a metadata area.
+pub(super) struct Text {
+    pub(super) bytes: Vec<u8>,
+    pub(super) checksum: u32,
+}
 
 /// The label of a physical volume.
 #[derive(Debug)]
@@ -120,18 +129,18 @@ impl Label {
         if !pairs.by_ref().any(|pair| is_end(&pair)) {
             return Err(corrupt("the list of data areas has no end"));
         }
-        let areas = pairs.take_while(|pair| !is_end(pair)).collect();
+        let areas = pairs.take_while(|pair| !is_end(pair)).take(AREAS).collect();
         Ok(Self { id, areas })
     }
 
-    /// Returns the text of each metadata area that contains a text. For an area that cannot be read, the list contains the error.
-    pub(super) fn texts(&self, range: Range<'_>) -> Vec<Result<Vec<u8>>> {
-        self.areas.iter().filter_map(|area| text(range, *area).transpose()).collect()
+    /// Reads the text of each metadata area that contains a text, one after the other. An area that cannot be read gives an error.
+    pub(super) fn texts(&self, range: Range<'_>) -> impl Iterator<Item = Result<Text>> {
+        self.areas.iter().filter_map(move |area| text(range, *area).transpose())
     }
 }
 
 /// Returns the text of a metadata area. Returns `None` if the area contains no text, or only a text that must be ignored.
-fn text(range: Range<'_>, (start, len): (u64, u64)) -> Result<Option<Vec<u8>>> {
+fn text(range: Range<'_>, (start, len): (u64, u64)) -> Result<Option<Text>> {
     let header = range.read(start, AREA)?;
     let (stored, computed) = (u32_at(&header, 0), CRC.checksum(&header[4..]));
     if stored != computed {
@@ -165,5 +174,5 @@ fn text(range: Range<'_>, (start, len): (u64, u64)) -> Result<Option<Vec<u8>>> {
             "the checksum of the text is {checksum:#x}, not {computed:#x}"
         )));
     }
-    Ok(Some(text))
+    Ok(Some(Text { bytes: text, checksum }))
 }

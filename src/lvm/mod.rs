@@ -8,20 +8,32 @@ mod text;
 
 use std::fmt;
 
-use self::group::{Group, Kind, Logical};
-use self::label::{Id, Label, Range};
+use self::group::{Area, Group, Kind, Logical, Physical};
+use self::label::{Id, Label, Range, Text};
 use crate::device::{Device, Segment};
-use crate::error::{Error, ErrorKind, Result};
-use crate::partition::PartitionTable;
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::partition::{Partition, PartitionTable};
 
 /// The volume groups of a disk.
 #[derive(Debug, Default)]
 pub struct Groups {
     groups: Vec<Group>,
-    /// The identity of each physical volume on the disk, and the position of its first byte.
-    places: Vec<(Id, u64)>,
+    /// The physical volumes on the disk.
+    physical: Vec<OnDisk>,
     /// The faults of the metadata, one line for each.
     faults: Vec<String>,
+}
+
+/// A physical volume on a disk.
+#[derive(Debug)]
+struct OnDisk {
+    /// The partition, or the disk.
+    what: String,
+    id: Id,
+    /// The first byte on the disk, and the length in bytes.
+    range: (u64, u64),
+    /// The identity of the group that the physical volume's own metadata describe. `None` if it has no metadata.
+    group: Option<String>,
 }
 
 /// A logical volume on a disk.
@@ -38,15 +50,6 @@ pub struct LogicalVolume {
     pub fault: Option<String>,
 }
 
-/// The place of a logical volume on its disk.
-#[derive(Debug)]
-pub struct Place {
-    /// The segments of the logical volume, in order. Segments that are contiguous on the disk are merged.
-    pub segments: Vec<Segment>,
-    /// The reason why the logical volume can only be read. `None` if it can be written.
-    pub read_only: Option<String>,
-}
-
 impl Groups {
     /// Reads the metadata of all physical volumes on a disk. For a disk without physical volumes, the result contains no groups.
     ///
@@ -54,17 +57,22 @@ impl Groups {
     /// `Corrupt` if two physical volumes have the same identity, or two volume groups have the same name; `Io`. Damaged metadata of a
     /// physical volume are a fault, not an error.
     pub fn read(device: &dyn Device) -> Result<Self> {
-        let table = PartitionTable::read(device).ok().flatten();
-        let partitions = table.iter().flat_map(|table| &table.partitions);
-        let ranges = partitions.map(|partition| {
-            let rest = device.size().saturating_sub(partition.start);
-            (format!("partition {}", partition.number), partition.start, partition.len.min(rest))
-        });
         let mut groups = Self::default();
-        for (what, start, len) in
-            std::iter::once(("the disk".to_owned(), 0, device.size())).chain(ranges)
-        {
-            groups.add(&what, Range { device, start, len })?;
+        let table = PartitionTable::read(device).unwrap_or_else(|error| {
+            groups.faults.push(error.to_string());
+            None
+        });
+        let Some(PartitionTable { partitions, fault, .. }) =
+            table.filter(|table| !table.partitions.is_empty())
+        else {
+            groups.add("the disk", Range { device, start: 0, len: device.size() })?;
+            return Ok(groups);
+        };
+        // A label before the first partition is older than the table, as it is for LVM.
+        groups.faults.extend(fault);
+        for Partition { number, start, len, .. } in partitions {
+            let len = len.min(device.size().saturating_sub(start));
+            groups.add(&format!("partition {number}"), Range { device, start, len })?;
         }
         Ok(groups)
     }
@@ -80,27 +88,48 @@ impl Groups {
             }
             Err(error) => return Err(error),
         };
-        if self.places.iter().any(|(id, _)| *id == label.id) {
+        if let Some(other) = self.physical.iter().find(|other| other.id == label.id) {
             return Err(Error::new(
                 ErrorKind::Corrupt,
                 format!(
-                    "{what} has the identity of another LVM physical volume: one is a copy of the other"
+                    "{what} and {} have the identity of one LVM physical volume: one is a copy of the other",
+                    other.what
                 ),
             ));
         }
-        self.places.push((label.id, range.start));
+        let mut own: Option<(u64, String)> = None;
         for text in label.texts(range) {
-            match text.and_then(|text| Group::parse(&text)) {
-                Ok(group) => self.keep_newest(what, group)?,
+            let parsed = text.and_then(|text| match self.is_known(&text) {
+                Some(index) => Ok((self.groups[index].sequence, self.groups[index].id.clone())),
+                None => {
+                    let group = Group::parse(&text)?;
+                    let described = (group.sequence, group.id.clone());
+                    self.keep_newest(what, group)?;
+                    Ok(described)
+                }
+            });
+            match parsed {
+                Ok(described) => own = own.max(Some(described)),
                 Err(error) => self.faults.push(format!("{what}: {error}")),
             }
         }
+        let (what, range) = (what.to_owned(), (range.start, range.len));
+        self.physical.push(OnDisk { what, id: label.id, range, group: own.map(|(_, id)| id) });
         Ok(())
+    }
+
+    /// The index of the group whose metadata have this text. Equal texts are not parsed again.
+    fn is_known(&self, text: &Text) -> Option<usize> {
+        let len = text.bytes.len();
+        self.groups
+            .iter()
+            .position(|known| (known.checksum, known.text_len) == (text.checksum, len))
     }
 
     /// Stores the metadata of a group, unless newer metadata of the group are already stored.
     fn keep_newest(&mut self, what: &str, group: Group) -> Result<()> {
-        let Some(known) = self.groups.iter_mut().find(|known| known.name == group.name) else {
+        let same = |known: &Group| known.id == group.id || known.name == group.name;
+        let Some(known) = self.groups.iter_mut().find(|known| same(known)) else {
             self.groups.push(group);
             return Ok(());
         };
@@ -113,12 +142,10 @@ impl Groups {
                 ),
             ));
         }
-        if known.sequence != group.sequence {
-            self.faults.push(format!(
-                "{what}: the copies of the metadata of {} have different sequence numbers, {} and {}",
-                group.name, known.sequence, group.sequence
-            ));
-        }
+        self.faults.push(format!(
+            "{what}: the copies of the metadata of {} differ; they have the sequence numbers {} and {}",
+            group.name, known.sequence, group.sequence
+        ));
         if group.sequence > known.sequence {
             *known = group;
         }
@@ -151,15 +178,16 @@ impl Groups {
     /// Whether the disk contains no physical volume.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.physical.is_empty()
     }
 
-    /// Finds a logical volume by its names, and returns its place on the disk.
+    /// Finds a logical volume by its names, and returns its segments on the disk, in order. Segments that are contiguous on the disk are
+    /// merged.
     ///
     /// # Errors
     /// `NotFound` for an unknown name. `Unsupported` if a segment is neither linear nor striped, if a physical volume is not on this disk,
-    /// or if the logical volume stores the saved data of a snapshot.
-    pub fn find(&self, group: &str, name: &str) -> Result<Place> {
+    /// or if the content is that of a snapshot. `Corrupt` if the metadata contradict the disk.
+    pub fn find(&self, group: &str, name: &str) -> Result<Vec<Segment>> {
         let found = self.groups.iter().find(|known| known.name == group);
         let logical = found.and_then(|found| {
             let logical = found.logical.iter().find(|logical| logical.name == name);
@@ -171,44 +199,26 @@ impl Groups {
                 format!("there is no logical volume {group}/{name}; {self}"),
             ));
         };
-        let segments = self.place_of(group, logical)?;
-        let read_only = logical.read_only.or(group.read_only).map(str::to_owned);
-        Ok(Place { segments, read_only: read_only.or_else(|| self.faults.first().cloned()) })
+        self.place_of(group, logical)
+            .context(|| format!("the logical volume {}/{name}", group.name))
     }
 
     fn place_of(&self, group: &Group, logical: &Logical) -> Result<Vec<Segment>> {
-        let refuse = |what: String| {
-            Error::unsupported(format!("the logical volume {}/{} {what}", group.name, logical.name))
-        };
-        if let Some(store) = logical.store {
-            return Err(refuse(format!("contains {store}")));
+        if let Some(fault) = &logical.fault {
+            return Err(Error::unsupported(fault.clone()));
         }
         let mut segments: Vec<Segment> = Vec::with_capacity(logical.segments.len());
         for segment in &logical.segments {
-            let Kind::Striped(stripe, areas) = &segment.kind else {
-                let Kind::Other(kind) = &segment.kind else { continue };
-                return Err(refuse(format!(
-                    "has a segment of the type {kind}, which is not supported"
-                )));
+            let (stripe, areas) = match &segment.kind {
+                Kind::Striped(stripe, areas) => (*stripe, areas),
+                Kind::Other(kind) => {
+                    return Err(Error::unsupported(format!(
+                        "a segment has the type {kind}, which is not supported"
+                    )));
+                }
             };
-            let mut starts = smallvec::SmallVec::new();
-            for area in areas {
-                let physical = &group.physical[area.physical];
-                let place = self.places.iter().find(|(id, _)| *id == physical.id);
-                let (_, start) = place.ok_or_else(|| {
-                    refuse(format!(
-                        "needs the physical volume {} ({}), which is not on this disk",
-                        physical.name,
-                        shown(physical.id)
-                    ))
-                })?;
-                starts.push(
-                    start
-                        .checked_add(area.at)
-                        .ok_or_else(|| refuse("is past the end of the disk".to_owned()))?,
-                );
-            }
-            let next = Segment { len: segment.len, stripe: *stripe, starts };
+            let starts = areas.iter().map(|area| self.first_byte(group, area));
+            let next = Segment { len: segment.len, stripe, starts: starts.collect::<Result<_>>()? };
             match segments.last_mut() {
                 Some(last) if last.continues_in(&next) => {
                     last.len += next.len;
@@ -218,9 +228,36 @@ impl Groups {
             }
         }
         if segments.is_empty() {
-            return Err(refuse("has no segments".to_owned()));
+            return Err(Error::unsupported("there are no segments"));
         }
         Ok(segments)
+    }
+
+    /// The first byte of an area on the disk. The area must be within its physical volume, which must belong to the group by its own metadata
+    /// too: a physical volume that was moved to another group has other content.
+    fn first_byte(&self, group: &Group, area: &Area) -> Result<u64> {
+        let Physical { name, id, .. } = &group.physical[area.physical];
+        let Some(on_disk) = self.physical.iter().find(|on_disk| on_disk.id == *id) else {
+            return Err(Error::unsupported(format!(
+                "the physical volume {name} ({}) is not on this disk",
+                shown(*id)
+            )));
+        };
+        let what = &on_disk.what;
+        if on_disk.group.as_ref().is_some_and(|own| *own != group.id) {
+            return Err(Error::new(
+                ErrorKind::Corrupt,
+                format!("{what} belongs to another volume group by its own metadata"),
+            ));
+        }
+        let (start, len) = on_disk.range;
+        let end = area.at.checked_add(area.len).filter(|end| *end <= len);
+        let first = end.and_then(|_| start.checked_add(area.at));
+        first.ok_or_else(|| {
+            let what =
+                format!("{what} with {len} bytes is shorter than its physical volume {name}");
+            Error::new(ErrorKind::Corrupt, what)
+        })
     }
 }
 
@@ -236,6 +273,9 @@ fn shown(id: Id) -> String {
     }
     text
 }
+
+/// A message lists at most so many logical volumes of a group.
+const LISTED: usize = 20;
 
 /// Shows the logical volumes in one line: `its LVM group vg has root (2048 MiB), home (512 MiB)`.
 impl fmt::Display for Groups {
@@ -254,9 +294,13 @@ impl fmt::Display for Groups {
             if visible.peek().is_none() {
                 f.write_str("no logical volumes")?;
             }
-            for (number, logical) in visible.enumerate() {
+            for (number, logical) in visible.by_ref().take(LISTED).enumerate() {
                 let comma = if number == 0 { "" } else { ", " };
-                write!(f, "{comma}{} ({} MiB)", logical.name, logical.len >> 20)?;
+                let fault = if logical.is_supported() { "" } else { ", not supported" };
+                write!(f, "{comma}{} ({} MiB{fault})", logical.name, logical.len >> 20)?;
+            }
+            if visible.peek().is_some() {
+                f.write_str(", ...")?;
             }
         }
         Ok(())
