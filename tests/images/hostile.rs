@@ -310,5 +310,5 @@ fn backing_files_are_regular_files_in_a_short_chain() {
     let at = bytes.windows(4).position(|bytes| bytes == [0xE2, 0x79, 0x2A, 0xCA]).unwrap();
     bytes[at] = 1;
     std::fs::write(&path, bytes).unwrap();
-    refused(&path, "is not stated");
+    refused(&path, "does not record the format");
 }

@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn a_layer_names_only_rows_above_it() {
         let layers = layers();
-        assert_eq!(layers.len(), 20);
+        assert_eq!(layers.len(), 21);
         for (at, layer) in layers.iter().enumerate() {
             for (name, _) in &layer.may {
                 let above = layers[..at].iter().any(|above| above.name == *name);

@@ -259,7 +259,7 @@ fn a_whole_partition_of_a_disk_cut_short_is_read() {
         // The image ends where the second partition begins.
         disk.set_len(9 * MIB).unwrap();
         assert_eq!(read(&["cat", "disk.img@p1:/f"]), yes, "{label}");
-        refused(&bench, &["--truncated", "cat", "disk.img@p2:/f"], "the device only 9437184");
+        refused(&bench, &["--truncated", "cat", "disk.img@p2:/f"], "the device has only 9437184");
     }
 }
 

@@ -220,7 +220,7 @@ fn impossible_changes_are_refused_by_name() {
         ("-I 512", "summed", 2, "-I: this option moves all inodes: use tune2fs"),
         ("-Q usrquota", "summed", 2, "-Q: this option makes quota files: use tune2fs"),
         ("-L x -z undo", "summed", 2, "-z: undo files are not supported"),
-        ("-f -L x", "summed", 2, "-f: this option would force"),
+        ("-f -L x", "summed", 2, "-f: ironmap cannot force"),
         ("-L x", "noload:summed", 2, "noload"),
         ("-L x", "missing", 3, "No such file"),
     ];
