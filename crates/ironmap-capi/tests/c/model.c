@@ -22,7 +22,7 @@ static const struct {
     void (*run)(struct run *run);
 } parts[] = {
     {"wrong", run_wrong_uses}, {"names", run_all_names}, {"files", run_files},     {"buffers", run_buffers},
-    {"threads", run_threads},  {"forks", run_forks},     {"signals", run_signals},
+    {"threads", run_threads},  {"forks", run_forks},     {"signals", run_signals}, {"ends", run_ends},
 };
 
 static bool is_chosen(const char *name, char **chosen) {

@@ -114,6 +114,7 @@ void run_buffers(struct run *run);
 void run_threads(struct run *run);
 void run_forks(struct run *run);
 void run_signals(struct run *run);
+void run_ends(struct run *run);
 
 unsigned char host_byte(size_t position);
 
