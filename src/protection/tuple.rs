@@ -376,7 +376,7 @@ mod tests {
     use crate::protection::tests::Rng;
 
     const APPLICATION: u16 = 0x1234;
-    /// The number of a sector that is too large for the reference tags of both kinds.
+    /// A sector number that does not fit in a reference tag of either kind.
     const FIRST: u64 = 0xabcd_1234_ffff_fffe;
 
     fn all() -> impl Iterator<Item = Protection> {

@@ -195,8 +195,8 @@ async fn a_stream_is_a_file_of_tokio() {
     assert_eq!(&bytes[2..9], b"between");
 }
 
-/// A function runs with the queue of a thread. If it panics, only its own answer is an error. The pool has a single thread here, and this
-/// thread serves the next request.
+/// A function runs with the queue of a thread. If the function panics, only its caller gets an error. The pool has a single thread here,
+/// and this thread serves the next request.
 #[tokio::test]
 async fn a_function_runs_on_a_thread_of_the_pool() {
     let pool = Pool::new(volume(), PoolOptions::new().threads(1)).unwrap();

@@ -25,8 +25,9 @@ const LONGEST_INTERVAL: u16 = 300;
 /// The purpose of the open. It determines how long the open waits for a change of the sequence number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// An open for reading waits at most 20 seconds, even if the volume's update interval is longer. The open can then miss a slow holder.
-    /// The volume is not damaged in that case, but reads can return wrong data.
+    /// An open for reading waits at most 20 seconds, even if the volume's update interval is longer. If another node
+    /// uses the volume and updates its MMP block more slowly, the open does not detect this node. The volume is not damaged in that case, but
+    /// reads can return wrong data.
     Read,
     /// An open for writing waits until a live holder has certainly updated the sequence number.
     Write,

@@ -72,8 +72,8 @@ impl<'a> Reader<'a> {
         Self { fs, pieces: Cache::new(KEPT / piece), blocks_per_piece, next: 0, ahead: 1 }
     }
 
-    /// Reads a block. If the read of its piece fails, reads only this one block, because the unreadable sector may be in another block of
-    /// the piece.
+    /// Reads a block, together with the adjacent blocks of its piece. If this read fails, reads the block alone, because the unreadable
+    /// sector may be in another block of the piece.
     pub(super) fn block(&mut self, block: FsBlock, place: Place) -> Result<Bytes> {
         // A transaction may contain a version of the block that is newer than the block on the device.
         if let Some(content) = self.fs.blocks.dirty().get(block) {
