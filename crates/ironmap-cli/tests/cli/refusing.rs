@@ -206,7 +206,7 @@ fn a_damaged_volume_is_code_4_with_the_place() {
     bench.debugfs("set_inode_field /dir/large block[0] 0x1234");
     refuse(&bench, &[case(&["cat", &bench.target("/dir/large")], 4, "extent header")]);
     file.set_len(20 << 20).unwrap();
-    refuse(&bench, &[case(&["ls", &bench.target("/")], 4, "the device only 20971520")]);
+    refuse(&bench, &[case(&["ls", &bench.target("/")], 4, "the device has only 20971520")]);
     // Changes the label without a new checksum. For reading, a backup of the superblock is used, but not for writing or for a check.
     file.set_len(64 << 20).unwrap();
     file.write_all_at(b"x", 1024 + 0x78).unwrap();
