@@ -6,6 +6,7 @@
 use super::text::corrupt;
 use crate::device::Device;
 use crate::error::Result;
+use crate::partition::{u32_at, u64_at};
 use crate::units::DevOffset;
 
 const SECTOR: usize = 512;
@@ -77,14 +78,6 @@ impl Range<'_> {
         self.device.read_exact_at(&mut bytes, DevOffset(self.start + at))?;
         Ok(bytes)
     }
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap_or_default())
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or_default())
 }
 
 impl Label {

@@ -36,20 +36,6 @@ struct OnDisk {
     group: Option<String>,
 }
 
-/// A logical volume on a disk.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LogicalVolume {
-    /// The name of the volume group.
-    pub group: String,
-    /// The name of the logical volume.
-    pub name: String,
-    /// The length in bytes.
-    pub len: u64,
-    /// The reason why the logical volume cannot be opened. `None` if it can be opened.
-    pub fault: Option<String>,
-}
-
 impl Groups {
     /// Reads the metadata of all physical volumes on a disk. For a disk without physical volumes, the result contains no groups.
     ///
@@ -150,23 +136,6 @@ impl Groups {
             *known = group;
         }
         Ok(())
-    }
-
-    /// The logical volumes that users see, of all groups.
-    #[must_use]
-    pub fn volumes(&self) -> Vec<LogicalVolume> {
-        let all = self
-            .groups
-            .iter()
-            .flat_map(|group| group.logical.iter().map(move |logical| (group, logical)));
-        let visible = all.filter(|(_, logical)| logical.visible);
-        let shown = visible.map(|(group, logical)| LogicalVolume {
-            group: group.name.clone(),
-            name: logical.name.clone(),
-            len: logical.len,
-            fault: self.place_of(group, logical).err().map(|error| error.to_string()),
-        });
-        shown.collect()
     }
 
     /// The faults of the metadata, one line each: damaged copies, and copies that differ.

@@ -155,11 +155,13 @@ fn read_at(device: &dyn Device, at: u64, len: usize) -> Result<Option<Vec<u8>>> 
     Ok(Some(bytes))
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
+/// The little-endian number at a position.
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap_or_default())
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
+/// The little-endian number at a position.
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or_default())
 }
 
