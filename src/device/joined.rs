@@ -1,6 +1,7 @@
 //! A volume's device, joined with the other devices of the volume. The other devices begin at positions past the end of the volume's
 //! device. So blocks of an external journal or of realtime files are read like blocks of the volume.
 
+use std::fmt;
 use std::io::IoSlice;
 use std::sync::Arc;
 
@@ -106,16 +107,37 @@ impl Device for Joined {
     }
 
     fn queue_within(&self, options: &QueueOptions, _: InRange) -> Result<AnyQueue> {
-        let transfer = JoinedTransfer(Arc::clone(&self.parts));
-        Ok(AnyQueue::other(Immediate::new(transfer, options.slots())))
+        Ok(OnlyReads::queue(Arc::clone(&self.parts) as Arc<dyn Ranges>, options))
     }
 }
 
-/// The reads of a queue.
-#[derive(Debug)]
-struct JoinedTransfer(Arc<Parts>);
+/// Ranges of devices that are read as one device.
+pub(super) trait Ranges: fmt::Debug + Send + Sync {
+    /// Fills `buf` from a position.
+    ///
+    /// # Errors
+    /// The errors of [`Device::read_exact_at`].
+    fn read(&self, buf: &mut [u8], at: DevOffset) -> Result<()>;
+}
 
-impl Transfer for JoinedTransfer {
+impl Ranges for Parts {
+    fn read(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
+        self.read(buf, at)
+    }
+}
+
+/// The reads of a queue. Each of them completes before the next one begins.
+#[derive(Debug)]
+pub(super) struct OnlyReads(Arc<dyn Ranges>);
+
+impl OnlyReads {
+    /// A queue that reads these ranges.
+    pub(super) fn queue(ranges: Arc<dyn Ranges>, options: &QueueOptions) -> AnyQueue {
+        AnyQueue::other(Immediate::new(Self(ranges), options.slots()))
+    }
+}
+
+impl Transfer for OnlyReads {
     fn read(&mut self, buf: &mut [u8], at: DevOffset, _flags: BioFlags) -> Result<usize, Errno> {
         match self.0.read(buf, at).map_err(|error| error.kind()) {
             Ok(()) => Ok(buf.len()),

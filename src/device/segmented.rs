@@ -1,16 +1,13 @@
 //! A device that consists of ranges of another device, such as a logical volume of LVM.
 
 use std::io::IoSlice;
-use std::ops::Range;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{
-    AnyQueue, BoundedQueue, Device, DeviceQueue, Immediate, InRange, Limits, QueueOptions, Transfer,
-};
-use crate::bio::{BioFlags, Dev};
-use crate::error::{Errno, Error, Result};
+use super::joined::{OnlyReads, Ranges};
+use super::{AnyQueue, Device, InRange, Limits, QueueOptions};
+use crate::error::{Error, Result};
 use crate::units::DevOffset;
 
 /// A part of a segmented device.
@@ -68,6 +65,7 @@ impl Segment {
 /// The segments with their positions.
 #[derive(Debug)]
 struct Map {
+    below: Arc<dyn Device>,
     /// The first byte of each segment. The segments are in ascending order, without gaps.
     starts: Vec<u64>,
     segments: Vec<Segment>,
@@ -84,25 +82,21 @@ impl Map {
             _ => (0, 0),
         }
     }
+}
 
-    /// Divides a request into parts, each of which is contiguous on the device below. Calls `step` for each part, with the offsets of its
-    /// bytes in the request and its position on the device below.
-    fn each(
-        &self,
-        at: u64,
-        len: u64,
-        mut step: impl FnMut(Range<u64>, DevOffset) -> Result<()>,
-    ) -> Result<()> {
+impl Ranges for Map {
+    fn read(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
         let mut done = 0;
-        while done < len {
-            let (below, rest) = self.locate(at + done);
-            let count = rest.min(len - done);
+        while done < buf.len() {
+            let (below, rest) = self.locate(at.0 + done as u64);
+            let count = rest.min((buf.len() - done) as u64) as usize;
             if count == 0 {
                 return Err(Error::invalid(format!(
-                    "{len} bytes at {at} are past the end of the device"
+                    "{} bytes at {at} are past the end of the device",
+                    buf.len()
                 )));
             }
-            step(done..done + count, DevOffset(below))?;
+            self.below.read_exact_at(&mut buf[done..done + count], DevOffset(below))?;
             done += count;
         }
         Ok(())
@@ -112,7 +106,6 @@ impl Map {
 /// A device that consists of ranges of another device.
 #[derive(Debug)]
 pub struct Segmented {
-    below: Arc<dyn Device>,
     map: Arc<Map>,
     limits: Limits,
 }
@@ -156,7 +149,7 @@ impl Segmented {
             poll: false,
             ..*below.limits()
         };
-        Ok(Self { below, map: Arc::new(Map { starts, segments, size }), limits })
+        Ok(Self { map: Arc::new(Map { below, starts, segments, size }), limits })
     }
 }
 
@@ -170,10 +163,7 @@ impl Device for Segmented {
     }
 
     fn read_within(&self, buf: &mut [u8], at: DevOffset, _: InRange) -> Result<()> {
-        let len = buf.len() as u64;
-        self.map.each(at.0, len, |range, below| {
-            self.below.read_exact_at(&mut buf[range.start as usize..range.end as usize], below)
-        })
+        self.map.read(buf, at)
     }
 
     fn is_writable(&self) -> bool {
@@ -189,33 +179,7 @@ impl Device for Segmented {
     }
 
     fn queue_within(&self, options: &QueueOptions, _: InRange) -> Result<AnyQueue> {
-        // Each request completes before the next request begins, so the queue below needs only one slot.
-        let below = self.below.queue(&options.depth(1))?;
-        let transfer = SegmentedTransfer { below, map: Arc::clone(&self.map) };
-        Ok(AnyQueue::other(Immediate::new(transfer, options.slots())))
-    }
-}
-
-/// The requests of a queue. A transfer ends where its data cease to be contiguous on the device below. The transfer is then short, and the
-/// caller continues it.
-struct SegmentedTransfer {
-    below: BoundedQueue,
-    map: Arc<Map>,
-}
-
-impl Transfer for SegmentedTransfer {
-    fn read(&mut self, buf: &mut [u8], at: DevOffset, flags: BioFlags) -> Result<usize, Errno> {
-        let (below, rest) = self.map.locate(at.0);
-        let count = rest.min(buf.len() as u64) as usize;
-        self.below.read_now(Dev::OWN, &mut buf[..count], DevOffset(below), flags)
-    }
-
-    fn write(&mut self, _: &[IoSlice<'_>], _: DevOffset, _: BioFlags) -> Result<usize, Errno> {
-        Err(Errno::EROFS)
-    }
-
-    fn flush(&mut self) -> Result<(), Errno> {
-        Err(Errno::EROFS)
+        Ok(OnlyReads::queue(Arc::clone(&self.map) as Arc<dyn Ranges>, options))
     }
 }
 
@@ -226,7 +190,8 @@ fn only_read() -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::Ram;
+    use crate::bio::{BioFlags, Dev};
+    use crate::device::{DeviceQueue, Ram};
 
     const MIB: u64 = 1 << 20;
 
@@ -277,18 +242,14 @@ mod tests {
         device.read_exact_at(&mut read, DevOffset(0)).unwrap();
         assert!(read == all);
         let mut queue = device.queue(&QueueOptions::new()).unwrap();
-        let (mut at, mut short) = (0, 0);
-        while at < all.len() {
+        for at in (0..all.len()).step_by(96 * 1024) {
             let end = (at + 96 * 1024).min(all.len());
             let mut buffer = crate::sys::Buffer::aligned(end - at).unwrap();
-            let count = queue
-                .read_now(Dev::OWN, &mut buffer, DevOffset(at as u64), BioFlags::empty())
-                .unwrap();
-            assert_eq!(buffer[..count], all[at..at + count]);
-            short += usize::from(count < end - at);
-            at += count;
+            let at_device = DevOffset(at as u64);
+            let count = queue.read_now(Dev::OWN, &mut buffer, at_device, BioFlags::empty());
+            assert_eq!(count, Ok(end - at));
+            assert_eq!(buffer[..], all[at..end]);
         }
-        assert!(short > 0, "no request crossed the end of a range");
     }
 
     #[test]

@@ -1,7 +1,5 @@
 //! A volume group, as the LVM metadata describe it.
 
-use std::collections::HashMap;
-
 use smallvec::SmallVec;
 
 use super::label::{Id, Text};
@@ -111,26 +109,25 @@ impl Group {
         }
         mark_snapshots(&mut logical, group.section("logical_volumes").ok())?;
         let (name, id) = (check_name(name)?.to_owned(), group.text("id")?.to_owned());
-        let (sequence, physical) = (group.number("seqno")?, physical.all);
+        let (sequence, physical) = (group.number("seqno")?, physical.0);
         let (checksum, text_len) = (text.checksum, text.bytes.len());
         Ok(Self { name, id, sequence, checksum, text_len, physical, logical })
     }
 }
 
-/// The physical volumes of a group, with the index of each name.
-struct PhysicalVolumes {
-    all: Vec<Physical>,
-    names: HashMap<String, usize>,
-}
+/// The physical volumes of a group, in the order of their names.
+struct PhysicalVolumes(Vec<Physical>);
 
 impl PhysicalVolumes {
     fn parse<'a>(sections: impl Iterator<Item = (&'a str, &'a Section)>) -> Result<Self> {
-        let (mut all, mut names) = (Vec::new(), HashMap::new());
-        for (name, section) in sections {
-            names.insert(name.to_owned(), all.len());
-            all.push(Physical::parse(check_name(name)?, section)?);
-        }
-        Ok(Self { all, names })
+        let all = sections.map(|(name, section)| Physical::parse(check_name(name)?, section));
+        Ok(Self(all.collect::<Result<_>>()?))
+    }
+
+    /// The index of a physical volume.
+    fn index_of(&self, name: &str) -> Option<usize> {
+        // A section contains its names in order.
+        self.0.binary_search_by(|physical| physical.name.as_str().cmp(name)).ok()
     }
 }
 
@@ -251,14 +248,14 @@ impl Segment {
         }
         let mut areas = SmallVec::new();
         for (on, first) in pairs {
-            let Some(&index) = physical.names.get(on) else {
+            let Some(index) = physical.index_of(on) else {
                 // A logical volume is in the place of a physical volume, for example while pvmove runs.
                 return Ok(Self {
                     len,
                     kind: Kind::Other(format!("striped over {}", check_name(on)?)),
                 });
             };
-            let at = physical.all[index].byte_of(first, extents / stripes, extent)?;
+            let at = physical.0[index].byte_of(first, extents / stripes, extent)?;
             areas.push(Area { physical: index, at, len: each });
         }
         Ok(Self { len, kind: Kind::Striped(size, areas) })
@@ -268,24 +265,25 @@ impl Segment {
 /// Marks the logical volumes whose content is that of a snapshot: its store, and the origin that it is being merged into. A hidden logical volume
 /// describes each snapshot.
 fn mark_snapshots(logical: &mut [Logical], sections: Option<&Section>) -> Result<()> {
-    let mut marks = HashMap::new();
+    let mut marks = Vec::new();
     for (_, section) in sections.into_iter().flat_map(Section::sections) {
         let Ok(segment) = section.section("segment1") else { continue };
         if segment.find_text("type") != Some("snapshot") {
             continue;
         }
         if let Some(store) = segment.find_text("cow_store") {
-            marks.insert(store, "it contains the changes of a snapshot");
+            marks.push((store, "it contains the changes of a snapshot"));
         }
         if let Some(store) = segment.find_text("merging_store") {
-            marks.insert(store, "it contains the changes of a snapshot");
+            marks.push((store, "it contains the changes of a snapshot"));
             let origin = "a snapshot is being merged into it: lvchange -ay completes this";
-            marks.insert(segment.text("origin")?, origin);
+            marks.push((segment.text("origin")?, origin));
         }
     }
-    for volume in logical {
-        if let Some(mark) = marks.get(volume.name.as_str()) {
-            volume.fault = Some((*mark).to_owned());
+    for (name, mark) in marks {
+        // A section contains its names in order.
+        if let Ok(at) = logical.binary_search_by(|volume| volume.name.as_str().cmp(name)) {
+            logical[at].fault = Some(mark.to_owned());
         }
     }
     Ok(())
