@@ -194,6 +194,7 @@
 //! |---|---|
 //! | `images` | virtual disk images as devices: `qcow2:FILE`, `vmdk:FILE`, `vhdx:FILE` |
 //! | `tls` | NBD exports over TLS: `nbds://HOST/EXPORT`. The crate ring compiles C |
+//! | `lvm` | logical volumes of LVM: `DISK@VG/LV` |
 //! | `psk` | `tls` with pre-shared keys. It links OpenSSL |
 //!
 //! # Units
@@ -234,6 +235,7 @@ pub mod integrity;
 pub mod iomap;
 #[doc(hidden)]
 pub mod location;
+#[cfg(feature = "lvm")]
 #[doc(hidden)]
 pub mod lvm;
 #[doc(hidden)]

@@ -24,6 +24,7 @@ pub struct Segment {
 
 impl Segment {
     /// Whether the segments `self` and `next` are adjacent on the device below. The result is false if one of them has several ranges.
+    #[cfg(feature = "lvm")]
     pub(crate) fn continues_in(&self, next: &Self) -> bool {
         match (&self.starts[..], &next.starts[..]) {
             ([one], [other]) => one.checked_add(self.len) == Some(*other),

@@ -251,6 +251,7 @@ impl Site {
         match window.map(|window| window.bounds) {
             None => Ok(None),
             Some(Bounds::Range(start, len)) => Ok(Some((start, len))),
+            #[cfg(feature = "lvm")]
             Some(Bounds::Segments(_)) => {
                 Err(Error::unsupported("the logical volume is not one range of the device")
                     .at(self))

@@ -339,6 +339,7 @@ impl Opening {
         }
         let (window, segments) = match bounds {
             Bounds::Range(start, len) => (Some((start, len)), None),
+            #[cfg(feature = "lvm")]
             Bounds::Segments(segments) => (None, Some(segments)),
         };
         Ok(Self { window, segments, fault })

@@ -2,8 +2,11 @@
 
 use std::fmt;
 
-use crate::device::{Device, Segment};
+use crate::device::Device;
+#[cfg(feature = "lvm")]
+use crate::device::Segment;
 use crate::error::{Error, ErrorKind, Result};
+#[cfg(feature = "lvm")]
 use crate::lvm;
 use crate::partition::{Partition, PartitionTable};
 use crate::probe::probe;
@@ -50,6 +53,7 @@ pub(super) enum Bounds {
     /// The first byte and the length in bytes.
     Range(u64, u64),
     /// The segments of which the part consists, in order.
+    #[cfg(feature = "lvm")]
     Segments(Vec<Segment>),
 }
 
@@ -183,6 +187,7 @@ fn from(device: &dyn Device, offset: u64) -> Result<Window> {
 }
 
 /// Finds a logical volume. If it is in one range of the device, requests to it cost no more than requests to a partition.
+#[cfg(feature = "lvm")]
 fn logical(device: &dyn Device, group: &str, volume: &str) -> Result<Window> {
     let groups = lvm::Groups::read(device)?;
     let segments = groups.find(group, volume)?;
@@ -192,6 +197,13 @@ fn logical(device: &dyn Device, group: &str, volume: &str) -> Result<Window> {
     };
     let only_read = Error::read_only("a logical volume of LVM can only be read");
     Ok(Window { bounds, fault: groups.faults().first().cloned(), only_read: Some(only_read) })
+}
+
+#[cfg(not(feature = "lvm"))]
+fn logical(_: &dyn Device, group: &str, volume: &str) -> Result<Window> {
+    Err(Error::unsupported(format!(
+        "the logical volume {group}/{volume} cannot be read: ironmap was built without the feature lvm"
+    )))
 }
 
 fn partition(device: &dyn Device, number: u32, truncated: bool) -> Result<Window> {

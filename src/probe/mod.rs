@@ -11,6 +11,7 @@ use self::checks::{CHECKED, Checked};
 use self::magics::{At, MAGICS, Magic};
 use crate::device::Device;
 use crate::error::{Error, ErrorKind};
+#[cfg(feature = "lvm")]
 use crate::lvm::Groups;
 use crate::partition::PartitionTable;
 use crate::units::DevOffset;
@@ -106,22 +107,18 @@ pub(crate) fn unknown_format(device: &dyn Device) -> Error {
     let what = match device.size() {
         0 => "is empty".to_owned(),
         size => match (probe(device), PartitionTable::read(device)) {
-            (Some(magics::LVM), _) => match Groups::read(device) {
-                Ok(groups) if groups.is_empty() && groups.faults().is_empty() => {
-                    format!("contains {}; its label is damaged", magics::LVM)
-                }
-                Ok(groups) => format!("contains {}; {groups}", magics::LVM),
-                Err(error) => format!("contains {}; {error}", magics::LVM),
-            },
+            (Some(magics::LVM), _) => {
+                let volumes = logical_volumes(device).map(|shown| format!("; {shown}"));
+                format!("contains {}{}", magics::LVM, volumes.unwrap_or_default())
+            }
             (Some(what), _) => format!("contains {what}"),
             _ if size < SMALLEST => {
                 format!("has only {size} bytes: too small for a file system")
             }
             (None, Ok(Some(table))) => {
                 let first = table.partitions.first().map_or(1, |partition| partition.number);
-                let groups = Groups::read(device).ok().filter(|groups| !groups.is_empty());
-                let groups =
-                    groups.map(|groups| format!("; {groups}: name a logical volume as in @VG/LV"));
+                let groups = logical_volumes(device)
+                    .map(|groups| format!("; {groups}: name a logical volume as in @VG/LV"));
                 let groups = groups.unwrap_or_default();
                 format!("has a partition table: name a partition, as in @p{first}; {table}{groups}")
             }
@@ -130,6 +127,21 @@ pub(crate) fn unknown_format(device: &dyn Device) -> Error {
         },
     };
     Error::new(ErrorKind::UnknownFormat, what)
+}
+
+/// The logical volumes of a disk, as a clause of a sentence. `None` if the disk has no physical volume of LVM.
+#[cfg(feature = "lvm")]
+fn logical_volumes(device: &dyn Device) -> Option<String> {
+    match Groups::read(device) {
+        Ok(groups) if groups.is_empty() && groups.faults().is_empty() => None,
+        Ok(groups) => Some(groups.to_string()),
+        Err(error) => Some(error.to_string()),
+    }
+}
+
+#[cfg(not(feature = "lvm"))]
+fn logical_volumes(_: &dyn Device) -> Option<String> {
+    None
 }
 
 /// Describes the content of a device that a user may still need: a format or a partition table. The text is a clause of a sentence. `None`

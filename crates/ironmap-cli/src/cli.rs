@@ -20,7 +20,7 @@ use crate::target;
 
 const AFTER_HELP: &str = "\
 VOLUME is a block device, an image, IMAGE@pN (the Nth GPT or MBR partition of the image), IMAGE@OFFSET (decimal or 0x..., with an optional K, M or G; \
-the range ends with its partition), IMAGE@OFFSET+LENGTH, or IMAGE@VG/LV (a logical volume of LVM). LABEL=NAME, UUID=..., PARTLABEL=... and \
+the range ends with its partition), IMAGE@OFFSET+LENGTH, or IMAGE@VG/LV (a logical volume of LVM, with the feature lvm). LABEL=NAME, UUID=..., PARTLABEL=... and \
 PARTUUID=... name a device. VOLUME:/PATH names a file of a volume; everything before the first ':/' is the volume. For commands that read, VOLUME:<12> is inode 12 of the volume.
 
 qcow2:IMAGE, vmdk:IMAGE and vhdx:IMAGE are images of virtual machines. The prefix is required, because ironmap does not guess the format. Only qcow2 can be \

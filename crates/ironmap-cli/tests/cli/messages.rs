@@ -39,7 +39,7 @@ const WRONG_LINES: [(&str, i32, &str); 26] = [
     ),
     ("mkfs /dev/nosuch", 3, "/dev/nosuch: No such file or directory (ENOENT)"),
     ("mkfs -t ext5 new.img 16M", 2, "[possible values: ext2, ext3, ext4]"),
-    ("ls lvm.img:/", 3, "name a logical volume of the disk, as in @VG/LV; its label is damaged"),
+    ("ls lvm.img:/", 3, "name a logical volume of the disk, as in @VG/LV"),
     ("ls image@vg/root:/", 3, "there is no logical volume vg/root; it has no LVM physical volume"),
     (
         "ls raid.img:/",
