@@ -10,9 +10,10 @@ use ironmap_image::{Failure, Report};
 
 use crate::bench;
 use crate::cmd::{
-    cat, chattr, check, chmod, chown, clone, complete, completions, cp, demo, df, diff, du, dump,
-    fallocate, find, getfattr, host, info, integrity, ln, ls, man, map, mkdir, mkfs, mknod, mv,
-    readlink, resize, rm, rmdir, setfattr, stat, sync, tar, touch, truncate, tune, undelete, write,
+    cat, chattr, check, chmod, chown, clone, complete, completions, cp, demo, df, diff, disk, du,
+    dump, fallocate, find, getfattr, host, info, integrity, ln, ls, man, map, mkdir, mkfs, mknod,
+    mv, readlink, resize, rm, rmdir, setfattr, stat, sync, tar, touch, truncate, tune, undelete,
+    verity, write,
 };
 #[cfg(feature = "fuse")]
 use crate::mount;
@@ -59,8 +60,18 @@ const READS: [&str; 18] = [
 
 /// Commands that open no volume, or that open a volume only as a device. They refuse the options for damaged volumes, which would have no
 /// effect on them.
-const NO_VOLUME: [&str; 8] =
-    ["bench", "clone", "completions", "demo", "host", "integrity", "man", "umount"];
+const NO_VOLUME: [&str; 10] = [
+    "bench",
+    "clone",
+    "completions",
+    "demo",
+    "disk",
+    "host",
+    "integrity",
+    "man",
+    "umount",
+    "verity",
+];
 
 /// The command line. The help of a command shows the options for damaged volumes only if they apply to the command.
 pub(crate) fn command() -> clap::Command {
@@ -159,9 +170,11 @@ pub(crate) enum Command {
     Dump(dump::Args),
     Undelete(undelete::Args),
     Integrity(integrity::Args),
+    Verity(verity::Args),
     Cp(cp::Args),
     Clone(clone::Args),
     Mkfs(Box<mkfs::Args>),
+    Disk(Box<disk::Args>),
     Tune(Box<tune::Args>),
     Resize(resize::Args),
     Write(write::Args),
@@ -214,9 +227,11 @@ impl Command {
             Self::Dump(args) => dump::run(args, report),
             Self::Undelete(args) => undelete::run(args, report),
             Self::Integrity(args) => integrity::run(args, report),
+            Self::Verity(args) => verity::run(args, report),
             Self::Cp(args) => cp::run(args, report),
             Self::Clone(args) => clone::run(args, report),
             Self::Mkfs(args) => mkfs::run(args, report),
+            Self::Disk(args) => disk::run(args, report),
             Self::Tune(args) => tune::run(args, report),
             Self::Resize(args) => resize::run(args, report),
             Self::Mkdir(args) => mkdir::run(args, report),

@@ -14,7 +14,7 @@ use ironmap::fs::FileType;
 use ironmap::fs::ext4::{Features, Incompat, MkfsOptions, Superblock};
 use ironmap::location::Medium;
 
-use self::callbacks::Callbacks;
+pub(crate) use self::callbacks::Callbacks;
 pub use self::opened::OpenImage;
 use crate::content::Content;
 use crate::context::Context;
@@ -273,6 +273,26 @@ impl Image {
     pub fn stop(mut self, stop: &Stop) -> Self {
         self.stop = stop.clone();
         self
+    }
+
+    /// Sets the label, unless the caller has set one, and the UUID of a volume in a partition.
+    pub(crate) fn for_partition(mut self, label: Option<&str>, uuid: [u8; 16]) -> Self {
+        if self.label.is_none() && self.options.label.is_empty() {
+            self.label = label.map(|label| label.as_bytes().to_vec());
+        }
+        self.uuid = self.uuid.or(self.options.uuid).or(Some(uuid));
+        self
+    }
+
+    /// States that the device reads as zeros.
+    pub(crate) fn zeroed(mut self, zeroed: bool) -> Self {
+        self.options.zeroed = zeroed;
+        self
+    }
+
+    /// Whether the volume has no content.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.contents.is_empty() && self.nodes.is_empty() && self.device_table.is_none()
     }
 
     /// Makes the volume and fills it. The volume is a path of an image file or a block device, or a location: `disk.img@p2`,
