@@ -10,11 +10,12 @@ use ironmap_image::{Failure, Report};
 
 use crate::bench;
 use crate::cmd::{
-    cat, chattr, check, chmod, chown, clone, complete, completions, cp, demo, df, diff, disk, du,
-    dump, fallocate, find, getfattr, host, info, integrity, ln, ls, man, map, mkdir, mkfs, mknod,
-    mv, readlink, resize, rm, rmdir, setfattr, stat, sync, tar, touch, truncate, tune, undelete,
-    verity, write,
+    cat, chattr, check, chmod, chown, clone, complete, completions, cp, demo, df, diff, du, dump,
+    fallocate, find, getfattr, host, info, integrity, ln, ls, man, map, mkdir, mkfs, mknod, mv,
+    readlink, resize, rm, rmdir, setfattr, stat, sync, tar, touch, truncate, tune, undelete, write,
 };
+#[cfg(feature = "disk")]
+use crate::cmd::{disk, verity};
 #[cfg(feature = "fuse")]
 use crate::mount;
 use crate::target;
@@ -170,10 +171,12 @@ pub(crate) enum Command {
     Dump(dump::Args),
     Undelete(undelete::Args),
     Integrity(integrity::Args),
+    #[cfg(feature = "disk")]
     Verity(verity::Args),
     Cp(cp::Args),
     Clone(clone::Args),
     Mkfs(Box<mkfs::Args>),
+    #[cfg(feature = "disk")]
     Disk(Box<disk::Args>),
     Tune(Box<tune::Args>),
     Resize(resize::Args),
@@ -227,10 +230,12 @@ impl Command {
             Self::Dump(args) => dump::run(args, report),
             Self::Undelete(args) => undelete::run(args, report),
             Self::Integrity(args) => integrity::run(args, report),
+            #[cfg(feature = "disk")]
             Self::Verity(args) => verity::run(args, report),
             Self::Cp(args) => cp::run(args, report),
             Self::Clone(args) => clone::run(args, report),
             Self::Mkfs(args) => mkfs::run(args, report),
+            #[cfg(feature = "disk")]
             Self::Disk(args) => disk::run(args, report),
             Self::Tune(args) => tune::run(args, report),
             Self::Resize(args) => resize::run(args, report),

@@ -24,6 +24,7 @@ mod acl;
 mod archive;
 mod content;
 mod device_table;
+#[cfg(feature = "disk")]
 pub mod disk;
 pub mod failure;
 mod host_tree;
@@ -32,6 +33,7 @@ pub mod needs;
 pub mod oci;
 pub mod progress;
 mod sources;
+#[cfg(feature = "disk")]
 pub mod verity;
 
 // These modules are public only for the program `ironmap`, and they change together with this program.

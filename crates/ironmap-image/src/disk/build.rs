@@ -212,7 +212,8 @@ impl Job<'_> {
         };
         let usual = Some(&part.label).filter(|label| label.len() <= 16);
         let label = part.fs_label.as_ref().or(usual).filter(|label| !label.is_empty());
-        Ok(image.for_partition(label.map(String::as_str), uuid))
+        let date = self.context.source_date()?;
+        Ok(image.for_partition(label.map(String::as_str), uuid, date))
     }
 
     /// The parameters of a hash tree for data of `len` bytes.

@@ -40,7 +40,7 @@ pub(super) fn place(
                 // The partitions after the rest of the disk need this space.
                 let after = lengths[index + 1..].iter().flatten();
                 let after = after.map(|len| len.next_multiple_of(ALIGNMENT)).sum::<u64>();
-                let until = if after == 0 { end } else { end / ALIGNMENT * ALIGNMENT };
+                let until = end / ALIGNMENT * ALIGNMENT;
                 until.checked_sub(after)?.checked_sub(at).filter(|len| *len >= UNIT)
             },
             |len| Some(len),
@@ -66,7 +66,7 @@ mod tests {
         let placed = place(&lengths, 64 * MIB, 512).unwrap();
         assert_eq!(placed, [MIB..6 * MIB + UNIT, 7 * MIB..62 * MIB, 62 * MIB..63 * MIB]);
         let placed = place(&[None], 64 * MIB, 512).unwrap();
-        assert_eq!(placed, [MIB..64 * MIB - 5 * UNIT]);
+        assert_eq!(placed, [MIB..63 * MIB]);
         // The smallest disk has space for the partitions, and a smaller disk does not.
         let lengths = [Some(5 * MIB), Some(UNIT)];
         let size = smallest_disk(&lengths);

@@ -4,6 +4,8 @@ mod build;
 mod callbacks;
 mod fit;
 mod opened;
+#[cfg(feature = "disk")]
+mod partition;
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -273,26 +275,6 @@ impl Image {
     pub fn stop(mut self, stop: &Stop) -> Self {
         self.stop = stop.clone();
         self
-    }
-
-    /// Sets the label, unless the caller has set one, and the UUID of a volume in a partition.
-    pub(crate) fn for_partition(mut self, label: Option<&str>, uuid: [u8; 16]) -> Self {
-        if self.label.is_none() && self.options.label.is_empty() {
-            self.label = label.map(|label| label.as_bytes().to_vec());
-        }
-        self.uuid = self.uuid.or(self.options.uuid).or(Some(uuid));
-        self
-    }
-
-    /// States that the device reads as zeros.
-    pub(crate) fn zeroed(mut self, zeroed: bool) -> Self {
-        self.options.zeroed = zeroed;
-        self
-    }
-
-    /// Whether the volume has no content.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.contents.is_empty() && self.nodes.is_empty() && self.device_table.is_none()
     }
 
     /// Makes the volume and fills it. The volume is a path of an image file or a block device, or a location: `disk.img@p2`,
