@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn a_written_table_is_read_back() {
         for sector in [512, 4096] {
-            let disk = Ram::new(16 * MIB as usize);
+            let disk = Ram::new(16 * MIB);
             let parts = vec![part(MIB, 2 * MIB, "Größe"), part(4 * MIB, 4096, "")];
             table(sector, parts).write(&disk).unwrap();
             let read = PartitionTable::read(&disk).unwrap().unwrap();
@@ -243,7 +243,7 @@ mod tests {
     /// A table that is not possible is refused before anything is written.
     #[test]
     fn impossible_tables_are_refused() {
-        let disk = Ram::new(16 * MIB as usize);
+        let disk = Ram::new(16 * MIB);
         let usable = usable(disk.size(), 512).unwrap();
         for (parts, what) in [
             (vec![part(MIB, 2 * MIB, ""), part(2 * MIB, MIB, "")], "overlap"),

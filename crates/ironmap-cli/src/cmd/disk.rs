@@ -62,8 +62,8 @@ pub(crate) struct Args {
     /// An image file, a block device, nbd://HOST/EXPORT or qcow2:IMAGE
     #[arg(value_name = "DISK", value_parser = target::volume())]
     disk: Location,
-    /// The size of the disk in bytes, with an optional K, M, G or T; by default the size of the device or existing image, or for a new image the needs of its
-    /// partitions
+    /// The size of the disk in bytes, with an optional K, M, G or T; by default the needs of the partitions, or with a rest the size of an existing image. A
+    /// device keeps its size
     #[arg(value_parser = size)]
     size: Option<u64>,
 }

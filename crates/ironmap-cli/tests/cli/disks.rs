@@ -137,13 +137,15 @@ fn other_programs_read_the_table() {
         assert!(label.is_empty() || found.contains(&format!("\nLABEL={label}\n")), "{found}");
     }
     if Need::Tool("systemd-repart").missing().is_none() {
-        fs::create_dir(bench.path("none")).unwrap();
-        let args = ["--dry-run=yes", "--definitions=none", "--pretty=yes", "disk.img"];
-        let found = ask(&bench, "systemd-repart", &args);
-        for part in made.as_array().unwrap() {
-            let (kind, guid) = (part["type"].as_str().unwrap(), part["guid"].as_str().unwrap());
-            let is_row = |row: &str| row.starts_with(&format!("{kind} ")) && row.contains(guid);
-            assert!(found.lines().any(is_row), "{kind}: {found}");
+        fs::create_dir(bench.path("repart")).unwrap();
+        fs::write(bench.path("repart/esp.conf"), "[Partition]\nType=esp\n").unwrap();
+        let args = ["--dry-run=yes", "--definitions=repart", "--json=short", "disk.img"];
+        let found: Value = serde_json::from_str(&ask(&bench, "systemd-repart", &args)).unwrap();
+        for (index, part) in made.as_array().unwrap().iter().enumerate() {
+            let found = &found[index];
+            assert_eq!((&found["type"], &found["uuid"]), (&part["type"], &part["guid"]));
+            assert_eq!((&found["offset"], &found["raw_size"]), (&part["start"], &part["size"]));
+            assert_eq!(found["activity"], "unchanged");
         }
     }
 }
@@ -258,7 +260,7 @@ fn fat_of_every_size_is_sound() {
         ("261M", "FAT32"),
     ] {
         let part = format!("esp:{size}:files=tree,fs-label=A Label");
-        let made = make(&bench, &["disk", "disk.img", "--json", "--force", "-p", &part]);
+        let made = make(&bench, &["disk", "disk.img", "--json", "-F", "-p", &part]);
         cut(&bench, &made["partitions"][0], "fat");
         is_fat_of(&bench, "fat", "tree");
         let info = ask(&bench, "minfo", &["-i", "fat", "::"]);
@@ -273,7 +275,7 @@ fn fat_of_every_size_is_sound() {
 fn a_call_that_fails_leaves_nothing() {
     let bench = Bench::empty();
     sources(&bench);
-    symlink("loader.conf", bench.path("efi/link")).unwrap();
+    symlink("empty", bench.path("efi/link")).unwrap();
     fs::create_dir(bench.path("twins")).unwrap();
     for name in ["a", "A"] {
         fs::write(bench.path("twins").join(name), "").unwrap();
@@ -330,13 +332,16 @@ fn an_existing_image_is_replaced_only_by_a_complete_one() {
         assert!(text(&output.stderr).contains(says), "{}", text(&output.stderr));
         assert!(fs::read(bench.path("disk.img")).unwrap() == before);
     }
-    // An existing image keeps its size, and nothing of its content is left.
-    make(&bench, &["disk", "-F", "disk.img", "--json", "-p", "home:8M"]);
+    // With a rest, an existing image keeps its size. Nothing of its content is left.
+    make(&bench, &["disk", "-F", "disk.img", "--json", "-p", "home:rest"]);
     let forced = fs::read(bench.path("disk.img")).unwrap();
+    assert_eq!(forced.len() as u64, 16 * MIB);
     fs::remove_file(bench.path("disk.img")).unwrap();
     File::create(bench.path("disk.img")).unwrap().set_len(16 * MIB).unwrap();
-    make(&bench, &["disk", "disk.img", "--json", "-p", "home:8M"]);
+    make(&bench, &["disk", "disk.img", "--json", "-p", "home:rest"]);
     assert!(fs::read(bench.path("disk.img")).unwrap() == forced);
+    make(&bench, &["disk", "-F", "disk.img", "--json", "-p", "home:8M"]);
+    assert_eq!(fs::metadata(bench.path("disk.img")).unwrap().len(), 10 * MIB);
 }
 
 /// A block device gets the same disk as an image. Older content is not found again, with sectors of both sizes.

@@ -6,25 +6,22 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use ironmap::device::Device;
 use ironmap::location::{LocationOptions, Site};
 use ironmap::partition::{NewPartition, NewTable, kinds};
-use ironmap::units::DevOffset;
-use ironmap::{Buffer, Engine, Location, Part};
+use ironmap::{Engine, Location, Part};
 
 use super::layout::{UNIT, place, smallest_disk};
 use super::out::Out;
 use super::target::Target;
-use super::{Disk, DiskPart, Fill, Ids, MadeDisk, MadePart, PartSize, fat, swap};
+use super::{Disk, DiskPart, Fill, Ids, MadeDisk, MadePart, PartSize, fat};
 use crate::context::Context;
 use crate::failure::{Failure, Reason};
 use crate::image::Image;
 use crate::part::part_name;
 use crate::report::Report;
 use crate::spared::Spared;
-use crate::verity::{self, Parameters};
 
 /// The beginning and the end of a device, and of each partition, in which signatures of older content are overwritten.
 const WIPED: u64 = 1 << 20;
@@ -32,7 +29,7 @@ const WIPED: u64 = 1 << 20;
 const READ_ONLY: u64 = 1 << 60;
 
 /// The content of a partition, after its size is known.
-enum Ready {
+pub(super) enum Ready {
     Nothing,
     Ext4(Box<Image>),
     /// A volume in a temporary file, which is copied.
@@ -56,7 +53,7 @@ impl Ready {
 }
 
 /// A temporary file. The drop removes it.
-struct Scratch(PathBuf);
+pub(super) struct Scratch(pub(super) PathBuf);
 
 impl Drop for Scratch {
     fn drop(&mut self) {
@@ -66,11 +63,11 @@ impl Drop for Scratch {
 }
 
 /// The work on one disk.
-struct Job<'a> {
-    target: &'a Location,
-    context: Arc<Context>,
-    ids: Ids,
-    sector: u64,
+pub(super) struct Job<'a> {
+    pub(super) target: &'a Location,
+    pub(super) context: Arc<Context>,
+    pub(super) ids: Ids,
+    pub(super) sector: u64,
 }
 
 /// Makes a disk.
@@ -100,15 +97,17 @@ pub(super) fn build(
     if lengths.iter().filter(|len| len.is_none()).count() > 1 {
         return Err(Failure::usage("only one partition can have the size rest"));
     }
-    let size = match found.size {
-        Some(size) => size / job.sector * job.sector,
-        None if lengths.contains(&None) => {
+    let size = match (found.size, found.existing) {
+        (Some(size), _) => size,
+        (None, _) if !lengths.contains(&None) => smallest_disk(&lengths),
+        (None, Some(size)) => size,
+        (None, None) => {
             return Err(Failure::usage(format!(
                 "{target}: a partition has the size rest: add the size of the disk, as in {target} 4G"
             )));
         }
-        None => smallest_disk(&lengths),
     };
+    let size = size / job.sector * job.sector;
     let ranges = place(&lengths, size, job.sector)?;
     let image = found.create(target, size, &job.context)?;
     let is_zeroed = image.is_some();
@@ -168,7 +167,7 @@ impl Job<'_> {
                 let data = data_of(parts, index)?;
                 let len = match (wants_min, lengths[data]) {
                     (false, _) => given,
-                    (true, Some(len)) => Some(self.parameters(part, index, len)?.len()),
+                    (true, Some(len)) => Some(self.parameters(part, index, len)?.tree_size()),
                     (true, None) => {
                         return Err(Failure::usage(
                             "the data partition has the size rest, so the size of its hash tree is not known: write a size, about a hundredth of the data",
@@ -214,17 +213,6 @@ impl Job<'_> {
         let label = part.fs_label.as_ref().or(usual).filter(|label| !label.is_empty());
         let date = self.context.source_date()?;
         Ok(image.for_partition(label.map(String::as_str), uuid, date))
-    }
-
-    /// The parameters of a hash tree for data of `len` bytes.
-    fn parameters(&self, part: &DiskPart, index: usize, len: u64) -> Result<Parameters, Failure> {
-        let uuid = match part.fs_uuid {
-            Some(uuid) => uuid,
-            None => self.ids.uuid(&format!("hash tree {}", index + 1))?,
-        };
-        let salt = self.ids.bytes(&format!("salt {}", index + 1))?.to_vec();
-        let (data_block, hash_block) = (4096, 4096);
-        Ok(Parameters { data_block, hash_block, data_blocks: len / 4096, salt, uuid })
     }
 
     /// Makes the ext4 volumes.
@@ -346,98 +334,7 @@ impl Job<'_> {
         Ok(MadeDisk { size: device.size(), sector: self.sector, guid, parts })
     }
 
-    /// Makes the content of a partition. For a hash tree, returns the index of the data and the root hash.
-    fn content(
-        &self,
-        parts: &[DiskPart],
-        index: usize,
-        ready: Ready,
-        ranges: &[Range<u64>],
-        (device, is_zeroed): (&dyn Device, bool),
-    ) -> Result<Option<(usize, verity::Hash)>, Failure> {
-        let (part, Range { start, end }) = (&parts[index], ranges[index].clone());
-        let (len, failed) = (end - start, |error| self.failed(&error));
-        let mut out = Out::new(device, start, is_zeroed).map_err(failed)?;
-        let uuid = |what: &str| match part.fs_uuid {
-            Some(uuid) => Ok(uuid),
-            None => self.ids.uuid(&format!("{what} {}", index + 1)),
-        };
-        match ready {
-            Ready::Nothing | Ready::Ext4(_) => {}
-            Ready::Copy(scratch) => self.copy(&scratch, &mut out)?,
-            Ready::Fat(mut root) => {
-                let label = label_of(part, |label| fat::label_of(label).map(|_| ()))?;
-                let [a, b, c, d, ..] = uuid("FAT")?;
-                let serial = u32::from_be_bytes([a, b, c, d]);
-                let now = SystemTime::now().duration_since(UNIX_EPOCH);
-                let now = now.map_or(0, |now| now.as_secs() as i64);
-                let time = self.context.source_date()?.unwrap_or(now);
-                let hidden = u32::try_from(start / self.sector).unwrap_or(0);
-                let identity = fat::Identity::new(label, serial, time, hidden)?;
-                let stop = self.context.stop();
-                fat::make(&mut out, &mut root, [len, self.sector], &identity, stop)?;
-            }
-            Ready::Swap => {
-                let is_possible = |label: &str| match label.len() {
-                    0..=swap::MAX_LABEL => Ok(()),
-                    _ => {
-                        Err(format!("the label {label:?} is longer than {} bytes", swap::MAX_LABEL))
-                    }
-                };
-                let label = label_of(part, is_possible)?;
-                if len < swap::MIN_PAGES * UNIT {
-                    return Err(Failure::usage("a swap area has at least 40K"));
-                }
-                swap::make(&mut out, len, uuid("swap")?, label.as_bytes()).map_err(failed)?;
-            }
-            Ready::Verity(data) => {
-                let parameters =
-                    self.parameters(part, index, ranges[data].end - ranges[data].start)?;
-                let need = parameters.len();
-                if need > len {
-                    let need = need.div_ceil(1 << 20);
-                    return Err(Failure::new(format!(
-                        "the partition is too small for the hash tree: write {need}M, or min"
-                    )));
-                }
-                let places =
-                    [ranges[data].start, start].map(|start| verity::Place { device, start });
-                let stop = self.context.stop();
-                let mut go = |_| verity::unless_stopped(stop);
-                let root = verity::make(places[0], places[1], &parameters, &mut go);
-                return root.map(|root| Some((data, root))).map_err(failed);
-            }
-        }
-        Ok(None)
-    }
-
-    /// Copies a volume from its temporary file.
-    fn copy(&self, scratch: &Scratch, out: &mut Out<'_>) -> Result<(), Failure> {
-        const CHUNK: u64 = 1 << 20;
-        let failed = |error| self.failed(&error);
-        let how = LocationOptions::new().engine(Engine::Psync);
-        let from = Location::Plain(Site::file(&scratch.0)).open(&how).map_err(failed)?.device;
-        let mut buffer = Buffer::aligned(CHUNK as usize).map_err(failed)?;
-        let (mut at, size) = (0, from.size());
-        while at < size {
-            self.context.stop().check()?;
-            let data = from.data_from(DevOffset(at)).map_err(failed)?;
-            let begin = data.start.0.min(size) / UNIT * UNIT;
-            if begin > at {
-                out.zero(at, begin - at).map_err(failed)?;
-                at = begin;
-                continue;
-            }
-            let len = (size - at).min(CHUNK);
-            let bytes = &mut buffer[..len as usize];
-            from.read_exact_at(bytes, DevOffset(at)).map_err(failed)?;
-            out.put(at, bytes).map_err(failed)?;
-            at += len;
-        }
-        Ok(())
-    }
-
-    fn failed(&self, error: &ironmap::Error) -> Failure {
+    pub(super) fn failed(&self, error: &ironmap::Error) -> Failure {
         Failure::at(self.target, error)
     }
 
@@ -448,18 +345,6 @@ impl Job<'_> {
         }
         let name = format!("partition {} ({})", index + 1, parts[index].kind_name());
         failure.renamed(|text| format!("{name}: {text}"))
-    }
-}
-
-/// The label of the file system: the given label, or the label of the partition if it is possible.
-fn label_of(
-    part: &DiskPart,
-    is_possible: impl Fn(&str) -> Result<(), String>,
-) -> Result<&str, Failure> {
-    match &part.fs_label {
-        Some(label) => is_possible(label).map(|()| label.as_str()).map_err(Failure::usage),
-        None if is_possible(&part.label).is_ok() => Ok(&part.label),
-        None => Ok(""),
     }
 }
 
@@ -479,7 +364,7 @@ fn data_of(parts: &[DiskPart], index: usize) -> Result<usize, Failure> {
 fn advise(failure: Failure, part: &DiskPart) -> Failure {
     let Some(small) = failure.too_small() else { return failure };
     let needs = small.needs.bytes;
-    let enough = (needs + needs / 3 >> 20) + 16;
+    let enough = (needs + needs / 3).div_ceil(1 << 20) + 16;
     let name = part.kind_name();
     failure.because(format_args!("write a larger size, such as {name}:{enough}M, or {name}:min"))
 }

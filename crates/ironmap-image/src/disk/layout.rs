@@ -35,16 +35,14 @@ pub(super) fn place(
     let end = usable(size, sector).ok_or_else(small)?.end / UNIT * UNIT;
     let (mut at, mut ranges) = (ALIGNMENT, Vec::new());
     for (index, len) in lengths.iter().enumerate() {
-        let len = len.map_or_else(
-            || {
-                // The partitions after the rest of the disk need this space.
-                let after = lengths[index + 1..].iter().flatten();
-                let after = after.map(|len| len.next_multiple_of(ALIGNMENT)).sum::<u64>();
-                let until = end / ALIGNMENT * ALIGNMENT;
-                until.checked_sub(after)?.checked_sub(at).filter(|len| *len >= UNIT)
-            },
-            |len| Some(len),
-        );
+        let rest = || {
+            // The partitions after the rest of the disk need this space.
+            let after = lengths[index + 1..].iter().flatten();
+            let after = after.map(|len| len.next_multiple_of(ALIGNMENT)).sum();
+            let until = end / ALIGNMENT * ALIGNMENT;
+            until.checked_sub(after)?.checked_sub(at).filter(|len| *len >= UNIT)
+        };
+        let len = len.or_else(rest);
         let range = len.and_then(|len| Some(at..at.checked_add(len)?));
         let range = range.filter(|range| range.end <= end).ok_or_else(small)?;
         at = range.end.next_multiple_of(ALIGNMENT);
@@ -66,7 +64,7 @@ mod tests {
         let placed = place(&lengths, 64 * MIB, 512).unwrap();
         assert_eq!(placed, [MIB..6 * MIB + UNIT, 7 * MIB..62 * MIB, 62 * MIB..63 * MIB]);
         let placed = place(&[None], 64 * MIB, 512).unwrap();
-        assert_eq!(placed, [MIB..63 * MIB]);
+        assert_eq!(placed[0], MIB..63 * MIB);
         // The smallest disk has space for the partitions, and a smaller disk does not.
         let lengths = [Some(5 * MIB), Some(UNIT)];
         let size = smallest_disk(&lengths);

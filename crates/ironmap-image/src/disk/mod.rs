@@ -1,6 +1,7 @@
 //! Makes whole disks: a partition table, partitions, and their content.
 
 mod build;
+mod content;
 mod fat;
 mod ids;
 mod layout;
@@ -145,8 +146,8 @@ impl Disk {
         Self::default()
     }
 
-    /// Sets the size in bytes. By default, a new image file is as large as its partitions need, and an existing image or a device keeps its
-    /// size.
+    /// Sets the size in bytes. By default, an image file is as large as its partitions need. If a partition is the rest of the disk, an
+    /// existing image keeps its size. A device always keeps its size.
     #[must_use]
     pub fn size(mut self, bytes: u64) -> Self {
         self.size = Some(bytes);

@@ -20,6 +20,8 @@ pub(super) struct Target {
     pub(super) sector: u64,
     /// The size in bytes. `None` for an image whose size depends on its partitions.
     pub(super) size: Option<u64>,
+    /// The size of an existing image, if a partition is the rest of the disk.
+    pub(super) existing: Option<u64>,
     /// The path of an image file, which is made new.
     file: Option<PathBuf>,
 }
@@ -57,14 +59,14 @@ impl Target {
         if let Some(path) = path.filter(|_| is_file) {
             let sector = sector.map_or(SECTOR, u64::from);
             let file = Some(path.to_owned());
-            let Some(found) = kind else { return Ok(Self { sector, size, file }) };
+            let Some(found) = kind else { return Ok(Self { sector, size, existing: None, file }) };
             let mode = OpenMode { write: true, ..OpenMode::default() };
             let opened = BlockFile::open(path, &mode).map_err(|error| Failure::open(&error))?;
             if !force {
                 check_empty(&Psync::new(Arc::new(opened)), location)?;
             }
-            let size = size.or(Some(found.len()).filter(|len| *len > 0));
-            return Ok(Self { sector, size, file });
+            let existing = Some(found.len()).filter(|len| *len > 0);
+            return Ok(Self { sector, size, existing, file });
         }
         let how = LocationOptions::new().engine(Engine::Psync).write(true);
         let opened = context.open_device(location, &how).map_err(|error| Failure::open(&error))?;
@@ -86,7 +88,7 @@ impl Target {
                 "{location}: the device has {found} bytes, so its size cannot be {size}: omit the size"
             )));
         }
-        Ok(Self { sector, size: Some(found), file: None })
+        Ok(Self { sector, size: Some(found), existing: None, file: None })
     }
 
     /// Makes an image file of `size` bytes under a temporary name. Returns `None` for a device.

@@ -144,7 +144,7 @@ pub fn find(device: &dyn Device) -> Result<Option<u64>> {
         let (mut least, mut most) = (0, size / u64::from(data_block) + 1);
         while least + 1 < most {
             let middle = least.midpoint(most);
-            let fits = begin(middle) + parameters(middle).len() <= size;
+            let fits = begin(middle) + parameters(middle).tree_size() <= size;
             *(if fits { &mut least } else { &mut most }) = middle;
         }
         if least == 0 {

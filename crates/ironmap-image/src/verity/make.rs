@@ -11,7 +11,7 @@ use super::{DIGEST, Hash, Level, Parameters, Place, buffer, digest};
 /// The length of a read of the data.
 const CHUNK: u64 = 1 << 20;
 
-/// Makes the hash tree of `data` at `hashes`, and returns the root hash. The tree needs [`Parameters::len`] bytes. `done` is called with the
+/// Makes the hash tree of `data` at `hashes`, and returns the root hash. The tree needs [`Parameters::tree_size`] bytes. `done` is called with the
 /// number of bytes that were read; an error that it returns ends the work.
 ///
 /// # Errors

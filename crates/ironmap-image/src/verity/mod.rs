@@ -92,7 +92,7 @@ impl Parameters {
 
     /// The length of the superblock and the hash tree in bytes.
     #[must_use]
-    pub fn len(&self) -> u64 {
+    pub fn tree_size(&self) -> u64 {
         let blocks: u64 = self.levels().iter().map(|level| level.blocks).sum();
         (blocks + 1) * u64::from(self.hash_block)
     }

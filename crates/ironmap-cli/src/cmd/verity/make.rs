@@ -79,6 +79,9 @@ struct Made {
 pub(super) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
     interrupt::catch();
     let data = open(&args.data, args.hash.is_none(), report)?;
+    if args.hash.is_none() {
+        args.refuse_second(&*data)?;
+    }
     let parameters = args.parameters(&*data, report)?;
     parameters.validate().map_err(|error| args.refused(error))?;
     let (root, offset) = match &args.hash {
@@ -93,10 +96,10 @@ pub(super) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
         data_block_size: parameters.data_block,
         hash_block_size: parameters.hash_block,
         hash_offset: offset,
-        hash_size: parameters.len(),
+        hash_size: parameters.tree_size(),
     };
     if args.json {
-        return Ok(print_json(&made)?);
+        return print_json(&made);
     }
     let hash = args.hash.as_ref().unwrap_or(&args.data);
     Ok(print_line(format_args!(
@@ -141,7 +144,7 @@ impl Args {
     ) -> Result<verity::Hash, Failure> {
         let room = match hash.whole_file() {
             Some(path) => {
-                room::make(path, parameters.len(), self.force).map_err(hint_at(FORCED))?
+                room::make(path, parameters.tree_size(), self.force).map_err(hint_at(FORCED))?
             }
             None => Room::Old,
         };
@@ -150,10 +153,10 @@ impl Args {
             if !self.force {
                 room::check_empty(&*device, hash).map_err(hint_at(FORCED))?;
             }
-            if device.size() < parameters.len() {
+            if device.size() < parameters.tree_size() {
                 return Err(Failure::new(format!(
                     "{hash}: the hash tree needs {} bytes, but there are only {}",
-                    parameters.len(),
+                    parameters.tree_size(),
                     device.size()
                 )));
             }
@@ -166,6 +169,17 @@ impl Args {
                 Err(failure)
             }
         }
+    }
+
+    /// Refuses to append a tree to data that end with a tree.
+    fn refuse_second(&self, data: &dyn Device) -> Result<(), Failure> {
+        if let Some(at) = verity::find(data).map_err(|error| failed(&self.data, error))? {
+            return Err(Failure::usage(format!(
+                "{}: there is a hash tree at byte {at} already: truncate -s {at} removes it",
+                self.data
+            )));
+        }
+        Ok(())
     }
 
     /// Appends the tree to DATA. Returns the root hash and the position of the tree.
@@ -182,15 +196,9 @@ impl Args {
                 self.data
             )));
         };
-        if let Some(at) = verity::find(&*data).map_err(|error| failed(&self.data, error))? {
-            return Err(Failure::usage(format!(
-                "{}: there is a hash tree at byte {at} already: truncate -s {at} removes it",
-                self.data
-            )));
-        }
         let start = data.size().next_multiple_of(u64::from(parameters.hash_block));
         drop(data);
-        let extended = room::extend(path, start + parameters.len())?;
+        let extended = room::extend(path, start + parameters.tree_size())?;
         let written = (|| {
             let device = open(&self.data, true, report)?;
             let hashes = Place { device: &*device, start };

@@ -27,8 +27,9 @@ pub(super) fn time_and_date(seconds: i64) -> [u16; 2] {
         day -= len;
         month += 1;
     }
-    let date = year << 9 | month << 5 | (day + 1);
-    let time = second / 3600 << 11 | second / 60 % 60 << 5 | second % 60 / 2;
+    let date = (year << 9) | (month << 5) | (day + 1);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    let time = (hour << 11) | (minute << 5) | (second / 2);
     [time as u16, date as u16]
 }
 
@@ -51,8 +52,8 @@ mod tests {
             (4_354_819_199, 2107, 12, 31, 23, 59, 58),
             (i64::MAX, 2107, 12, 31, 23, 59, 58),
         ] {
-            let date = (year - 1980) << 9 | month << 5 | day;
-            let time = hour << 11 | minute << 5 | second / 2;
+            let date = ((year - 1980) << 9) | (month << 5) | day;
+            let time = (hour << 11) | (minute << 5) | (second / 2);
             assert_eq!(time_and_date(seconds), [time, date], "{seconds}");
         }
     }

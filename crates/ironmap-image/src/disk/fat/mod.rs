@@ -109,6 +109,7 @@ pub(super) fn make(
 }
 
 /// The failure to write to the disk.
+#[expect(clippy::needless_pass_by_value, reason = "the argument of map_err")]
 fn failed(error: ironmap::Error) -> Failure {
     Failure::at("the partition", &error)
 }
