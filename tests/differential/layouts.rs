@@ -122,7 +122,7 @@ impl Layout {
         }
     }
 
-    /// Checks that the tree contains the special cases. Without them the comparison would show little.
+    /// Checks that the tree contains the special cases.
     fn check_coverage(&self, seen: &View, block: u64) {
         let count =
             |what: &dyn Fn(&Record) -> bool| seen.values().filter(|record| what(record)).count();

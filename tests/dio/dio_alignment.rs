@@ -185,8 +185,8 @@ fn any_range_can_be_read_without_strict() {
     }
 }
 
-/// Makes a random request. The position is aligned in about half of the requests; so are the length and the address. Some requests lie past
-/// the end of the file, and a few are longer than a bounce buffer.
+/// Makes a random request. About half of the positions, lengths and addresses are aligned. Some requests lie past the end of the file, and
+/// a few are longer than a bounce buffer.
 fn any_request(rng: &mut Rng, size: u64, unit: u64) -> Request {
     let align = |rng: &mut Rng, value: u64| {
         if rng.below(2) == 0 { value } else { value / unit.max(512) * unit.max(512) }

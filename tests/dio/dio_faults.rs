@@ -31,7 +31,7 @@ fn bad_sectors(sectors: impl IntoIterator<Item = u64>, errno: Errno) -> Faults {
 }
 
 /// If one or more parts of a request touch bad sectors, the whole request returns an error instead of a short count. The error is returned
-/// once. One event reports it, and the event names the request.
+/// once, and one event names the request.
 #[test]
 fn an_error_in_any_part_is_the_requests_error() {
     let fixture = Fixture::new(4096, SEED);

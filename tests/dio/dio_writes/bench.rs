@@ -112,7 +112,7 @@ impl Bench {
         self.open(number, false)
     }
 
-    /// Fills the free space with data that no file may show later, and frees the blocks again. Returns the sectors of these blocks.
+    /// Fills the free space with data, and frees the blocks again. No file may show these data later. Returns the sectors of the blocks.
     pub(crate) fn soil(&self) -> BTreeSet<u64> {
         let mut queue = self.queue();
         let file = self.open(self.create("junk"), false);

@@ -18,9 +18,9 @@ use crate::require;
 const EXT4: &str = "-t ext4 -b 4096";
 const DSYNC: DioFlags = DioFlags::DSYNC;
 
-/// A DSYNC overwrite of written extents with clean metadata sets force unit access on each bio, and sends no flush. Some devices implement
-/// force unit access by an internal flush. For them ironmap sends a flush after the data instead, because a failure of the internal flush
-/// would be reported to this write only.
+/// A DSYNC overwrite of written extents needs no flush if the metadata are clean: each bio has force unit access. Some devices implement
+/// force unit access by an internal flush, and report its failure to this write only. For these devices ironmap sends a separate flush
+/// after the data.
 #[test]
 fn dsync_of_a_pure_overwrite_is_written_through() {
     require!([Need::NoJournalBeneath("all of its writes are durable")]);
@@ -111,8 +111,8 @@ fn dsync_that_needs_metadata_commits_them_and_flushes() {
     }
 }
 
-/// The blocks of an unsynced write stay unwritten on the device until their conversion. A DSYNC overwrite of such blocks must convert them,
-/// because without the conversion a power cut would lose the data.
+/// Until their conversion, the blocks of an unsynced write are unwritten on the device. A DSYNC overwrite of these blocks must convert
+/// them. Otherwise a power cut would lose the data.
 #[test]
 fn dsync_over_what_is_not_converted_converts_it() {
     for way in CALLS {

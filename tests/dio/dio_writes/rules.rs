@@ -99,7 +99,7 @@ fn immutable_files_are_not_written_and_append_only_ones_at_their_end() {
     let bench = Bench::new(EXT4);
     let (file, mut queue) = (bench.written("file", 2), bench.queue());
     let flags = bench.fs().inode(file.inode()).unwrap().flags();
-    // The first write after the flag is set must respect it, although the queue has cached the state of the file.
+    // The queue has cached the state of the file. The first write after the change of the flag must still respect the flag.
     file.write_at(&mut queue, &memory(BLOCK, 0x12), FilePos(0)).unwrap();
     bench.fs().writable().unwrap().set_flags(file.inode(), flags | InodeFlags::IMMUTABLE).unwrap();
     for way in CALLS {
@@ -336,8 +336,7 @@ fn set_id_bits_stay_where_the_handle_keeps_them() {
     bench.close();
 }
 
-/// A program sets a modification time after a write. When the metadata later get the new size from this write, the time that the program
-/// set remains.
+/// A program sets a modification time after a write. The later update of the size keeps this time.
 #[test]
 fn a_time_that_was_set_outlives_the_conversion() {
     let bench = Bench::new(EXT4);
@@ -353,7 +352,7 @@ fn a_time_that_was_set_outlives_the_conversion() {
     bench.close();
 }
 
-/// While a handle has a file open, the file can be inspected and opened again, even after its last name was removed.
+/// A file without a name can be inspected and opened again while a handle has the file open.
 #[test]
 fn an_open_file_without_a_name_can_be_opened_again() {
     let bench = Bench::new(EXT4);

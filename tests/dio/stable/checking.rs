@@ -18,8 +18,8 @@ const SECTOR: usize = 512;
 #[derive(Debug, Default)]
 pub(crate) struct Checks {
     tags: Mutex<HashMap<u64, u64>>,
-    /// Counts the rounds of the threads that overwrite memory. While they run, each request stays in flight until all of its memory has
-    /// been overwritten.
+    /// Counts the rounds of the threads that overwrite memory. While these threads run, each request stays in flight until all of its
+    /// memory has been overwritten.
     pub(crate) rounds: Rounds,
     /// The number of reads that did not match their tags.
     pub(crate) mismatches: AtomicU64,

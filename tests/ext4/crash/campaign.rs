@@ -16,8 +16,8 @@ use crate::crash::fsck::Fsck;
 /// The number of threads is low, because other tests run at the same time.
 const THREADS: usize = 2;
 
-/// The range of the superblock. The tests do not tear writes to this range: the checksum is in another sector than the changing fields, so
-/// a torn superblock would be invalid, and Linux refuses it too.
+/// The range of the superblock. The tests do not tear writes to this range. The checksum and the changing fields are in different sectors,
+/// so a torn superblock is invalid. Linux refuses it too.
 pub(crate) const SUPERBLOCK: Range<DevOffset> = DevOffset(1024)..DevOffset(2048);
 
 /// The first broken rule as text, or success.

@@ -135,8 +135,8 @@ fn places(seed: u64, requests: u64, one_in: u64) -> impl Iterator<Item = Faults>
     })
 }
 
-/// If any read, write or flush of a workload fails, one of the operations or an event reports the error. The content of the device is then
-/// one that a crash could have left. After the error, the volume is read-only or works without restriction.
+/// If any read, write or flush of a workload fails, one of the operations or an event reports the error. The device then has a content that
+/// a crash could have left. After the error, the volume is read-only or works without restriction.
 #[test]
 fn a_workload_that_meets_an_error_keeps_its_promises() {
     let Effort { states, long, .. } = Effort::new();

@@ -145,8 +145,7 @@ fn no_sync_succeeds_after_a_flush_that_failed() {
                 let opened = opened.unwrap();
                 let outcome = run(&opened, kind, seed, LENGTH, &|_| ());
                 let now = outcome.history.events();
-                // With an NBD server, the number of flushes is not the same in each run, because it depends on the order of the server's
-                // answers.
+                // With an NBD server, the number of flushes depends on the order of the server's answers. So it differs between runs.
                 if cache.lock().unwrap().flushes <= fail_at {
                     let is_server = matches!(beneath::chosen(), Some(Beneath::Nbd(_)));
                     assert!(is_server, "{what}: it did not come to that");
@@ -213,7 +212,7 @@ fn assert_syncs_fail(volume: &Volume, what: &str) {
     assert!(volume.close().is_err(), "{what}: close once more");
 }
 
-/// The distance between the failing flushes of two successive runs. It is 1 in a long run, and larger in a short run.
+/// The step between the numbers of the flushes that fail in turn. A long run tests every flush.
 fn stride(flushes: u64) -> usize {
     match std::env::var("IRONMAP_CRASH_STATES") {
         Ok(_) => 1,

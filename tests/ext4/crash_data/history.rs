@@ -69,8 +69,8 @@ pub(crate) struct History {
     files: Vec<Vec<Change>>,
     /// The syncs, each of one file or of all files (`None`).
     syncs: Vec<(Option<FileId>, When)>,
-    /// The writes whose data were made for a later position in the file than the one to which they were written. The key is the number of
-    /// the write, and the value is the distance between the two positions.
+    /// The writes whose data were made for a later position. The key is the number of the write. The value is the distance between that
+    /// position and the position of the write.
     moved: HashMap<u32, u64>,
 }
 
@@ -128,8 +128,7 @@ impl History {
         ChangeId(file, self.files[file].len() - 1)
     }
 
-    /// Records that a write went to another position than the one that its data were made for. This happens to an append that follows a
-    /// failed append.
+    /// Records that the data of a write were made for another position. This happens to an append that follows a failed append.
     pub(crate) fn moved(&mut self, change: ChangeId, pos: u64) {
         if let What::Write(number, range) = &mut self.files[change.0][change.1].what {
             self.moved.insert(*number, range.start - pos);

@@ -1,6 +1,6 @@
-//! Sends the same requests to both sides: to the kernel's O_DIRECT on a mounted volume with sectors of 512 bytes, and to a strict handle on
-//! an unmounted copy of the volume. The counts and errors of each request must be equal. At the end, the bytes, sizes and maps must be
-//! equal too.
+//! Sends the same requests to two sides. One side is the kernel's O_DIRECT on a mounted volume with sectors of 512 bytes. The other side is
+//! a strict handle on an unmounted copy of this volume. The counts and errors of each request must be equal. At the end, the bytes, sizes
+//! and maps must be equal too.
 //!
 //! [`Difference`] names the intended differences.
 
@@ -51,7 +51,7 @@ enum Difference {
 }
 
 impl Difference {
-    /// The difference that explains the two results, or `None` if nothing explains them.
+    /// The difference that explains the two results, or `None` if no difference explains them.
     fn between(write: &Write, kernel: Outcome, ours: Outcome, indexed: bool) -> Option<Self> {
         let len = write.len();
         match (kernel, ours) {
