@@ -215,7 +215,7 @@ fn continue_records_the_error_and_goes_on() {
 }
 
 /// With the policy `remount-ro`, all changes are refused after an error, and reads succeed. Data that were synced before the error are
-/// durable. The record survives a recovery, although the copy of the superblock in the journal does not contain it.
+/// durable. The copy of the superblock in the journal lacks the record. The record still survives a recovery.
 #[test]
 fn remount_ro_refuses_changes_and_reads_on() {
     let image = image("-O ^orphan_file");
@@ -423,8 +423,8 @@ fn a_flood_of_errors_is_written_once() {
     mended(&image);
 }
 
-/// A transaction contains records of errors and never commits, because the journal is aborted. The records are still written, together with
-/// the error that aborted the journal.
+/// After the journal is aborted, a transaction with records of errors never commits. The volume still writes these records, and the error
+/// that aborted the journal.
 #[test]
 fn an_error_that_ends_the_volume_loses_none_before_it() {
     let image = image("");

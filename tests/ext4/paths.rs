@@ -115,7 +115,7 @@ fn a_handle_writes_as_it_was_opened() {
     let mut queue = volume.queue(&QueueOptions::new()).unwrap();
     let reader = volume.open("/file").unwrap();
     let writer = volume.open_with("/file", FileOptions::new().write(true)).unwrap();
-    // A read-only handle is still refused after a writable handle has overwritten data.
+    // Writes through a read-only handle are still refused after a writable handle has overwritten data.
     writer.write_all_at(&mut queue, &[2; 4096], 0).unwrap();
     for _ in 0..2 {
         assert_eq!(kind(reader.write_at(&mut queue, &[3; 4096], 0)), ErrorKind::ReadOnly);

@@ -118,8 +118,8 @@ fn a_new_file_does_not_move_to_another_directory() {
             assert!(found.is_empty(), "the second directory has {found:?}");
         },
         || {
-            // Most attempts fail because the directory does not exist at that moment. The time limit ends the loop if the other thread has
-            // failed, because then no attempt succeeds.
+            // Most attempts fail because the directory does not exist at that moment. If the other thread has failed, no attempt succeeds,
+            // and the time limit ends the loop.
             let (mut made, begin) = (0, Instant::now());
             while made < ROUNDS && begin.elapsed() < Duration::from_secs(60) {
                 match volume.create_dir("first/new") {
@@ -265,7 +265,7 @@ fn a_tree_is_removed_by_two_threads() {
     );
 }
 
-/// The last free inode can be allocated while another thread accesses it by the number of the removed file.
+/// The inode of a removed file is the last free inode. It can be allocated while another thread accesses it by its number.
 #[test]
 fn the_last_inode_is_allocated_again() {
     let ram = Arc::new(Ram::new(8 << 20));

@@ -131,8 +131,8 @@ fn assert_files(volume: &Volume, numbers: Range<u8>) {
     }
 }
 
-/// A node reads the journal and the superblock before its claim. Another node can commit until the claim, so this content may be outdated.
-/// After the claim the node reads both again.
+/// A node reads the journal and the superblock before its claim. Another node can commit until the claim. So the node reads both again
+/// after the claim.
 #[test]
 fn all_commits_up_to_the_claim_stay() {
     let dir = scratch();

@@ -346,7 +346,7 @@ fn remove_files(at: &At<'_>) {
     }
 }
 
-/// Removes directories after their content. So each directory is empty when it is removed.
+/// Removes the content of directories first, and then the directories.
 fn remove_all(at: &At<'_>) {
     let mut left = REMOVED * 10;
     for (dir, names) in at.directories().into_iter().rev() {

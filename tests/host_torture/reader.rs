@@ -34,7 +34,7 @@ pub(crate) struct Seen {
     pub(crate) kernel_served: u64,
     pub(crate) cut: u64,
     pub(crate) breaks: u64,
-    /// The number of files whose lease was broken, and acquired again before the close of the file.
+    /// The number of files whose lease was broken and later acquired again.
     pub(crate) retaken: u64,
 }
 

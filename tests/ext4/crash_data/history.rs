@@ -252,7 +252,7 @@ fn presence(changes: &Changes<'_>) -> BTreeSet<bool> {
             What::Unlink => false,
             _ => now,
         };
-        // A durable change of a file without a name does not imply that the removal of the name is durable.
+        // A file without a name may have a durable change. The removal of its name may still be lost.
         if *certain && (now || matches!(what, What::Unlink)) {
             options.clear();
         }

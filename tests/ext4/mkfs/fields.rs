@@ -95,8 +95,8 @@ fn sizes() {
 /// If the last group is too small for its metadata, it is omitted. If it is just large enough, it is kept.
 #[test]
 fn tails() {
-    // With blocks of 1 KiB, a group has 8 MiB. The number of reserved blocks is a share of all blocks. ironmap and mke2fs may differ in
-    // whether blocks of an omitted last group count.
+    // With blocks of 1 KiB, a group has 8 MiB. The number of reserved blocks is a share of all blocks. ironmap and mke2fs may count the
+    // blocks of an omitted last group differently.
     for size in
         [16_500, 16_900, 17_100, 17_200, 17_300, 17_400, 24_700, 25_000, 8300, 8900, 9000, 9500]
     {

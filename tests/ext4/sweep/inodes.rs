@@ -68,7 +68,7 @@ const MAPS: &[&str] = &[
     "punch <12> 31 31",
 ];
 
-/// The volume, the change, the only program that refuses the changed volume, and the reason why it does.
+/// The volume, the change, the only program that refuses the changed volume, and the reason.
 type Exception = (&'static str, &'static str, Side, &'static str);
 
 const EXCEPTIONS: &[Exception] = &[
