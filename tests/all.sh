@@ -48,9 +48,9 @@ build() {
     export IRONMAP_BIN=$ironmap
 }
 
-# Runs every suite, and the examples of the documentation. Cargo runs the test programs by the script in_memory.sh, which it takes from a
-# variable whose name contains the target. With such a script, rustdoc would run the examples in threads of one process, but they change
-# its working directory. So the examples run without the script, and so do suites that the user names.
+# Runs every suite, and the examples of the documentation. A variable whose name contains the target tells cargo to run the test programs by
+# in_memory.sh. The examples run without this script, because rustdoc would then run them in threads of one process, and they change its
+# working directory. Suites that the user names run without the script too.
 cargo_test() {
     [ $# = 0 ] || { cargo test "${workspace[@]}" --no-fail-fast "$@"; return; }
     local host status=0
@@ -84,8 +84,8 @@ demo() {
     [ $((SECONDS - begin)) -le 600 ] || { echo "./x demo took $((SECONDS - begin)) s"; return 1; }
 }
 
-# Installs the C library for the tests of C, C++, Go and the packages. It is built with the profile of the tests, so that most crates are there
-# already, and without the workspace's features: they link OpenSSL, as the C library of users does not.
+# Installs the C library for the tests of C, C++, Go and the packages. The build uses the profile of the tests, in which most crates are
+# already built. The workspace's features are off, because they link OpenSSL, and the C library of users does not link it.
 c_library() {
     cargo build --quiet --profile test --package ironmap-capi --lib
     PROFILE=dev crates/ironmap-capi/install.sh "$target/c"

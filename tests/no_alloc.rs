@@ -63,7 +63,7 @@ fn run_owned(queue: &mut Queue, file: &File, spare: &mut Vec<Memory>, count: u64
     }
 }
 
-/// Checks that the allocator counts an allocation. Otherwise the tests below would show nothing.
+/// Checks that the allocator counts an allocation.
 #[test]
 fn an_allocation_is_counted() {
     assert!(allocations(|| drop(std::hint::black_box(vec![1_u8; 100]))) > 0);

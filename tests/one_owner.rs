@@ -215,8 +215,8 @@ fn an_image_of_another_mount_namespace_is_refused() {
         }
     }
     {
-        // The kernel has mounted the image read-only. Another reader would not exclude a writer, but a mount does. ironmap detects the
-        // mount by its loop device.
+        // The kernel has mounted the image read-only. A reader does not exclude a writer, but a mount does. ironmap detects the mount by
+        // its loop device.
         let (_hidden, there) = Elsewhere::mounts(&image.path(), "--read-only", "-o ro,noload");
         assert_not_written(&path, &format!("attached to {}", there.device));
         assert_busy(&path, &format!("attached to {}", there.device));
@@ -267,8 +267,8 @@ fn a_user_is_refused_what_a_hidden_loop_device_may_serve() {
     as_nobody(path(&own)).unwrap();
 }
 
-/// If another program has an image open for writing or mapped, ironmap does not open the image for writing. The other program need not lock
-/// it.
+/// If another program has an image open for writing or mapped, ironmap does not open the image for writing. This holds even if the other
+/// program has not locked the image.
 #[test]
 fn an_image_that_is_open_for_writing_is_not_written() {
     let image = Image::mke2fs("4M", &["-t", "ext4"]);

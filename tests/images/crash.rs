@@ -18,8 +18,8 @@ use crate::require;
 
 const SIZE: usize = 4 << 20;
 
-/// Flushed data survive a crash unchanged. After a crash between an allocation and a flush, the image has a mark. Then ironmap opens it
-/// only for reading, until QEMU has repaired the refcounts.
+/// Flushed data survive a crash unchanged. After a crash between an allocation and a flush, the image has a mark. ironmap opens a marked
+/// image only for reading, until QEMU has repaired the refcounts.
 #[test]
 fn flushed_data_survive_a_crash() {
     require!([Need::Tool("qemu-img")]);

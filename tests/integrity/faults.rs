@@ -313,7 +313,7 @@ fn one_refused_block_does_not_stop_the_others() {
     assert_eq!(read(&device, 1024, 512).unwrap_err().errno(), Errno::EILSEQ);
 }
 
-/// Several writes share a journal record. If one of them fails, the others succeed. A failed write makes no read fail.
+/// Several writes share a journal record. If one of them fails, the others succeed. Reads succeed after a failed write.
 #[test]
 fn a_refused_block_of_tags_fails_no_other_write() {
     let stand = Stand::new(SIZE, false, &options(Mode::Journal), 7);

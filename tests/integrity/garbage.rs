@@ -88,8 +88,7 @@ fn superblocks_of_any_values_are_refused_or_work() {
     }
 }
 
-/// A superblock has a valid checksum, but the sum of its numbers would overflow, or its maps would need more memory than exists. ironmap
-/// refuses it.
+/// ironmap refuses a superblock with a valid checksum if the sum of its numbers overflows, or if its maps need more memory than exists.
 #[test]
 fn numbers_without_bounds_are_refused() {
     let stand = Stand::new(SIZE, false, &FormatOptions::default(), 3);

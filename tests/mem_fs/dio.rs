@@ -546,8 +546,7 @@ fn sleeps(thread: i32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
 }
 
-/// An append may wait for its position. When it writes, it uses the attributes of the file at that time. So it removes set-id bits that
-/// were set during the wait.
+/// An append may wait for its position. Set-id bits may be set during the wait. The append still removes them.
 #[test]
 fn an_append_that_waited_meets_attributes_that_changed() {
     let fs = MemFs::new(Arc::new(Ram::new(16 * BLOCK as u64)), Kind::WHOLE);

@@ -16,8 +16,8 @@ const ETIMEDOUT: Errno = Errno(110);
 /// The flag of a server that supports flushes for several connections: a flush over one connection also covers the writes of the others.
 const MULTI_CONN: u16 = 1 << 8;
 
-/// A server with several connections. Also returns the number of writes that it received. Connections in `silent` get answers only to their
-/// first `first` requests.
+/// A server with several connections, and the number of writes that it received. Connections in `silent` get answers only to their first
+/// `first` requests.
 fn server(silent: &'static [usize], first: usize) -> (Fake, Arc<AtomicU64>) {
     let writes = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&writes);

@@ -152,8 +152,7 @@ fn forged(volume: &Volume, device: &File, layout: &Layout, in_use: &BTreeSet<u64
     }
 }
 
-/// A damaged inode B+tree does not prevent access to files by name, as in the kernel. If a caller gives an inode number, ironmap returns an
-/// error. It never guesses.
+/// A damaged inode B+tree does not prevent access to files by name, as in the kernel. Access by inode number returns an error.
 #[test]
 fn a_damaged_tree_of_inodes_hides_no_name() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);

@@ -66,7 +66,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Checks a damaged volume with both tools and counts the result. If not both tools find a fault, prints the result.
+    /// Checks a damaged volume with both tools and counts the result. Prints the result unless both tools find a fault.
     pub(crate) fn compare(&mut self, what: &str, image: &Path, tools: Tools) {
         let (theirs, ours) = (repair(image, tools), ironmap(image));
         match (theirs.clean, ours.clean) {

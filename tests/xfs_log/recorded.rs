@@ -30,7 +30,7 @@ const SEED: u64 = 0x00c0_77ed;
 const STATES: u64 = 4;
 /// The maximum number of states that are checked for one recorded load.
 const STATES_OF_LOAD: u64 = 20;
-/// If no load so far has contained the case that the test needs, at most this number of further loads is recorded.
+/// The maximum number of further loads. They are recorded if no load has contained the case that the test needs.
 const MORE_LOADS: u32 = 10;
 /// The maximum number of steps of a load.
 const STEPS: u64 = 300;
@@ -41,8 +41,8 @@ const LATENCY: u32 = 8;
 
 const SECTOR: u64 = 512;
 const BLOCK: u64 = 4096;
-/// A unit for volumes whose directory blocks are larger than the volume's blocks. Such a directory block can begin at any block. With this
-/// unit, no write is torn.
+/// With this unit of atomic writes, no write is torn. The unit is for volumes whose directory blocks are larger than the volume's blocks,
+/// because such a directory block can begin at any block.
 const WHOLE: u64 = u64::MAX;
 /// The magic numbers of directory blocks and B+tree blocks. The B+trees are those of free space, inodes, owners, maps and shared blocks.
 const MAGICS: [&[u8]; 9] =

@@ -83,7 +83,7 @@ impl Log {
         (to + self.count - from) % self.count
     }
 
-    /// Gives a block old content: the content that it could have if it was not written in this cycle of the log.
+    /// Replaces a block by old content. The block could have this content if it was not written in this cycle of the log.
     pub(crate) fn make_old(&self, block: u64, rng: &mut Rng) {
         let bytes = self.read(block);
         let is_header = word(&bytes, 0) == MAGIC;

@@ -288,7 +288,7 @@ fn sectors_are_old_or_new_and_synced_data_are_there() {
     }
 }
 
-/// The check detects a device that loses durable data. Otherwise the tests above would show nothing.
+/// The check detects a device that loses durable data.
 #[test]
 fn broken_promises_are_found() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("filefrag")]);

@@ -100,7 +100,8 @@ fn check_kinds(source: &Source, kinds: &[(String, String, usize)]) -> Vec<Findin
     missing.chain(unknown).collect()
 }
 
-/// Compares the names of a door with its functions. `name(argument)` names an argument of a function that another entry may have too.
+/// Compares the names of a door with its functions. `name(argument)` lists one argument of a function. Another entry may list the same
+/// function.
 fn check_names(source: &Source, door: Door, functions: &Functions) -> Vec<Finding> {
     let mut found = Vec::new();
     let mut listed = BTreeMap::new();
