@@ -33,8 +33,8 @@ path_from() {
     esac
 }
 
-# The benches measure a release build. The release build runs at the same time as the build of the tests, in a separate directory, because
-# each build takes minutes. Errors of the release build are shown when the tests run.
+# The benches measure a release build. Each build takes minutes. So the release build runs in a separate directory, at the same time as the
+# build of the tests. Errors of the release build are shown when the tests run.
 build() {
     say "cargo build --release, and the tests"
     unset IRONMAP_BIN
@@ -49,8 +49,8 @@ build() {
 }
 
 # Runs every suite, and the examples of the documentation. A variable whose name contains the target tells cargo to run the test programs by
-# in_memory.sh. The examples run without this script, because rustdoc would then run them in threads of one process, and they change its
-# working directory. Suites that the user names run without the script too.
+# in_memory.sh. The examples run without this script. With it, rustdoc would run them in threads of one process, and they change the working
+# directory of this process. Suites that the user names run without the script too.
 cargo_test() {
     [ $# = 0 ] || { cargo test "${workspace[@]}" --no-fail-fast "$@"; return; }
     local host status=0

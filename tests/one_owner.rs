@@ -72,8 +72,8 @@ fn as_a_child_has_them(path: &str) -> Vec<OwnedFd> {
     numbers.map(|number| pidfd_getfd(&this, number, PidfdGetfdFlags::empty()).unwrap()).collect()
 }
 
-/// When a volume is closed, other programs can lock it immediately. This holds even while another thread starts a child process, which has
-/// copies of the descriptors.
+/// After the close of a volume, other programs can lock it immediately. At this time another thread may start a child process with copies
+/// of the descriptors.
 #[test]
 fn a_closed_volume_is_unlocked_while_a_child_has_its_files() {
     require!([Need::Tool("qemu-img"), Need::Tool("flock")]);
@@ -193,8 +193,8 @@ impl Drop for Elsewhere {
     }
 }
 
-/// A loop device of another mount namespace has an image open. ironmap refuses the image. The kernel reports the path of the loop device's
-/// file, but in this namespace this path does not exist.
+/// A loop device of another mount namespace has an image open. ironmap refuses the image. The kernel reports a path of the loop device's
+/// file that does not exist in this namespace.
 #[test]
 fn an_image_of_another_mount_namespace_is_refused() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("unshare")]);

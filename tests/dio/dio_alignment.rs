@@ -86,7 +86,7 @@ fn submit(
     (way, result.map_err(|error| error.kind()), bytes(&memory))
 }
 
-/// A strict handle refuses every request that `O_DIRECT` refuses, even if only one part of the request is misaligned. A refused request
+/// A strict handle refuses every request that `O_DIRECT` refuses. One misaligned part of the request is sufficient. A refused request
 /// changes no memory.
 #[test]
 fn a_strict_handle_refuses_what_the_device_cannot_take() {
@@ -125,7 +125,7 @@ fn a_strict_handle_refuses_what_the_device_cannot_take() {
     }
 }
 
-/// A strict handle refuses a request with one misaligned segment, in any position, even if the total length is aligned.
+/// A strict handle refuses a request with one misaligned segment, even if the total length is aligned. The segment can have any position.
 #[test]
 fn a_strict_handle_looks_at_every_segment() {
     let fixture = Fixture::new(4096, SEED);

@@ -1,4 +1,4 @@
-//! NOWAIT requests never wait, and a refused request has no effect. On devices without poll queues, HIPRI has no effect either.
+//! NOWAIT requests never wait, and a refused request has no effect. On devices without poll queues, HIPRI has no effect.
 
 use crate::common::fixture::{FILES, FRAGMENTED, Fixture, INLINE, SOLID, Stack, open};
 use crate::common::ranges::{Room, UNTOUCHED, bytes, part, shape};

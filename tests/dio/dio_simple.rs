@@ -1,5 +1,5 @@
-//! The simple path of a read: which requests use it, and why other requests do not. The simple path and the general path return the same
-//! bytes.
+//! The simple path of a read. The tests check which requests use this path, and why other requests miss it. The simple path and the general
+//! path return the same bytes.
 
 use std::io::IoSliceMut;
 

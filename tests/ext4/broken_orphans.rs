@@ -184,7 +184,7 @@ fn a_broken_orphan_prevents_no_opening() {
 /// remains, with its blocks past the end.
 #[test]
 fn a_broken_truncation_prevents_no_opening() {
-    // This test omits two faults, because they damage parts of the file that a truncation does not change.
+    // This test omits two faults. They damage parts of the file that a truncation does not change.
     let kept = ["blocks of the file system", "attributes"];
     for (what, mkfs, break_it) in BREAKS.iter().filter(|(what, ..)| !kept.contains(what)) {
         let image = image(mkfs);

@@ -302,7 +302,7 @@ fn panic_refuses_everything() {
 
 type Operation = fn(&Bench, InodeNo) -> Result<()>;
 
-/// Each operation that finds an error counts it once, even if the operation consists of other operations.
+/// Each operation counts an error once, even if the operation consists of other operations.
 #[test]
 fn every_operation_on_a_broken_inode_counts_once() {
     let on_inode: [(&str, Operation); 14] = [
@@ -485,7 +485,7 @@ fn a_sound_volume_and_wrong_questions_record_nothing() {
     image.check();
 }
 
-/// A read-only volume is never written, whatever the error and the value of `s_errors`.
+/// A read-only volume is never written. The error and the value of `s_errors` do not matter.
 #[test]
 fn errors_met_on_a_read_only_volume_are_written_nowhere() {
     let image = image("-e panic");

@@ -135,7 +135,7 @@ fn a_new_file_does_not_move_to_another_directory() {
     );
 }
 
-/// Fails the test if `run` does not end because threads wait for each other.
+/// Fails the test if the threads of `run` wait for each other without end.
 fn in_time(run: impl FnOnce() + Send + 'static) {
     let (ended, end) = mpsc::channel();
     let thread = thread::spawn(move || {

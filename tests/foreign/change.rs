@@ -203,7 +203,7 @@ fn set_xattrs(at: &At<'_>) {
     for (number, file_type) in at.targets() {
         let inline = |inode: Inode| inode.flags().contains(InodeFlags::INLINE_DATA);
         if file_type == FileType::Symlink && at.fs.inode(number).is_ok_and(inline) {
-            // This test does not change a link with inline data that has an attribute block, because e2fsck 1.47 does not count that block.
+            // e2fsck 1.47 does not count the attribute block of a link with inline data. So this test does not change such links.
             continue;
         }
         let set =

@@ -110,7 +110,7 @@ fn writers() {
     }
 }
 
-/// With data=journal, the newest data of a file may be only in the journal, so the file is not read raw. The test covers each way to set
+/// With data=journal, the newest data of a file may be only in the journal. Such a file is not read raw. The test covers each way to set
 /// data=journal.
 #[test]
 fn ext4_with_journalled_data() {

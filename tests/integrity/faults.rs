@@ -215,8 +215,8 @@ impl Layer for FailingFlush {
     }
 }
 
-/// The kernel reports a failed flush only once. The next flush succeeds even if data were lost, so a later flush cannot repair the loss.
-/// The next open recovers the device.
+/// The kernel reports a failed flush only once. The next flush succeeds, even if data were lost. A later flush cannot repair the loss. The
+/// next open recovers the device.
 #[test]
 fn a_flush_that_failed_leaves_the_device_to_be_recovered() {
     for (mode, of_tags, first) in [

@@ -1,4 +1,4 @@
-//! The findings of a scrub. It finds lost writes even if the tags are in memory, and reports no loss if no write was lost.
+//! The findings of a scrub. The scrub finds lost writes even if the tags are in memory. It reports no loss if no write was lost.
 
 use std::sync::Arc;
 use std::time::Duration;

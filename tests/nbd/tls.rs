@@ -257,8 +257,8 @@ fn answered(answer: impl Fn(&mut UnixStream) + Send + 'static) -> (ironmap::Erro
     (error, waited)
 }
 
-/// Plain text between the reply to the TLS request and the handshake is an error, because an attacker on the network could have inserted it
-/// (compare CVE-2021-3716, for servers). The client sends the request for TLS as its first option, so plain text cannot come earlier.
+/// Plain text between the reply to the TLS request and the handshake is an error. An attacker on the network could have inserted it
+/// (compare CVE-2021-3716, for servers). The client requests TLS as its first option, so plain text cannot come earlier.
 #[test]
 fn plain_text_in_front_of_tls_is_an_error() {
     require!(NEEDS);

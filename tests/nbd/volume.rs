@@ -158,8 +158,8 @@ fn partition_of(server: &Server) {
     assert!(error.contains("there is no partition 3"), "{error}");
 }
 
-/// An integrity device can have sectors that are shorter than the units of the servers below it, and longer than the blocks of the volume
-/// above it. This works in each mode.
+/// The sectors of an integrity device can be shorter than the units of the servers below it. They can be longer than the blocks of the
+/// volume above it. This works in each mode.
 #[test]
 fn an_integrity_device_lies_between_shorter_and_longer_blocks() {
     require!([Need::Tool("nbdkit"), Need::Tool("e2fsck")]);

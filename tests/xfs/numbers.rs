@@ -16,7 +16,7 @@ use crate::common::skip::Need;
 use crate::common::xfs::Layout;
 use crate::require;
 
-/// The inodes in use, as the kernel reports them. The kernel reads its inode B+trees for this and no directories.
+/// The inodes in use, as the kernel reports them. For this report, the kernel reads its inode B+trees and no directories.
 fn in_use(dir: &Path) -> BTreeSet<u64> {
     let said = run("xfs_io", &["-c".as_ref(), "bulkstat".as_ref(), dir.as_os_str()]);
     let said = String::from_utf8(said).unwrap();

@@ -157,7 +157,7 @@ impl Volume {
     }
 }
 
-/// Debian's kernels refuse the same volumes as ironmap. Some of these volumes are of kinds that this machine's kernel may not support.
+/// Debian's kernels refuse the same volumes as ironmap. This machine's kernel may not support some of these volumes.
 #[test]
 fn fields_are_judged_as_in_the_lab() {
     require!([Need::Tool("mkfs.xfs"), Need::Tool("qemu-system-x86_64")]);

@@ -55,7 +55,7 @@ pub(crate) fn ironmap(image: &Path) -> Verdict {
     }
 }
 
-/// The number of volumes in which both tools, one tool, or no tool finds a fault.
+/// How many times both tools, one tool, or no tool found a fault in a volume.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     both: u32,

@@ -88,7 +88,7 @@ impl Parts {
         Self { log: Log::of(image).range(), headers: headers.collect(), size }
     }
 
-    /// The metadata blocks that were written. Each is given by the index of its log entry, and by its offset in the data of this entry.
+    /// The metadata blocks that were written. For each block: the index of its log entry, and its offset in the data of this entry.
     fn metadata(&self, log: &device::Log) -> Vec<(usize, usize)> {
         let blocks = |(index, entry): (usize, &Entry)| {
             let data = match entry {

@@ -29,7 +29,7 @@ fn world_on(device: Arc<dyn Device>) -> (Arc<Sim>, Volume, File, Queue) {
     (sim, volume, file, queue)
 }
 
-/// After a failed flush, all writes are refused, because the device may have lost data and ironmap cannot know which.
+/// After a failed flush, all writes are refused. The device may have lost data, and ironmap cannot know which data.
 #[test]
 fn a_flush_that_fails_ends_all_writes() {
     require!([Need::Root, Need::Tool("mkfs.xfs")]);

@@ -160,8 +160,7 @@ impl Load<'_> {
     }
 }
 
-/// The device sectors that contain a range of a file. For each sector, also returns which of its bytes belong to the range, and where they
-/// are in the range.
+/// The device sectors that contain a range of a file. For each sector: its bytes that belong to the range, and their position in the range.
 fn pieces(known: &Known, pos: u64, len: u64) -> Vec<(u64, (Range<usize>, usize))> {
     let mut pieces = Vec::new();
     let mut at = pos;

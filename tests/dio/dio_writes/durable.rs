@@ -148,7 +148,7 @@ fn dsync_below_a_size_that_is_not_converted_converts_it() {
     }
 }
 
-/// A DSYNC write commits the map of a new file, even if the map was changed before this handle was opened.
+/// A DSYNC write commits the map of a new file. The map may have changed before this handle was opened.
 #[test]
 fn dsync_commits_a_map_that_someone_else_has_changed() {
     require!([Need::NoJournalBeneath("it needs no flushes")]);
@@ -217,8 +217,8 @@ fn atomic_writes_are_refused_where_the_device_does_not_promise_them() {
     assert_eq!(seen.writes, 0);
 }
 
-/// An atomic write must have a length that is a power of two, a position that is a multiple of the length, and a range within one written
-/// extent. Any other atomic write is refused and writes nothing.
+/// The length of an atomic write is a power of two. Its position is a multiple of this length, and its range is within one written extent.
+/// Any other atomic write is refused and writes nothing.
 #[test]
 fn atomic_writes_are_one_bio_or_refused() {
     require!([Need::NoJournalBeneath("all of its writes are atomic")]);

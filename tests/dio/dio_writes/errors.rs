@@ -54,8 +54,8 @@ fn an_error_in_the_middle_is_the_error_and_no_short_count() {
     }
 }
 
-/// After a failed write past the end or into a hole, the size is unchanged, and the newly allocated blocks show no old content. Blocks past
-/// the end are freed when the file is closed.
+/// After a failed write past the end or into a hole, the size is unchanged. The newly allocated blocks show no old content. Blocks past the
+/// end are freed when the file is closed.
 #[test]
 fn an_error_while_a_file_grows_leaves_size_and_space_as_they_were() {
     for way in CALLS {

@@ -206,7 +206,7 @@ fn a_volume_that_is_made_on_a_device_with_an_error_is_good_or_none() {
     for (seed, edit) in (0..).zip(features) {
         let mut options = MkfsOptions::new().uuid([7; 16]).time(1).force(true);
         options.features.edit(edit).expect("known features");
-        // The device contains an older volume. ironmap must not take a part of it for a part of the new volume.
+        // The device contains an older volume. Parts of the older volume must not appear in the new volume.
         let base = volume::stale("24M", "-t ext4 -b 4096 -O ^metadata_csum");
         let make = |faults| {
             let device = Arc::new(base.snapshot());

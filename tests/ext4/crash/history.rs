@@ -4,8 +4,8 @@
 //! such as a sync, report earlier changes as durable. The state after the crash must include these changes. It can include changes up to
 //! the operation in progress.
 //!
-//! After a crash, each byte of a file has the value that was durable at the last sync of the file's data, or a value that was written
-//! later. If the file had a hole at this position, the byte can also be zero.
+//! After a crash, each byte of a file has the value that the last sync of the file's data made durable, or a later value. A byte in a hole
+//! can also be zero.
 
 use std::collections::BTreeMap;
 

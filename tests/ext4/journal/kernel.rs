@@ -142,8 +142,8 @@ pub(crate) fn recovered_by_kernel(dirty: &Image, replay: Replay) -> Result<View,
 
 /// The kernel's view after it has recovered this image. The image is a copy. `options` are additional mount options.
 pub(crate) fn recovered(copy: &Image, options: &str, replay: Replay) -> Result<View, String> {
-    // This time is later than all times of the workload. Between them a loop device was attached, which takes longer than one tick of the
-    // clock.
+    // This time is later than all times of the workload. After the workload a loop device was attached, which takes longer than one tick of
+    // the clock.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let begun = (now.as_secs() as i64, now.subsec_nanos());
     drop(copy.try_mount(&format!("rw,noatime{options}"))?);

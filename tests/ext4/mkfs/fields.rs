@@ -57,8 +57,8 @@ fn by_mke2fs(size: u64, text: &str, made: &MkfsOptions) -> Image {
     image
 }
 
-/// Makes a volume with ironmap and checks it. Makes a volume with mke2fs, and compares all fields that dumpe2fs prints for the two. The
-/// fields named in `ours` are not compared, because ironmap intentionally chooses other values for them.
+/// Makes a volume with ironmap and checks it. Makes another volume with mke2fs. Compares all fields that dumpe2fs prints for the two
+/// volumes. The fields in `ours` are omitted, because ironmap intentionally chooses other values for them.
 fn compare(size: u64, text: &str, ours: &[&str]) {
     let options = options(text);
     let image = make(size, &options).unwrap_or_else(|error| panic!("{size} {text}: {error}"));
@@ -119,7 +119,7 @@ fn sizes_of_blocks_and_inodes() {
     {
         compare(64 * MIB, text, &[]);
     }
-    // With these numbers of inodes, the inode bitmap of a full-size group would be too small, so the groups are smaller. The number of
+    // With these numbers of inodes, the inode bitmap of a full-size group would be too small. So the groups are smaller. The number of
     // reserved blocks is computed before the groups are made smaller.
     for text in ["-b 1024 -N 20000", "-b 1024 -N 10000", "-b 2048 -N 30000", "-b 4096 -N 40000"] {
         for size in [16 * MIB, 31 * MIB] {

@@ -17,7 +17,7 @@ pub(crate) const ARGUMENTS: &str = "tested: arguments";
 /// The beginning of the mark of a block that is not tested. The reason follows in the mark.
 const NOT: &str = "not tested: ";
 
-/// If a line of a block begins with one of these words, the block is a shell block, even without a language tag.
+/// A block is a shell block if one of its lines begins with one of these words, even without a language tag.
 const PROGRAMS: [&str; 4] = ["ironmap", "./x", "./setup", "cargo"];
 
 /// Shell commands in a page.

@@ -70,7 +70,7 @@ mod tests {
         assert_eq!(findings(&long.replace("long", "$name")).len(), 1);
     }
 
-    /// The search does not continue to the next brace after a function without a body, or after the type of a function pointer.
+    /// After a function without a body, or after the type of a function pointer, the search does not continue to the next brace.
     #[test]
     fn functions_without_a_body_are_short() {
         let body = format!("{{{}}}", "\n".repeat(MAX_LINES));

@@ -306,7 +306,7 @@ python = ["A.g"]
         );
     }
 
-    /// The errors of the table and of the comment are the same, including those of other functions to which the comment refers.
+    /// The errors of the table and of the comment are the same. Errors of other functions to which the comment refers are included.
     #[test]
     fn errors_are_compared_in_both_directions() {
         let less = findings("[\"EIO\", \"EROFS\"]", "[\"EROFS\"]");
