@@ -46,7 +46,7 @@ fn write(file: &File, queue: &mut Queue, memory: Memory, pos: FilePos, token: u6
     file.submit_write(queue, memory, pos, DioFlags::empty(), token).is_ok()
 }
 
-/// Runs `count` requests in batches. In each batch, each buffer in `spare` is used by one request.
+/// Runs `count` requests in batches. Each batch uses each buffer in `spare` for one request.
 fn run_owned(queue: &mut Queue, file: &File, spare: &mut Vec<Memory>, count: u64, submit: Submit) {
     let mut sent = 0;
     while sent < count {

@@ -226,7 +226,7 @@ impl Tree {
             "Straße".into(),
             "日本語".into(),
         ];
-        // Names with newlines are included. mke2fs -d and the tools accept such names, and the tests do not split the tools' output at
+        // Names with newlines are included. mke2fs -d and the tools accept such names. The tests do not split the tools' output at
         // newlines.
         names
             .extend((1..=255).filter(|byte| *byte != b'/' && *byte != b'.').map(|byte| vec![byte]));

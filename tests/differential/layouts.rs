@@ -21,8 +21,7 @@ struct Layout {
     options: &'static [&'static str],
     /// The requirements for a kernel mount.
     kernel: &'static [Need],
-    /// Whether every kernel can mount the layout for writing. A kernel that was built without some options mounts some layouts only for
-    /// reading.
+    /// Whether every kernel can mount the layout for writing. A kernel that was built without some options can mount it only for reading.
     kernel_writes: bool,
 }
 

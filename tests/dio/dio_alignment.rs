@@ -263,7 +263,7 @@ fn a_segment_of_no_bytes_may_lie_anywhere() {
     assert_eq!(room.at(0, 4096), part(fixture.content(SOLID), 0, 4096));
 }
 
-/// A read stops at the end of the file. On the device, the rest of the last sector contains other bytes; the read returns zeros for them.
+/// A read stops at the end of the file. On the device, the rest of the last sector contains other bytes. The read returns zeros for them.
 /// The read does not change the memory after this sector.
 #[test]
 fn the_last_sector_shows_nothing_of_the_device() {

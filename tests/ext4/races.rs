@@ -69,7 +69,7 @@ fn a_replaced_name_is_always_found() {
             assert_eq!(target.as_os_str().len(), 105);
             Ok(())
         }),
-        // As in Linux, the entries of a removed directory cannot be read. So a listing must start without an error, but may end with one.
+        // As in Linux, the entries of a removed directory cannot be read. A listing must start without an error, and may end with one.
         ("read_dir", |volume| volume.read_dir("dir").map(drop)),
         ("in a directory", |volume| volume.exists("dir/none").map(drop)),
         ("xattrs", |volume| {
@@ -104,7 +104,8 @@ fn directories_are_made_by_several_threads() {
     }
 }
 
-/// A directory is removed while a file is created in it. The file does not appear in the directory that gets the inode number next.
+/// A file is created in a directory while another thread removes the directory. The file does not appear in the next directory with the
+/// same inode number.
 #[test]
 fn a_new_file_does_not_move_to_another_directory() {
     let volume = volume();

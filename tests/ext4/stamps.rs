@@ -1,5 +1,5 @@
 //! Lazy time stamps. A new time stamp is visible immediately. It is written to the journal with the next commit, but does not cause a
-//! commit itself. A crash before this commit loses it.
+//! commit itself. A crash before this commit loses the time stamp.
 
 use crate::require;
 use std::os::unix::fs::MetadataExt;

@@ -169,7 +169,7 @@ fn a_record_that_failed_comes_not_back_over_later_writes() {
 }
 
 /// A failed write left dirty bits in the map on the device. A close clears them. Otherwise the next open would compute new tags for these
-/// regions, so any data there would count as valid.
+/// regions. Any data there would then count as valid.
 #[test]
 fn a_closed_device_has_no_dirty_regions() {
     const MAP: u64 = 4096;

@@ -243,7 +243,7 @@ fn answered(answer: impl Fn(&mut UnixStream) + Send + 'static) -> (ironmap::Erro
     let server = Fake::scripted(move |mut stream| {
         let is_asked = greet(&mut stream);
         answer(&mut stream);
-        // After this, the client must not send a request in plain text.
+        // From here on, the client must not send a request in plain text.
         let mut rest = Vec::new();
         let _ = stream.read_to_end(&mut rest);
         let is_plain = rest.windows(8).any(|bytes| bytes == b"IHAVEOPT");

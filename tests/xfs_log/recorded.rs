@@ -102,7 +102,7 @@ impl Parts {
         log.entries().iter().enumerate().flat_map(blocks).collect()
     }
 
-    /// The crash states of a load. XFS recovers from a torn write to its log, but not from a torn metadata block: if the block's first
+    /// The crash states of a load. XFS recovers from a torn write to its log, but not from a torn metadata block. If the block's first
     /// sector contains a newer log position, the recovery skips the block. So the test does not tear metadata blocks.
     fn crashes(&self, base: &Ram, log: device::Log, block: u64) -> Crashes {
         let bytes = |range: Range<u64>| DevOffset(range.start)..DevOffset(range.end);

@@ -20,7 +20,7 @@ const BLOCK: u64 = 512;
 const MAGIC: u32 = 0xfeed_babe;
 /// The maximum number of steps of a load. After so few steps, the metadata of the last records are not yet written to their own positions.
 const STEPS: u64 = 250;
-/// After this number of steps, a small log is full. If its last records are lost, they may already have overwritten a part of the tail.
+/// After this number of steps, a small log is full. Records that are lost at its end may have overwritten a part of its tail.
 const STEPS_AROUND: u64 = 6000;
 /// How many different damages are tried for each volume.
 const DAMAGES: u64 = 12;

@@ -1,5 +1,5 @@
-//! Many concurrent writes of several threads extend a file. Each append gets a separate range, the size includes only completed writes, and
-//! synced data are durable.
+//! Many concurrent writes of several threads extend a file. Each append gets a separate range. The size includes only completed writes.
+//! Synced data are durable.
 
 use ironmap::dio::DioFlags;
 use ironmap::units::{FilePos, InodeNo};

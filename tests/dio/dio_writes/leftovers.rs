@@ -179,7 +179,7 @@ fn set_id_bits_go_with_a_write_to_inline_data() {
     }
 }
 
-/// If the conversion of one file fails, the failure is reported, and other files still become durable.
+/// If the conversion of one file fails, the failure is reported. Other files still become durable.
 #[test]
 fn a_failed_conversion_blocks_no_other_commit() {
     require!([Need::Bare("the bad sector is one of the device below")]);

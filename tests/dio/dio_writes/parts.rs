@@ -113,8 +113,7 @@ fn buffers_that_the_longest_transfer_cuts_at_such_an_address_are_copied() {
     bench.close();
 }
 
-/// If space runs out in the middle of a write of several buffers, the write returns the length that was written. A write of a single buffer
-/// does the same.
+/// If space runs out in the middle of a write, the write returns the length that was written. The number of buffers does not matter.
 #[test]
 fn several_buffers_are_cut_where_space_ends() {
     for (mkfs, odd) in [("-t ext3 -b 1024", 0), ("-t ext3 -b 1024", 100), (EXT4, 0), (EXT4, 100)] {

@@ -65,7 +65,7 @@ fn nowait_is_refused_where_metadata_would_change() {
     assert!(bench.volume.events().take().0.is_empty(), "EAGAIN is no error");
 }
 
-/// If a write is refused because no slot is free, the file's times are unchanged.
+/// A write that is refused because no slot is free does not change the file's times.
 #[test]
 fn nowait_that_is_refused_leaves_no_time() {
     let bench = Bench::new(EXT4);

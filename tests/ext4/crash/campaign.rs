@@ -29,7 +29,7 @@ pub(crate) struct Case<R> {
     pub(crate) name: String,
     /// The content of the device before the workload.
     pub(crate) base: Ram,
-    /// The size of the volume. If an integrity device lies below the volume, it stores its tags on the same device, after the volume.
+    /// The size of the volume. An integrity device below the volume stores its tags after the volume, on the same device.
     pub(crate) volume: Option<u64>,
     /// The log of the device. Marks in the log record the progress of the workload.
     pub(crate) log: Log,

@@ -130,7 +130,7 @@ fn no_sync_succeeds_after_a_flush_that_failed() {
                 let device = Arc::new(Layered::with_layer(disk.clone(), layer));
                 (disk, cache, Volume::writable_on(tail::open(device), CLOCK))
             };
-            // Flushes during the open are skipped, because at that time no volume exists that could report the failure.
+            // Flushes during the open are skipped, because no volume exists yet that could report the failure.
             let (_, cache, opened) = attempt(None);
             let opening = cache.lock().unwrap().flushes;
             let opened = opened.unwrap();

@@ -1,7 +1,7 @@
 //! The changes of files, and the states that a crash may leave after them.
 //!
-//! A file is checked in cells. Each cell contains the number of its file, its position and the number of the write, so that data at a wrong
-//! position are recognised. An acknowledged write with O_DSYNC must exist. A change that was acknowledged before a successful sync must
+//! A file is checked in cells. Each cell contains the number of its file, its position, and the number of its write. These numbers show
+//! data at a wrong position. An acknowledged write with O_DSYNC must exist. A change that was acknowledged before a successful sync must
 //! exist too. Any part of the other changes may exist.
 
 use std::collections::{BTreeSet, HashMap};

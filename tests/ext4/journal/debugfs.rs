@@ -358,7 +358,7 @@ fn a_transaction_revokes_what_it_writes() {
     for (block_size, options, open) in FORMATS {
         let mut target = Target::new(block_size, options);
         target.transaction("", &[(0, 0xA0), (1, 0xA1), (2, 0xA2)], &[]);
-        // debugfs 1.47.0 would write another transaction over the commit block of this one. So this transaction is the last one.
+        // debugfs 1.47.0 writes the next transaction over the commit block of this transaction. So this transaction is the last one.
         target.transaction("", &[(0, 0xB0), (1, 0xB1), (3, 0xB3)], &[1, 3]);
         target.write(open);
         // debugfs includes revoke blocks in the checksum. Linux and e2fsck omit them, and so refuse this journal.

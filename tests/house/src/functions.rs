@@ -3,7 +3,7 @@
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 /// The maximum number of lines from `fn` to the closing brace. With this limit, a function fits on a screen. `clippy::too_many_lines`
-/// cannot check it: that lint ignores comments and blank lines, and sees only the code that is built.
+/// cannot check this limit, because the lint ignores comments and blank lines, and sees only the code that is built.
 const MAX_LINES: usize = 70;
 
 pub(super) fn check(stream: TokenStream) -> Vec<(usize, String)> {

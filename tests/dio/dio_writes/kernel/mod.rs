@@ -40,13 +40,13 @@ const EAGAIN: Outcome = Err(11);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Difference {
     /// Linux checks each part of a request separately, and lets the driver check addresses. So Linux may serve a request that a strict
-    /// handle refuses, or may write a part of the request before the error.
+    /// handle refuses. Linux may also write a part of a request before it returns the error.
     Misaligned,
     /// To pad a partially written block, Linux needs exclusive access. So Linux refuses the NOWAIT request. ironmap writes partial blocks
     /// without exclusive access, and accepts the request.
     NowaitPads,
     /// If a map does not fit into the inode, Linux keeps recent changes of the map in memory. ironmap must read the changed map from the
-    /// device again, so it refuses a NOWAIT request.
+    /// device again. So it refuses a NOWAIT request.
     NowaitMap,
 }
 

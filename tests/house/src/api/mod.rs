@@ -189,8 +189,8 @@ fn check_c(source: &Source, header: &Header, path: &str) -> Vec<Finding> {
     found
 }
 
-/// Compares the arguments of an operation with the parameters of its C function. The table has them in the same order. It leaves out the
-/// handle of the call, the handle that the call makes, and the parameters in `c_parameters`.
+/// Compares the arguments of an operation with the parameters of its C function. The order is the same. The table omits the handle of the
+/// call, the handle that the call makes, and the parameters in `c_parameters`.
 fn check_arguments(
     source: &Source,
     operation: &Operation,
