@@ -223,8 +223,8 @@ fn queue(volume: &Volume) -> Queue {
     volume.queue(&QueueOptions::new().depth(8)).unwrap()
 }
 
-/// A file with old data. Near its blocks, other blocks have been allocated and freed. So the metadata for an allocation are in memory, and
-/// an allocation does not read the device.
+/// A file with old data. Near its blocks, other blocks have been allocated and freed. So an allocation finds its metadata in memory and
+/// does not read the device.
 fn file(volume: &Volume, name: &str) -> File {
     let fs = volume.fs();
     let number = fs

@@ -37,7 +37,7 @@ pub(crate) const FILES: [&str; 8] =
 
 /// Files of one block. Their removal leaves gaps, so later files are fragmented.
 const PADS: u64 = 200;
-/// Files of one block. They are removed, and later their blocks belong to unwritten extents.
+/// Files of one block. They are removed. Later their blocks belong to unwritten extents.
 const STALE: u64 = 200;
 
 /// The volume in an image file.

@@ -214,7 +214,7 @@ fn threads_do_not_wait_in_a_circle() {
     });
 }
 
-/// Another thread replaces and removes files with a name. `create_new` with this name still opens the file that it has created.
+/// Another thread replaces and removes files with a name. `create_new` of this name still opens its own new file.
 #[test]
 fn a_new_file_is_the_callers() {
     let volume = volume();

@@ -1,4 +1,4 @@
-//! Names with the same hash. XFS finds a name by its hash. If several names have this hash, XFS compares them.
+//! Names with the same hash. XFS finds a name by its hash. If several names have the same hash, XFS compares the names.
 
 use std::ffi::OsStr;
 use std::fs::File;

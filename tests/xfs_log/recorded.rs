@@ -2,7 +2,7 @@
 //! and the kernel recovers on the device. The results must be the same.
 //!
 //! `IRONMAP_XFS_CUTS` is the number of states for each layout; set it for long runs. A failure names the layout, the seed and the state.
-//! The seed does not determine the order of the threads. So if `IRONMAP_XFS_KEEP` names a directory, the image is stored there.
+//! The seed does not determine the order of the threads. If `IRONMAP_XFS_KEEP` names a directory, the image is stored there.
 
 use std::fs::File;
 use std::io::IoSlice;
