@@ -85,7 +85,7 @@ fn a_synchronous_read_allocates_nothing() {
     }
 }
 
-/// A request on the general path also allocates nothing, if it has one extent and borrowed memory.
+/// A request on the general path allocates nothing if it has one extent and borrowed memory.
 #[test]
 fn a_generic_read_of_one_extent_allocates_nothing() {
     require!([Need::Bare("tags come into memory")]);

@@ -1,6 +1,6 @@
 //! The layer below the volumes of the tests: a plain device, an integrity device, or an NBD server with its client.
 //!
-//! `IRONMAP_BENEATH` chooses the layer, for example `integrity-bitmap`: `./x beneath` runs the suites over each layer. The tags of an
+//! `IRONMAP_BENEATH` chooses the layer, for example `integrity-bitmap`. `./x beneath` runs the suites over each layer. The tags of an
 //! integrity layer are in memory, and are computed when an image is opened. The image itself contains no tags, so other programs can read
 //! it. In tests with power cuts, the [tail] of the recorded device contains the tags. One cut then applies to data and tags. The writes of
 //! an NBD server are recorded on the device below the server.

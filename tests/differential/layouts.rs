@@ -213,7 +213,7 @@ macro_rules! layouts {
     };
 }
 
-// Some features have structures that depend on the block size. They are tested with several block sizes.
+// Some features have structures that depend on the block size. The tests use several block sizes for these features.
 layouts! {
     ext2: [1024, 2048, 4096], layout("ext2", &["-t", "ext2"]);
     ext3: [1024, 2048, 4096], layout("ext3", &["-t", "ext3"]);

@@ -139,8 +139,8 @@ fn completions_may_come_in_any_order() {
     assert!(shuffled > 10, "latency changes the order: {shuffled} of 20");
 }
 
-/// After `wait(min)`, at least `min` completions can be popped. If fewer than `min` requests are outstanding, the completions of all of
-/// them can be popped. Without outstanding requests, `wait` returns immediately.
+/// After `wait(min)`, at least `min` completions can be popped. If fewer than `min` requests are outstanding, `wait` waits for all of them.
+/// Without outstanding requests, `wait` returns immediately.
 #[test]
 fn wait_brings_as_many_as_it_is_asked_for() {
     within_a_minute(|| {

@@ -423,8 +423,8 @@ fn a_flood_of_errors_is_written_once() {
     mended(&image);
 }
 
-/// After the journal is aborted, a transaction with records of errors never commits. The volume still writes these records, and the error
-/// that aborted the journal.
+/// After the journal is aborted, no transaction commits. The volume still writes the records of errors, and the error that aborted the
+/// journal.
 #[test]
 fn an_error_that_ends_the_volume_loses_none_before_it() {
     let image = image("");

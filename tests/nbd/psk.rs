@@ -33,7 +33,7 @@ fn nbdkit(args: &str, seed: u64) -> Server {
     Server::with_file("nbdkit", &args, &content(seed), KEYS)
 }
 
-/// The address of an export, for a user. This file contains the key of the user.
+/// The address of an export, for a user. `keys` is the file that contains the key of the user.
 fn address(server: &Server, user: &str, keys: &Path, query: &str) -> Address {
     address_of(&server.socket(), user, keys, query)
 }

@@ -48,8 +48,8 @@ impl Pair {
         Mounted { mount: self.volume.mount(&options), _journal: journal }
     }
 
-    /// Copies the volume and its journal while programs write to the mounted volume. The journal is copied last. A block that the kernel
-    /// checkpoints between the two copies is then also in the copied journal.
+    /// Copies the volume and its journal while programs write to the mounted volume. The journal is copied last. So the copied journal also
+    /// contains blocks that the kernel checkpoints between the two copies.
     fn dirty(block_size: u32, options: &str, mount: &str, seed: u64) -> Self {
         let pair = Self::new(block_size, options);
         let mounted = pair.mount(&format!("noatime,commit=600,{mount}"));

@@ -1,5 +1,5 @@
 //! Stores hostile values in each field of the file system's internal inodes, and changes the maps of these inodes. The results are compared
-//! as for the superblock. `IRONMAP_FIELDS` has the same meaning.
+//! as in the test of the superblock. `IRONMAP_FIELDS` has the same meaning.
 
 use super::exceptions::Side;
 use super::programs::{Bench, write_changes};
