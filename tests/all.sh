@@ -21,8 +21,8 @@ failed=() status=0
 step() { timed "test: $1" "${@:2}" || { status=$? && failed+=("$1"); }; }
 logged() { "$@" 2>&1 | tee -a "$log"; }
 
-# path_from VARIABLE SCRIPT: exports the path that a script prints. Exit code 77 means that there is no path and that the script has printed
-# the reason; tests that need the path are then skipped.
+# path_from VARIABLE SCRIPT: exports the path that a script prints. Exit code 77 means that there is no path. The script has then printed
+# the reason, and tests that need the path are skipped.
 path_from() {
     local path ended=0
     path=$("$2") || ended=$?

@@ -230,7 +230,7 @@ fn requests_over_an_integrity_device_allocate_nothing() {
     }
 }
 
-/// The check of the lease before a raw read is returned allocates nothing. This holds for synchronous and asynchronous reads.
+/// A check of the lease precedes the return of each raw read. The check allocates nothing, for synchronous and for asynchronous reads.
 #[test]
 fn a_raw_read_of_a_host_file_allocates_nothing() {
     require!([Need::Root, Need::Tool("losetup")]);

@@ -1,6 +1,6 @@
 //! Serves a device of this process as an export of an NBD server, and opens the export as a device.
 //!
-//! Two threads per connection carry out requests, so requests can complete in any order that the protocol permits. A flush covers all
+//! Two threads per connection carry out requests. The requests can complete in any order that the protocol permits. A flush covers all
 //! writes that were answered before the flush was sent.
 
 use std::io::{IoSlice, Read, Result, Write};

@@ -63,7 +63,7 @@ impl Request {
 
 type Outcome = Result<usize, ErrorKind>;
 
-/// Submits the request. The completion must return the memory of the request. If the request is refused, the error must return it.
+/// Submits the request. The completion must return the memory of the request. If the request is refused, the error must return the memory.
 fn submit(
     way: &'static str,
     file: &File,

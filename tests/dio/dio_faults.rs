@@ -239,8 +239,8 @@ fn a_failing_request_does_not_touch_its_neighbours() {
     }
 }
 
-/// If a device stays busy, ironmap gives up after some time, even for a request that may wait. The request fails with an error, one event
-/// reports the error, and the memory is returned.
+/// If a device stays busy, ironmap gives up after some time, even for a request that may wait. The request fails with an error and returns
+/// its memory. One event reports the error.
 #[test]
 fn a_device_that_stays_busy_is_given_up() {
     let fixture = Fixture::new(4096, SEED);

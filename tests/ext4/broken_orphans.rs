@@ -305,7 +305,7 @@ fn a_policy_of_errors_is_obeyed_once() {
 }
 
 /// ironmap refuses to open two damaged volumes for writing. If a group descriptor is wrong, the open changes nothing. If a quota inode is
-/// missing, the open may replay the journal before it fails; the volume then needs no further recovery.
+/// missing, the open may replay the journal before it fails. The volume then needs no further recovery.
 #[test]
 fn a_volume_that_is_refused_does_not_need_recovery() {
     for dirty in [false, true] {

@@ -152,8 +152,8 @@ fn grow(setting: &Setting, dir: &str) -> bool {
         }
 }
 
-/// Lets a copy of a file share the blocks of the file. With `reverse`, lets the file share the blocks of the copy; for an immutable file,
-/// this must fail.
+/// Lets a copy of a file share the blocks of the file. With `reverse`, lets the file share the blocks of the copy. This must fail for an
+/// immutable file.
 fn dedupe(setting: &Setting, name: &str, reverse: bool) -> bool {
     let path = |name: &str| setting.dir.join(name).to_str().expect("a plain path").to_owned();
     let (original, copy) = (path(name), path("copy"));

@@ -25,7 +25,7 @@ fn options(mode: Mode) -> FormatOptions {
     FormatOptions::new().mode(mode).interval(512).region(64 << 10).journal(256 << 10)
 }
 
-/// A request to the data device fails and is torn. The content that results can be read without an error.
+/// A request to the data device fails and is torn. Reads of the resulting content succeed.
 #[test]
 fn sectors_of_a_write_that_failed_can_be_read() {
     for mode in [Mode::Bitmap, Mode::Journal] {

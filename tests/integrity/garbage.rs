@@ -44,7 +44,7 @@ fn garbage_in_the_area_is_an_error_or_caught() {
     }
 }
 
-/// A superblock has any value in one field, and a valid checksum. ironmap refuses it, or the device works.
+/// One field of a superblock has any value, and the checksum is valid. ironmap refuses the superblock, or the device works.
 #[test]
 fn superblocks_of_any_values_are_refused_or_work() {
     let options = FormatOptions::new().region(64 << 10);

@@ -334,8 +334,8 @@ fn a_volume_that_was_closed_refuses_writes() {
     world.fs.opened_again().fs().writable().unwrap().truncate(world.number, 1).unwrap();
 }
 
-/// Copy-on-write. A write to shared blocks stores its data in new blocks. Until the write completes, reads use the old blocks, although the
-/// map already contains the new ones.
+/// Copy-on-write. A write to shared blocks stores its data in new blocks. The map already contains the new blocks. Until the write
+/// completes, reads still use the old blocks.
 #[test]
 fn a_write_to_shared_blocks_changes_one_file() {
     for kind in [Kind::WHOLE, LAZY] {

@@ -206,8 +206,7 @@ fn an_export_that_has_changed_is_not_written() {
     assert!(std::fs::read(server.disk()).unwrap() == other);
 }
 
-/// An error of the server is returned for the request that failed. If the server refuses every request, the connection still does not count
-/// as lost.
+/// The request that failed returns the error of the server. A server that refuses every request does not count as lost.
 #[test]
 fn errors_of_the_server_are_given_on() {
     require!([Need::Tool("nbdkit")]);

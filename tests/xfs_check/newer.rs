@@ -162,7 +162,7 @@ fn parent_pointers() {
     each(OPTIONS, PARENTS);
 }
 
-/// The check verifies the metadata directories: the root, the files and the flags must be right, and there must be no other file.
+/// The check verifies the metadata directories. The root, the files and the flags must be right. Other files must not exist.
 #[test]
 fn metadata_directories() {
     require!([Need::Root]);

@@ -1,5 +1,5 @@
-//! The sweep of superblocks with other kernels. They run in a virtual machine of the lab. This machine's kernel may not support the
-//! volumes: they have version 4, case-insensitive names, or realtime devices.
+//! The sweep of superblocks with other kernels. The other kernels run in a virtual machine of the lab. This machine's kernel may not
+//! support the volumes: they have version 4, case-insensitive names, or realtime devices.
 //!
 //! By default, the test tries a sample of values for each volume, with the kernel of the Debian release. `IRONMAP_FIELDS=all` tries all
 //! values, also with the newest packaged kernel.

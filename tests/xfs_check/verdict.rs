@@ -93,7 +93,7 @@ impl Tally {
         }
     }
 
-    /// Asserts that no fault was found by xfs_repair alone. With `many`, also asserts that both tools together found some faults.
+    /// Asserts that xfs_repair found no fault that ironmap missed. With `many`, also asserts that both tools together found some faults.
     pub(crate) fn end(&self, kind: &str, many: bool) {
         println!("{kind}: {self:?}");
         assert_eq!(self.repair_alone, 0, "{kind}: found by xfs_repair alone");

@@ -159,7 +159,7 @@ fn damage(log: &Log, head: u64, rng: &mut Rng) -> String {
 pub(crate) struct Outcomes {
     pub(crate) alike: u64,
     pub(crate) refused_by_both: u64,
-    /// The kernel mounts the volume and then finds damage: metadata were written, and the log records with these changes are lost.
+    /// The kernel mounts the volume and then finds damage. Metadata were written, and the log records with these changes are lost.
     /// ironmap's check also finds this damage.
     contradictory: u64,
     /// Volumes that the kernel refuses and ironmap opens. ironmap's check finds the damage.

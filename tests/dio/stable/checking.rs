@@ -29,7 +29,7 @@ pub(crate) struct Checks {
 #[derive(Debug)]
 pub(crate) struct Checking(Arc<Checks>);
 
-/// Makes a device that checks tags. At this time, the content of the device below must be correct.
+/// Makes a device that checks tags. The content of the device below must be correct before the call.
 pub(crate) fn checking(below: Arc<dyn Device>) -> (Arc<Layered<Checking>>, Arc<Checks>) {
     let checks = Arc::new(Checks::default());
     for_each_part(&*below, |at, part| checks.learn(at, &[IoSlice::new(part)]));

@@ -307,7 +307,7 @@ impl History {
         if !(least..=most).contains(&content.len()) {
             return Some(format!("{} bytes, not {least} to {most}", content.len()));
         }
-        // A write after a shift goes to the shifted blocks. If the shift is lost in the crash, the data of this write appear at the old
+        // A write after a shift goes to the shifted blocks. A crash can lose the shift. The data of the write then appear at the old
         // position.
         let mut distances = vec![0];
         for (of, number, shift) in &self.shifts {

@@ -114,7 +114,8 @@ fn put(ram: &Ram, bytes: &[u8], at: DevOffset) {
     ram.write_all_at(&[IoSlice::new(&buffer)], at, false).unwrap();
 }
 
-/// After a flush fails, each kind of sync fails, whichever caller had sent the flush. Data that were acknowledged before the failure exist.
+/// After a flush fails, each kind of sync fails, even if another caller had sent the flush. Data that were acknowledged before the failure
+/// exist.
 #[test]
 fn no_sync_succeeds_after_a_flush_that_failed() {
     let fsck = Fsck::new();

@@ -26,8 +26,8 @@ pub(crate) struct Writes {
     pub(crate) history: History,
     /// The rules apply from this event on.
     pub(crate) since: u64,
-    /// Whether the volume has clusters (bigalloc). On such a volume, e2fsck 1.47 does not complete the truncation of an orphan: it frees
-    /// the cluster, but leaves the extent.
+    /// Whether the volume has clusters (bigalloc). On such a volume, e2fsck 1.47 does not complete the truncation of an orphan. e2fsck
+    /// frees the cluster and leaves the extent.
     pub(crate) clusters: bool,
 }
 

@@ -131,7 +131,7 @@ fn wraps(image: &Image) -> bool {
 pub(crate) enum Replay {
     Full,
     /// A replay of fast commits. When Linux adds names to a directory, it sets the directory's times to the time of the replay. A new file
-    /// can have blocks past its end: the previous file with the same inode number had allocated them.
+    /// can have blocks past its end. The previous file with the same inode number had allocated these blocks.
     Fast,
 }
 

@@ -8,8 +8,8 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// The marks of blocks that run in an empty directory. The first mark means without root, the second as root. All blocks on a page with the
-/// same mark run in one shell.
+/// The marks of blocks that run in an empty directory. The first mark means a run without root. The second mark means a run as root. All
+/// blocks on a page with the same mark run in one shell.
 pub(crate) const USER: &str = "tested: user";
 pub(crate) const ROOT: &str = "tested: root";
 /// The mark of a block that is not run. Its commands and options must still exist.
