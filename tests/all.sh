@@ -71,7 +71,7 @@ suites() {
 # structures.
 aarch64=(sys:: open_file:: protection::guard:: dio:: iomap:: location:: partition:: fs::ext4::checksum:: fs::ext4::hash:: fs::ext4::casefold::)
 
-# The suites whose images ./x test keeps in memory, on the disk; and all values of the suites that otherwise try a sample.
+# Runs on the disk the suites whose images ./x test keeps in memory. Suites that otherwise try a sample of values try all values.
 long() {
     IRONMAP_FIELDS=all IRONMAP_HOSTILE_CASES=1500 cargo test "${workspace[@]}" --no-fail-fast \
         --test cli --test ext4 --test hostile --test hostile_xfs
