@@ -428,7 +428,8 @@ fn a_job_that_blocks_delays_no_other() {
     });
 }
 
-/// Threads that are added while requests are queued take their share, and the drop of the last handle waits for them.
+/// Threads are added while requests are queued. These threads carry out their share of the requests. The drop of the last handle waits for
+/// the added threads.
 #[test]
 fn added_threads_carry_out_jobs() {
     explore(|| {

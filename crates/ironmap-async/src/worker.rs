@@ -136,11 +136,11 @@ impl Worker {
     }
 
     /// Ends the requests that a lost queue still has in flight, and returns their number. The drop of the queue does not free their memory,
-    /// because the kernel may still use it.
+    /// because the kernel may still use this memory.
     #[cold]
     fn abandon(&mut self, error: &Error) -> usize {
-        // If writes are in flight, the drop makes the volume read-only. The drop comes first, so a task that gets the error of its request
-        // finds the volume read-only.
+        // The drop makes the volume read-only if writes are in flight. The queue is dropped first, so that the volume is already read-only
+        // when a task gets the error of its request.
         self.own = None;
         let mut count = 0;
         for token in 0..self.requests.slots.len() {

@@ -35,7 +35,7 @@ fn error(failure: &Failure) -> Error {
     Error::io(errno, line.strip_suffix(&suffix).unwrap_or(&line).to_owned())
 }
 
-/// Changes the description. `prepare` reads the arguments of the call: if it fails, the description is not changed.
+/// Changes the description. `prepare` reads the arguments of the call. If `prepare` fails, the description is not changed.
 fn describe<T>(
     image: *mut ironmap_image,
     prepare: impl FnOnce() -> Result<T, Error>,

@@ -41,7 +41,7 @@ pub(crate) struct LocalQueue {
     pub(crate) readiness: Option<Readiness>,
     /// The memory that is registered with the queue.
     pub(crate) registered: Option<Buffer>,
-    /// An empty buffer, from which the buffers for the caller's memory are made. It saves an allocation for each request.
+    /// An empty buffer. The buffers for the caller's memory are made from it, which saves an allocation for each request.
     pub(crate) lent: Buffer,
     /// The open files, which are closed together with the queue.
     files: HashSet<Handle>,
@@ -164,8 +164,9 @@ fn at_end_of_thread(round: usize) -> bool {
     key.is_some_and(|key| unsafe { libc::pthread_setspecific(key, value) } == 0)
 }
 
-/// Called when a thread ends. Revokes the thread's permission for all queues that it has not freed, because a later thread may have the
-/// same number. This is done only in the last round of destructors, so that destructors of the program can still free the thread's queues.
+/// Called when a thread ends. A later thread may have the same number. Therefore this function revokes the thread's permission for all
+/// queues that the thread has not freed. It waits for the last round of destructors, because destructors of the program may still free
+/// queues before that.
 extern "C" fn thread_ends(round: *mut c_void) {
     let round = round.addr();
     ENDS.set(true);
@@ -193,7 +194,7 @@ impl QueueSlot {
         if self.owner.load(Ordering::Relaxed) != this_thread() {
             return None;
         }
-        // Only this thread changes `owner` while it is the owner, so a plain store suffices. The fence orders the store for signal
+        // While this thread is the owner, no other thread changes `owner`. So a plain store suffices. The fence orders the store for signal
         // handlers.
         self.owner.store(0, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
@@ -269,8 +270,8 @@ pub(crate) fn free_queue(queue: *const ironmap_queue) -> isize {
     std::mem::forget(entered);
     let freed = catch(|| {
         files.into_iter().flatten().for_each(|file| drop(end_file(file)));
-        // The drop leaks requests that the kernel does not complete. The error of the wait is returned, because the memory of these
-        // requests belongs to the caller.
+        // The drop leaks requests that the kernel does not complete. The memory of these requests belongs to the caller. So the caller gets
+        // the error of the wait.
         queue.map_or(Ok(()), |mut queue| queue.queue.wait(usize::MAX))
     });
     QUEUES.free(handle);
@@ -397,8 +398,7 @@ pub(crate) fn with_queue<T: Count>(
     guarded(call, move || lose_queue(slot))
 }
 
-// The functions below are not inlined, so that `with_file` and `with_queue` save few registers. Each instruction of these two functions is
-// a cost of each request.
+// Each request runs `with_file` or `with_queue`. The functions below are not inlined, so that these two need to save only a few registers.
 
 #[cold]
 #[inline(never)]

@@ -255,11 +255,11 @@ pub unsafe extern "C" fn ironmap_pool_pwrite(
     })
 }
 
-/// The part of a read's length that is needed now: a read whose memory is much longer than the file needs no more memory than the file has
-/// bytes. The file may grow meanwhile. Such a read is short, like a read before the growth.
+/// Limits the length of a read to about the rest of the file, because the pool allocates memory of this length. If the file grows
+/// meanwhile, the read is short, like a read before the growth.
 fn within(open: &PoolFile, len: usize, pos: u64) -> usize {
-    /// A length that may be allocated in any case, in bytes. Direct I/O needs lengths in multiples of the device's blocks, so a shorter
-    /// length is not cut.
+    /// A length in bytes that is allocated even for a shorter file. Direct I/O needs lengths in multiples of the device's blocks, so a
+    /// shorter length is not cut.
     const ALWAYS: usize = 1 << 20;
     let rest = open.file.file().size().saturating_sub(pos);
     let rest = usize::try_from(rest).unwrap_or(usize::MAX).saturating_add(ALWAYS - 1);

@@ -190,7 +190,7 @@ impl Writer {
         [&*self.top, slash, below].concat()
     }
 
-    /// Writes a header, after an extended header with the fields that do not fit into it.
+    /// Writes a header. The fields that do not fit into this header are written first, in an extended header.
     fn header(&mut self, mut header: Header, records: &[u8]) -> Result<(), Failure> {
         if !records.is_empty() {
             let mut before = Header::new_ustar();

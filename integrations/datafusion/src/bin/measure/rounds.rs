@@ -38,8 +38,8 @@ impl Query {
         }
     }
 
-    /// Chooses the ids for each look-up. No two ids of a round are in the same page. So no look-up finds its pages in a cache because of
-    /// another look-up.
+    /// Chooses the ids for each look-up. No two ids of a round are in the same page. So no look-up finds pages that another look-up has put
+    /// into a cache.
     fn ids(self, random: &mut Random) -> Vec<Vec<i64>> {
         let Self::LookUps { ids, count, .. } = self else { return Vec::new() };
         let mut pages: Vec<usize> = (0..PAGES).collect();
