@@ -244,8 +244,8 @@ int ironmap_buffer_new(size_t size, struct ironmap_buffer **buffer);
 
 // Makes a buffer of memory of the caller, such as huge pages or a pool of an engine.
 //
-// The library calls `release` with `arg`, in any thread, when the buffer was freed, all its requests are complete, and all queues that it
-// is registered with were freed. `release` may be NULL. If the call fails, `release` is not called.
+// `release` may be NULL. Otherwise the library calls it with `arg`, in any thread, after the buffer and all queues with which it is
+// registered were freed, and all its requests are complete. If the call fails, `release` is not called.
 //
 // Returns 0; -EFAULT for NULL; -EINVAL for more bytes than the address space has; -EMFILE if too many buffers exist.
 //
@@ -268,8 +268,8 @@ ptrdiff_t ironmap_buffer_size(struct ironmap_buffer *buffer);
 // Returns 0 or -EBADF. Any thread may call it.
 int ironmap_buffer_free(struct ironmap_buffer *buffer);
 
-// Checks all metadata of a volume, and changes nothing. Then calls `found` with `arg` for each finding, in the calling thread, until it
-// returns another value than 0. At most 100,000 findings are passed.
+// Checks all metadata of a volume, and changes nothing. Then calls `found` with `arg` for each finding, in the calling thread. The calls
+// end if `found` returns another value than 0. At most 100,000 findings are passed.
 //
 // `found` and `report` may be NULL. `size` is `sizeof(struct ironmap_check_report)`. In a volume that is open for
 // writing, changes since the last `ironmap_volume_sync` may be reported as faults.
@@ -309,10 +309,10 @@ int ironmap_closedir(struct ironmap_directory *directory);
 
 // Tells the reason of a failure.
 //
-// With a handle of any type, the reason is that of the last failed call on this handle, in any thread. With NULL it is that of the last
-// failed call of the calling thread on any handle, or on none: for example, of a call that opens something. `size` is
-// `sizeof(struct ironmap_failure)`. A successful call does not change the reason. If a call was refused because of
-// its handle or its thread, only NULL tells the reason.
+// With a handle of any type, the reason is that of the last failed call on this handle, in any thread. With NULL, the reason is that of
+// the last failed call of the calling thread. This may be a call without a handle, such as a call that opens something. `size` is
+// `sizeof(struct ironmap_failure)`. A successful call does not change the reason. If a call was refused because of its handle or its
+// thread, only NULL tells the reason.
 //
 // Returns 0, -ENODATA if no call has failed, or -EINVAL if `failure` is NULL. Any thread may call it.
 //
@@ -513,11 +513,11 @@ int ironmap_image_add_oci(struct ironmap_image *image, const char *path);
 // The texts end with a zero byte.
 int ironmap_image_add_volume(struct ironmap_image *image, const char *location, const char *directory);
 
-// Adds a tar archive, which may be compressed by gzip or zstd, and whose bytes a function provides.
+// Adds a tar archive whose bytes a function provides. The archive may be compressed by gzip or zstd.
 //
-// `ironmap_image_build` calls `read` with `arg`, in any thread but in one at a time: it stores up to the requested number of bytes, and
-// returns their number, 0 at the end, or an errno with a minus sign. `name` stands for the archive in messages. If `layer` is not 0, the
-// archive is a layer of a container image, whose whiteouts hide files of earlier sources.
+// `ironmap_image_build` calls `read` with `arg`, in any thread, but in one thread at a time. `read` stores up to the requested number of
+// bytes. It returns their number, 0 at the end of the archive, or an errno with a minus sign. `name` stands for the archive in messages.
+// If `layer` is not 0, the archive is a layer of a container image, whose whiteouts hide files of earlier sources.
 //
 // Returns as `ironmap_image_size`.
 //
@@ -559,8 +559,8 @@ int ironmap_image_label(struct ironmap_image *image, const char *label);
 // `uuid` can be read for 16 bytes.
 int ironmap_image_uuid(struct ironmap_image *image, const uint8_t *uuid);
 
-// Sets the time that stands for all later times, in seconds since 1970, so that two builds of one content have the same bytes. The UUID then
-// depends on the content.
+// Sets the latest time that the image may contain, in seconds since 1970. It replaces all later times. So two builds of the same content
+// have the same bytes. The UUID then depends on the content.
 //
 // Returns as `ironmap_image_size`.
 int ironmap_image_source_date_epoch(struct ironmap_image *image,
@@ -578,9 +578,9 @@ int ironmap_image_force(struct ironmap_image *image, int force);
 
 // Builds the image at a location: the path of an image file, which appears when it is complete, or a device.
 //
-// `progress` may be NULL. Otherwise it is called with `arg` and the numbers of copied files and bytes, in any thread but in one at a time; if
-// it returns another value than 0, the build ends with -EINTR and the image does not appear. After the call, the description can only be
-// freed.
+// `progress` may be NULL. Otherwise it is called with `arg` and the numbers of copied files and bytes, in any thread, but in one thread at
+// a time. If `progress` returns another value than 0, the build ends with -EINTR, and the image does not appear. After the call, the
+// description can only be freed.
 //
 // Returns 0; -EEXIST if the location contains a file system and `ironmap_image_force` was not called; -ENOSPC if the content does not fit;
 // -ENOENT, -EACCES, -EIO; -EINVAL for a wrong description; the errors of `ironmap_image_size`.
@@ -879,8 +879,8 @@ int ironmap_read_many_on(struct ironmap_queue *queue,
 // `report` can be written to for `size` bytes.
 int ironmap_pool_file_report(struct ironmap_pool_file *file, struct ironmap_host_report *report, size_t size);
 
-// Makes all completed writes of the file durable: with all metadata, or, if `data_only` is not 0, with the metadata that a read needs.
-// Returns as `ironmap_fsync`; any thread may call it.
+// Makes all completed writes of the file durable, with all metadata. If `data_only` is not 0, only the metadata that a read needs are made
+// durable. Returns as `ironmap_fsync`; any thread may call it.
 int ironmap_pool_fsync(struct ironmap_pool_file *file,
                        int data_only);
 
@@ -915,11 +915,11 @@ int ironmap_host_queue(struct ironmap_host *host, uint32_t depth, struct ironmap
 // valid until the process ends.
 int ironmap_queue_free(struct ironmap_queue *queue);
 
-// Reads several ranges, of one or more files of a queue, and waits for all of them. The reads are in flight together, as many as the depth
-// of the queue allows.
+// Reads several ranges of one or more files of a queue, and waits for all of them. As many reads are in flight together as the depth of
+// the queue allows.
 //
-// The call sets the `result` of each read: the number of bytes, which is smaller than `len` only at the end of the file, or an errno with a
-// minus sign. `size` is `sizeof(struct ironmap_read)`.
+// The call sets the `result` of each read to the number of bytes, or to an errno with a minus sign. The number is smaller than `len` only
+// at the end of the file. `size` is `sizeof(struct ironmap_read)`.
 //
 // Returns 0 if the reads have results; -EBADF, -EPERM or -EBUSY as any call on a queue; -EINVAL for another `size` or a NULL `reads`. The
 // results are not changed then.
@@ -964,7 +964,7 @@ int ironmap_submit_write(struct ironmap_file *file,
                          int flags,
                          void *user);
 
-// Submits a read of `len` bytes from position `pos` into a buffer, from its byte `offset`. Otherwise the call is like
+// Submits a read of `len` bytes from position `pos` into a buffer, at the byte `offset` of the buffer. Otherwise the call is like
 // `ironmap_submit_read`. The buffer may be freed while the request is in flight: its memory is then released after the request.
 //
 // Returns as `ironmap_submit_read`; -EBADF for a buffer that was freed; -ERANGE for bytes outside the buffer.
@@ -979,7 +979,7 @@ int ironmap_submit_read_buffer(struct ironmap_file *file,
                                int flags,
                                void *user);
 
-// Submits a write of `len` bytes of a buffer, from its byte `offset`, at position `pos`. Otherwise the call is like
+// Submits a write of `len` bytes at position `pos`. The data begin at the byte `offset` of the buffer. Otherwise the call is like
 // `ironmap_submit_write` and `ironmap_submit_read_buffer`.
 //
 // Returns as `ironmap_submit_write` and `ironmap_submit_read_buffer`.
@@ -1020,9 +1020,9 @@ ptrdiff_t ironmap_outstanding(struct ironmap_queue *queue);
 // A descriptor that becomes readable when a request completes, for `poll` and `epoll`. It belongs to the queue, which closes it.
 //
 // When the descriptor is readable, the caller calls `ironmap_reap` until it returns fewer completions than it has place for. The caller
-// does not read the descriptor. After it has submitted requests, the caller calls `ironmap_reap` before it waits: this sends them, and
-// returns those that are complete without the device, such as a read of a hole, which do not make the descriptor readable. io_uring may
-// interrupt a wait with EINTR, also without a signal: the caller waits again.
+// does not read the descriptor. After it has submitted requests, the caller calls `ironmap_reap` before it waits. This call sends the
+// requests. It also returns the requests that are complete without the device, such as a read of a hole, because these do not make the
+// descriptor readable. io_uring may interrupt a wait with EINTR, also without a signal. The caller then waits again.
 //
 // Returns the descriptor; -EBADF, -EPERM or -EBUSY as any call on a queue; -EOPNOTSUPP if the engine polls its device; -EMFILE.
 int ironmap_queue_fd(struct ironmap_queue *queue);

@@ -213,10 +213,10 @@ pub(crate) fn call<T: Count>(
 
 /// Tells the reason of a failure.
 ///
-/// With a handle of any type, the reason is that of the last failed call on this handle, in any thread. With NULL it is that of the last
-/// failed call of the calling thread on any handle, or on none: for example, of a call that opens something. `size` is
-/// `sizeof(struct ironmap_failure)`. A successful call does not change the reason. If a call was refused because of
-/// its handle or its thread, only NULL tells the reason.
+/// With a handle of any type, the reason is that of the last failed call on this handle, in any thread. With NULL, the reason is that of
+/// the last failed call of the calling thread. This may be a call without a handle, such as a call that opens something. `size` is
+/// `sizeof(struct ironmap_failure)`. A successful call does not change the reason. If a call was refused because of its handle or its
+/// thread, only NULL tells the reason.
 ///
 /// Returns 0, -ENODATA if no call has failed, or -EINVAL if `failure` is NULL. Any thread may call it.
 ///

@@ -1,7 +1,7 @@
 //! Pools of threads, and files that any thread may use.
 //!
-//! A request of a pool owns its memory until it is complete, so the data are copied between this memory and that of the caller. The copy
-//! costs little beside the two changes of threads.
+//! A request of a pool has its own memory. The data are copied between this memory and that of the caller. The copy costs little compared
+//! with the two changes of threads.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::future::Future;
@@ -446,8 +446,8 @@ pub unsafe extern "C" fn ironmap_pool_file_report(
     }) as c_int
 }
 
-/// Makes all completed writes of the file durable: with all metadata, or, if `data_only` is not 0, with the metadata that a read needs.
-/// Returns as `ironmap_fsync`; any thread may call it.
+/// Makes all completed writes of the file durable, with all metadata. If `data_only` is not 0, only the metadata that a read needs are made
+/// durable. Returns as `ironmap_fsync`; any thread may call it.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_pool_fsync(file: *mut ironmap_pool_file, data_only: c_int) -> c_int {
     let handle = Handle::of(file);

@@ -131,11 +131,11 @@ pub(crate) fn call_free(work: impl FnOnce() -> isize) -> c_int {
     without_forks(|| Ok(work())).unwrap_or_else(|error| keep(None, &error) as isize) as c_int
 }
 
-/// Reads several ranges, of one or more files of a queue, and waits for all of them. The reads are in flight together, as many as the depth
-/// of the queue allows.
+/// Reads several ranges of one or more files of a queue, and waits for all of them. As many reads are in flight together as the depth of
+/// the queue allows.
 ///
-/// The call sets the `result` of each read: the number of bytes, which is smaller than `len` only at the end of the file, or an errno with a
-/// minus sign. `size` is `sizeof(struct ironmap_read)`.
+/// The call sets the `result` of each read to the number of bytes, or to an errno with a minus sign. The number is smaller than `len` only
+/// at the end of the file. `size` is `sizeof(struct ironmap_read)`.
 ///
 /// Returns 0 if the reads have results; -EBADF, -EPERM or -EBUSY as any call on a queue; -EINVAL for another `size` or a NULL `reads`. The
 /// results are not changed then.
@@ -367,7 +367,7 @@ unsafe fn submit_buffer(
     }) as c_int
 }
 
-/// Submits a read of `len` bytes from position `pos` into a buffer, from its byte `offset`. Otherwise the call is like
+/// Submits a read of `len` bytes from position `pos` into a buffer, at the byte `offset` of the buffer. Otherwise the call is like
 /// `ironmap_submit_read`. The buffer may be freed while the request is in flight: its memory is then released after the request.
 ///
 /// Returns as `ironmap_submit_read`; -EBADF for a buffer that was freed; -ERANGE for bytes outside the buffer.
@@ -388,7 +388,7 @@ pub unsafe extern "C" fn ironmap_submit_read_buffer(
     unsafe { submit_buffer(file, Direction::Read, (buffer, offset, len), (pos, flags, user)) }
 }
 
-/// Submits a write of `len` bytes of a buffer, from its byte `offset`, at position `pos`. Otherwise the call is like
+/// Submits a write of `len` bytes at position `pos`. The data begin at the byte `offset` of the buffer. Otherwise the call is like
 /// `ironmap_submit_write` and `ironmap_submit_read_buffer`.
 ///
 /// Returns as `ironmap_submit_write` and `ironmap_submit_read_buffer`.
@@ -478,9 +478,9 @@ pub extern "C" fn ironmap_outstanding(queue: *mut ironmap_queue) -> isize {
 /// A descriptor that becomes readable when a request completes, for `poll` and `epoll`. It belongs to the queue, which closes it.
 ///
 /// When the descriptor is readable, the caller calls `ironmap_reap` until it returns fewer completions than it has place for. The caller
-/// does not read the descriptor. After it has submitted requests, the caller calls `ironmap_reap` before it waits: this sends them, and
-/// returns those that are complete without the device, such as a read of a hole, which do not make the descriptor readable. io_uring may
-/// interrupt a wait with EINTR, also without a signal: the caller waits again.
+/// does not read the descriptor. After it has submitted requests, the caller calls `ironmap_reap` before it waits. This call sends the
+/// requests. It also returns the requests that are complete without the device, such as a read of a hole, because these do not make the
+/// descriptor readable. io_uring may interrupt a wait with EINTR, also without a signal. The caller then waits again.
 ///
 /// Returns the descriptor; -EBADF, -EPERM or -EBUSY as any call on a queue; -EOPNOTSUPP if the engine polls its device; -EMFILE.
 #[unsafe(no_mangle)]
