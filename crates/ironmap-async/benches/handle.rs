@@ -161,7 +161,7 @@ impl Iterator for Positions {
     }
 }
 
-/// One of the compared ways to make requests, with its queue or pool, and with the memory of its requests.
+/// A way to make requests, with its queue or pool, and the memory of the requests.
 enum Measured {
     Bare { queue: Box<Queue>, file: File, free: Vec<Buffer> },
     Pool { way: Way, runtime: Runtime, file: AsyncFile, free: Vec<Buffer> },

@@ -1,4 +1,4 @@
-//! A file whose requests the threads of a pool carry out.
+//! A file of a pool. The threads of the pool carry out its requests.
 
 use std::fmt;
 use std::future::Future;
@@ -70,7 +70,7 @@ impl From<Failed> for Error {
     }
 }
 
-/// A file whose requests the threads of a pool carry out. A clone is cheap and refers to the same file.
+/// A file of a pool. The threads of the pool carry out its requests. A clone is cheap and refers to the same file.
 #[derive(Clone)]
 pub struct AsyncFile {
     /// A request holds a reference, because a reference is smaller than a [`File`] and is copied faster.

@@ -198,7 +198,7 @@ impl<J> Handover<J> {
     }
 
     fn jobs(&self) -> MutexGuard<'_, Jobs<J>> {
-        // While the lock is held, no code of a task or an executor runs that could panic. So the jobs are valid even after a panic.
+        // While the lock is held, no code of a task or an executor runs. So a panic in such code leaves the jobs valid.
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -230,7 +230,7 @@ impl Work for Worker {
             && let Some(own) = &mut self.own
         {
             let lost = own.queue.poll().err();
-            // If the queue is lost, the requests that the kernel has not accepted are popped with the error.
+            // If the queue is lost, the pop returns the requests that the kernel has not accepted, with the error.
             while let Some(Completion { token, memory, result, .. }) = own.queue.pop() {
                 count += 1;
                 if let Some(request) = self.requests.ended(token as usize) {

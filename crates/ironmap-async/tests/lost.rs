@@ -1,4 +1,4 @@
-//! A queue of a pool is lost while requests are in flight, because a seccomp filter was installed late or because the descriptor was closed.
+//! A queue of a pool is lost while requests are in flight. The cause is a seccomp filter that was installed late, or a closed descriptor.
 //!
 //! A frozen file system below a loop device keeps the requests in flight. A child process makes the requests. It never frees the device and
 //! the memory. They disappear when the process ends.
@@ -187,7 +187,7 @@ impl World {
         });
     }
 
-    /// The thread of the pool loses its queue by this function.
+    /// Through this function, the thread of the pool loses its queue.
     fn lose(&self, loss: fn()) {
         let lost = self.pool.run(move |_| {
             loss();

@@ -592,8 +592,8 @@ int ironmap_image_build(struct ironmap_image *image,
                         int (*progress)(void *arg, uint64_t files, uint64_t bytes),
                         void *arg);
 
-// Copies a file of the volume at a location and, if it is a directory, everything below it, to a path of the host. `progress` as for
-// `ironmap_image_build`. Owners and devices need the privileges of root.
+// Copies a file of the volume at a location to a path of the host. A directory is copied with everything below it. `progress` is used as
+// in `ironmap_image_build`. Owners and devices need the privileges of root.
 //
 // Returns 0; the error of the first file that cannot be copied, after all others were copied; -EINTR if `progress` has ended the call.
 //
@@ -791,7 +791,7 @@ int ironmap_volume_pool(struct ironmap_volume *volume,
                         uint32_t depth,
                         struct ironmap_pool **pool);
 
-// Starts a pool of threads for the files of the host, as `ironmap_volume_pool` for those of a volume.
+// Starts a pool of threads for the files of the host. Otherwise the call is like `ironmap_volume_pool`.
 //
 // Returns as `ironmap_volume_pool`.
 //
@@ -847,8 +847,8 @@ int ironmap_pool_read_many(struct ironmap_pool_file *file,
                            size_t count,
                            size_t size);
 
-// Reads up to `len` bytes from position `pos` of a file of a pool through the queue of the calling thread, and waits. The call passes the
-// request to no other thread, and copies nothing. The queue must be one of the volume or host of the pool.
+// Reads up to `len` bytes from position `pos` of a file of a pool, and waits. The read uses a queue of the calling thread. So no other
+// thread takes part, and no data are copied. The queue must belong to the volume or host of the pool.
 //
 // Returns as `ironmap_pread`; -EINVAL for a queue of another volume or host.
 //
@@ -860,7 +860,7 @@ ptrdiff_t ironmap_pread_on(struct ironmap_queue *queue,
                            size_t len,
                            uint64_t pos);
 
-// Reads several ranges of a file of a pool through the queue of the calling thread, and waits for all of them. Otherwise as
+// Reads several ranges of a file of a pool through a queue of the calling thread, and waits for all of them. Otherwise the call is like
 // `ironmap_pool_read_many` and `ironmap_pread_on`.
 //
 // Returns 0 if the reads have results; -EBADF, -EPERM or -EBUSY as any call on a queue; -EINVAL for another `size` or a NULL `reads`.
@@ -890,7 +890,7 @@ int64_t ironmap_pool_size(struct ironmap_pool_file *file);
 // Makes a queue for the files of a volume, for the calling thread.
 //
 // `depth` is the number of requests that the device has at a time, at most 4096; 0 stands for 256. The caller frees the queue in the same
-// thread by `ironmap_queue_free`. If the thread ends before, no thread can use or free the queue, and the volume cannot be closed.
+// thread by `ironmap_queue_free`. If the thread ends before that, no thread can use or free the queue, and the volume cannot be closed.
 //
 // Returns 0; -EBADF for a closed volume; -EMFILE if too many queues or descriptors are open; -ENOMEM.
 //
@@ -900,7 +900,7 @@ int ironmap_volume_queue(struct ironmap_volume *volume,
                          uint32_t depth,
                          struct ironmap_queue **queue);
 
-// Makes a queue for the files of the host, for the calling thread, as `ironmap_volume_queue` for those of a volume.
+// Makes a queue for the files of the host, for the calling thread. Otherwise the call is like `ironmap_volume_queue`.
 //
 // Returns as `ironmap_volume_queue`.
 //
@@ -933,7 +933,7 @@ int ironmap_read_many(struct ironmap_queue *queue,
 
 // Submits a read of `len` bytes from position `pos` into memory. `ironmap_reap` returns its completion with the pointer `user`.
 //
-// `flags` are 0 or RWF_NOWAIT and RWF_HIPRI of `preadv2`. The request is sent to the device by this call or by a later one on the queue.
+// `flags` are 0 or RWF_NOWAIT and RWF_HIPRI of `preadv2`. This call, or a later call on the queue, sends the request to the device.
 //
 // If the queue is full, the call waits for the device.
 //
@@ -1027,8 +1027,9 @@ ptrdiff_t ironmap_outstanding(struct ironmap_queue *queue);
 // Returns the descriptor; -EBADF, -EPERM or -EBUSY as any call on a queue; -EOPNOTSUPP if the engine polls its device; -EMFILE.
 int ironmap_queue_fd(struct ironmap_queue *queue);
 
-// Registers a buffer with the kernel, so that the kernel need not pin its pages for each request of this queue. A queue can register one
-// buffer of at most 1 GiB. Requests whose memory is in the buffer then use it as registered memory, also if they were submitted by address.
+// Registers a buffer with the kernel. So the kernel need not pin the pages of the buffer for each request of this queue. A queue can
+// register one buffer of at most 1 GiB. A request whose memory is in the buffer uses registered memory, even if it was submitted by
+// address.
 //
 // The buffer may be freed before the queue: its memory is released after the queue was freed.
 //

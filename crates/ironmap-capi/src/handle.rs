@@ -213,7 +213,7 @@ struct Unused {
 }
 
 impl<C: Content, const N: usize, const KIND: u64> Table<C, N, KIND> {
-    /// A table for handles of this kind, which must differ from the kinds of all other tables.
+    /// A table for handles of this kind. Each table must have a different kind.
     pub(crate) const fn new() -> Self {
         assert!(N.is_power_of_two() && N > 1 && N <= 1 << 26);
         assert!(size_of::<Slot<C>>() == 64);

@@ -384,8 +384,8 @@ pub unsafe extern "C" fn ironmap_image_build(
     }) as c_int
 }
 
-/// Copies a file of the volume at a location and, if it is a directory, everything below it, to a path of the host. `progress` as for
-/// `ironmap_image_build`. Owners and devices need the privileges of root.
+/// Copies a file of the volume at a location to a path of the host. A directory is copied with everything below it. `progress` is used as
+/// in `ironmap_image_build`. Owners and devices need the privileges of root.
 ///
 /// Returns 0; the error of the first file that cannot be copied, after all others were copied; -EINTR if `progress` has ended the call.
 ///

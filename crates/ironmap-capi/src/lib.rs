@@ -46,8 +46,9 @@
 //! # Threads
 //!
 //! Only the thread that made a queue may use the queue and its files. A call in another thread returns -EPERM. Any thread may use all other
-//! handles, at the same time as other threads. A call on a directory or on the description of an image returns -EBUSY while another thread is in a
-//! call on it. A destructor that runs when a thread ends (of `pthread_key_create`) can free the queues of the thread, but must not make a queue.
+//! handles, at the same time as other threads. A call on a directory or on the description of an image returns -EBUSY while another thread
+//! is in a call on it. When a thread ends, a destructor of `pthread_key_create` can free the queues of the thread, but must not make a
+//! queue.
 //!
 //! # Forks
 //!

@@ -140,7 +140,7 @@ fn this_thread() -> usize {
 
 /// The value of `thread` for a queue whose thread has ended.
 const ENDED: usize = usize::MAX;
-/// When a thread ends, glibc and musl call the destructors of its data in this number of rounds.
+/// The number of rounds in which glibc and musl call the destructors of a thread that ends.
 const ROUNDS: usize = 4;
 
 /// The key of a thread-local value. Each thread that has made a queue sets this value, so that `thread_ends` is called when the thread
@@ -250,7 +250,7 @@ pub(crate) fn add_queue(queue: LocalQueue) -> Result<Handle, Error> {
     })
 }
 
-/// Closes the handle of a queue and those of its files, and waits for its requests.
+/// Closes the handles of a queue and of its files, and waits for the requests of the queue.
 pub(crate) fn free_queue(queue: *const ironmap_queue) -> isize {
     let handle = Handle::of(queue);
     let slot = QUEUES.slot(handle);
@@ -335,7 +335,7 @@ fn queue_of(slot: &Slot<FileSlot>) -> Option<&'static Slot<QueueSlot>> {
     unsafe { slot.content.queue.load(Ordering::Acquire).as_ref() }
 }
 
-/// Runs a call from C. If it panics, the objects that it used are in an unknown state, and `lose` makes them unusable.
+/// Runs a call from C. After a panic, the objects of the call are in an unknown state, and `lose` makes them unusable.
 ///
 /// `call` also contains the checks of the handle. Therefore the calling function needs to save only a few registers.
 #[inline(always)]

@@ -126,7 +126,7 @@ pub unsafe extern "C" fn ironmap_volume_pool(
     }) as c_int
 }
 
-/// Starts a pool of threads for the files of the host, as `ironmap_volume_pool` for those of a volume.
+/// Starts a pool of threads for the files of the host. Otherwise the call is like `ironmap_volume_pool`.
 ///
 /// Returns as `ironmap_volume_pool`.
 ///
@@ -363,8 +363,8 @@ pub unsafe extern "C" fn ironmap_pool_read_many(
     }) as c_int
 }
 
-/// Reads up to `len` bytes from position `pos` of a file of a pool through the queue of the calling thread, and waits. The call passes the
-/// request to no other thread, and copies nothing. The queue must be one of the volume or host of the pool.
+/// Reads up to `len` bytes from position `pos` of a file of a pool, and waits. The read uses a queue of the calling thread. So no other
+/// thread takes part, and no data are copied. The queue must belong to the volume or host of the pool.
 ///
 /// Returns as `ironmap_pread`; -EINVAL for a queue of another volume or host.
 ///
@@ -386,7 +386,7 @@ pub unsafe extern "C" fn ironmap_pread_on(
     })
 }
 
-/// Reads several ranges of a file of a pool through the queue of the calling thread, and waits for all of them. Otherwise as
+/// Reads several ranges of a file of a pool through a queue of the calling thread, and waits for all of them. Otherwise the call is like
 /// `ironmap_pool_read_many` and `ironmap_pread_on`.
 ///
 /// Returns 0 if the reads have results; -EBADF, -EPERM or -EBUSY as any call on a queue; -EINVAL for another `size` or a NULL `reads`.

@@ -182,7 +182,8 @@ extern "C" fn watch() {
     });
 }
 
-/// Runs a call that starts threads. They inherit the blocked signals, so that the handlers of the program run only in its own threads.
+/// Runs a call that starts threads. The new threads inherit the blocked signals. So the program's signal handlers run only in the program's
+/// own threads.
 pub(crate) fn starting_threads<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     let _blocked = Blocked::new();
     without_forks(work)

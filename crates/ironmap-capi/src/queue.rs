@@ -69,7 +69,7 @@ fn open(
 /// Makes a queue for the files of a volume, for the calling thread.
 ///
 /// `depth` is the number of requests that the device has at a time, at most 4096; 0 stands for 256. The caller frees the queue in the same
-/// thread by `ironmap_queue_free`. If the thread ends before, no thread can use or free the queue, and the volume cannot be closed.
+/// thread by `ironmap_queue_free`. If the thread ends before that, no thread can use or free the queue, and the volume cannot be closed.
 ///
 /// Returns 0; -EBADF for a closed volume; -EMFILE if too many queues or descriptors are open; -ENOMEM.
 ///
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn ironmap_volume_queue(
     }) as c_int
 }
 
-/// Makes a queue for the files of the host, for the calling thread, as `ironmap_volume_queue` for those of a volume.
+/// Makes a queue for the files of the host, for the calling thread. Otherwise the call is like `ironmap_volume_queue`.
 ///
 /// Returns as `ironmap_volume_queue`.
 ///
@@ -219,8 +219,8 @@ fn rejected(rejected: Box<Rejected>) -> Error {
 }
 
 impl LocalQueue {
-    /// Returns a buffer for memory of the caller. If the memory is a part of the buffer that is registered with the queue, the request uses
-    /// it as registered memory.
+    /// Returns a buffer for memory of the caller. If the memory is in the registered buffer of the queue, the request uses registered
+    /// memory.
     ///
     /// # Safety
     /// The memory stays valid until the request is complete.
@@ -306,7 +306,7 @@ unsafe fn submit_with_flags<const READS: bool>(
 
 /// Submits a read of `len` bytes from position `pos` into memory. `ironmap_reap` returns its completion with the pointer `user`.
 ///
-/// `flags` are 0 or RWF_NOWAIT and RWF_HIPRI of `preadv2`. The request is sent to the device by this call or by a later one on the queue.
+/// `flags` are 0 or RWF_NOWAIT and RWF_HIPRI of `preadv2`. This call, or a later call on the queue, sends the request to the device.
 ///
 /// If the queue is full, the call waits for the device.
 ///
@@ -493,8 +493,9 @@ pub extern "C" fn ironmap_queue_fd(queue: *mut ironmap_queue) -> c_int {
     }) as c_int
 }
 
-/// Registers a buffer with the kernel, so that the kernel need not pin its pages for each request of this queue. A queue can register one
-/// buffer of at most 1 GiB. Requests whose memory is in the buffer then use it as registered memory, also if they were submitted by address.
+/// Registers a buffer with the kernel. So the kernel need not pin the pages of the buffer for each request of this queue. A queue can
+/// register one buffer of at most 1 GiB. A request whose memory is in the buffer uses registered memory, even if it was submitted by
+/// address.
 ///
 /// The buffer may be freed before the queue: its memory is released after the queue was freed.
 ///

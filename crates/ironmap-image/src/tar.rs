@@ -313,8 +313,8 @@ impl Content {
     }
 }
 
-/// The name of a sparse file for programs that do not know this form and extract the map with the content. The name is shortened to fit
-/// into a header.
+/// The name of a sparse file for programs that do not know this form. They extract the map as a part of the content. The name is shortened
+/// to fit into a header.
 fn placeholder(path: &[u8]) -> Vec<u8> {
     let slash = path.iter().rposition(|byte| *byte == b'/');
     let (dir, name) = path.split_at(slash.map_or(0, |slash| slash + 1));

@@ -187,7 +187,7 @@ impl StoreOptions {
     }
 }
 
-/// A store, which shows the files of a volume or of a directory of the host as objects. Clones are handles of the same store. The drop of
+/// A store shows files as objects: the files of a volume, or of a directory of the host. Clones are handles of the same store. The drop of
 /// the last handle waits until the store has carried out all requests that were begun.
 #[derive(Clone)]
 pub struct Store(pub(crate) Arc<Shared>);

@@ -436,8 +436,8 @@ impl FileCore {
     }
 }
 
-/// Returns a list of numbers. Equal neighbours share one Python object. This is faster, because nearly all reads have the same length, and
-/// a new object costs as much as the rest of an entry.
+/// Returns a list of numbers. Equal neighbours share one Python object. This saves time: nearly all reads have the same length, and a new
+/// object costs as much as the rest of an entry.
 fn numbers(py: Python<'_>, numbers: Vec<usize>) -> PyResult<Bound<'_, PyList>> {
     let mut last = (0, 0_usize.into_pyobject(py)?);
     let objects = numbers.into_iter().map(|number| {

@@ -187,7 +187,7 @@ impl Server<'_> {
         self.stop.flag().store(libc::SIGINT as usize, Ordering::Relaxed);
     }
 
-    /// Serves a request. If this fails, `reply` is dropped, which reports the failure to the job.
+    /// Serves a request. If this fails, the drop of `reply` reports the failure to the job.
     fn serve(&self, py: Python<'_>, request: Request) -> PyResult<()> {
         match request {
             Request::Read { reader, len, reply } => {

@@ -20,7 +20,7 @@ pub(crate) enum Role {
     Tree,
     /// An image layer: names that begin with `.wh.` hide files of earlier layers (OCI image specification).
     Layer,
-    /// An image layer, which is refused if its members show that the archive contains complete images.
+    /// An image layer. It is refused if its members show that the archive contains complete images.
     MaybeLayer,
 }
 

@@ -61,8 +61,8 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Sorts the extended attributes and access control lists, which a host lists in the order in which they were set. The readers also
-    /// sort the entries of directories. Therefore the bytes of a copy depend only on the tree.
+    /// Sorts the extended attributes and access control lists. A host lists them in the order in which they were set. The readers also sort
+    /// the entries of directories. Therefore the bytes of a copy depend only on the tree.
     pub(super) fn sort(&mut self) {
         self.xattrs.sort_by(|a, b| a.name.cmp(&b.name));
         let lists = self.xattrs.iter_mut().filter(|xattr| is_access_list(&xattr.name));
@@ -77,7 +77,7 @@ pub(super) struct Wanted(Arc<Answer>);
 /// The reader's end of the answer whether the writer needs a file's content.
 pub(super) struct IsWanted(Arc<Answer>);
 
-/// The answer, which both ends share. It needs one allocation for each file, and a channel would need more.
+/// The answer. Both ends share it. This needs one allocation for each file. A channel would need more.
 struct Answer {
     /// `None` until the writer has decided.
     is_wanted: Mutex<Option<bool>>,
