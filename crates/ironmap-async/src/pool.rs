@@ -201,8 +201,6 @@ impl Pool {
     /// Runs a function on a thread of the pool, and passes this thread's queue to it. Use it for calls that wait, such as
     /// [`Queue::read_many`]. While the function runs, the thread does not complete its other requests in flight. Therefore an operation of
     /// the function that needs a whole file for itself can fail with `Busy`. When the function returns, it must have no requests in flight.
-    /// So if the function calls an operation that needs the whole file for itself, the operation can fail with `Busy`. The function must
-    /// not leave requests of its own in flight.
     ///
     /// If the function panics, the answer is an error, and the thread continues.
     pub fn run<T, E>(

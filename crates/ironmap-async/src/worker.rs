@@ -22,7 +22,7 @@ pub(crate) struct Store {
     pub(crate) abandoned: Arc<AtomicU64>,
 }
 
-/// A function of the caller. It sets its answer itself. It gets an error if the thread has no queue.
+/// A function of the caller. The function sets its answer itself. If the thread has no queue, the function gets an error.
 pub(crate) type Run = dyn FnOnce(Result<&mut Queue>, &mut Wakes) + Send;
 
 /// The work that a thread does for one request.
@@ -79,8 +79,8 @@ pub(crate) struct Worker {
 
 struct Own {
     queue: Queue,
-    /// The descriptor of the queue's completions. A polled device has no descriptor: the thread then waits for a completion, and takes no
-    /// job during this wait.
+    /// The descriptor of the queue's completions. A polled device has no descriptor. The thread then takes no job while it waits for a
+    /// completion.
     ready: Option<Readiness>,
 }
 

@@ -1,4 +1,4 @@
-//! A pool of a host that has io_uring, and files of a device that does not support NOWAIT.
+//! Tests a pool of a host with io_uring. The files are on a device that does not support NOWAIT.
 
 #[path = "../../../tests/common/command.rs"]
 mod command;

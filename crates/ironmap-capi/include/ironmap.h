@@ -703,8 +703,8 @@ int ironmap_chmod(struct ironmap_volume *volume,
                   const char *path,
                   uint32_t mode);
 
-// Sets the user and the group that own a file. UINT32_MAX leaves one unchanged. `flags` are 0 or AT_SYMLINK_NOFOLLOW. Returns as
-// `ironmap_chmod`.
+// Sets the user and the group that own a file. UINT32_MAX leaves the user or the group unchanged. `flags` are 0 or AT_SYMLINK_NOFOLLOW.
+// Returns as `ironmap_chmod`.
 //
 // Requires:
 // `path` ends with a zero byte.
@@ -714,7 +714,7 @@ int ironmap_chown(struct ironmap_volume *volume,
                   uint32_t gid,
                   int flags);
 
-// Sets the times of a file. NULL leaves one unchanged. `flags` are 0 or AT_SYMLINK_NOFOLLOW. Returns as `ironmap_chmod`; -EINVAL for
+// Sets the times of a file. NULL leaves a time unchanged. `flags` are 0 or AT_SYMLINK_NOFOLLOW. Returns as `ironmap_chmod`; -EINVAL for
 // nanoseconds outside their range.
 //
 // Requires:

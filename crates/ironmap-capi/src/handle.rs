@@ -129,7 +129,7 @@ pub(crate) trait Content {
     const EMPTY: Self;
 }
 
-/// A slot. It fills a cache line, so that threads with different handles do not share one.
+/// A slot. It fills a cache line, so that threads with different handles use different cache lines.
 #[repr(C, align(64))]
 pub(crate) struct Slot<C> {
     /// The handle of the object, or its [unusable](Handle::unusable) state with the kind `FREE`, `POISONED` or `FORKED`. A slot that has

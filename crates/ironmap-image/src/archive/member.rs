@@ -29,7 +29,7 @@ pub(crate) struct Archive {
     ended: bool,
 }
 
-/// A member of an archive. The archive contains only those ranges of the member's content that are not holes, in the order of `data`.
+/// A member of an archive. The archive contains the ranges of `data` in their order. The rest of the member's content is holes.
 pub(crate) struct Member {
     /// The path from the root, without `.` and `..`, and without a slash at the beginning or end. Empty for the root.
     pub(crate) path: Vec<u8>,

@@ -253,7 +253,7 @@ impl<'a> Copier<'a> {
             let result = self.attributes.set_file(place, &copy, &stat, &xattrs);
             result.map_err(|errno| place.failed(errno))?;
             if replaces {
-                // With the sync before the rename, either the old file or the complete new file exists after a power cut.
+                // The sync before the rename ensures that, after a power cut, either the old file or the complete new file exists.
                 copy.sync_all().map_err(|error| place.failed(error))?;
             }
             place.take(&part)

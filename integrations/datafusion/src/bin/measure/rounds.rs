@@ -65,7 +65,7 @@ impl Contender {
         Self { name, session, device: format!("/sys/block/{device}/stat").into() }
     }
 
-    /// The reads of the device since it exists.
+    /// All reads of the device since its creation.
     fn reads(&self) -> Result<Reads, Box<dyn Error>> {
         let stat = fs::read_to_string(&self.device)?;
         let fields = stat.split_whitespace().take(4).map(str::parse::<u64>);
