@@ -52,7 +52,7 @@
 //!
 //! # Versions of object_store
 //!
-//! The features `object_store_0_14` (the default) and `object_store_0_13` each implement the trait of the version in their name. If a
+//! The feature `object_store_0_14` (the default) implements the trait of version 0.14, and `object_store_0_13` that of version 0.13. If a
 //! program enables both features, a [`Store`] implements both traits.
 //!
 //! # Reads
