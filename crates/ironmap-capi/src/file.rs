@@ -99,8 +99,8 @@ pub unsafe extern "C" fn ironmap_pread(
     with_file(file, move |open, local| unsafe { read(open, memory, len, pos, local) })
 }
 
-/// Reads. This large function is not inlined, so that its arguments are passed in registers, and not through the guard against panics. The
-/// arguments have the same order as those of the calling function, so they stay in their registers.
+/// Reads. This large function is not inlined. So its arguments are passed in registers, and not through the guard against panics. They have
+/// the same order as in the calling function, so they stay in their registers.
 ///
 /// # Safety
 /// `memory` can be written to for `len` bytes.

@@ -110,7 +110,8 @@ pub(crate) fn copy_text(text: &[u8], to: &mut [c_char]) {
 /// The maximum size in bytes of a structure in any version.
 const MOST: usize = 1 << 16;
 
-/// The place of a result. The caller may be compiled for another version, in which the structure has another size.
+/// The memory of the caller for a result. The caller may be compiled for another version of the library, in which the structure has another
+/// size.
 pub(crate) struct Out<T> {
     place: *mut T,
     size: usize,
@@ -145,8 +146,8 @@ impl<T: Copy> Out<T> {
     }
 }
 
-/// Reads a structure of options. The caller may be compiled for another version, in which the structure has another size. NULL means the
-/// default options.
+/// Reads a structure of options. The caller may be compiled for another version of the library, in which the structure has another size.
+/// NULL means the default options.
 ///
 /// # Safety
 /// `options` is NULL or can be read for `size` bytes. A value of `T` may have any bytes.

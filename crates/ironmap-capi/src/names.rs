@@ -269,8 +269,8 @@ pub unsafe extern "C" fn ironmap_chmod(
     unsafe { at(volume, path, work) as c_int }
 }
 
-/// Sets the user and the group that own a file. UINT32_MAX leaves one unchanged. `flags` are 0 or AT_SYMLINK_NOFOLLOW. Returns as
-/// `ironmap_chmod`.
+/// Sets the user and the group that own a file. UINT32_MAX leaves the user or the group unchanged. `flags` are 0 or AT_SYMLINK_NOFOLLOW.
+/// Returns as `ironmap_chmod`.
 ///
 /// # Safety
 /// `path` ends with a zero byte.
@@ -292,7 +292,7 @@ pub unsafe extern "C" fn ironmap_chown(
     unsafe { at(volume, path, work) as c_int }
 }
 
-/// Sets the times of a file. NULL leaves one unchanged. `flags` are 0 or AT_SYMLINK_NOFOLLOW. Returns as `ironmap_chmod`; -EINVAL for
+/// Sets the times of a file. NULL leaves a time unchanged. `flags` are 0 or AT_SYMLINK_NOFOLLOW. Returns as `ironmap_chmod`; -EINVAL for
 /// nanoseconds outside their range.
 ///
 /// # Safety

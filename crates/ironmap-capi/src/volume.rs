@@ -1,7 +1,7 @@
 //! Volumes and the host: the calls that open and close them, and their properties.
 //!
-//! A volume is an ext4 or XFS file system that is not mounted, on a device or in an image. The host stands for the mounted file systems: the
-//! library reads their files from their devices, and the kernel is not involved in the read.
+//! A volume is an ext4 or XFS file system that is not mounted, on a device or in an image. The host stands for the mounted file systems:
+//! the library reads their files directly from the devices, and not through the file systems of the kernel.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::time::Duration;

@@ -56,7 +56,7 @@ impl Owners {
         Some(())
     }
 
-    /// The owner and group of a copy whose source has this owner and group.
+    /// Maps the owner and group of a source to those of its copy.
     pub fn of(&self, uid: u32, gid: u32) -> (u32, u32) {
         self.all.unwrap_or_else(|| {
             let to = |map: &HashMap<u32, u32>, id| map.get(&id).copied().unwrap_or(id);

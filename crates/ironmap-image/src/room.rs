@@ -53,8 +53,8 @@ impl Room {
 
 /// An image file that this command has created. The drop removes the file if it was not kept.
 pub struct NewImage {
-    /// An `O_PATH` descriptor. Another open descriptor would prevent a lease on the file, and a lease is needed to check whether a loop
-    /// device uses the image.
+    /// An `O_PATH` descriptor. Any other descriptor would prevent a lease on the file. The check whether a loop device uses the image needs
+    /// a lease.
     file: File,
     path: PathBuf,
     /// The final name, if the image is made under a temporary name.
@@ -270,7 +270,7 @@ fn instead_of(path: &Path) -> Option<String> {
         Some("qcow2") => {
             format!("make the image with qemu-img create -f qcow2, and write qcow2:{name}")
         }
-        // ironmap can only read images in the formats VMDK and VHDX, and only if the prefix of the format is before the name.
+        // ironmap can only read images in the formats VMDK and VHDX. The prefix of the format must be before the name.
         Some(format @ ("vmdk" | "vhdx")) => {
             format!(
                 "{format}:{name} can only be read; qemu-img convert -O {format} makes an image of this format from a raw image"

@@ -40,7 +40,7 @@ pub fn walk(
     walk_to(root, usize::MAX, report, visit)
 }
 
-/// Walks at most `most` levels below the root. Deeper levels are not read, and a directory that is not entered gets no second visit.
+/// Walks at most `most` levels below the root. Deeper levels are not read. A directory at the last level gets no second visit.
 pub fn walk_to(
     root: Found,
     most: usize,

@@ -136,8 +136,7 @@ impl Tree for Directory {
         let Ok(_lock) = self.lock() else { return };
         for entry in fs::read_dir(self.path(dir)).into_iter().flatten().flatten() {
             let Ok(file) = fs::File::open(entry.path()) else { continue };
-            // `try_lock` fails for two kinds of files: the lock file, which this function has locked, and a draft in use, which its store
-            // has locked.
+            // `try_lock` fails for two kinds of files. This function has locked the lock file. A store has locked each draft that it uses.
             if file.try_lock().is_ok() {
                 let _ = fs::remove_file(entry.path());
             }

@@ -174,7 +174,8 @@ fn dimensions(made: &Superblock) -> Dimensions {
     let block = made.block_size.bytes() as u64;
     Dimensions {
         size: made.blocks_count * block,
-        // A volume that is large enough for the content may have blocks of 4096 bytes, even if this smaller volume has shorter blocks.
+        // If this volume is too small for the content, a larger volume is made. The larger volume may have blocks of 4096 bytes, even if
+        // this one has shorter blocks.
         unit: (block * u64::from(made.cluster_blocks)).max(4096),
         inodes: made.inodes_count.into(),
         inode_size: made.inode_size.into(),

@@ -15,7 +15,7 @@ use crate::stop::Stop;
 use ironmap::fs::ext4::{MkfsOptions, RoCompat, Superblock};
 
 const MIB: u64 = 1 << 20;
-/// The maximum number of sizes to try. Each try corrects the size by the space that the last volume lacked or did not need.
+/// The maximum number of sizes to try. Each try corrects the size by the missing or unused space of the last volume.
 const TRIES: u32 = 16;
 /// All sizes are multiples of this length.
 const STEP: u64 = 64 << 10;

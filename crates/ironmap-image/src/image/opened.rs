@@ -55,8 +55,8 @@ impl OpenImage {
         Source::open(&self.volume, &self.context()).map(|source| source.volume.clone())
     }
 
-    /// Copies a file of the volume and, if it is a directory, everything below it, to the host path `dest`. The attributes that the host can
-    /// store are kept; owners and devices need the privileges of root.
+    /// Copies a file of the volume to the host path `dest`. A directory is copied with everything below it. The attributes that the host
+    /// can store are kept; owners and devices need the privileges of root.
     ///
     /// # Errors
     /// Returns the failure of the first file that cannot be copied. All other files are copied.

@@ -136,7 +136,7 @@ pub(crate) fn layers(
                 blob(&layout, image)?;
                 name = name_of_blob(&layout, image)?;
             }
-            // The document is refused, because tools differ in how they read a document that is both an index and a manifest.
+            // A document that is both an index and a manifest is refused, because tools read it in different ways.
             Document { manifests: Some(_), .. } => {
                 return Err(layout.wrong(&name, "is both an image index and an image manifest"));
             }

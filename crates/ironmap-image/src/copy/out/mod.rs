@@ -114,7 +114,7 @@ fn destination(
     let dest = if dest.is_symlink() {
         &dest.canonicalize().map_err(|error| {
             if dest.exists() {
-                // DEST can be /dev/stdout, for example, which may lead to a pipe.
+                // For example, DEST can be /dev/stdout, which may lead to a pipe.
                 let what = "the symbolic link leads to a file without a path: use ironmap cat";
                 return Failure::new(format!("{}: {what}", dest.display()));
             }

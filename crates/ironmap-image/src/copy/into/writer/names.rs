@@ -1,4 +1,4 @@
-//! Gives copies their names: makes new files, and handles existing files that have the names.
+//! Gives copies their names: makes new files, and handles existing files with these names.
 
 use ironmap::fs::{FileType, Follow, NewFile};
 use ironmap::units::InodeNo;
