@@ -200,7 +200,10 @@ impl Site {
         // The slash after the `@` may belong to a path, such as `me@home/disk.img`, or to an address. So a logical volume is only recognised
         // after the path of an existing disk.
         let is_disk = |at: usize| {
-            let path = |bytes| Path::new(OsStr::from_bytes(bytes));
+            let path = |bytes| match image {
+                Some((format, _)) => image::Address::parse(format, bytes).path,
+                None => PathBuf::from(OsStr::from_bytes(bytes)),
+            };
             let slash = bytes[at..].iter().position(|byte| *byte == b'/').unwrap_or(0);
             !is_address
                 && path(&bytes[prefix..at]).metadata().is_ok_and(|found| !found.is_dir())
@@ -221,8 +224,7 @@ impl Site {
                 medium.to_str().ok_or_else(|| Error::invalid("the NBD address is not UTF-8"));
             Medium::Nbd(Box::new(address?.parse()?))
         } else if let Some((format, len)) = image {
-            let path = OsStr::from_bytes(&medium.as_bytes()[len..]).into();
-            Medium::Image(image::Address { format, path })
+            Medium::Image(image::Address::parse(format, &medium.as_bytes()[len..]))
         } else {
             Medium::File(medium.into())
         };

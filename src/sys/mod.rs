@@ -10,8 +10,6 @@ mod copy;
 mod entry;
 mod fifo;
 pub(crate) mod file_locks;
-#[cfg(feature = "images")]
-pub(crate) mod image_storage;
 mod ioctl;
 pub(crate) mod lease;
 mod mapping;

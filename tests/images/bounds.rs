@@ -165,7 +165,7 @@ fn no_range_reaches_past_a_part_of_an_image_of_a_virtual_machine() {
     assert!(all(&qcow2(&path, false).unwrap()) == bytes, "the image was changed");
     for (format, name) in [(ImageFormat::Vmdk, "vmdk"), (ImageFormat::Vhdx, "vhdx")] {
         let path = dir.convert(&raw, name, name, &[]);
-        let image = Image::open(&Address { format, path }, false).unwrap();
+        let image = Image::open(&Address::new(format, path), false).unwrap();
         sweep(name, &image.part(PART.0, PART.1).unwrap());
     }
 }

@@ -95,9 +95,13 @@ impl Image {
             return Err(Error::new(ErrorKind::ReadOnly, ONLY_READ).at(address));
         }
         let path = &address.path;
+        let snapshot = address.snapshot.as_deref();
+        if write && snapshot.is_some() {
+            return Err(Error::read_only("an internal snapshot can only be read").at(address));
+        }
         let (driver, notices): (Arc<dyn Driver>, _) = match address.format {
             ImageFormat::Qcow2 => {
-                let (image, notices) = Qcow2::open(path, write, locked)?;
+                let (image, notices) = Qcow2::open(path, snapshot, write, locked)?;
                 (Arc::new(image), notices)
             }
             ImageFormat::Vmdk => (Arc::new(Vmdk::open(path, locked)?), Vec::new()),
@@ -124,6 +128,18 @@ impl Image {
         self.disk.base += base;
         self.disk.size = size;
         Ok(self)
+    }
+
+    /// Compresses one cluster of the disk and writes it. The cluster begins at `at`, and `data` has its length. If compression does not make
+    /// the cluster shorter, writes it as it is. A later write to the cluster replaces it by a cluster that is not compressed.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the range is not one whole cluster, or the format has no compressed clusters; the errors of a write.
+    pub fn write_compressed(&self, data: &[u8], at: DevOffset) -> Result<()> {
+        let len = data.len() as u64;
+        let place = self.disk.place(at, len);
+        let done = place.and_then(|at| self.disk.driver.write_compressed(data, at));
+        self.context(done, "compressed write", at, len)
     }
 
     /// The notices for the user, one line each.
