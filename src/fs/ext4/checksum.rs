@@ -2,8 +2,8 @@
 //!
 //! Source: "Checksums" in Linux's ext4 documentation. Tests compare the results with images made by mke2fs.
 //!
-//! The module of each structure defines which bytes the structure's checksum covers. A function `…_checksum` computes the checksum, the
-//! functions that read the structure verify it, and a function `seal_…` stores it. A change of a structure calls the `seal_…` function as
+//! The module of each structure defines which bytes the structure's checksum covers. A function `…_checksum` computes the checksum, and a
+//! function `seal_…` stores it. Functions that read a structure verify the checksum. A change of a structure calls the `seal_…` function as
 //! its last step. On a volume without checksums, the `seal_…` functions do nothing.
 
 use crate::units::InodeNo;

@@ -5,7 +5,7 @@
 //! in memory. One write stores all collected errors in the superblock. This write occurs at the next [`sync_all`](Ext4::sync_all), at the
 //! next tick of the [timer](super::CommitTimer), or when the volume is closed, whichever is first.
 //!
-//! An operation that finds corruption counts it only if the operation has locked the inode. Without the lock, another thread may change the
+//! Corruption counts as an error of the volume only if the operation has locked the inode. Without the lock, another thread may change the
 //! [`Inode`](super::Inode) during the read, and the reader can mistake valid data for corrupt data.
 
 use std::mem::offset_of;
@@ -170,8 +170,8 @@ fn code(errno: Errno) -> u8 {
 
 impl Ext4 {
     /// Runs an operation. The operation must lock the structures that it reads. If it fails with `Corrupt` on a volume that is open for
-    /// writing, the failure counts as an error of the volume. If an operation runs inside another operation, it must not return its error
-    /// to the outer operation, because the error would be counted twice.
+    /// writing, the failure counts as an error of the volume. An operation inside another operation must not return its error to the outer
+    /// operation. Otherwise the error would count twice.
     pub(crate) fn watch<R>(&self, operation: impl FnOnce() -> Result<R>) -> Result<R> {
         operation().map_err(|error| self.met(error))
     }
@@ -180,8 +180,8 @@ impl Ext4 {
     fn met(&self, error: Error) -> Error {
         if let Some(writing) = &self.writing
             && error.kind() == ErrorKind::Corrupt
-            // If the volume was aborted, the device already has the record of the error that aborted it. A later error is a consequence of
-            // the abort, so it is not recorded.
+            // After an abort, the device already has the record of the error that caused the abort. Later errors result from the abort and
+            // are not recorded.
             && writing.transactions.check().is_ok()
         {
             match writing.errors.policy {
@@ -227,9 +227,8 @@ impl Ext4 {
         stored.inspect_err(|_| errors.add(met))
     }
 
-    /// Records errors in the superblock on the device: all pending errors, and the error that aborts the volume. Also records the errors in
-    /// the newest version of the superblock in memory, because the transaction that contains that version may never be committed or
-    /// checkpointed.
+    /// Records errors in the superblock on the device: all pending errors, and the error that aborts the volume. Also records the errors
+    /// that are only in the newest version of the superblock in memory: this version may never be committed or checkpointed.
     pub(super) fn record_last(&self, why: &Error) -> Result<()> {
         let writing = self.writing()?;
         writing.errors.add(Met::one(why, writing.clock.now()));

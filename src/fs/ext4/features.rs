@@ -6,7 +6,7 @@
 use bitflags::bitflags;
 
 bitflags! {
-    /// Features that an implementation does not need to know: it can read and write the volume even if it does not know a bit of this word.
+    /// Features that an implementation may ignore. A volume with unknown bits in this word can be read and written.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Compat: u32 {
         /// Blocks for directories are preallocated.

@@ -223,7 +223,7 @@ impl Writer for Arc<Ext4> {
     }
 
     fn strip_privileges(&self, number: InodeNo, keep: KeepSetId) -> Result<bool> {
-        // This first check needs no lock. Most files have no set-ID bits or capabilities to remove, so no other check is needed for them.
+        // The first check needs no lock. It is enough for most files, because they have no set-ID bits and no capabilities.
         if !self.inspect(number, |inode| Ext4::has_privileges(inode, keep))? {
             return Ok(false);
         }

@@ -136,8 +136,7 @@ impl Ext4 {
         })
     }
 
-    /// Pending writes may have extended the file, but the metadata do not record the new size yet. Raises the size in `inode` to this new
-    /// size.
+    /// Raises the size in `inode` to the size after the pending writes. The metadata do not record this size yet.
     fn show_unconverted(&self, inode: &mut Inode) {
         let writing = self.writing.as_ref();
         if let Some(open) = writing.and_then(|writing| writing.locks.open(inode.number)) {
@@ -160,8 +159,8 @@ impl Ext4 {
             let Some(edit) = edit else { return Err(not_in_use(number)) };
             return Inode::decode(self, number, &edit.inode(&vec![0; size]), place, |_| Ok(()));
         }
-        // The time stamps that wait in memory are read before the inode's bytes. Another thread may store the stamps in the inode between
-        // the two reads. This does no harm, because the stamps are then applied to bytes that already contain them.
+        // Pending time stamps are read before the inode's bytes. Another thread may store the stamps in the inode between the two reads.
+        // This does no harm, because the stamps are then applied to bytes that already contain them.
         let stamps = self.writing.as_ref().map(|writing| writing.locks.stamps(number));
         let content = self.blocks.read(block, place)?;
         let (bytes, place) = (&content[at..at + size], place.block(block));
@@ -182,8 +181,8 @@ impl Ext4 {
         Ok(inode)
     }
 
-    /// Whether the inode's block and its attribute block are in memory. If so, a write can check without a read from the device whether it
-    /// must remove privileges (set-ID bits, capabilities) from the file.
+    /// Whether the inode's block and its attribute block are in memory. If so, a write needs no read from the device to find privileges
+    /// (set-ID bits, capabilities) that it must remove.
     pub(crate) fn has_inode(self: &Arc<Self>, number: InodeNo) -> Result<bool> {
         if !self.blocks.has(self.inode_place(number)?.block) {
             return Ok(false);
@@ -241,8 +240,8 @@ impl Inode {
         Err(Error::new(ErrorKind::NotFound, what))
     }
 
-    /// Runs `read` without the inode's lock, and repeats `read` if the inode has changed during the read. The check of the inode is enough:
-    /// another file can reuse a block of this inode only after this inode has released the block, and the release changes the inode.
+    /// Runs `read` without the inode's lock, and repeats `read` if the inode has changed during the read. No other check is needed: another
+    /// file can reuse a block only after this inode has released the block. The release changes the inode.
     ///
     /// # Errors
     /// `NotFound` if the number belongs to another inode; `Busy` if the inode changes during every attempt; the errors of `read`.
@@ -276,8 +275,7 @@ impl Inode {
         Err(corrupt.unwrap_or_else(busy))
     }
 
-    /// Whether the content and the attributes have the same locations and sizes in `self` and in `other`, which are versions of the same
-    /// inode.
+    /// Compares two versions of an inode. Returns whether the content and the attributes have the same locations and sizes in both.
     fn points_as(&self, other: &Self) -> bool {
         self.i_block == other.i_block
             && self.size == other.size

@@ -35,8 +35,8 @@ impl Inode {
         }
         if !self.fs.blocks.overlay().is_empty() {
             let extents = into.split_off(before);
-            // On a valid volume, each block belongs to only one extent, so each relocated block splits one extent and adds at most two
-            // extents. In a damaged map, extents may overlap; without this limit, the number of extents could be huge.
+            // On a valid volume, a relocated block splits one extent and adds at most two extents. In a damaged map, extents may overlap,
+            // and each relocated block could split many extents. This limit bounds the number of extents.
             let most = extents.len() + 2 * self.fs.blocks.overlay().len();
             for extent in extents {
                 self.split_relocated(extent, into);

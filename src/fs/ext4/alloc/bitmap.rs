@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-/// A bitmap for searches. It combines the bitmap on disk with an optional bitmap of kept-back clusters: a bit is clear only if it is clear
-/// in both bitmaps.
+/// A bitmap for searches: the bitmap on disk, combined with an optional bitmap of kept-back clusters. A bit is set if it is set in either
+/// bitmap.
 #[derive(Clone, Copy)]
 pub(in crate::fs::ext4) struct Bits<'a> {
     bytes: &'a [u8],

@@ -19,8 +19,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fs::SetXattr;
 use crate::units::{FsBlock, InodeNo};
 
-/// The old version of a changed attribute: the list that contained the attribute, and the value inode, if the old value was in a separate
-/// inode. The change must release this value inode.
+/// The old version of a changed attribute: the list that contained the attribute, and the value inode, if there was one. The change must
+/// release the value inode.
 type Old = Option<(Home, Option<InodeNo>)>;
 
 impl Attributes<'_> {
@@ -191,8 +191,7 @@ impl Attributes<'_> {
         self.say_attributes_are_used(h)
     }
 
-    /// Stores the list of the attribute block. Returns the inode's attribute block after the change, and the block to which the inode no
-    /// longer refers.
+    /// Stores the list of the attribute block. Returns the inode's new attribute block, and the old block if the inode has released it.
     fn store_block(
         &self,
         h: &mut Handle<'_>,
@@ -229,8 +228,7 @@ impl Attributes<'_> {
         Ok((Some(new), released(block)))
     }
 
-    /// For each entry of a list whose value is in a separate inode: drops the value and removes the entry. `credits` is the number of
-    /// blocks changed by dropping one value.
+    /// Drops all values of a list that are in separate inodes, and removes their entries. The drop of one value changes `credits` blocks.
     fn drop_values(
         &self,
         h: &mut Handle<'_>,

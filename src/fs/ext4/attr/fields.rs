@@ -57,7 +57,7 @@ impl InodeMut<'_> {
         self.set_time(times.created, Stamp::Created)
     }
 
-    /// Sets the time stamps that wait in memory. A time stamp that this change has already set keeps its value.
+    /// Sets the pending time stamps. A time stamp that this change has already set keeps its value.
     pub(crate) fn set_waiting(&mut self, stamps: Waiting) -> Result<()> {
         let set = self.times_set();
         let unless = |time, stamp: Option<Timestamp>| stamp.filter(|_| !set.contains(time));
@@ -233,8 +233,9 @@ impl Stamp {
     }
 }
 
-/// Encodes a time stamp in two words. The first word contains 32 bits of signed seconds. The second word contains 30 bits of nanoseconds,
-/// and two more bits of seconds, which extend the range only to later times. Without the second word (`wide` is false), times end in 2038.
+/// Encodes a time stamp in two words. The first word contains 32 bits of signed seconds. The second word contains 30 bits of nanoseconds
+/// and two more bits of seconds. These two bits extend the range only to later times. If `wide` is false, there is no second word, and
+/// times end in 2038.
 fn encode_time(time: Timestamp, wide: bool) -> (u32, u32) {
     const FIRST: i64 = i32::MIN as i64;
     let last = i64::from(i32::MAX) + if wide { 3 << 32 } else { 0 };

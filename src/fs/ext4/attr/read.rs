@@ -17,8 +17,8 @@ use crate::units::{BlockSize, FileBlock, FsBlock, InodeNo};
 
 /// The maximum length of a value in Linux's system calls. ironmap also refuses larger values.
 pub(in crate::fs::ext4) const MAX_VALUE: usize = 64 << 10;
-/// The maximum total length of an inode's values in bytes. The size of the volume is not a sufficient limit, because the values of a
-/// damaged list may overlap or share an inode.
+/// The maximum total length of an inode's values in bytes. The values of a damaged list may overlap or share an inode, and exceed the size
+/// of the volume.
 const MAX_VALUES: usize = 16 << 20;
 
 /// An entry of a list.

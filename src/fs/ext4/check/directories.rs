@@ -248,7 +248,7 @@ impl Checker<'_> {
         self.inodes.count_name(entry.target);
     }
 
-    /// Whether a directory is an orphan without a name. The link count of the directory's former parent does not include it.
+    /// Whether a directory is an orphan without a name. The former parent's link count does not include such a directory.
     fn is_removed(&self, reading: &Reading) -> bool {
         reading.inode.raw().i_links_count.get() == 0 && self.is_orphan(&reading.inode)
     }

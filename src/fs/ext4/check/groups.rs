@@ -119,8 +119,8 @@ impl Checker<'_> {
         let stored = u64::from(flags);
         if sb.has_uninit_groups() {
             if number + 1 == sb.groups && flags & BLOCK_UNINIT != 0 {
-                // The last group may be shorter than the others. Its bitmap must mark the blocks past the volume's end as used, and an
-                // uninitialised bitmap cannot mark them.
+                // The last group may be shorter than the others. Its bitmap must be initialised, because it marks the blocks past the
+                // volume's end as used.
                 let rule = "BLOCK_UNINIT is set on the last group";
                 self.findings.add(site, Kind::Invalid { stored, rule });
             }

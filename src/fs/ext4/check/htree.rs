@@ -85,7 +85,7 @@ impl Checker<'_> {
     /// Checks the nodes from the root on. Returns `None` if the root is too damaged to locate the other nodes.
     pub(super) fn check_tree(&mut self, inode: &Found, blocks: &[Data]) -> Option<Tree> {
         let count = blocks.last().map_or(0, |data| data.first + data.count);
-        // Another check reports the holes of a directory. A hole may have any size, so the tree of a directory with holes is not checked.
+        // The tree of a directory with holes is not checked, because a hole may have any size. Another check reports the holes.
         if count == 0 || blocks.iter().map(|data| data.count).sum::<u64>() != count {
             return None;
         }

@@ -61,8 +61,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks the journal inode if the superblock names one but the feature has_journal is not set. Such an inode may remain after the
-    /// journal was removed.
+    /// Checks the journal inode of a volume without the feature has_journal. The superblock may still name such an inode after the journal
+    /// was removed.
     fn check_left_journal(&mut self) {
         let number = self.superblock.s_journal_inum.get();
         if self.fs.superblock.compat.contains(Compat::HAS_JOURNAL) || number == 0 {

@@ -21,7 +21,7 @@ const HEADER: usize = size_of::<RawExtentHeader>();
 const ENTRY: usize = size_of::<RawExtent>();
 /// The maximum number of blocks of a file. File block numbers have 32 bits.
 const MAX_BLOCKS: u64 = 1 << 32;
-/// A node's declared capacity may be smaller than the number of entries that fit into the node, by at most this number.
+/// A node's capacity is the number of entries that fit into the node. The stored capacity may be lower by at most this number.
 const SPARE: usize = 2;
 /// The number of direct pointers in an inode.
 pub(super) const DIRECT: u64 = 12;

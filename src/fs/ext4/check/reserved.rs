@@ -51,9 +51,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Marks the bad blocks as used. A bad block may lie within an inode table, because the file system skips the bad blocks of an inode
-    /// table. A bad block may also lie within a backup or within the blocks that are reserved for descriptors, because backups and reserved
-    /// blocks are rarely read.
+    /// Marks the bad blocks as used. A bad block may lie within an inode table, a backup, or the blocks reserved for descriptors. The file
+    /// system skips the bad blocks of an inode table. It rarely reads backups and reserved blocks.
     fn claim_bad_blocks(&mut self, inode: &Found) {
         let fs = self.fs;
         let Self { reader, findings, usage, .. } = self;

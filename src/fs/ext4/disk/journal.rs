@@ -94,8 +94,8 @@ pub(crate) struct RawTag {
 
 layout!(RawTag: 8 { t_checksum @ 4, t_flags @ 6 });
 
-/// The length of a tag in a journal without the feature CSUM_V3. With the feature CSUM_V2, a tag is two bytes longer than its fields
-/// together. Source: images made by debugfs.
+/// The length of a tag in a journal without the feature CSUM_V3. With the feature CSUM_V2, a tag has two additional bytes after its fields.
+/// Source: images made by debugfs.
 pub(crate) const fn tag_len(wide: bool, csum_v2: bool) -> usize {
     size_of::<RawTag>() + if wide { 4 } else { 0 } + if csum_v2 { 2 } else { 0 }
 }
@@ -133,6 +133,6 @@ layout!(RawCommit: 60 { h_chksum_type @ 12, h_chksum @ 16, h_commit_sec @ 48 });
 /// The byte range of `h_chksum[0]` in a commit block. The checksum is computed with zeros in this range.
 pub(crate) const COMMIT_CHECKSUM: std::ops::Range<usize> = 16..20;
 
-/// The length of the fields of a commit block, rounded up to a multiple of 8. Linux also accepts a commit block whose checksum is correct
-/// only for these bytes followed by zeros, because the other bytes may have changed.
+/// The length of the fields of a commit block, rounded up to a multiple of 8. The bytes after the fields may have changed. Linux therefore
+/// also accepts a checksum that was computed with zeros in place of these other bytes.
 pub(crate) const COMMIT_FIELDS: usize = 64;

@@ -34,8 +34,7 @@ impl Dumper<'_> {
         Ok(record)
     }
 
-    /// Returns the structure of a block whose position determines its structure, such as a superblock or a bitmap. Returns `None` for other
-    /// blocks.
+    /// Returns the structure that a block's position determines, such as a superblock or a bitmap. Returns `None` for other blocks.
     fn by_place(&self, block: FsBlock, content: &[u8]) -> Result<Option<(&'static str, Fields)>> {
         let sb = &self.superblock;
         if let Some(at) = self.superblock_in(block) {
@@ -110,7 +109,7 @@ impl Dumper<'_> {
         Ok(Some(("inode_table", vec![("group", number.into()), ("inodes", inodes)])))
     }
 
-    /// Returns the structure of a block whose magic number or form determines its structure. Returns `None` for other blocks.
+    /// Returns the structure that a block's magic number or form determines. Returns `None` for other blocks.
     fn by_content(&self, content: &[u8]) -> Option<(&'static str, Fields)> {
         let word = u32::from_le_bytes(*content.first_chunk()?);
         if word as u16 == extent::MAGIC {

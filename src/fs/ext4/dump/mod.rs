@@ -175,8 +175,8 @@ impl Dumper<'_> {
         Err(Error::new(ErrorKind::NotFound, what))
     }
 
-    /// The byte offset in this block at which the primary superblock or a backup is stored. Returns `None` if no superblock has its
-    /// position in this block.
+    /// The byte offset of the primary superblock or a backup within this block. Returns `None` if the volume has no superblock in this
+    /// block.
     fn superblock_in(&self, block: FsBlock) -> Option<usize> {
         let sb = &self.superblock;
         let (primary, at) = self.superblock.position();

@@ -54,8 +54,8 @@ impl Ext4 {
 
     /// Returns when a transaction is committed. All writes that ended before this call are then durable.
     pub(crate) fn commit_with_data(&self, tid: Tid) -> Result<()> {
-        // If another thread had begun the commit before this call, the commit's flush may have preceded the end of the caller's writes. In
-        // this case another flush is needed.
+        // If another thread began the commit before this call, the caller's writes may have ended after the commit's flush. In this case
+        // another flush is needed.
         if self.commit_shared(tid)? {
             return Ok(());
         }
@@ -145,8 +145,8 @@ impl Ext4 {
     /// If the log is at least half full, writes the committed blocks to their home locations.
     ///
     /// # Errors
-    /// `Io`. The error also aborts the journal. The effect of a failed flush is unknown, and the device may report the failure only once,
-    /// to this thread.
+    /// `Io`. The error also aborts the journal, because the effect of a failed flush is unknown. The device may report the failure only
+    /// once, to this thread.
     pub(crate) fn make_room(&self) -> Result<()> {
         self.check_held()?;
         let made = match &mut *self.writing()?.log.lock() {

@@ -81,8 +81,8 @@ fn check_device(fs: &Ext4, range: DeviceRange) -> Result<()> {
     Ok(())
 }
 
-/// Checks that only this volume uses the journal. In a journal that several volumes share, a tag does not say to which volume its block
-/// belongs. Linux cannot find out the volume either.
+/// Checks that only this volume uses the journal. If several volumes shared the journal, the volume of a copied block would be unknown,
+/// because tags do not name it. Linux cannot find out the volume either.
 fn check_users(fs: &Ext4, content: &[u8], place: Place) -> Result<()> {
     let sb = &fs.superblock;
     let Ok((raw, _)) = RawJournalSuperblock::ref_from_prefix(content) else {

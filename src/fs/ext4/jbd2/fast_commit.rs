@@ -4,9 +4,9 @@
 //! in memory: replaced inodes, edited maps and edited directories. Each edit is applied when the inode, the map or the directory is read.
 //! When a volume is opened for writing, `ops/fast_commits` first applies the edits on the device.
 //!
-//! A fast commit is valid if its tail contains the expected transaction number and the correct checksum. The write of the first invalid
-//! fast commit was never completed, so this fast commit and all later fast commits are ignored. If the first fast commit in the area is
-//! invalid, Linux was observed to refuse the mount; ironmap opens the volume without fast commits.
+//! A fast commit is valid if its tail contains the expected transaction number and the correct checksum. The first invalid fast commit was
+//! not written completely. This fast commit and all later fast commits are ignored. If the first fast commit in the area is invalid, Linux
+//! was observed to refuse the mount; ironmap opens the volume without fast commits.
 
 use std::collections::BTreeMap;
 use std::mem::offset_of;
@@ -218,7 +218,7 @@ impl FastCommits {
     }
 
     /// Handles a creation record. In the log, the creation record follows the records of the new inode and of its ranges. Edits from
-    /// records before these belong to an earlier inode with the same number.
+    /// earlier records belong to an older inode with the same number.
     fn create(&mut self, inode: InodeNo, directory: InodeNo) {
         let edit = self.inodes.entry(inode).or_default();
         edit.created = true;
@@ -334,7 +334,7 @@ impl Record {
         let mut end = start + usize::from(raw.fc_len.get());
         let tag = raw.fc_tag.get();
         if tag == TAIL {
-            // A tail record extends to the end of its block, whatever its length field contains.
+            // A tail record always extends to the end of its block. Its length field is ignored.
             end = block.len();
         }
         (end <= block.len()).then(|| Self { place, tag, block: block.clone(), value: start..end })
@@ -445,8 +445,7 @@ mod tests {
         blocks
     }
 
-    /// The edits of a map give the same result in two ways: merged first and then applied, and applied one by one. The edits overlap at
-    /// random. Seed 7.
+    /// Edits that are merged and then applied give the same map as edits that are applied one by one. The edits overlap at random. Seed 7.
     #[test]
     fn merged_ranges_are_those_of_the_edits_in_turn() {
         let mut state = 7_u64;

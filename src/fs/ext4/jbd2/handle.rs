@@ -39,12 +39,12 @@ pub(crate) struct Handle<'a> {
 }
 
 impl<'a> Operation<'a> {
-    /// Runs `work`, which changes at most `credits` blocks, in a transaction. If `credits` exceeds the maximum size of a transaction,
-    /// `credits` is reduced to that size, because the worst case is not expected to occur.
+    /// Runs `work`, which changes at most `credits` blocks, in a transaction. `credits` is reduced to the maximum size of a transaction,
+    /// because the worst case is not expected to occur.
     ///
     /// # Errors
-    /// `ReadOnly`; the error of `work`. The volume becomes read-only if `work` had already changed a block and its error is not of an
-    /// [expected](ErrorKind::is_expected) kind, because the changes cannot be undone.
+    /// `ReadOnly`; the error of `work`. If `work` fails after it has changed a block, the changes cannot be undone, and the volume becomes
+    /// read-only. Errors of an [expected](ErrorKind::is_expected) kind do not have this effect.
     pub(crate) fn transact<R>(
         &self,
         credits: u32,
@@ -90,9 +90,8 @@ impl<'a> Operation<'a> {
         let alloc = &self.writing.alloc;
         let (mut commits, mut attempts) = (SPACE_COMMITS, INODE_ATTEMPTS);
         loop {
-            // `commit_frees` is called before the work, and again after a failure. The call after the failure is not enough: a commit of
-            // another thread may have made the space available after the failure. The second call then returns false, although the work
-            // would succeed.
+            // `commit_frees` is called before the work, and again after a failure. Another thread may commit between the failure and the
+            // second call, and make the space available. The second call then returns false, although the work would succeed.
             let kept_back = alloc.commit_frees();
             let mut locked = false;
             let result = self.transact(credits, |handle| {
@@ -203,14 +202,12 @@ impl Handle<'_> {
         Ok(())
     }
 
-    /// Records that a step has failed without leaving changes: the step has undone its changes, or has made none. After this call, an error
-    /// of any kind does not abort the journal.
+    /// Records that a failed step has left no changes. After this call, an error of any kind does not abort the journal.
     pub(crate) fn took_back(&mut self) {
         self.taken_back = true;
     }
 
-    /// Whether [`took_back`](Self::took_back) was called since the last call of this function. Code that continues after a failed step must
-    /// call this function, which also clears the record.
+    /// Returns and clears the record of [`took_back`](Self::took_back). Code that continues after a failed step must call this function.
     pub(crate) fn was_taken_back(&mut self) -> bool {
         std::mem::take(&mut self.taken_back)
     }

@@ -122,8 +122,8 @@ impl Log {
         if index + 1 < log.end { index + 1 } else { log.start }
     }
 
-    /// The block type in a block's header. Returns `None` if the block does not belong to transaction `sequence`, which means that the log
-    /// has ended before this block.
+    /// The block type in a block's header. Returns `None` if the block does not belong to transaction `sequence`. The log then ends before
+    /// this block.
     pub(super) fn block_type(content: &[u8], sequence: u32) -> Option<u32> {
         let (header, _) = RawHeader::ref_from_prefix(content).ok()?;
         (header.h_magic.get() == MAGIC && header.h_sequence.get() == sequence)

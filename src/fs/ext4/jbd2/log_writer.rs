@@ -37,7 +37,7 @@ pub(crate) struct LogWriter {
     size: BlockSize,
     uuid: [u8; 16],
     /// `head` is the position of the next transaction in the log. `tail` is the position of the oldest transaction that a recovery needs.
-    /// They are equal if the log is empty.
+    /// In an empty log, `head` and `tail` are equal.
     head: u32,
     tail: u32,
     used: u32,

@@ -53,9 +53,9 @@ pub(in crate::fs::ext4) fn restore(fs: &Arc<Ext4>) -> Result<Option<LogWriter>> 
 }
 
 /// Recovers the log of a journal with fast commits; the fast commits stay valid. On return, the log is empty, and the next transaction has
-/// the number that the fast commits require. If the journal's superblock described the journal as clean for a moment, and the system
-/// crashed at that moment, the next recovery would ignore the fast commits. Therefore one write of the superblock switches directly from
-/// the old log to the empty log.
+/// the number that the fast commits require. One write of the superblock switches directly from the old log to the empty log. In two
+/// writes, the journal would be marked as clean for a moment. After a crash at that moment, the next recovery would ignore the fast
+/// commits.
 pub(in crate::fs::ext4) fn restore_log(fs: &Arc<Ext4>) -> Result<LogWriter> {
     write_overlay(fs)?;
     let number =

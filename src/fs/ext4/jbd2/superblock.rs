@@ -209,8 +209,8 @@ impl JournalSuperblock {
         Ok(Some(crc32c_raw(!0, &raw.s_uuid)))
     }
 
-    /// Checks that the journal has enough space for a fast-commit area. The check is needed because Linux creates this area at a mount, if
-    /// the volume has the fast-commit feature and the journal has no such area.
+    /// Checks that the journal has enough space for a fast-commit area. If the volume has the fast-commit feature, Linux creates a missing
+    /// area at a mount.
     ///
     /// # Errors
     /// `Corrupt` if Linux would refuse to mount the volume.

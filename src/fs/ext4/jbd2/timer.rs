@@ -24,8 +24,9 @@ pub struct CommitTimer {
     thread: Option<JoinHandle<()>>,
 }
 
-/// The lock and the condition are those of std. A thread that sleeps in those of parking_lot is in a list in its own stack, and the child of a
-/// fork, which does not have this thread, would follow the list into memory with other content.
+/// The lock and the condition variable are from std, because the program may fork. A thread that waits in parking_lot is an entry of a
+/// list, and the entry is in the thread's stack. The child of a fork does not have this thread, and that memory may have other content in
+/// the child.
 #[derive(Default)]
 struct Stop {
     stopped: Mutex<bool>,

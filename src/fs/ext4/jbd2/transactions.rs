@@ -148,8 +148,8 @@ impl Transactions {
     /// The newest transaction with changes, whether or not it is committed.
     pub(crate) fn newest(&self) -> Tid {
         let state = self.state.lock();
-        // The changes of a closed transaction may already have been moved to its commit, so `work` may be empty although the transaction
-        // has changes.
+        // The commit of a closed transaction may already have moved the changes out of `work`. `work` is then empty although the
+        // transaction has changes.
         if state.work.is_empty() && state.handles == 0 && !state.closed {
             Tid(state.running.0 - 1)
         } else {

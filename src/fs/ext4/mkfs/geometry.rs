@@ -15,10 +15,9 @@ const TIB: u64 = 1 << 40;
 const PAGE: u64 = 4096;
 /// The maximum number of blocks or inodes in a group. A small descriptor stores these counts in 16 bits.
 const MAX_PER_GROUP: u32 = (1 << 16) - 8;
-/// The minimum number of inodes per group. It ensures that the inodes of a new volume's files are all in group 0.
+/// The minimum number of inodes per group. With this number, group 0 has enough inodes for all files of a new volume.
 const MIN_INODES_PER_GROUP: u32 = 16;
-/// The minimum size of a group in clusters. Groups are made smaller, down to this size, if the volume needs more inodes than the inode
-/// bitmaps of larger groups can describe.
+/// The minimum size of a group in clusters. A volume with many inodes needs more inode bitmaps, and therefore smaller groups.
 const MIN_CLUSTERS_PER_GROUP: u32 = 256;
 /// The minimum number of blocks for files in the last group. A last group with fewer blocks for files is omitted.
 const WORTHWHILE: u64 = 50;
@@ -173,8 +172,7 @@ impl Geometry {
     }
 
     /// Computes the number of inodes per group from the requested number of inodes of the volume. Rounds the number so that an inode table
-    /// consists of complete blocks and the used part of an inode bitmap consists of complete bytes. Returns false if an inode bitmap has
-    /// too few bits.
+    /// fills complete blocks, and the used part of an inode bitmap fills complete bytes. Returns false if an inode bitmap has too few bits.
     fn set_inodes(&mut self, wanted: u64) -> Result<bool> {
         let bytes = self.block_size.bytes() as u64;
         let size = u64::from(self.inode_size);

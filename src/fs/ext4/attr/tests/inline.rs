@@ -106,7 +106,7 @@ fn content_without_a_block_to_go_to_stays() {
 }
 
 /// A file in an inode may be larger than its stored content. The missing bytes read as zeros, and every kind of change is possible. Linux
-/// leaves such a file after a power failure if the file was becoming too large for its inode.
+/// leaves such a file if the power fails while the content is moved out of the inode.
 #[test]
 fn a_size_beyond_the_content_in_the_inode_is_zeros() {
     let image = Image::with_files(KIND, &["a", "b"]);
