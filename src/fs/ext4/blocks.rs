@@ -45,7 +45,7 @@ pub(crate) struct Overlay {
 }
 
 impl Overlay {
-    /// An empty overlay. `range` becomes [`outside`](Self::outside).
+    /// An empty overlay. `range` becomes the field `outside`.
     pub(crate) fn outside(range: Range<u64>) -> Self {
         Self { blocks: BTreeMap::new(), outside: range }
     }

@@ -22,7 +22,7 @@ const SUPERBLOCK: Place = Place::new("superblock");
 const FILE: Place = Place::new("orphan file");
 
 impl Ext4 {
-    /// The number of orphans in two places: in the orphan list, whose first entry is in the superblock, and in the orphan file.
+    /// The number of orphans in the orphan list and in the orphan file. The superblock contains the first entry of the list.
     ///
     /// # Errors
     /// `Corrupt` if the list has a loop or contains an invalid inode number, or if a block of the orphan file is damaged; `LimitExceeded`
@@ -88,8 +88,8 @@ impl Ext4 {
     }
 }
 
-/// The orphan list in memory, in the order in which the orphans were added. Every method needs at most logarithmic time, because a hostile
-/// volume can have a million orphans.
+/// The orphan list in memory, in the order in which the orphans were added. Every method needs at most logarithmic time: a hostile volume
+/// can have a million orphans.
 #[derive(Debug, Default)]
 pub(crate) struct OrphanList {
     by_age: BTreeMap<u64, InodeNo>,

@@ -35,8 +35,8 @@ impl Ext4 {
         let mut current = self.enter(ROOT)?;
         let mut links = 0;
         // `text` is the path. The walk inserts the targets of at most MAX_LINKS links into it; each target is at most as long as a block.
-        // `at` is the position of the next component. Visited components are not removed from the front of the text, because such removals
-        // would take quadratic time on a hostile volume with long targets.
+        // `at` is the position of the next component. Visited components stay in the text. Their removal would take quadratic time on a
+        // hostile volume with long targets.
         let (mut text, mut at) = (Cow::Borrowed(path), 0);
         while let Some((name, behind)) = next_component(&text[at..]) {
             let dir = &current.inode;
@@ -73,8 +73,8 @@ impl Ext4 {
             let next = text.len() - behind.len();
             current = match lock {
                 // Another thread is changing the directory. The walk releases the lock of the parent before it waits for this directory. In
-                // a damaged tree, a directory may be its own descendant, so two threads that kept the lock of the parent could wait for
-                // each other. If the directory is removed during the wait, the parent is searched again.
+                // a damaged tree, a directory may be its own descendant. Two threads that kept the parent's lock could then wait for each
+                // other. If the directory is removed during the wait, the parent is searched again.
                 Some(Err(_)) => {
                     let parent = current.leave();
                     match self.enter_again(&found) {

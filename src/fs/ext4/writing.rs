@@ -86,8 +86,8 @@ impl Writing {
             counters: Counters::default(),
             unheard: Mutex::default(),
             errors: Errors::new(fs.superblock.on_error),
-            // If the volume has revision 0 and a journal, opening the volume sets the feature needs_recovery, and this feature raises the
-            // revision to 1. The close must then write the new revision to the backups.
+            // The opening of a volume with a journal sets the feature needs_recovery. This feature raises revision 0 to revision 1. The
+            // close must then write the new revision to the backups.
             features_switched: AtomicBool::new(
                 fs.superblock.revision < REV_DYNAMIC
                     && fs.superblock.compat.contains(Compat::HAS_JOURNAL),
@@ -146,8 +146,8 @@ impl Ext4 {
         let mut fs = Self::assemble(device, found.superblock.clone(), events);
         fs.journal = journal;
         drop(found);
-        // Before the log is used, the superblock must record that the journal needs recovery. Without this record, e2fsck would ask the
-        // user whether to recover the log.
+        // Before the log is used, the superblock must record that the journal needs recovery. Without this record, e2fsck would ask whether
+        // to recover the log.
         fs.mark_open(log.as_ref(), clock)?;
         if let Some(log) = &mut log {
             log.forget_abort()?;
@@ -287,8 +287,8 @@ impl Ext4 {
             }
             None => {}
         }
-        // The close waits for all requests in flight. When a write request completes, it records the extents that must be converted from
-        // unwritten to written. These extents could not be converted after the close.
+        // The close waits for all requests in flight. The completion of a write records the extents that must be converted from unwritten
+        // to written. No conversion is possible after the close.
         let mut alone = Ok(());
         for open in writing.locks.opened() {
             match Alone::wait(&open, 0..u64::MAX).map(drop) {
@@ -310,7 +310,7 @@ impl Ext4 {
     }
 
     /// Commits the last transaction and closes the log. The caller has converted the extents of all files and stored the pending time
-    /// stamps. The function also stores the pending errors, because a drop of the volume without a close does not store them.
+    /// stamps. The function also stores the pending errors. A drop of the volume without a close would otherwise lose them.
     fn end(&self, writing: &Writing) -> Result<()> {
         self.check_stopped()?;
         writing.transactions.check()?;

@@ -105,8 +105,8 @@ impl Attributes<'_> {
             links: 1,
             flags: InodeFlags::EA_INODE,
             time: h.now(),
-            // A value inode in the older form has the generation of its owner. The new value inode gets another generation, because its
-            // form is newer.
+            // A value inode in the older form has the generation of its owner. The new value inode has the newer form, and therefore gets
+            // another generation.
             generation: !self.generation,
             project: stat.project.unwrap_or(0),
             body: Body::Mapped,

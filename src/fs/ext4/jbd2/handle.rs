@@ -39,8 +39,8 @@ pub(crate) struct Handle<'a> {
 }
 
 impl<'a> Operation<'a> {
-    /// Runs `work`, which changes at most `credits` blocks, in a transaction. `credits` is reduced to the maximum size of a transaction,
-    /// because the worst case is not expected to occur.
+    /// Runs `work`, which changes at most `credits` blocks, in a transaction. Credits above the maximum size of a transaction are reduced
+    /// to this maximum: the worst case is not expected to occur.
     ///
     /// # Errors
     /// `ReadOnly`; the error of `work`. If `work` fails after it has changed a block, the changes cannot be undone, and the volume becomes

@@ -19,7 +19,7 @@ pub struct MkfsOptions {
     pub inode_size: Option<u16>,
     /// The number of inodes.
     pub inodes: Option<u64>,
-    /// The number of bytes of the volume for each inode, if `inodes` is not set. The default is 16384 for most volumes, less for small
+    /// If `inodes` is not set, the volume gets one inode for this number of bytes. The default is 16384 for most volumes, less for small
     /// volumes, and more for very large volumes.
     pub inode_ratio: Option<u64>,
     /// The features.
@@ -51,8 +51,8 @@ pub struct MkfsOptions {
     pub discard: bool,
     /// Whether all bytes of the device read as zeros, as in a new sparse image. If so, nothing is zeroed.
     pub zeroed: bool,
-    /// Whether the zeroing of the inode tables is left to the kernel, which zeros them after a mount. This option has an effect only with
-    /// group checksums.
+    /// Whether mkfs does not zero the inode tables. The kernel then zeros them after a mount. This option has an effect only with group
+    /// checksums.
     pub lazy_tables: bool,
     /// Whether the volume is made even if the device already contains data.
     pub force: bool,

@@ -113,8 +113,8 @@ impl Space {
         })
     }
 
-    /// The clusters within the range `within` that contain used blocks, as ranges of cluster numbers. Cluster 0 begins at the start of
-    /// `within`. The ranges do not overlap.
+    /// The clusters in the range `within` that contain used blocks. Returns them as ranges of cluster numbers. Cluster 0 begins at the
+    /// start of `within`. The ranges do not overlap.
     pub(in crate::fs::ext4) fn clusters_in(
         &self,
         within: Range<u64>,

@@ -31,9 +31,9 @@ use crate::fs::{FileType, InodeFlags};
 use crate::iomap::{Extent, ExtentState};
 use crate::units::{FileBlock, FsBlock, InodeNo};
 
-/// The maximum number of blocks that change when a name is added. There are two worst cases: a tree of the maximum depth gets a new leaf
-/// and a new node, or a linear directory becomes hashed. Each new block also changes a bitmap, a group descriptor and the directory's block
-/// map. Every step changes the inode.
+/// The maximum number of blocks that change when a name is added. In the worst case, a tree of the maximum depth gets a new leaf and a new
+/// node, or a linear directory becomes hashed. Each new block also changes a bitmap, a group descriptor and the directory's block map.
+/// Every step changes the inode.
 pub(crate) const ADD_CREDITS: u32 = 24;
 /// The maximum number of blocks that change when a name is removed, or when the inode of a name changes.
 pub(crate) const CHANGE_CREDITS: u32 = 1;

@@ -1,6 +1,6 @@
 //! The locks of inodes, and the lock of renames. In the [lock order](super::super::order) they come directly after the lock of a file's
-//! content. The table of locks also contains [time stamps](super::super::stamps) of open inodes that are not in a transaction yet (pending
-//! time stamps).
+//! content. The table of locks also contains the pending [time stamps](super::super::stamps) of open inodes, which are not in a transaction
+//! yet.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -282,8 +282,8 @@ impl Locks {
         let shard = self.shard(number).lock();
         let Some(known) = shard.get(&number) else { return Waiting::default() };
         let (mut pending, count) = known.stamps.take();
-        // The fence must follow the removal of the pending stamps. A write is first recorded and then sets a stamp. A write that is
-        // recorded after the fence therefore finds no stamp and sets a new one, which a later call removes.
+        // The fence must follow the removal of the pending stamps. A write is first recorded and then sets a stamp. If a write is recorded
+        // after the fence, it finds no stamp and sets a new one. A later call removes this new stamp.
         fence(Ordering::SeqCst);
         if known.inode.content.take_written() {
             pending.written = Some(self.clock.now());

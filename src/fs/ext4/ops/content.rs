@@ -1,5 +1,5 @@
-//! Writes file data without the journal. New blocks are written before the transaction that maps them ends, so a crash never exposes the
-//! previous content of the blocks.
+//! Writes file data without the journal. New blocks are written before the transaction that maps them ends. A crash therefore never exposes
+//! the previous content of the blocks.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -40,8 +40,8 @@ struct Blocks<'a> {
 
 impl Ext4 {
     /// Writes several buffers. `is_cache` marks the writeback of a cache, which may write to any position of an append-only file. Returns
-    /// the position and the length of the write. If `whole` is set and there is too little space for all data, the write fails and the file
-    /// keeps its size.
+    /// the position and the length of the write. If `whole` is set, a write without enough space for all data fails, and the file keeps its
+    /// size.
     pub(crate) fn write_from(
         self: &Arc<Self>,
         number: InodeNo,

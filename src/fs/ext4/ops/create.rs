@@ -113,8 +113,8 @@ impl Operation<'_> {
             }
             _ => check_not_internal(inode),
         };
-        // A directory must be refused before `inode` is locked. If `inode` is an ancestor of `dir`, another thread may have locked `inode`
-        // and may be waiting for `dir`. A wait for the lock of `inode` would then be a deadlock.
+        // A directory must be refused before `inode` is locked. `inode` may be an ancestor of `dir`. Another thread may have locked `inode`
+        // and wait for `dir`. If this thread waited for `inode`, both threads would wait forever.
         check(&self.inode(inode)?)?;
         let locked = self.lock(inode);
         let inode = locked.named()?;

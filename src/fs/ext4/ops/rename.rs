@@ -140,8 +140,8 @@ impl<'a> Operation<'a> {
             |dir, above: &InodeNo| -> Result<bool> { Ok(self.ancestors(dir)?.contains(above)) };
         let from_first = below(to, &from)? || from < to && !below(from, &to)?;
         let first = self.lock(if from_first { from } else { to });
-        // The first directory must still have a name. If it was removed, its inode may be the last free inode, and a thread that has locked
-        // the second directory may be waiting until an inode is free.
+        // The first directory must still have a name. If it was removed, its inode may be the last free inode. A thread that has locked the
+        // second directory may be waiting for a free inode. Both threads would then wait forever.
         first.named()?;
         Ok(if from_first { (first, Some(self.lock(to))) } else { (self.lock(from), Some(first)) })
     }

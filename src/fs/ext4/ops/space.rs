@@ -82,8 +82,8 @@ impl Operation<'_> {
         Ok(None)
     }
 
-    /// The goal for blocks of a file: directly after the previous block of the file, or, if the previous block is in a hole, near the
-    /// file's inode.
+    /// The goal for blocks of a file: directly after the previous block of the file. If the previous block is in a hole, the goal is near
+    /// the file's inode.
     fn data_goal(&self, inode: &Inode, first: FileBlock) -> Result<Goal> {
         if first.0 > 0 {
             let before = FileBlock(first.0 - 1)..first;

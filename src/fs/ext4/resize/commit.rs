@@ -27,8 +27,7 @@ pub(super) enum Size {
     /// The size is written after the other blocks, whose new content is also valid for the old size. The superblock must not be in the
     /// transaction: a kernel that mounts the volume reads the size in the superblock before it replays the journal.
     AfterEdits,
-    /// The size does not change, because only the journal moves. A transaction is not possible, because the journal would have to contain
-    /// its own move.
+    /// Only the journal moves, and the size does not change. A transaction is not possible: the journal would have to contain its own move.
     Same,
 }
 
@@ -82,7 +81,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Writes the blocks that are in use in the old volume. If the log has enough space, they are written in one transaction; otherwise
+    /// Writes the blocks that are in use in the old volume. If the log has enough space, they are written in one transaction. Otherwise
     /// they are written in the order of their ranks.
     fn write_in_place(
         &self,

@@ -21,8 +21,8 @@ pub(super) enum Rank {
     Inodes,
     /// Directory entries. They are written after the inodes to which they refer.
     Entries,
-    /// The old copies of inodes that get new numbers. These copies are deleted after the directory entries were written, because then no
-    /// entry refers to an old number.
+    /// The old copies of inodes that get new numbers. These copies are deleted after the directory entries were written. No entry then
+    /// refers to an old number.
     Gone,
     /// The reserved descriptor blocks, and the resize inode, which owns these blocks. They are valid only for the new size.
     Reserved,

@@ -1,9 +1,8 @@
 //! Growing and shrinking an unmounted volume, as resize2fs does.
 //!
-//! All decisions are made in memory before the first write. First the numbers of the new volume are computed ([`shape`]), then the new
-//! content of every changed block ([`edits`]). Then the blocks are written, in an order in which a power failure at any point does no
-//! damage ([`commit`]). A volume shrinks in several steps. All steps are first made on a device that stores its changes in memory
-//! ([`Dry`]), and the result is checked there.
+//! All decisions are made in memory before the first write. [`shape`] computes the numbers of the new volume, and [`edits`] the new content
+//! of every changed block. Then [`commit`] writes the blocks, in an order in which a power failure at any point does no damage. A volume
+//! shrinks in several steps. All steps are first made on a device that stores its changes in memory ([`Dry`]). The result is checked there.
 //!
 //! The writes of a step:
 //!

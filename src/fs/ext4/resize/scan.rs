@@ -80,8 +80,8 @@ fn is_unused(error: &Error) -> bool {
 }
 
 impl Map {
-    /// Reads the complete map of an inode, including blocks past the end of the file. A preallocated block can be past the end, and so can
-    /// the last block of a journal that an old mke2fs made.
+    /// Reads the complete map of an inode, including blocks past the end of the file. Preallocated blocks can be past the end. The last
+    /// block of a journal that an old mke2fs made can also be past the end.
     pub(super) fn of(inode: &Inode) -> Result<Self> {
         let mut map = Self::default();
         if !inode.has_map() {

@@ -73,8 +73,8 @@ pub(super) fn least(volume: Volume) -> Result<u64> {
 }
 
 /// Shrinks a volume in memory to `goal` blocks. If a volume of exactly `goal` blocks is impossible, the result has fewer blocks. If too
-/// much data is in use, the volume shrinks as far as possible. A step that cannot reach the goal shrinks the volume as far as possible. The
-/// blocks of the inode tables that this step removes become free, so the next step can use them.
+/// much data is in use, the volume shrinks as far as possible. Several steps may be needed: one step removes inode tables, and the next
+/// step can use their blocks.
 fn rehearse(mut volume: Volume, goal: u64) -> Result<Rehearsed> {
     volume.check_sound()?;
     let (mut steps, mut moved) = (Vec::new(), false);

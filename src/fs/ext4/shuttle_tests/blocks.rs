@@ -96,8 +96,7 @@ fn no_change_is_lost_and_no_reader_goes_back() {
     });
 }
 
-/// A thread may read a block although another thread has just removed the pointer to the block and freed the block. This late read must not
-/// bring the freed content back into the cache.
+/// A thread may read a block that another thread has just freed. This late read must not bring the freed content back into the cache.
 #[test]
 fn a_late_reader_does_not_bring_back_what_a_freed_block_held() {
     explore(1, || {

@@ -88,7 +88,7 @@ impl Tree<'_> {
     }
 
     /// Selects the last extents of `part` that one step can free. Returns the index of the first of them, or `None` if the part has no
-    /// extents. If the map consists only of the root, one step frees all extents, so that a small file is freed in one transaction.
+    /// extents. If the map consists only of the root, one step frees all extents. A small file is thus freed in one transaction.
     fn last_few(&self, path: &Path, part: Range<usize>) -> Option<usize> {
         let sb = &self.inode.fs.superblock;
         let group = |block: u64| {
@@ -217,8 +217,8 @@ impl Tree<'_> {
     }
 
     /// Makes sure that the handle has enough credits for a step. The caller calls this function before each step that changes the tree. The
-    /// first step uses the caller's credits, so a change of one step stays in the caller's transaction. A later step starts a new
-    /// transaction if the remaining credits may be too few.
+    /// first step uses the caller's credits and stays in the caller's transaction. A later step starts a new transaction if the remaining
+    /// credits may be too few.
     fn renew_after(&self, handle: &mut Handle<'_>, changed: &mut bool) -> Result<()> {
         let credits = self.credits_for_step()?;
         if std::mem::replace(changed, true) && handle.credits_left() < credits {

@@ -324,8 +324,8 @@ impl Pointers<'_> {
         Ok((part.start, runs))
     }
 
-    /// The maximum number of blocks that one step changes: the inode; the pointer blocks of a route, with a bitmap and a descriptor for
-    /// each pointer block that is freed or created; bitmaps and descriptors for the freed blocks.
+    /// The maximum number of blocks that one step changes: the inode; the pointer blocks of a route; a bitmap and a descriptor for each
+    /// freed or created pointer block; bitmaps and descriptors for the freed blocks.
     pub(super) fn credits_for_step(&self) -> u32 {
         1 + 3 * LEVELS as u32 + 2 * GROUPS_AT_ONCE
     }

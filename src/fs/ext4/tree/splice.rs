@@ -96,8 +96,8 @@ impl Tree<'_> {
         Ok(new)
     }
 
-    /// Refuses a change after which the inode's count of blocks would exceed 2 TiB, if the volume does not have the feature `huge_file`.
-    /// The inode could not store the count.
+    /// Without the feature `huge_file`, refuses a change that raises the inode's count of blocks above 2 TiB. The inode could not store
+    /// such a count.
     pub(super) fn check_count(&self, clusters: i64) -> Result<()> {
         let sb = &self.inode.fs.superblock;
         if clusters <= 0 || sb.ro_compat.contains(RoCompat::HUGE_FILE) {
@@ -146,8 +146,8 @@ impl Tree<'_> {
         Ok(spare)
     }
 
-    /// Reduces the depth of the tree. If the root has only one child and the child's entries fit into the root, they are moved into the
-    /// root. This is repeated as long as possible.
+    /// Reduces the depth of the tree. The entries of an only child are moved into the root, if they fit. This is repeated as long as
+    /// possible.
     pub(super) fn lower(&self, handle: &mut Handle<'_>) -> Result<()> {
         let inode = self.inode;
         for _ in 0..MOST_LEVELS {
@@ -223,8 +223,8 @@ impl Change<'_, '_, '_> {
         let node = NodeMut::of(&mut content, place)?;
         let mut entries = node.entries().to_vec();
         entries.splice(edit.range.clone(), edit.with.iter().copied());
-        // If the change is at the end of the node, all nodes except the last are filled completely, because later extents are usually
-        // appended. Otherwise the entries are distributed evenly, so that each node has space for insertions.
+        // If the change is at the end of the node, later extents will probably be appended. All nodes except the last are then filled
+        // completely. Otherwise the entries are distributed evenly, and each node has space for insertions.
         let appends = edit.range.end == step.entries;
         let nodes = entries.len().div_ceil(step.max);
         let share = if appends { step.max } else { entries.len().div_ceil(nodes) };

@@ -3,7 +3,8 @@
 //! All decisions are made before the first write. The backups are written first, and then the primary superblock. After a power failure
 //! between these writes, the volume is valid and has newer backups. All backups become copies of the primary superblock, as with tune2fs.
 //! There is one exception to the order: if the revision is raised from 0 to 1, the primary superblock is written before the backups.
-//! Otherwise a power failure could leave a primary superblock of revision 0 and a backup of revision 1, which an open treats as damage.
+//! Otherwise a power failure could leave a primary superblock of revision 0 and a backup of revision 1. An open treats this combination as
+//! damage.
 
 mod options;
 mod switches;
@@ -109,8 +110,8 @@ fn read(device: &Arc<dyn Device>) -> Result<RawSuperblock> {
 /// Returns the superblock with all changes and with its new checksum.
 fn changed(old: &RawSuperblock, options: &TuneOptions, clock: Clock) -> Result<RawSuperblock> {
     let mut raw = old.clone();
-    // The features are changed before the UUID. If metadata_csum_seed is enabled, it must store the checksum seed, and this seed is derived
-    // from the old UUID.
+    // The features are changed before the UUID. A newly enabled metadata_csum_seed must store the checksum seed that is derived from the
+    // old UUID.
     options.features.iter().try_for_each(|word| switches::feature(&mut raw, word))?;
     options.mount_options.iter().try_for_each(|word| switches::mount_option(&mut raw, word))?;
     name(&mut raw, options, clock)?;

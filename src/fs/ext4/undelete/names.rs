@@ -208,7 +208,7 @@ impl Names {
         for _ in 0..MAX_DEPTH {
             let names = self.wanted.get(&number)?.iter().filter(|name| name.is_of(kind));
             let seen = names.map(|name| (name, name.last_before(end)));
-            // If the name was in use only from transaction `end` on, it referred to another file.
+            // A name that was in use only from transaction `end` on referred to another file.
             let possible = seen.filter(|(name, last)| last.is_some() || name.seen.is_empty());
             let (name, _) = possible.max_by_key(|(_, last)| *last)?;
             path = [b"/", &name.name[..], &path].concat();

@@ -190,8 +190,8 @@ fn map(file: &File, model: &mut Model, start: u64, len: u64, state: ExtentState,
                 };
                 let whole = base + u64::from(got);
                 let mapped = whole.min(end).min(start + len);
-                // If blocks of the last cluster of the file are already mapped, the file already has a cluster on the device for them, so
-                // the newly allocated cluster cannot be used.
+                // If blocks of the file's last cluster are already mapped, the file already has a device cluster for them. The newly
+                // allocated cluster cannot be used in this case.
                 let last = (whole - 1) / cluster * cluster;
                 let shared =
                     cluster > 1 && (mapped <= last || model.0.range(last..whole).next().is_some());

@@ -202,7 +202,7 @@ fn a_step_that_finds_nothing_takes_no_transaction() {
         for i in 0..10 {
             file.map(gap + i * 2, start + 100 + i, 1, Written).unwrap();
         }
-        // The next change runs in a new transaction, so that each block that the change modifies uses one credit.
+        // The next change runs in a new transaction. Each block that the change modifies then uses one credit.
         file.fs.sync().unwrap();
         let inode = file.inode();
         let credits = inode.credits_for_unmap();
