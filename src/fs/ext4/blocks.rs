@@ -25,13 +25,13 @@ const CACHE_BYTES: usize = 64 << 20;
 /// change.
 const ATTEMPTS: u32 = 64;
 
-/// Where the current content of a block is, if it is not at the block's home location.
+/// The location of a block's current content, if this is not the block's home location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Relocated {
     /// The content is in this block of the journal, without changes.
     Journal(FsBlock),
-    /// The content is in this block of the journal, except its first four bytes, which are the journal's magic number. The journal stores
-    /// zeros there, because the magic number marks blocks of the journal itself.
+    /// The content is in this block of the journal, but its first four bytes must be replaced by the journal's magic number. The journal
+    /// stores zeros there: the magic number marks the journal's own blocks.
     Escaped(FsBlock),
 }
 

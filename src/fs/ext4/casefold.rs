@@ -1,8 +1,8 @@
 //! Case-insensitive names. Names are compared after Unicode case folding, canonical decomposition and removal of ignorable characters.
 //!
-//! Linux folds with the tables of Unicode 12.1 (`s_encoding` 1). The tables here are from a later version, which folds all characters of
-//! Unicode 12.1 in the same way. If a name contains a character that a later version of Unicode added, ironmap and Linux may compute
-//! different hashes for the name. A linear search therefore follows each lookup by hash that finds no entry.
+//! Linux folds with the tables of Unicode 12.1 (`s_encoding` 1). The tables here are from a later version. Both versions fold all
+//! characters of Unicode 12.1 in the same way. For a name with newer characters, ironmap and Linux may compute different hashes. A linear
+//! search therefore follows each lookup by hash that finds no entry.
 
 use caseless::Caseless;
 use unicode_normalization::UnicodeNormalization;
@@ -22,7 +22,7 @@ fn is_ignorable(c: char) -> bool {
         | '\u{1D173}'..='\u{1D17A}' | '\u{E0000}'..='\u{E0FFF}')
 }
 
-/// Whether a character is in one of the ranges to which Unicode versions after 12.1 added case mappings or decompositions.
+/// Whether a later version of Unicode than 12.1 may have added a case mapping or decomposition for this character.
 fn is_younger(c: char) -> bool {
     matches!(c,
         '\u{1ABF}'..='\u{1AFF}' | '\u{1C89}' | '\u{2C2F}' | '\u{A7C0}' | '\u{A7C7}'..='\u{A7F5}'
@@ -105,7 +105,7 @@ impl<'a> Wanted<'a> {
         }
     }
 
-    /// Whether the folded form of this name, or of another name with the same folded form, depends on the version of Unicode.
+    /// Whether the Unicode version affects the folded form of this name, or of another name with the same folded form.
     pub(super) fn depends_on_tables(&self) -> bool {
         self.folded.as_ref().is_some_and(|folded| !folded.is_ascii() || !self.name.is_ascii())
     }

@@ -8,7 +8,7 @@
 
 use crate::units::InodeNo;
 
-/// CRC32C without a final inversion. `seed` is the checksum of the preceding bytes, so that a checksum can cover several separate parts.
+/// CRC32C without a final inversion. `seed` is the checksum of the preceding bytes. A checksum can thus cover several separate parts.
 #[must_use]
 pub(crate) fn crc32c_raw(seed: u32, data: &[u8]) -> u32 {
     !crc32c::crc32c_append(!seed, data)

@@ -55,8 +55,8 @@ impl Areas<'_> {
     }
 }
 
-/// The entries of a directory, including `.` and `..`. On a volume that is open read-only, the listing continues with the next block after
-/// an error in a block. On a volume that is open for writing, the listing ends after an error.
+/// The entries of a directory, including `.` and `..`. After an error in a block, the listing on a read-only volume continues with the next
+/// block. On a volume that is open for writing, the listing ends after the error.
 pub struct Ext4ReadDir<'a>(Source<'a>);
 
 enum Source<'a> {
@@ -119,8 +119,8 @@ impl DiskOrder<'_> {
         }
     }
 
-    /// The next name that a fast commit added. The record of a fast commit has no file type, so this function reads the inode. A name whose
-    /// inode is not in use is listed without a file type.
+    /// The next name that a fast commit added. The record of a fast commit has no file type. This function therefore reads the inode. If
+    /// the inode is not in use, the name is listed without a file type.
     fn next_added(&mut self) -> Result<Option<DirEntry>> {
         let fs = &self.areas.dir.fs;
         let named = |(name, inode): (_, &Option<InodeNo>)| Some((name, (*inode)?));

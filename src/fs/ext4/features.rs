@@ -1,7 +1,7 @@
 //! The three feature words of the superblock, and the features that this implementation supports.
 //!
-//! Source: "Super Block" in Linux's ext4 documentation. The types keep unknown bits. A volume with an unknown INCOMPAT bit is refused, and
-//! a volume with an unknown RO_COMPAT bit can only be read.
+//! Source: "Super Block" in Linux's ext4 documentation. The types keep unknown bits. A volume with an unknown INCOMPAT bit is refused. A
+//! volume with an unknown RO_COMPAT bit can only be read.
 
 use bitflags::bitflags;
 

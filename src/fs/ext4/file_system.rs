@@ -132,8 +132,8 @@ impl FileSystem for Arc<Ext4> {
 }
 
 impl Ext4 {
-    /// Checks a new file and its name. The caller calls this function before it checks the volume, because Linux reports an invalid name or
-    /// file before an error of the volume.
+    /// Checks a new file and its name. The caller calls this function before it checks the volume. Linux makes the checks in the same
+    /// order.
     fn check_new(&self, name: &[u8], file: NewFile<'_>) -> Result<()> {
         check_name(name)?;
         check_file(file, self.superblock.block_size.bytes())

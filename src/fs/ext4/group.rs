@@ -60,8 +60,7 @@ impl Ext4 {
             return FsBlock(superblock + 1 + u64::from(index));
         }
         // The descriptor block of a meta group is in the first group of the meta group. If this group has a backup superblock, the
-        // descriptor block follows the backup. With bigalloc, blocks of 1 KiB are counted from 0, so group 0 then begins with the boot
-        // block.
+        // descriptor block follows the backup. With bigalloc, blocks of 1 KiB are counted from 0. Group 0 then begins with the boot block.
         let first = index * per_block;
         let boot = first == 0 && sb.first_data_block == 0 && sb.block_size.bytes() == 1024;
         let before = u64::from(sb.group_has_backup(first)) + u64::from(boot);
@@ -191,8 +190,8 @@ impl Superblock {
         }
     }
 
-    /// The checksum of a group's block bitmap. It covers one bit for each cluster of a group of full size, even if the last group is
-    /// shorter.
+    /// The checksum of a group's block bitmap. The checksum covers one bit for each cluster of a full group. This number of bits also
+    /// applies to a shorter last group.
     pub(crate) fn block_bitmap_checksum(&self, bitmap: &[u8]) -> Option<u32> {
         let clusters = self.blocks_per_group / self.cluster_blocks;
         self.seed.map(|seed| crc32c_raw(seed.0, &bitmap[..clusters as usize / 8]))

@@ -13,9 +13,9 @@ use crate::iomap::{
 };
 use crate::units::{DevOffset, FileBlock, FilePos, FsBlock};
 
-/// A map with at most this many leaves (nodes with extents, or indirect blocks) is read completely at its first use, and then stays in
-/// memory. With blocks of 4 KiB, this many leaves are 64 MiB. In a map with more leaves, each lookup reads one leaf through the metadata
-/// cache.
+/// A map with at most this many leaves is read completely at its first use, and then stays in memory. Leaves are nodes with extents, or
+/// indirect blocks. With blocks of 4 KiB, this many leaves are 64 MiB. In a map with more leaves, each lookup reads one leaf through the
+/// metadata cache.
 const RESIDENT_LEAVES: usize = 16 << 10;
 /// The maximum number of extents of a map that stays in memory. The extents of such a map need at most 96 MiB of memory, and their index
 /// needs at most 80 MiB.
@@ -141,7 +141,7 @@ impl Inode {
         let mut rest = extent;
         let physical = extent.start..FsBlock(extent.start.0 + u64::from(extent.len));
         for (block, content) in self.fs.blocks.overlay().range(physical) {
-            // An unwritten extent contains no data, so copies of its blocks in the journal are ignored.
+            // Copies of an unwritten extent's blocks in the journal are ignored, because an unwritten extent contains no data.
             if extent.state == ExtentState::Unwritten {
                 break;
             }
@@ -192,8 +192,7 @@ impl Inode {
         let mut block = FileBlock(0);
         for _ in 0..RESIDENT_LEAVES {
             block = self.leaf(block, &mut extents)?;
-            // The trees of an indirect map past the end of the file may be huge and empty, so an indirect map is read only up to the file's
-            // size.
+            // An indirect map is read only up to the file's size. The trees past the end of the file may be huge and empty.
             let done = block >= limit
                 || (!self.flags.contains(InodeFlags::EXTENTS)
                     && block.0 >= size.blocks_for(self.size));

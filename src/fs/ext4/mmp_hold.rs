@@ -57,8 +57,8 @@ impl fmt::Debug for Count {
 impl MmpHold {
     /// Takes a volume that no other node holds. The caller must have verified this with [`mmp::check`]. Two nodes may try to take the
     /// volume at the same time. The function therefore waits until each of them would have detected the other. During the wait, the
-    /// function updates the sequence number, so that a third node also detects this node. Data that was read before this call may be
-    /// outdated, because another node may have held the volume between the check and this call.
+    /// function updates the sequence number, so that a third node also detects this node. Another node may have held the volume between the
+    /// check and this call. Data that was read before this call may therefore be outdated.
     ///
     /// # Errors
     /// `Busy` if another node took the volume at the same time; `Io`.

@@ -102,8 +102,8 @@ pub struct Ext4 {
 
 impl Ext4 {
     /// Opens the file system on a device for reading. A journal that needs recovery is recovered in memory, and nothing is written to the
-    /// device. Three faults are tolerated: a wrong checksum of a group descriptor, a damaged block of multiple mount protection, and a
-    /// damaged superblock that has a backup. [`take_left`](Self::take_left) reports the tolerated faults.
+    /// device. Three faults are tolerated: a wrong checksum of a group descriptor, a damaged MMP block, and a damaged superblock with a
+    /// backup. [`take_left`](Self::take_left) reports the tolerated faults.
     ///
     /// # Errors
     /// `UnknownFormat` if the device contains no ext2, ext3 or ext4 file system; `Unsupported` with the name of the feature; `Corrupt` with

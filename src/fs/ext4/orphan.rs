@@ -109,8 +109,8 @@ impl OrphanList {
         self.by_age.values().rev().copied()
     }
 
-    /// The two neighbours of an inode in the list: the orphan that was added directly after it, and the orphan that was added directly
-    /// before it. Returns `None` if the inode is not in the list.
+    /// The two neighbours of an inode in the list: the next newer orphan, and the next older orphan. Returns `None` if the inode is not in
+    /// the list.
     pub(super) fn beside(&self, number: InodeNo) -> Option<(Option<InodeNo>, Option<InodeNo>)> {
         let age = *self.ages.get(&number)?;
         let newer = self.by_age.range(age + 1..).next();

@@ -34,9 +34,9 @@ impl Ext4 {
     fn walk(self: &Arc<Self>, path: &[u8], follow: Follow) -> Result<Inode> {
         let mut current = self.enter(ROOT)?;
         let mut links = 0;
-        // `text` is the path. The walk inserts the targets of at most MAX_LINKS links into it; each target is at most as long as a block.
-        // `at` is the position of the next component. Visited components stay in the text. Their removal would take quadratic time on a
-        // hostile volume with long targets.
+        // `text` is the path. The walk inserts the targets of at most MAX_LINKS links into the text. Each target is at most as long as a
+        // block. `at` is the position of the next component. Visited components stay in the text. Their removal would take quadratic time
+        // on a hostile volume with long targets.
         let (mut text, mut at) = (Cow::Borrowed(path), 0);
         while let Some((name, behind)) = next_component(&text[at..]) {
             let dir = &current.inode;

@@ -105,8 +105,8 @@ impl Handle<'_> {
         self.change_inode(inode.number(), change)
     }
 
-    /// Moves the pending time stamps of an inode into the inode table. The caller does not need the inode's lock, because this lock does
-    /// not protect pending time stamps.
+    /// Moves the pending time stamps of an inode into the inode table. The caller does not need the inode's lock: this lock does not
+    /// protect pending time stamps.
     ///
     /// # Errors
     /// The errors of [`update_inode`](Self::update_inode).

@@ -104,7 +104,8 @@ impl Superblock {
     }
 }
 
-/// The block size of the volume on a device. It is read from the backup in `block`, or, without `block`, from the first valid backup.
+/// The block size of the volume on a device. It is read from the backup in `block`. If `block` is `None`, it is read from the first valid
+/// backup.
 pub(crate) fn block_size_by_backup(device: &dyn Device, block: Option<u64>) -> Option<usize> {
     let backup = match block {
         Some(block) => Superblock::backup_at(device, block).ok(),

@@ -4,7 +4,7 @@
 //! The pending stamps of an inode are two words in memory, next to the inode's lock. A thread does not need the lock to set them. Every
 //! reader of the inode sees the pending stamps. The next change of the inode writes the stamps to the inode table. Without such a change,
 //! one of these events writes the stamps: [`sync_all`](super::Ext4::sync_all), `close`, a tick of the [timer](super::CommitTimer), or the
-//! drop of the last [`Held`](super::Ext4Held). A crash loses pending stamps; the file then has the times of its last transaction.
+//! drop of the last [`Held`](super::Ext4Held). A crash loses pending stamps. The file then has the times of its last transaction.
 
 use crate::fs::{Access, Timestamp};
 use crate::sync::atomic::{AtomicU64, Ordering};

@@ -556,7 +556,7 @@ pub(super) fn features(raw: &RawSuperblock) -> Features {
 }
 
 /// Changes the features. If a volume of revision 0 gets a feature, its revision becomes 1, as in Linux. Revision 0 implies the values of
-/// some fields; the change of the revision stores these values.
+/// some fields. The change of the revision stores these values.
 pub(super) fn change_features(raw: &mut RawSuperblock, change: impl FnOnce(&mut Features)) {
     let mut now = features(raw);
     change(&mut now);

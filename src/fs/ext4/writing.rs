@@ -118,7 +118,7 @@ impl Ext4 {
         }
         let superblock = Self::read_superblock(&*device)?;
         mmp::check(&*device, &superblock, mmp::Purpose::Write)?;
-        // The superblock is read again, because another node may have changed the volume while `mmp::check` waited.
+        // Another node may have changed the volume while `mmp::check` waited. The superblock is therefore read again.
         let open = || {
             let superblock = Self::read_superblock(&*device)?;
             let (device, left) = (Arc::clone(&device), PassedOver::default());
@@ -136,7 +136,7 @@ impl Ext4 {
         let mut wrong = Vec::new();
         if !found.fast_commits.is_empty() {
             wrong = found.recover_fast_commits(&device, events, clock)?;
-            // The volume is read again, because the recovery has written changes to their home locations.
+            // The recovery has written changes to their home locations. The volume is therefore read again.
             found = open()?;
         }
         // All checks that can refuse the volume are made before the first write.
@@ -272,8 +272,8 @@ impl Ext4 {
     /// The close waits for the requests in flight of other threads.
     ///
     /// # Errors
-    /// The errors of [`sync`](Self::sync); the volume is then in the same state as after a crash. `Busy` if the calling thread has requests
-    /// in flight; the thread may call close again when these requests have completed.
+    /// The errors of [`sync`](Self::sync), after which the volume is in the same state as after a crash. `Busy` if the calling thread has
+    /// requests in flight; the thread may call close again when these requests have completed.
     pub(crate) fn end_writing(self: &Arc<Self>) -> Result<()> {
         let Some(writing) = &self.writing else { return Ok(()) };
         let mut closed = writing.closed.lock();
@@ -293,8 +293,8 @@ impl Ext4 {
         for open in writing.locks.opened() {
             match Alone::wait(&open, 0..u64::MAX).map(drop) {
                 Err(error) if error.kind() == ErrorKind::Busy => return Err(error),
-                // If a queue is lost, its requests may never complete. The close continues in this case, because the loss of the queue has
-                // already aborted the volume.
+                // If a queue is lost, its requests may never complete. The close then continues: the loss of the queue has already aborted
+                // the volume.
                 waited => alone = alone.and(waited),
             }
         }

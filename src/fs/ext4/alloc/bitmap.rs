@@ -72,7 +72,7 @@ impl<'a> Bits<'a> {
     }
 }
 
-/// The bytes that contain a range of bits: for each byte, its index and a mask of its bits that are in the range.
+/// The bytes that contain a range of bits: for each byte, its index, and a mask of the bits that belong to the range.
 fn masks(range: Range<u32>) -> impl Iterator<Item = (usize, u8)> {
     let bytes = range.start / 8..range.end.div_ceil(8);
     bytes.map(move |byte| {

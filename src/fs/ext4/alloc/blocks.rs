@@ -368,7 +368,7 @@ impl Superblock {
 }
 
 impl GroupState {
-    /// Whether the group may contain a free run of `length` clusters, according to its summary.
+    /// Whether a group with this summary may contain a free run of `length` clusters.
     fn may_have(&self, length: u32) -> bool {
         get(&self.available) >= length && get(&self.longest) >= length
     }

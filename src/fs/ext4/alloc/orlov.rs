@@ -89,8 +89,8 @@ impl Allocator {
 }
 
 impl Region {
-    /// Whether the region has space for another directory: it must have a free inode, and its numbers of free inodes and free clusters must
-    /// not be far below the average of all regions.
+    /// Whether the region has space for another directory: the region must have a free inode. The numbers of free inodes and free clusters
+    /// must not be far below the average of all regions.
     fn fits(&self, sb: &Superblock, average: &Self) -> bool {
         let clusters = self.count() * u64::from(sb.blocks_per_group / sb.cluster_blocks);
         self.inodes > 0

@@ -96,9 +96,8 @@ impl Wish {
         }
     }
 
-    /// The first cluster to allocate in a free run that does not continue a file. The start of a large request is aligned to the stripe,
-    /// and the start of a growing file is aligned to `room`. If fewer than `length` clusters remained after the aligned start, the start is
-    /// not aligned.
+    /// The first cluster to allocate in a free run that does not continue a file. A large request begins at a stripe boundary. A growing
+    /// file begins at a multiple of `room`. If fewer than `length` clusters remained after the aligned start, the start is not aligned.
     fn aligned(self, space: &Space<'_>, run: Range<u32>, length: u32) -> u32 {
         let start = if self.stripe > 0 && self.want >= self.stripe {
             (run.start + space.phase).next_multiple_of(self.stripe) - space.phase

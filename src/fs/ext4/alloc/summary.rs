@@ -76,7 +76,7 @@ impl Locked {
     }
 }
 
-/// Reads a counter of a summary. Without the group's lock, the value is only a hint, so a relaxed load is enough.
+/// Reads a counter of a summary. A relaxed load is enough: without the group's lock, the value is only a hint.
 pub(super) fn get(number: &AtomicU32) -> u32 {
     number.load(Ordering::Relaxed)
 }

@@ -241,8 +241,8 @@ impl Acl {
         self.0.len() == 3
     }
 
-    /// The indexes of the three entries that correspond to permission bits, with the shift of these bits in a mode. If the list has a mask,
-    /// the group bits of the mode correspond to the mask instead of the group entry.
+    /// The indexes of the three entries that correspond to permission bits, each with the shift of its bits in a mode. The group bits of
+    /// the mode correspond to the mask, or to the group entry if the list has no mask.
     fn classes(&self) -> Vec<(usize, u32)> {
         let masked = self.0.iter().any(|entry| entry.tag == MASK);
         let shift = |entry: &Entry| match entry.tag {

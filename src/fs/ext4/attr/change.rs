@@ -1,5 +1,5 @@
-//! Setting and removing attributes. An attribute is stored in the inode if it fits there, otherwise in the attribute block. If the value
-//! fits into neither, the value is stored in a separate inode.
+//! Setting and removing attributes. An attribute is stored in the inode if it fits there, otherwise in the attribute block. A value that is
+//! too large for both is stored in a separate inode.
 
 use std::sync::atomic::Ordering;
 
@@ -71,8 +71,8 @@ impl Attributes<'_> {
     /// Drops the attribute block and the values of an inode that is being deleted. The inode must not be used afterwards.
     ///
     /// # Errors
-    /// The errors of [`Handle::renew`], which is called between large values, because one transaction may be too small for all values.
-    /// After an error, the remaining values can be dropped later.
+    /// The errors of [`Handle::renew`], which is called between large values: one transaction may be too small for all values. After an
+    /// error, the remaining values can be dropped later.
     pub(crate) fn drop_xattrs(&self, h: &mut Handle<'_>) -> Result<()> {
         let block = self.read_xattr_block()?;
         let mut lists = Lists::new(self, block.as_ref())?;
@@ -279,7 +279,7 @@ impl Inode {
         }
         let block = self.read_xattr_block().ok().flatten();
         let lists = Lists::new(self, block.as_ref());
-        // A change can also create one value, drop one value, and change the value inodes to which both the old and the new block refer.
+        // A change can also create one value and drop one value. It can change each value inode to which both attribute blocks refer.
         let shared = lists.map_or(0, |lists| lists.value_inodes()) as u32;
         let credits = credits + self.fs.superblock.value_credits() + shared;
         // At most three quarters of a transaction's limit: the calling operation needs the remaining credits for other blocks.

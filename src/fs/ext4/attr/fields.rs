@@ -49,7 +49,7 @@ impl InodeMut<'_> {
         Ok(())
     }
 
-    /// Sets time stamps. A time that the inode cannot represent is replaced by the nearest time that it can represent.
+    /// Sets time stamps. A time out of the inode's range is replaced by the nearest time in the range.
     pub(crate) fn set_times(&mut self, times: &Times) -> Result<()> {
         self.set_time(times.accessed, Stamp::Accessed)?;
         self.set_time(times.modified, Stamp::Modified)?;
@@ -149,8 +149,8 @@ impl InodeMut<'_> {
         Ok(self.fields()?.i_generation.get())
     }
 
-    /// Sets the generation. The checksums of extent nodes and directory blocks depend on the generation; this function does not update
-    /// these blocks.
+    /// Sets the generation. The checksums of extent nodes and directory blocks depend on the generation. This function does not update
+    /// these checksums.
     pub(crate) fn set_generation(&mut self, generation: u32) -> Result<()> {
         self.fields()?.i_generation.set(generation);
         Ok(())

@@ -300,8 +300,8 @@ impl Inode {
         Ok(value)
     }
 
-    /// Whether a value inode has the older form and belongs to this inode. In the older form, the value inode has no hash, and it contains
-    /// the inode number and the generation of its owner instead of a reference count.
+    /// Whether a value inode has the older form and belongs to this inode. In the older form, a value inode has no hash. Instead of a
+    /// reference count, it contains the owner's inode number and generation.
     pub(in crate::fs::ext4) fn is_owner_of(&self, value: &Self) -> bool {
         let owner = u64::from(value.stat().modified.seconds as u32);
         owner == self.number.0 && value.generation == self.generation

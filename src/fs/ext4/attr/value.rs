@@ -44,8 +44,8 @@ impl Superblock {
     /// The maximum number of blocks changed by creating one value and dropping another.
     pub(super) fn value_credits(&self) -> u32 {
         let blocks = self.block_size.blocks_for(MAX_VALUE as u64) as u32;
-        // The creation of a value changes these blocks: the blocks of the value; the inode, the inode bitmap and a descriptor; block
-        // bitmaps and their descriptors; nodes of the map.
+        // The creation of a value changes these blocks: the value's blocks, the inode, the inode bitmap with its descriptor, block bitmaps
+        // with their descriptors, and nodes of the map.
         let making = blocks + 3 + 2 * self.groups.min(GROUPS) + 4;
         // Unmapping starts a new transaction if the remaining credits might be too few for the longest extents. A new transaction would
         // commit a partial change of the attributes. These credits are therefore enough for the longest extents.
@@ -75,7 +75,7 @@ impl Attributes<'_> {
         self.init_value(h, &fresh)?;
         let count = self.fs.superblock.block_size.blocks_for(value.len() as u64) as u32;
         if let Err((error, mapped)) = self.map_runs(h, &fresh, &runs, count) {
-            // The runs that could not be mapped belong to no map, so they are freed separately.
+            // Runs that could not be mapped belong to no map. They are freed separately.
             for (start, len) in &runs[mapped..] {
                 h.free_blocks(*start, u64::from(*len), Freed::Data)?;
             }

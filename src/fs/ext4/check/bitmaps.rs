@@ -27,7 +27,7 @@ impl Checker<'_> {
         }
         let sb = &self.fs.superblock;
         let place = Place::new("superblock");
-        // Linux computes the superblock's counts of free blocks and free inodes again at every mount, so a wrong count is harmless.
+        // A wrong count is harmless: Linux computes the superblock's counts of free blocks and free inodes again at every mount.
         for (field, stored, expected) in [
             (
                 "s_free_blocks_count",

@@ -9,7 +9,7 @@ pub(super) struct Bits(Vec<u64>);
 
 impl Bits {
     pub(super) fn new(count: u64) -> Self {
-        // The vector has one more word than the bits need, so that a 64-bit read is possible at any bit position.
+        // One more word than the bits need. A 64-bit read is thus possible at any bit position.
         Self(vec![0; count.div_ceil(WORD) as usize + 1])
     }
 

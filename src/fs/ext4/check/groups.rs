@@ -89,7 +89,7 @@ impl Checker<'_> {
             trusted = false;
         }
         if !trusted {
-            // The descriptor is unreliable, so the check treats both bitmaps and the complete inode table as initialised.
+            // The descriptor is unreliable. The check treats both bitmaps and the complete inode table as initialised.
             descriptor.inodes_uninit = false;
             descriptor.blocks_uninit = false;
             descriptor.unused_inodes = 0;
@@ -125,8 +125,8 @@ impl Checker<'_> {
                 self.findings.add(site, Kind::Invalid { stored, rule });
             }
         } else if flags & (BLOCK_UNINIT | INODE_UNINIT) != 0 {
-            // If descriptors have no checksums, Linux ignores BLOCK_UNINIT and INODE_UNINIT. The flag INODE_UNINIT is a fault only if
-            // inodes of the group are in use.
+            // Without descriptor checksums, Linux ignores BLOCK_UNINIT and INODE_UNINIT. The flag INODE_UNINIT is then a fault only if the
+            // group has used inodes.
             let used = flags & INODE_UNINIT != 0 && found.free_inodes < sb.inodes_per_group;
             let severity = if used { Severity::Repairable } else { Severity::Note };
             let rule =

@@ -111,7 +111,7 @@ impl Checker<'_> {
                 (u64::from(mode), "the file type is unknown or not allowed for this inode");
             self.findings.add(inode.place("i_mode"), Kind::Invalid { stored, rule });
         }
-        // An inode with an invalid type is recorded as a regular file, because its links and its blocks must still be checked.
+        // An inode with an invalid type is recorded as a regular file. The links and the blocks of the inode must still be checked.
         let file_type = file_type.unwrap_or(FileType::Regular);
         // A reserved inode, and an inode that the superblock names, may have any `i_dtime` that cannot be the number of the next orphan.
         let special = reserved || self.fs.superblock.orphan_file == Some(inode.number);
@@ -128,7 +128,7 @@ impl Checker<'_> {
         let has_map = self.check_flags_of_inode(inode, file_type);
         let extent = if has_map { self.check_map(inode, file_type) } else { Extent::default() };
         self.check_size(inode, file_type, has_map, &extent);
-        // The check of the orphan file reports attributes of the orphan file, so this check skips the orphan file.
+        // The orphan file is skipped here. The check of the orphan file reports its attributes.
         let orphans = self.fs.superblock.orphan_file == Some(inode.number);
         let attributes = if orphans { Charged::default() } else { self.check_xattrs(inode) };
         self.check_space(inode, has_map, &extent, attributes);
@@ -323,8 +323,8 @@ struct Claims {
 }
 
 impl Claims {
-    /// Marks blocks of content as used. Returns two results: whether no other structure uses the blocks, and the number of blocks in the
-    /// clusters that were marked by this call.
+    /// Marks blocks of content as used. Returns whether no other structure uses the blocks. Also returns the number of blocks in the
+    /// clusters that this call has marked.
     fn data(
         &mut self,
         usage: &mut Usage,

@@ -1,4 +1,4 @@
-//! Checks names: each used inode must be reachable from the root, and its link count must equal the number of its names.
+//! Checks names. Each used inode must be reachable from the root, and must have as many names as its link count says.
 
 use std::collections::HashSet;
 

@@ -34,8 +34,8 @@ struct File {
     seen: HashSet<u32>,
     /// The accounts of the ids in the tree.
     found: HashMap<u32, Account>,
-    /// `leaves` are the blocks of entries that the walk has read. `strays` are entries in these blocks that the tree does not refer to. For
-    /// each such entry, the key is the position and the value is the id.
+    /// `leaves` are the blocks of entries that the walk has read. `strays` are entries in these blocks that the tree does not refer to. A
+    /// stray's key is its position, and its value is the id.
     leaves: HashSet<u32>,
     strays: BTreeMap<(u32, usize), u32>,
 }

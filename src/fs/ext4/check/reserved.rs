@@ -134,7 +134,7 @@ impl Checker<'_> {
         let none = Extent { sound: true, ..Extent::default() };
         let extent = if has_map { self.check_map(inode, FileType::Regular) } else { none };
         self.check_size(inode, FileType::Regular, has_map, &extent);
-        // e2fsck ignores the attribute block if the volume has no attribute feature, or if the block number is outside the volume.
+        // e2fsck ignores the attribute block in two cases: the volume has no attribute feature, or the block number is outside the volume.
         let block = inode.xattr_block(self.fs);
         let has_attributes = self.fs.superblock.compat.contains(Compat::EXT_ATTR)
             && (block == 0 || self.usage.contains(block, 1));

@@ -112,7 +112,8 @@ pub(crate) struct RawRevoke {
 
 layout!(RawRevoke: 16 { r_count @ 12 });
 
-/// The length of the checksum at the end of a descriptor block or revoke block, in a journal with the feature CSUM_V2 or CSUM_V3.
+/// The length of the checksum at the end of a descriptor or revoke block. Only journals with the feature CSUM_V2 or CSUM_V3 have this
+/// checksum.
 pub(crate) const TAIL_LEN: usize = 4;
 
 /// The start of a commit block.
@@ -133,6 +134,6 @@ layout!(RawCommit: 60 { h_chksum_type @ 12, h_chksum @ 16, h_commit_sec @ 48 });
 /// The byte range of `h_chksum[0]` in a commit block. The checksum is computed with zeros in this range.
 pub(crate) const COMMIT_CHECKSUM: std::ops::Range<usize> = 16..20;
 
-/// The length of the fields of a commit block, rounded up to a multiple of 8. The bytes after the fields may have changed. Linux therefore
-/// also accepts a checksum that was computed with zeros in place of these other bytes.
+/// The length of the fields of a commit block, rounded up to a multiple of 8. Linux also accepts a checksum that was computed with zeros
+/// after these bytes.
 pub(crate) const COMMIT_FIELDS: usize = 64;

@@ -68,7 +68,7 @@ impl Dumper<'_> {
         Ok(None)
     }
 
-    /// Returns the structure of a block that is a bitmap of this group or belongs to the group's inode table. Returns `None` for other
+    /// Returns the structure of a block if the block is a bitmap of this group or belongs to its inode table. Returns `None` for other
     /// blocks.
     fn of_group(
         &self,
@@ -150,7 +150,7 @@ impl Dumper<'_> {
     }
 
     /// The directory entries of a block. Returns `None` if the lengths of the entries do not add up to the block size. A node of a hash
-    /// tree has one unused entry that is as long as the block.
+    /// tree has one unused entry that fills the block.
     fn directory(&self, content: &[u8]) -> Option<(&'static str, Fields)> {
         let size = self.superblock.block_size;
         let (mut at, mut entries, mut used) = (0, Vec::new(), false);

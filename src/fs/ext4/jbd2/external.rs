@@ -21,8 +21,8 @@ const PLACE: Place = Place::new("journal device superblock");
 const JOURNAL_PLACE: Place = Place::new("journal superblock");
 const UUID_LEN: usize = 16;
 
-/// Opens the journal on an external device. ironmap combines the volume's device and the journal's device into one device; `range` is the
-/// journal's part of it.
+/// Opens the journal on an external device. ironmap combines the volume's device and the journal's device. `range` is the journal's part of
+/// the combined device.
 pub(super) fn open(fs: &Arc<Ext4>, range: DeviceRange) -> Result<Log> {
     let sb = &fs.superblock;
     let size = sb.block_size;

@@ -5,8 +5,8 @@
 //! When a volume is opened for writing, `ops/fast_commits` first applies the edits on the device.
 //!
 //! A fast commit is valid if its tail contains the expected transaction number and the correct checksum. The first invalid fast commit was
-//! not written completely. This fast commit and all later fast commits are ignored. If the first fast commit in the area is invalid, Linux
-//! was observed to refuse the mount; ironmap opens the volume without fast commits.
+//! not written completely. This fast commit and all later fast commits are ignored. If the first fast commit in the area is invalid,
+//! ironmap opens the volume without fast commits. Linux was observed to refuse the mount in this case.
 
 use std::collections::BTreeMap;
 use std::mem::offset_of;
@@ -31,8 +31,8 @@ use crate::units::{FileBlock, FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("fast commit");
 
-/// The maximum length of the fast-commit area in bytes, and the maximum number of its records. Without these limits, a damaged journal
-/// could need any amount of memory, because the journal's map may contain the same block many times. Linux's default area has 256 blocks.
+/// The maximum length of the fast-commit area in bytes, and the maximum number of its records. The map of a damaged journal may contain the
+/// same block many times. Without these limits, such a journal could need any amount of memory. Linux's default area has 256 blocks.
 const MAX_BYTES: usize = 64 << 20;
 const MAX_RECORDS: usize = 1 << 20;
 
@@ -68,8 +68,7 @@ pub(crate) struct RangeEdit {
 /// The changes of fast commits to a directory's entries.
 #[derive(Default)]
 pub(crate) struct DirEdit {
-    /// The parent directory, if a fast commit created this directory. A directory that a fast commit created has no entries in its blocks,
-    /// not even `.` and `..`.
+    /// The parent directory, if a fast commit created this directory. Such a directory has no entries in its blocks, not even `.` and `..`.
     pub(crate) created_in: Option<InodeNo>,
     /// The changed names. An added name maps to its inode, and a removed name maps to `None`.
     pub(crate) names: BTreeMap<Vec<u8>, Option<InodeNo>>,
@@ -270,8 +269,8 @@ impl InodeEdit {
     /// Returns the bytes of the inode after the edits. `table` contains the bytes of the inode in the inode table.
     ///
     /// A fast commit records only the start of an inode. The bytes after it contain extended attributes and are kept. The root of the map
-    /// is also kept, because the recorded ranges are edits of this map. An inode that a fast commit created starts without attributes and
-    /// with an empty map. Inline data and the targets of short symbolic links are replaced.
+    /// is also kept: the recorded ranges are edits of this map. An inode that a fast commit created starts without attributes and with an
+    /// empty map. Inline data and the targets of short symbolic links are replaced.
     pub(crate) fn inode(&self, table: &[u8]) -> Box<[u8]> {
         let mut inode: Box<[u8]> = table.into();
         let Some(bytes) = &self.bytes else { return inode };

@@ -77,8 +77,8 @@ impl<'a> Operation<'a> {
         result
     }
 
-    /// Like [`transact`](Self::transact), for work that allocates space. If `work` finds no space, but a commit can make freed space
-    /// available, a commit follows and `work` is repeated. If `work` finds only locked inodes, it is repeated after other threads have run.
+    /// Like [`transact`](Self::transact), for work that allocates space. If `work` finds no space and a commit can make freed space
+    /// available, the function commits and repeats `work`. If `work` finds only locked inodes, it is repeated after other threads have run.
     ///
     /// # Errors
     /// The errors of [`transact`](Self::transact); `NoSpace` if there is still no space after the repetitions.
@@ -118,7 +118,7 @@ impl<'a> Operation<'a> {
     }
 }
 
-/// Joins the running transaction. If that transaction is full, it is committed first, and the next transaction is joined.
+/// Joins the running transaction. A full transaction is committed first, and the next transaction is joined.
 fn join(fs: &Ext4, writing: &Writing, credits: u32) -> Result<(Member, Held)> {
     before(Rank::Handle);
     loop {
@@ -143,7 +143,7 @@ impl Handle<'_> {
         Ok(result)
     }
 
-    /// Changes a part of a block that has its own checksum. `change` also stores the new checksum, so a later read of the part from memory
+    /// Changes a part of a block that has its own checksum. `change` also stores the new checksum. A later read of the part from memory
     /// does not verify the checksum.
     pub(crate) fn update_sealed<R>(
         &mut self,
@@ -176,8 +176,8 @@ impl Handle<'_> {
         }
     }
 
-    /// Drops a freed metadata block from the cache, and revokes the block in the journal, so that a recovery does not replay its old
-    /// copies.
+    /// Drops a freed metadata block from the cache, and revokes the block in the journal. A recovery then does not replay old copies of the
+    /// block.
     pub(crate) fn forget(&mut self, block: FsBlock) {
         self.fs.blocks.forget(block, &self.member);
         self.work.revoked.push(block);

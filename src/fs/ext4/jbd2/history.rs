@@ -2,9 +2,9 @@
 //! from these transactions.
 //!
 //! The log is a ring, and new transactions overwrite the oldest blocks. Only a part of an old transaction may remain. The descriptor blocks
-//! of this part identify the transaction, and may be at any position. Transactions with consecutive numbers form a run. Before the log is
-//! emptied, all its blocks are written home. The state of the volume after a transaction therefore consists of two parts: the copies in the
-//! transaction's run up to this transaction, and the home locations of all blocks without a copy in the run.
+//! of this part identify the transaction, and may be at any position. Transactions with consecutive numbers form a run. All blocks of the
+//! log are written home before the log is emptied. The volume after a transaction therefore consists of two parts: the newest copies in the
+//! transaction's run up to that transaction, and the home locations of all other blocks.
 
 use std::collections::HashMap;
 use std::ops::Range;

@@ -59,8 +59,8 @@ impl Log {
         let home = Home::Inode(Box::new(inode));
         let first = home.block(0)?;
         let content = fs.blocks.read_device(first)?;
-        // A valid journal maps each block of the volume at most once, so it is not larger than the volume. A damaged journal may be larger;
-        // without this limit, a walk of the log could be endless.
+        // A valid journal maps each block of the volume at most once, and is not larger than the volume. A damaged journal may be larger.
+        // Without this limit, a walk of the log could be endless.
         let available = (file_size >> size.shift()).min(fs.superblock.blocks_count);
         let superblock = JournalSuperblock::parse(&content, first, size, available)?;
         Ok(Self { fs: Arc::clone(fs), home, superblock })

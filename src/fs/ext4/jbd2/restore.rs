@@ -81,9 +81,9 @@ fn walked_sequence(fs: &Ext4, log: &Log, start: u32) -> Result<u32> {
     Ok(recover::walk(log, start, device_blocks)?.next_sequence)
 }
 
-/// Returns the journal with an empty log, and the journal's first block with the number of the next transaction. A crash may occur before
-/// that transaction is written, so its number must already be on the device. With an older number, a recovery would treat old transactions
-/// in the log as successors of new transactions.
+/// Returns the journal with an empty log, and the journal's first block with the number of the next transaction. The number must already be
+/// on the device, because a crash may occur before that transaction is written. With an older number, a recovery would treat old
+/// transactions in the log as successors of new transactions.
 fn emptied(fs: &Arc<Ext4>, log: Log, next: u32) -> Result<(Log, Block)> {
     let first = log.block(0)?;
     let raw = made_ready(fs, fs.blocks.read_device(first)?, next)?;

@@ -13,8 +13,8 @@ use crate::fs::ext4::disk::journal::{
 };
 use crate::units::{BlockSize, FsBlock};
 
-/// The maximum size in blocks of a journal that mke2fs makes. A larger journal is refused. The size of the device is not a sufficient
-/// limit, because a damaged journal may map all its blocks to one device block.
+/// The maximum size in blocks of a journal that mke2fs makes. A larger journal is refused. A damaged journal may map all its blocks to one
+/// device block, and be larger than the device.
 const MAX_BLOCKS: u32 = 10_240_000;
 
 const PLACE: Place = Place::new("journal superblock");
@@ -251,8 +251,8 @@ pub(crate) fn seal_journal_superblock(raw: &mut RawJournalSuperblock) {
 mod tests {
     use super::*;
 
-    /// A journal with more than `MAX_BLOCKS` blocks is refused. The limit bounds the time and the memory of a recovery. The size of the
-    /// volume does not bound them, because all blocks of a damaged journal may be mapped to the same device block.
+    /// A journal with more than `MAX_BLOCKS` blocks is refused. The limit bounds the time and the memory of a recovery. A damaged journal
+    /// may map all its blocks to one device block, and be larger than the volume.
     #[test]
     fn an_endless_journal_is_refused() {
         let size = BlockSize::from_shift(10).unwrap();

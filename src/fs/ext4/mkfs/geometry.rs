@@ -198,8 +198,8 @@ impl Geometry {
         let per_block = self.descriptors_per_block();
         self.descriptor_blocks = self.groups.div_ceil(per_block);
         if self.features.compat.contains(Compat::RESIZE_INODE) {
-            // The reserved blocks permit growth by a factor of 1024, but their number is at most the number of pointers in the resize
-            // inode's double-indirect block.
+            // The reserved blocks permit growth by a factor of 1024. Their maximum number is the number of pointers in the resize inode's
+            // double-indirect block.
             let most = (self.blocks * 1024).min(u64::from(u32::MAX));
             let most = most - u64::from(self.first_data_block);
             let groups = most.div_ceil(u64::from(self.blocks_per_group));
@@ -304,7 +304,7 @@ fn groups_per_flex(options: &MkfsOptions, features: &Features) -> Result<u32> {
 }
 
 /// For a volume that needs 64-bit block numbers: refuses the size if the feature 64bit is off. Otherwise switches the feature resize_inode
-/// off, because the resize inode cannot contain 64-bit block numbers.
+/// off: the resize inode cannot contain 64-bit block numbers.
 fn limit_to_width(features: &mut Features, blocks: u64) -> Result<()> {
     if blocks <= u64::from(u32::MAX) {
         return Ok(());
@@ -364,8 +364,7 @@ fn inodes(options: &MkfsOptions, size: u64, cluster: u64) -> Result<u64> {
         size if size < 16 * TIB => 32768,
         _ => 65536,
     };
-    // The requested number of bytes per inode may be less than the size of a cluster, because symbolic links and inline files need an inode
-    // but no cluster.
+    // The requested number of bytes per inode may be less than the size of a cluster: symbolic links and inline files need no cluster.
     let ratio = options.inode_ratio.unwrap_or(usual.max(cluster));
     if ratio < 1024 {
         return Err(Error::invalid(format!(

@@ -28,8 +28,8 @@ pub struct MkfsOptions {
     pub label: Vec<u8>,
     /// The UUID; random by default.
     pub uuid: Option<[u8; 16]>,
-    /// The secret seed of directory hashes. If `uuid` is set, the default is this UUID, so that the same options always make the same
-    /// volume. Otherwise the default is random.
+    /// The secret seed of directory hashes. If `uuid` is set, the default is this UUID. The same options then always make the same volume.
+    /// Otherwise the default is random.
     pub hash_seed: Option<[u8; 16]>,
     /// The time of creation in seconds since 1970. The default is the current time.
     pub time: Option<i64>,

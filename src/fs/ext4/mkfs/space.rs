@@ -1,4 +1,4 @@
-//! The used blocks during the layout of a volume. The used blocks are stored as sorted ranges, so that even the largest volume needs no
+//! The used blocks during the layout of a volume. The used blocks are stored as sorted ranges. Even the largest volume therefore needs no
 //! bitmap in memory.
 
 #![allow(
@@ -64,8 +64,8 @@ impl Space {
         Ok(start)
     }
 
-    /// Allocates blocks for a file: one run from `goal` on if possible, otherwise several free ranges. All blocks of the allocated clusters
-    /// are marked as used, but the returned ranges contain only the file's blocks.
+    /// Allocates blocks for a file: one run from `goal` on if possible, otherwise several free ranges. The returned ranges contain only the
+    /// file's blocks. All blocks of the allocated clusters are marked as used.
     pub(in crate::fs::ext4) fn allocate(
         &mut self,
         goal: u64,

@@ -33,7 +33,7 @@ pub(super) struct Node {
     /// The index of the entry on the path. This entry points to the next block on the path.
     entry: usize,
     count: usize,
-    /// The hash of the entry after the entry on the path; `None` if that entry is the last in the node.
+    /// The hash of the entry after the entry on the path. `None` if the entry on the path is the last entry of the node.
     next: Option<u32>,
 }
 
@@ -110,7 +110,7 @@ impl Directory<'_> {
         }
     }
 
-    /// Moves the upper half of a node's entries to a new node, and inserts the new node after the old node in the parent.
+    /// Moves the upper half of a node's entries to a new node. In the parent, inserts the new node after the old node.
     fn split_node(&self, h: &mut Handle<'_>, above: &Node, node: &Node) -> Result<()> {
         let half = node.count / 2;
         let (upper, hash) = {

@@ -11,7 +11,7 @@ use crate::units::InodeNo;
 
 /// A proof that no other thread changes an inode. It is either the inode's [lock](Locked), or a value that exists only while no other
 /// thread can change the inode. Each type that implements this trait says why no other thread can change the inode. An inode number is not
-/// a proof, so [`Handle::update_inode`](super::super::jbd2::Handle::update_inode) does not accept a number.
+/// a proof. [`Handle::update_inode`](super::super::jbd2::Handle::update_inode) does not accept a number.
 pub(crate) trait MayChange {
     /// The inode number.
     fn number(&self) -> InodeNo;

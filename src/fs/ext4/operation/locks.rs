@@ -245,7 +245,7 @@ impl Locks {
         }
     }
 
-    /// Sets the time stamps of all inodes with recorded writes. A write's time stamp is later than the write by at most the time between
+    /// Sets the time stamps of all inodes with recorded writes. The delay between a write and its time stamp is at most the time between
     /// two calls of this function.
     pub(crate) fn stamp_all_noted(&self) {
         if self.has_stamps() {

@@ -1,10 +1,10 @@
-//! Operations are the only way to change a volume. An [`Operation`] locks the inodes that it changes, reads them, checks all conditions,
+//! Operations are the only way to change a volume. An [`Operation`] locks and reads the inodes that it changes. It checks all conditions,
 //! and then changes blocks in a transaction.
 //!
 //! The compiler enforces this order. Only [`Ext4::operate`] creates an operation. Only an operation can lock an inode for a change. Only
-//! [`transact`](Operation::transact) creates a [`Handle`](super::jbd2::Handle). Only a handle can change blocks, because the block cache
-//! requires a membership in a transaction. To change an inode, a handle needs a [proof](MayChange) that no other thread changes it.
-//! [`Ext4::operate`] also counts corruption that the operation finds.
+//! [`transact`](Operation::transact) creates a [`Handle`](super::jbd2::Handle). Only a handle can change blocks: the block cache requires a
+//! membership in a transaction. To change an inode, a handle needs a [proof](MayChange) that no other thread changes it. [`Ext4::operate`]
+//! also counts corruption that the operation finds.
 
 mod inode;
 pub(super) mod locks;

@@ -58,8 +58,8 @@ impl Plan<'_> {
 }
 
 impl<'a> Operation<'a> {
-    /// Creates a file in a directory. `permissions` are the lower twelve bits of the file's mode. The returned inode is locked, so that no
-    /// other thread changes or removes the file.
+    /// Creates a file in a directory. `permissions` are the lower twelve bits of the file's mode. The returned inode is locked. No other
+    /// thread can change or remove the file.
     pub(in crate::fs::ext4) fn create(
         &self,
         dir: InodeNo,

@@ -149,7 +149,7 @@ impl Ext4 {
         })
     }
 
-    /// Zeros the bytes of a file's last block that are past the end, because the file is about to grow.
+    /// Zeros the bytes of a file's last block that are past the end. The file is about to grow.
     ///
     /// # Errors
     /// `Busy` if the calling thread must wait for other requests while it has requests in flight; `ReadOnly`, `Io`.
@@ -165,8 +165,8 @@ impl Ext4 {
     /// Updates a file's metadata for written data (a conversion): unwritten extents become written, and the size grows.
     ///
     /// # Errors
-    /// `Busy` if the conversion must wait for other requests and its [patience](Patience::Some) does not permit this; `NoSpace` if an
-    /// extent must be split; `ReadOnly`, `Io`.
+    /// `Busy` if the [patience](Patience::Some) does not permit a necessary wait for other requests; `NoSpace` if an extent must be split;
+    /// `ReadOnly`, `Io`.
     pub(crate) fn convert(
         self: &Arc<Self>,
         number: InodeNo,
@@ -257,7 +257,7 @@ impl Operation<'_> {
     }
 
     /// Returns the blocks with written data, and zeros the bytes around the data in partly written blocks. Skips a partly written block if
-    /// other threads may use the block, or if the zeroing fails; the data of a skipped block stay in `what`. Also returns the last error of
+    /// other threads may use the block, or if the zeroing fails. The data of a skipped block stay in `what`. Also returns the last error of
     /// the zeroing.
     fn fill_blocks(
         &self,
@@ -502,8 +502,8 @@ mod tests {
         assert!(written > 0 && written as u64 <= ROOM && file.size() == 4096 + written as u64);
     }
 
-    /// The block map changes while a thread waits for access to the file's content. After the wait, the thread must detect that the mapping
-    /// that it looked up is outdated.
+    /// The block map changes while a thread waits for access to the file's content. After the wait, the thread must not use the mapping
+    /// from before the wait.
     #[test]
     fn a_thread_that_enters_after_a_change_sees_it() {
         let (volume, _queue) = volume();

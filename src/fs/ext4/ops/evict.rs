@@ -39,8 +39,8 @@ const MOST_TOLD: usize = 64;
 /// list and the inode.
 const PIECE_CREDITS: u32 = 16;
 
-/// The limits of conversions during a close. The first limit is the number of attempts, because other threads may open and write the file
-/// in the meantime. The second limit is the number of failed attempts.
+/// The limits of conversions during a close. Attempts are repeated, because other threads may open and write the file in the meantime. The
+/// first limit is the number of all attempts, and the second limit is the number of failed attempts.
 const SETTLE_ATTEMPTS: u32 = 100;
 const SETTLE_FAILURES: u32 = 3;
 
@@ -104,7 +104,7 @@ impl Drop for Ext4Held {
 }
 
 impl Operation<'_> {
-    /// Opens a new file. The file is still locked, so no other thread can remove it before it is open.
+    /// Opens a new file. The file is still locked. No other thread can therefore remove it before it is open.
     pub(in crate::fs::ext4) fn open_new(&self, fresh: &FreshInode<'_>) -> Ext4Held {
         let open = opened(self.writing, fresh.open());
         Ext4Held { fs: Arc::clone(self), number: fresh.number(), open: Some(open) }
@@ -129,7 +129,7 @@ impl Operation<'_> {
             }
             attempts -= 1;
             // The lock order requires that a thread locks the content before the inode. The inode is therefore unlocked here. No other
-            // thread has requests in flight, but another thread may open the file before the inode is locked again.
+            // thread has requests in flight. However, another thread may open the file before the inode is locked again.
             drop(file);
             last = self.convert(number, open.inode(), Patience::All);
             failures += u32::from(last.is_err());
@@ -167,8 +167,8 @@ pub(super) fn is_of_volume(why: &Error) -> bool {
 }
 
 impl Ext4 {
-    /// Opens an inode. While the handle exists, the inode is not freed and its blocks are not reused, even if the inode loses its last
-    /// name. Does nothing on a read-only volume.
+    /// Opens an inode. While the handle exists, the inode is not freed, even if it loses its last name. The inode's blocks are not reused
+    /// either. Does nothing on a read-only volume.
     ///
     /// # Errors
     /// `NotFound` if the inode has no name and no other open handle.
@@ -176,8 +176,8 @@ impl Ext4 {
         self.hold_if(number, |_| Ok(())).map(|(held, _)| held)
     }
 
-    /// Opens the inode that `earlier` describes. Returns the inode's current state; on a read-only volume, returns `None`, because the
-    /// state equals `earlier`.
+    /// Opens the inode that `earlier` describes. Returns the inode's current state, or `None` on a read-only volume, where the state equals
+    /// `earlier`.
     ///
     /// # Errors
     /// The errors of [`hold`](Self::hold); `NotFound` also if the number belongs to another inode.
@@ -353,8 +353,8 @@ impl Operation<'_> {
         handle.free_inode(inode, directory)
     }
 
-    /// Removes the orphans that remain after a crash. An orphan with damaged metadata is removed from the list but not freed, because it
-    /// must never prevent the opening of the volume. `wrong` contains the errors of the recovery of fast commits.
+    /// Removes the orphans that remain after a crash. An orphan with damaged metadata is removed from the list but not freed. Such an
+    /// orphan must never prevent the opening of the volume. `wrong` contains the errors of the recovery of fast commits.
     ///
     /// # Errors
     /// Errors of the device; the inode then stays an orphan. If a second attempt also fails, for example at an unreadable sector, the
@@ -422,8 +422,8 @@ impl Operation<'_> {
 }
 
 impl Inode {
-    /// Whether the content is in blocks. Returns false for a special file, for a symbolic link with its target in the inode, and for an
-    /// inode with inline data.
+    /// Whether the content is in blocks. Returns false for special files, for symbolic links with their target in the inode, and for inline
+    /// data.
     pub(crate) fn has_map(&self) -> bool {
         match self.file_type() {
             FileType::Regular | FileType::Directory => !self.has_inline_data(),

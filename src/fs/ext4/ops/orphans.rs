@@ -196,7 +196,7 @@ impl Operation<'_> {
                 }
                 self.clear_filed(handle, &filed)
             })?;
-            // The number of reported errors is limited, because an orphan file may contain millions of entries.
+            // An orphan file may contain millions of entries. The number of reported errors is therefore limited.
             wrong.extend(checked.err().filter(|_| wrong.len() < MOST_TOLD));
         }
         if self.superblock.ro_compat.contains(RoCompat::ORPHAN_PRESENT) {

@@ -19,7 +19,7 @@ const WHITEOUT: NewFile<'static> = NewFile::CharDevice(0, 0);
 /// A directory and a name in it. An entry with this name need not exist.
 type DirName<'n> = (InodeNo, &'n [u8]);
 
-/// A rename of a name: the old and the new directory, the old and the new name, and the inodes that these names refer to.
+/// A rename: the old and the new directory, the old and the new name, and the inodes of these names.
 struct Move<'a> {
     from: &'a InodeToChange<'a>,
     from_locked: &'a Locked<'a>,
@@ -38,7 +38,7 @@ struct There<'a> {
 
 impl<'a> Operation<'a> {
     /// Moves a name within its directory or to another directory. If a file already has the new name, that file is replaced atomically. If
-    /// `flags` request a whiteout, a whiteout with the old name is created; the user `who` owns the whiteout.
+    /// `flags` request a whiteout, the user `who` gets a whiteout with the old name.
     pub(in crate::fs::ext4) fn rename(
         &self,
         (from, old_name): (InodeNo, &[u8]),

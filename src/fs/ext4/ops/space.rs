@@ -47,7 +47,7 @@ impl Operation<'_> {
         let mut want = want;
         let last = (first.0 + u64::from(want)) / cluster * cluster;
         if last > first.0 && self.start_of_cluster(inode, FileBlock(last))?.is_some() {
-            // The file already has the cluster of the following blocks, so the run ends before them.
+            // The run ends here: the file already has the cluster of the following blocks.
             want = (last - first.0) as u32;
         }
         let goal = self.data_goal(inode, first)?;

@@ -2,8 +2,8 @@
 //!
 //! [`Handle::update_inode`] makes every change of an inode. It compares the inode's usage before and after the change, and charges the
 //! difference in the same transaction. No other code charges usage. Limits are checked before space is allocated. Hard limits, and soft
-//! limits whose grace time has expired, apply to all users, including the superuser. Two kinds of usage may exceed a limit: blocks of a
-//! file's block map, which are charged but not checked, and simultaneous allocations of several threads for the same owner.
+//! limits whose grace time has expired, apply to all users, including the superuser. Blocks of a file's block map are charged but not
+//! checked, and may exceed a limit. Simultaneous allocations for the same owner may together exceed a limit.
 
 mod file;
 

@@ -25,7 +25,7 @@ pub(super) enum Size {
     /// The size is written in the same transaction as the other blocks. The new content of these blocks is valid only for the new size.
     WithEdits,
     /// The size is written after the other blocks, whose new content is also valid for the old size. The superblock must not be in the
-    /// transaction: a kernel that mounts the volume reads the size in the superblock before it replays the journal.
+    /// transaction: at a mount, the kernel reads the size before it replays the journal.
     AfterEdits,
     /// Only the journal moves, and the size does not change. A transaction is not possible: the journal would have to contain its own move.
     Same,
@@ -93,7 +93,7 @@ impl Volume {
         let blocks = &self.found.blocks;
         let last = if size == Size::WithEdits { Rank::Reserved } else { Rank::Gone };
         let mut versions = edits.of(|rank| (Rank::Bitmaps..=last).contains(&rank));
-        // One more block of the log may be needed, because the transaction may also contain the superblock.
+        // The transaction may also contain the superblock. One more block of the log may therefore be needed.
         if let Some(mut log) = log.filter(|log| log.has_room_for(versions.len() + 1)) {
             let recovers = |raw: &mut RawSuperblock| {
                 change_features(raw, |features| features.incompat.insert(Incompat::RECOVER));

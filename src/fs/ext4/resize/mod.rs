@@ -94,7 +94,7 @@ pub struct Resized {
     pub blocks: u64,
 }
 
-/// Resizes the volume on a device that is open for writing. If the volume needs recovery, it is recovered first; the recovery increments
+/// Resizes the volume on a device that is open for writing. If the volume needs recovery, it is recovered first. The recovery increments
 /// the volume's mount count.
 ///
 /// The last group is omitted if its own metadata would leave hardly any space for files. The new size may therefore be smaller than
@@ -193,10 +193,10 @@ impl Volume {
         check_features(&sb)?;
         recover(device, &events, clock)?;
         mmp::check(&**device, &sb, mmp::Purpose::Write)?;
-        // The state is checked again, because another node may have changed the volume while `mmp::check` waited.
+        // Another node may have changed the volume while `mmp::check` waited. The state is therefore checked again.
         check_state(device)?;
         let held = MmpHold::take(device, &Ext4::read_superblock(&**device)?, &events, clock)?;
-        // The state is checked again, because another node may have written to the volume before that node detected this hold.
+        // Another node may have written to the volume before it detected this hold. The state is therefore checked again.
         check_state(device)?;
         let sb = Ext4::read_superblock(&**device)?;
         check_features(&sb)?;

@@ -120,7 +120,7 @@ impl Tree<'_> {
             let inner = path.ending_after(start)..path.beginning_at(end);
             if path.extents[inner.clone()].iter().any(|extent| extent.state != state) {
                 self.renew_after(handle, &mut changed)?;
-                // The replaced extents include the adjacent extents, because the changed extents may be merged with them.
+                // The changed extents may be merged with the adjacent extents. The replaced extents therefore include the adjacent extents.
                 let window = inner.start.saturating_sub(1)..(inner.end + 1).min(path.extents.len());
                 let converted = |extent: &Extent| {
                     let inside = extent.from(start)?.before(end)?;
@@ -165,7 +165,7 @@ impl Tree<'_> {
         self.shift_up(handle, from, by)
     }
 
-    /// Shifts extents to lower file blocks. The first leaf is shifted first, so that each leaf moves into the hole before it.
+    /// Shifts extents to lower file blocks. The first leaf is shifted first. Each leaf moves into the hole before it.
     fn shift_down(&self, handle: &mut Handle<'_>, from: FileBlock, by: i64) -> Result<()> {
         let (mut next, mut changed) = (from, false);
         while next.0 < MAX_BLOCKS {
@@ -198,13 +198,13 @@ impl Tree<'_> {
                 let moved: Pieces = moved.map(|extent| shifted(extent, by)).collect();
                 self.replace(handle, &path, window, &moved, 0)?;
             }
-            // The loop ends after the first leaf, because this leaf is also responsible for the blocks before its range.
+            // The loop ends after the first leaf. This leaf is also responsible for the blocks before its range.
             end = if path.is_first() { 0 } else { path.range.start };
         }
         Ok(())
     }
 
-    /// Splits the extent that contains a block into two extents, so that the second extent begins with this block.
+    /// Splits the extent that contains a block into two extents. The second extent begins with this block.
     fn cut(&self, handle: &mut Handle<'_>, block: FileBlock) -> Result<()> {
         let path = self.find(block)?;
         let at = path.ending_after(block);

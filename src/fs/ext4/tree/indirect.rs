@@ -286,8 +286,8 @@ impl Pointers<'_> {
         Ok(start)
     }
 
-    /// Selects the last blocks of a part that one step can free. Returns the index of the first pointer to them, and the runs of these
-    /// blocks.
+    /// Selects the last blocks of a part that one step can free. Returns the index of the first pointer to these blocks, and the runs of
+    /// the blocks.
     fn last_few(
         &self,
         pointers: &[u32],
@@ -331,7 +331,7 @@ impl Pointers<'_> {
     }
 
     /// The maximum number of blocks that the mapping of an extent changes: the inode; the pointer blocks for all blocks of a group, and one
-    /// pointer block on each level above; a bitmap and a descriptor for each level, because new pointer blocks are usually adjacent.
+    /// pointer block on each level above; a bitmap and a descriptor for each level. New pointer blocks are usually adjacent.
     pub(super) fn credits_for_map(&self) -> u32 {
         let blocks = self.inode.fs.superblock.blocks_per_group.div_ceil(self.fan_out() as u32);
         2 + blocks + 3 * LEVELS as u32

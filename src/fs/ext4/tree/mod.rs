@@ -172,8 +172,8 @@ impl InodeToChange<'_> {
     }
 }
 
-/// The maximum number of blocks that change together with one leaf: the inode, and four blocks on each level, including one new level.
-/// These four blocks are a node, a new node next to it, and the bitmap and the descriptor for the new node.
+/// The maximum number of blocks that change together with one leaf: the inode, and four blocks on each level, including one new level. The
+/// four blocks are a node, a new node next to it, and the new node's bitmap and descriptor.
 fn credits_for_replace(root: &[u8; 60]) -> u32 {
     let depth = u32::from(u16::from_le_bytes([root[6], root[7]]));
     4 * (depth + 2) + 1

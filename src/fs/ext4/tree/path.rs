@@ -1,4 +1,4 @@
-//! The path from the root of an extent tree to a leaf. A path is valid only until the next change of the tree, so it is read again for each
+//! The path from the root of an extent tree to a leaf. A path is valid only until the next change of the tree. It is read again for each
 //! change.
 
 use std::ops::Range;
@@ -17,7 +17,7 @@ use crate::units::{FileBlock, FsBlock};
 
 pub(super) const PLACE: Place = Place::new("extent header");
 
-/// The extent tree of an inode. The root is read from the inode table, because the root in the inode's snapshot may be outdated.
+/// The extent tree of an inode. The root is read from the inode table: the root in the inode's snapshot may be outdated.
 #[derive(Clone, Copy)]
 pub(super) struct Tree<'a> {
     pub(super) inode: &'a InodeToChange<'a>,

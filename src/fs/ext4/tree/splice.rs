@@ -1,7 +1,7 @@
 //! The basic change of an extent tree: new extents replace extents of a leaf. A node with too many entries is split, and an empty node is
 //! freed. If the first key of a node or the number of nodes changes, the entries on the next higher level are replaced in the same way.
 //!
-//! Blocks for new nodes are allocated before the first change, so that `NoSpace` leaves the tree unchanged.
+//! Blocks for new nodes are allocated before the first change. `NoSpace` therefore leaves the tree unchanged.
 
 use std::ops::Range;
 
@@ -39,8 +39,8 @@ struct Change<'t, 'h, 'f> {
 }
 
 impl Tree<'_> {
-    /// Replaces extents of the leaf at the end of a path. `clusters` is the number of data clusters that the change adds; the number is
-    /// negative if clusters are freed. If `clusters` is not positive, new nodes may use blocks that are reserved for nodes.
+    /// Replaces extents of the leaf at the end of a path. `clusters` is the number of data clusters that the change adds. A negative number
+    /// means that clusters are freed. If `clusters` is not positive, new nodes may use blocks that are reserved for nodes.
     ///
     /// # Errors
     /// `NoSpace`, `FileTooLarge`; nothing is changed in these cases.
@@ -141,7 +141,7 @@ impl Tree<'_> {
                 }
             }
         }
-        // The blocks are used from the end of the list, so the list is reversed.
+        // The list is reversed, because blocks are taken from its end.
         spare.reverse();
         Ok(spare)
     }
@@ -236,7 +236,7 @@ impl Change<'_, '_, '_> {
         Ok(indexes)
     }
 
-    /// Changes the root. If the root has too little space, its entries are moved to new nodes, and the tree gets one more level.
+    /// Changes the root. If the root has too little space, its entries are moved to new nodes. The tree then has one more level.
     fn edit_root(&mut self, path: &Path, edit: &Edit) -> Result<()> {
         let mut bytes = path.root;
         let mut node = NodeMut::of(&mut bytes, self.tree.place())?;

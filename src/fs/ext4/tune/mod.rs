@@ -33,7 +33,7 @@ const PLACE: Place = Place::new("superblock");
 const NEVER: u16 = u16::MAX;
 
 /// Changes the superblock and all its backups on a device that is open for writing. Returns the new superblock. If the volume needs
-/// recovery, it is recovered first; the recovery increments the volume's mount count. The time of `clock` is stored as the time of the last
+/// recovery, it is recovered first. The recovery increments the volume's mount count. The time of `clock` is stored as the time of the last
 /// write.
 ///
 /// # Errors
@@ -50,7 +50,7 @@ pub(crate) fn tune(
     }
     let mut sb = Ext4::read_superblock(&**device)?;
     check_known(&sb)?;
-    // Values are checked first, so that an invalid value is refused before a recovery changes the device.
+    // Values are checked first. An invalid value is thus refused before a recovery changes the device.
     changed(&read(device)?, options, clock)?;
     if sb.incompat.contains(Incompat::RECOVER) {
         Ext4::open_for_writing(Arc::clone(device), &events, clock)?.end_writing()?;

@@ -18,8 +18,8 @@ fn small_files_are_kept_in_the_inode() {
     let image = Image::with_files(KIND, &["a", "b"]);
     let fs = image.open();
     let mut rng = Rng(3);
-    // An inode of 256 bytes has 68 bytes for content. The other bytes are the first 128 bytes, 32 bytes of extra fields, the magic number,
-    // an entry with its name, and the end mark. `i_block` contains 60 more bytes.
+    // An inode of 256 bytes has 68 bytes for content. The other bytes contain the fixed part (128 bytes), the extra fields (32 bytes), the
+    // magic number, an entry with its name, and the end mark. `i_block` contains 60 more bytes.
     let mut last = Vec::new();
     for len in [0, 1, 59, 60, 61, 64, 100, 128, 129, 3000] {
         let content = rng.bytes(len);

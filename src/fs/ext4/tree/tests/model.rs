@@ -160,8 +160,8 @@ impl Run<'_> {
     }
 }
 
-/// Fills the holes of a range while space is available. With bigalloc, the function uses either complete free clusters, or the unmapped
-/// blocks of a cluster that the file already has.
+/// Fills the holes of a range while space is available. With bigalloc, the function uses complete free clusters, or the unmapped blocks of
+/// the file's own clusters.
 fn map(file: &File, model: &mut Model, start: u64, len: u64, state: ExtentState, goal: u64) {
     let cluster = u64::from(file.fs.superblock.cluster_blocks);
     let mut at = start;

@@ -182,8 +182,8 @@ fn insert_before_the_first_leaf() {
     image.fsck();
 }
 
-/// A change of one step stays in the caller's transaction. A hole in another leaf does not count as a step, even if the range of the change
-/// covers it.
+/// A change of one step stays in the caller's transaction. A hole in another leaf is no step, even if the range of the change covers the
+/// hole.
 #[test]
 fn a_step_that_finds_nothing_takes_no_transaction() {
     for (options, gap) in [("-t ext4 -b 1024 -N 64", 1000), ("-t ext3 -b 1024 -N 64", 12)] {
