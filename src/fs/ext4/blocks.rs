@@ -1,4 +1,4 @@
-//! Metadata blocks. A block that was read is cached in memory; the cache has a maximum size. If the journal was recovered only in memory,
+//! Metadata blocks. Blocks that were read are cached in memory. The cache has a maximum size. If the journal was recovered only in memory,
 //! reads return the recovered content.
 
 use std::collections::BTreeMap;

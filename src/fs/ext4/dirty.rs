@@ -114,8 +114,7 @@ impl Dirty {
         Some(slot)
     }
 
-    /// The newest version of a block. Returns `None` if the transaction that last changed the block is not `tid`, or if the block was
-    /// freed.
+    /// The newest version of a block, if transaction `tid` last changed the block. Returns `None` for other blocks and for freed blocks.
     pub(super) fn of_transaction(&self, block: FsBlock, tid: Tid) -> Option<Block> {
         let slot = self.find(block)?;
         let version = slot.lock()?;

@@ -223,7 +223,7 @@ impl Ext4 {
             Ok(())
         };
         let stored = self.operate(|op| op.transact(1, |handle| handle.update_superblock(store)));
-        // The errors were not stored, so they become pending again. If the volume is aborted later, the abort records them.
+        // The errors were not stored. They become pending again. If the volume is aborted later, the abort records them.
         stored.inspect_err(|_| errors.add(met))
     }
 

@@ -94,12 +94,13 @@ impl Ext4 {
         let verify = || self.verify_group(group, bytes, place);
         if let Err(error) = content.verify_once(self.descriptor_part(group), verify) {
             self.left.pass_over(group, error)?;
-            // The checksum is wrong, so all fields are unreliable. The caller uses only the location of the inode table, which the code
-            // below checks. `inodes_uninit` is cleared, so that the caller reads the table.
+            // With a wrong checksum, all fields are unreliable. The caller uses only the location of the inode table. The code below checks
+            // this location. `inodes_uninit` is cleared, and the caller then reads the table.
             group_found.inodes_uninit = false;
         }
         if sb.copy != 0 {
-            // The volume was opened with a backup superblock. The descriptors next to a backup are outdated, so `inodes_uninit` is cleared.
+            // The volume was opened with a backup superblock. The descriptors next to a backup are outdated. `inodes_uninit` is therefore
+            // cleared.
             group_found.inodes_uninit = false;
         }
         let inode_table = group_found.inode_table;

@@ -188,8 +188,8 @@ impl Superblock {
 }
 
 impl Search<'_> {
-    /// Searches the tree below a node. `levels` is the number of levels of nodes below this node. It decreases with each level, so the
-    /// recursion ends.
+    /// Searches the tree below a node. `levels` is the number of levels of nodes below this node. It decreases with each level. The
+    /// recursion therefore ends.
     fn node(&mut self, node: &Area, levels: u8) -> Result<Option<Found>> {
         let entries = self.dir.dx_entries(node)?;
         let start = dx_position(entries, self.hash);

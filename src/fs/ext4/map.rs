@@ -54,7 +54,7 @@ impl Inode {
         Ok(end)
     }
 
-    /// Adds the extents of one leaf as the map stores them. Changes by fast commits are ignored, and so is content in the journal.
+    /// Adds the extents of one leaf as the map stores them. Changes by fast commits and content in the journal are ignored.
     pub(super) fn home_leaf(&self, block: FileBlock, into: &mut Vec<Extent>) -> Result<FileBlock> {
         if self.flags.contains(InodeFlags::EXTENTS) {
             self.extent_leaf(block, into)
@@ -63,7 +63,7 @@ impl Inode {
         }
     }
 
-    /// The extents in a range as the map stores them. Changes by fast commits are ignored, and so is content in the journal.
+    /// The extents in a range as the map stores them. Changes by fast commits and content in the journal are ignored.
     pub(super) fn home_extents(&self, range: Range<FileBlock>) -> Result<Vec<Extent>> {
         let (mut extents, mut next) = (Vec::new(), range.start);
         while next < range.end {
@@ -82,9 +82,8 @@ impl Inode {
         place.corrupt(format!("the map has no valid mapping after block {block}"))
     }
 
-    /// Checks an internal inode as Linux does when it reads an internal inode. The attribute block and the first block of the content must
-    /// be blocks of the volume with numbers above `s_first_data_block`. A flag of the inode is refused if the volume does not have the
-    /// flag's feature.
+    /// Checks an internal inode, as Linux does when it reads the inode. The attribute block and the first block of the content must be
+    /// blocks of the volume with numbers above `s_first_data_block`. Each flag of the inode requires the flag's feature on the volume.
     pub(super) fn check_own(&self) -> Result<()> {
         let place = Place::new("inode").inode(self.number);
         let first = u64::from(self.fs.superblock.first_data_block);

@@ -93,7 +93,7 @@ fn check_with(
     Ok(())
 }
 
-/// Reads the MMP block from the device. Other nodes change the block, so it is never cached.
+/// Reads the MMP block from the device. Other nodes change the block. It is therefore never cached.
 pub(super) fn read(device: &dyn Device, sb: &Superblock, block: FsBlock) -> Result<RawMmp> {
     let place = Place::new("MMP block").block(block);
     if block.0 == 0 || !sb.contains(block) {

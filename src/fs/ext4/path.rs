@@ -13,9 +13,9 @@ use crate::fs::{FileType, Follow};
 use crate::units::InodeNo;
 
 impl Ext4 {
-    /// Returns the inode that a path refers to. The path starts at the root of the volume, and so do the targets of absolute links. The
-    /// parent `..` of the root is the root. An empty path refers to the root. A path that ends with a slash must refer to a directory.
-    /// Permissions are not checked.
+    /// Returns the inode that a path refers to. The path and the targets of absolute links start at the root of the volume. The parent `..`
+    /// of the root is the root. An empty path refers to the root. A path that ends with a slash must refer to a directory. Permissions are
+    /// not checked.
     ///
     /// # Errors
     /// `NotFound`, `NotADirectory`, `NameTooLong`, `Loop` and the errors of [`Inode::lookup`]. Each error contains the path.

@@ -22,7 +22,7 @@ const SHIFTS: std::ops::RangeInclusive<u8> = 10..=16;
 const CLUSTERS: [u64; 2] = [1, 16];
 
 impl Superblock {
-    /// Reads the superblock in block `block` of the volume. The block size is not known, so every block size is tried.
+    /// Reads the superblock in block `block` of the volume. The block size is not known. Every block size is tried.
     ///
     /// # Errors
     /// `UnknownFormat` if the block has no superblock; the errors of [`parse`](Self::parse); errors of the device.

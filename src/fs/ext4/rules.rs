@@ -250,7 +250,7 @@ impl Superblock {
         Ok(())
     }
 
-    /// Reports violations of the rules that e2fsck enforces and that Linux does not enforce at every mount.
+    /// Reports violations of the rules that Linux does not enforce at every mount. e2fsck enforces these rules.
     pub(super) fn find_broken_rules(&self, raw: &RawSuperblock, findings: &mut Findings) {
         for rule in RULES.iter().filter(|rule| rule.by != By::Mount) {
             if let Some(stored) = (rule.broken)(raw, self) {

@@ -9,7 +9,7 @@
 use crate::fs::{Access, Timestamp};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// The first second that an inode can represent, and the number of seconds from it to the last one.
+/// The range of seconds that an inode can represent: the first second, and the number of seconds after it.
 const FIRST: i64 = i32::MIN as i64;
 const SECONDS: i64 = 1 << 34;
 const SECOND: u64 = 1_000_000_000;

@@ -27,7 +27,7 @@ use crate::open_file::Alone;
 use crate::sync::Mutex;
 use crate::sys::coarse_time;
 
-/// The number of changed blocks in memory at which a volume without a journal writes them to the device.
+/// A volume without a journal writes its changed blocks to the device when memory contains this number of them.
 const UNJOURNALED_LIMIT: u32 = 8192;
 
 impl Clock {
@@ -55,7 +55,7 @@ pub(crate) struct Writing {
     pub(crate) orphans: Mutex<OrphanList>,
     /// The generation that the next new inode gets.
     generations: AtomicU32,
-    /// The hold of this node on the volume, if the volume has multiple mount protection.
+    /// This node's hold on the volume, which the node acquires if the volume has multiple mount protection.
     pub(crate) mmp: Mutex<Option<MmpHold>>,
     /// The result of the first close, or `None` until the first close has ended. A second close waits for this lock, and returns the same
     /// result.
@@ -164,7 +164,7 @@ impl Ext4 {
     }
 
     /// Opens the volume `found` for changes that form one transaction of any size. Only [`commit_to`](Self::commit_to) writes the changes
-    /// to the device; dropping the volume writes nothing. The blocks in the log must already be at their home locations.
+    /// to the device. Dropping the volume writes nothing. The blocks in the log must already be at their home locations.
     pub(super) fn for_one_transaction(
         found: &Self,
         device: &Arc<dyn Device>,
@@ -269,7 +269,7 @@ impl Ext4 {
     /// Commits all changes, writes all blocks to their home locations, and records that the journal needs no recovery. Further changes are
     /// refused. A second close returns the same result.
     ///
-    /// The close waits for the requests in flight of other threads.
+    /// The close waits until the requests in flight of other threads have completed.
     ///
     /// # Errors
     /// The errors of [`sync`](Self::sync), after which the volume is in the same state as after a crash. `Busy` if the calling thread has

@@ -27,7 +27,7 @@ impl<'a> Bits<'a> {
         word(self.bytes) | self.kept_back.map_or(0, word)
     }
 
-    /// If `flip` is 0, returns the first set bit in `from..end`; if `flip` is all ones, returns the first clear bit. Returns `end` if there
+    /// If `flip` is 0, returns the first set bit in `from..end`. If `flip` is all ones, returns the first clear bit. Returns `end` if there
     /// is no such bit.
     fn next(&self, from: u32, end: u32, flip: u64) -> u32 {
         let mut at = from;

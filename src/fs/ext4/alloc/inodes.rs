@@ -1,4 +1,4 @@
-//! Allocation of inodes near their directories, and release of inodes. This module changes bitmaps, descriptors and counters; the caller
+//! Allocation of inodes near their directories, and release of inodes. This module changes bitmaps, descriptors and counters. The caller
 //! writes the inode.
 
 use super::bitmap::{self, Bits};

@@ -132,7 +132,7 @@ mod tests {
         };
         find(10, 10..11);
         find(11, 11..12);
-        // The goal is in use, so these files do not continue a run. Each file gets a separate aligned start.
+        // The goal is in use. These files therefore do not continue a run. Each file gets a separate aligned start.
         find(11, 64..65);
         find(11, 128..129);
         find(65, 65..66);

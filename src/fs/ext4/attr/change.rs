@@ -272,7 +272,7 @@ impl Attributes<'_> {
 impl Inode {
     /// The maximum number of blocks that one change of attributes modifies.
     pub(crate) fn xattr_credits(&self) -> u32 {
-        // The changed blocks are the inode; the old and the new attribute block, each with its bitmap and descriptor; and the superblock.
+        // The changed blocks are the inode, the superblock, and two attribute blocks (old and new), each with a bitmap and a descriptor.
         let credits = 8;
         if !self.fs.superblock.incompat.contains(Incompat::EA_INODE) {
             return credits;

@@ -65,7 +65,7 @@ impl<'a> List<'a> {
         let place = self.place;
         let mut entries = Vec::new();
         let mut rest = self.list;
-        // Each entry shortens the remaining list by at least the entry's header, so the loop ends.
+        // Each entry shortens the remaining list by at least the entry's header. The loop therefore ends.
         loop {
             match rest.first_chunk::<4>() {
                 Some([0, 0, 0, 0]) => return Ok(entries),

@@ -21,7 +21,7 @@ use crate::units::{FileBlock, FsBlock, InodeNo};
 /// The type and the permissions of a value inode.
 const MODE: u32 = 0o100_600;
 
-/// The credits of one value are sufficient if its blocks are in at most this number of groups.
+/// The credits of one value are sufficient if the value's blocks are in at most this number of groups.
 const GROUPS: u32 = 8;
 
 /// A newly created value inode.
@@ -41,7 +41,7 @@ impl MayChange for ValueInode {
 }
 
 impl Superblock {
-    /// The maximum number of blocks changed by creating one value and dropping another.
+    /// The maximum number of blocks that change when one value is created and another value is dropped.
     pub(super) fn value_credits(&self) -> u32 {
         let blocks = self.block_size.blocks_for(MAX_VALUE as u64) as u32;
         // The creation of a value changes these blocks: the value's blocks, the inode, the inode bitmap with its descriptor, block bitmaps

@@ -23,7 +23,7 @@ use crate::units::FsBlock;
 
 const PLACE: Place = Place::new("htree node");
 const ENTRY: usize = size_of::<RawDxEntry>();
-/// The `hash_version` of encrypted names. This hash is keyed, so the checker cannot compute it.
+/// The `hash_version` of encrypted names. This hash needs a key. The checker cannot compute it.
 const SIPHASH: u8 = 6;
 
 /// The role of a directory block in the tree.

@@ -99,8 +99,8 @@ impl Checker<'_> {
         u32::try_from(inode.number.0).is_ok_and(|number| self.orphans.contains(&number))
     }
 
-    /// Follows the orphan list, in which `i_dtime` contains the number of the next inode. Each orphan is accepted only once, so the walk
-    /// ends.
+    /// Follows the orphan list, in which `i_dtime` contains the number of the next inode. Each orphan is accepted only once. The walk
+    /// therefore ends.
     fn listed_orphans(&mut self) {
         let mut place = Place::new("superblock").field("s_last_orphan");
         let mut next = self.superblock.s_last_orphan.get();

@@ -73,9 +73,9 @@ impl Walk<'_, '_> {
         self.findings.add(place, what);
     }
 
-    /// Walks a node of an extent tree and the subtree below the node. The depth decreases at each step, so the recursion ends. `depth` is
-    /// the expected depth, or `None` for the root. `bounds` are the file blocks that the subtree may map. Below the root, the first of
-    /// these blocks is in the parent's entry.
+    /// Walks a node of an extent tree and the subtree below the node. The depth decreases at each step. The recursion therefore ends.
+    /// `depth` is the expected depth, or `None` for the root. `bounds` are the file blocks that the subtree may map. Below the root, the
+    /// first of these blocks is in the parent's entry.
     fn node(
         &mut self,
         bytes: &[u8],
@@ -249,7 +249,7 @@ impl Walk<'_, '_> {
     }
 
     /// Walks a tree of indirect blocks that maps the file blocks `blocks`. `level` is the level of the root. A block that points to data
-    /// has level 0. The level decreases at each step, so the recursion ends.
+    /// has level 0. The level decreases at each step. The recursion therefore ends.
     fn subtree(
         &mut self,
         root: u32,

@@ -38,8 +38,8 @@ impl Checker<'_> {
             FileType::Regular => {
                 // A file with fs-verity stores the data of fs-verity past its size.
                 let verity = inode.flags().contains(InodeFlags::VERITY);
-                // An orphan that has a name is a file whose truncation was interrupted. It may have blocks past its size; the next mount
-                // frees them.
+                // An orphan that has a name is a file whose truncation was interrupted. Such a file may have blocks past its size. The next
+                // mount frees these blocks.
                 let truncated = self.is_orphan(inode);
                 if size < extent.written_end.saturating_sub(1) * unit && !verity && !truncated {
                     let (stored, expected) = (size, extent.written_end * unit);

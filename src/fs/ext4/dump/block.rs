@@ -231,7 +231,7 @@ fn attributes(content: &[u8]) -> Option<Fields> {
     let (header, mut rest) = xattr::RawXattrHeader::ref_from_prefix(content).ok()?;
     let mut record = fields::xattr_header(header);
     let mut entries = Vec::new();
-    // Each step removes at least the header of an entry from `rest`, so the loop ends.
+    // Each step removes at least the header of an entry from `rest`. The loop therefore ends.
     while rest.first_chunk::<4>().is_some_and(|word| *word != [0; 4]) {
         let Ok((raw, behind)) = xattr::RawXattrEntry::ref_from_prefix(rest) else { break };
         let len = usize::from(raw.e_name_len);

@@ -1,7 +1,7 @@
 //! An external journal (`mke2fs -O journal_dev`). The code checks that the device contains the journal that the volume's superblock names.
 //!
-//! The device begins with an ext4 superblock; only its UUID is used. The next block contains the journal's superblock. Block numbers of the
-//! log are counted from the start of the device.
+//! The device begins with an ext4 superblock, of which only the UUID is used. The next block contains the journal's superblock. Block
+//! numbers of the log are counted from the start of the device.
 
 use std::sync::Arc;
 

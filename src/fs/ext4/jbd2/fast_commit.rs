@@ -55,7 +55,7 @@ pub(crate) struct InodeEdit {
     /// The edits of the map. While the fast commits are read, the edits are in the order of their records. Afterwards they are disjoint and
     /// sorted by file block.
     pub(crate) ranges: Vec<RangeEdit>,
-    /// The number of edits in `ranges` that come from records before the record of `bytes`.
+    /// The number of edits in `ranges` that are older than `bytes`.
     ranges_before: usize,
 }
 

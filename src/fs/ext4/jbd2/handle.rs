@@ -158,7 +158,7 @@ impl Handle<'_> {
         Ok(result)
     }
 
-    /// Initialises a block that was just allocated for metadata. `fill` receives zeros; the content on the device is not read.
+    /// Initialises a block that was just allocated for metadata. `fill` receives zeros. The content on the device is not read.
     pub(crate) fn create<R>(
         &mut self,
         block: FsBlock,

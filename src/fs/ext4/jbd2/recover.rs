@@ -10,8 +10,8 @@
 //!   time than the previous transaction remains from an earlier use of the journal, and ends the log.
 //! - With asynchronous commits, a bad commit block counts as an interrupted commit and ends the log. With version 1 checksums, a later
 //!   commit proves that the commit was not interrupted, and the bad commit block is an error.
-//! - In Linux, a copy with a bad checksum is an error if Linux would write this copy. Here the copy is an error only if no later copy or
-//!   revocation supersedes it.
+//! - Linux reports an error for a copy with a bad checksum if it would write this copy. ironmap reports an error only if no later copy or
+//!   revocation supersedes the copy.
 
 use std::collections::BTreeMap;
 

@@ -178,8 +178,8 @@ impl JournalSuperblock {
         Ok(features)
     }
 
-    /// Verifies the checksum of the journal's superblock, and returns the seed of the other checksums. Of the three features for versions
-    /// of checksums, at most one may be set.
+    /// Verifies the checksum of the journal's superblock, and returns the seed of the other checksums. At most one of the three checksum
+    /// features may be set.
     fn verify(
         raw: &RawJournalSuperblock,
         bytes: &[u8],

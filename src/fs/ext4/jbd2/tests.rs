@@ -249,7 +249,7 @@ fn a_checkpoint_that_fails_ends_the_volume() {
     assert_eq!(fs.sync().unwrap_err().kind(), ErrorKind::ReadOnly);
 }
 
-/// The changes of an operation that has panicked are incomplete, so they are never committed.
+/// The changes of an operation that has panicked are incomplete. They are never committed.
 #[test]
 fn an_operation_that_panics_ends_the_volume() {
     let image = Image::new("-t ext4 -b 1024", "8M");

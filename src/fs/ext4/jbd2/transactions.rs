@@ -38,7 +38,7 @@ impl Work {
     }
 }
 
-/// The protocol of transactions. It does no I/O; the caller of [`commit`](Self::commit) writes the transaction.
+/// The protocol of transactions. The protocol does no I/O. The caller of [`commit`](Self::commit) writes the transaction.
 #[derive(Debug)]
 pub(crate) struct Transactions {
     state: Mutex<State>,

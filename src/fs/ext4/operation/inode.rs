@@ -23,7 +23,7 @@ impl MayChange for Locked<'_> {
     }
 }
 
-/// A snapshot of an inode that this thread may change. The snapshot borrows the proof, so it cannot outlive the proof.
+/// A snapshot of an inode that this thread may change. The snapshot borrows the proof and cannot outlive it.
 pub(crate) struct InodeToChange<'p> {
     inode: Inode,
     proof: PhantomData<&'p ()>,
@@ -58,7 +58,7 @@ impl<'p> InodeToChange<'p> {
         Self { inode, proof: PhantomData }
     }
 
-    /// A test is the only user of its volume, so it needs no lock.
+    /// A test is the only user of its volume, and needs no lock.
     #[cfg(test)]
     pub(crate) fn in_test(inode: Inode) -> Self {
         Self::proven(inode)

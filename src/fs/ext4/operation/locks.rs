@@ -351,7 +351,7 @@ impl Pin<'_> {
     /// Removes the state of the inode from the table if no other user remains.
     fn leave(&mut self) {
         let mut shard = self.locks.shard(self.number).lock();
-        // Only two references exist if there is no other user: the reference in the table, and the reference in `self`.
+        // Without other users, only two references exist: one in the table and one in `self`.
         let last = self.known.take().is_some_and(|known| Arc::strong_count(&known) == 2);
         if last {
             shard.remove(&self.number);

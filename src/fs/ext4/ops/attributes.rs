@@ -100,7 +100,7 @@ impl Operation<'_> {
         })
     }
 
-    /// Sets the flags that users may change (`chattr`); other flags keep their values.
+    /// Sets the flags that users may change (`chattr`). Other flags keep their values.
     pub(in crate::fs::ext4) fn set_flags(&self, number: InodeNo, flags: InodeFlags) -> Result<()> {
         let file = self.lock(number);
         let inode = self.inode_to_change(&file)?;

@@ -105,7 +105,8 @@ impl Ext4 {
     /// range is allocated. Blocks that were allocated before an error remain unwritten.
     ///
     /// # Errors
-    /// `NoSpace` or `Quota` if the first block, or with `whole` any block, cannot be allocated; `ReadOnly`, `Io`.
+    /// `NoSpace` or `Quota` if the first block cannot be allocated; with `whole`, also if a later block cannot be allocated; `ReadOnly`,
+    /// `Io`.
     pub(crate) fn allocate_for_write(
         self: &Arc<Self>,
         number: InodeNo,
@@ -307,8 +308,8 @@ impl Operation<'_> {
 }
 
 impl Ext4 {
-    /// Makes a file's written data durable, and the metadata that are needed to read the data. Unless `data_only` is set, also makes the
-    /// file's other metadata durable.
+    /// Makes a file's written data durable, with the metadata that a read of the data needs. If `data_only` is not set, the file's other
+    /// metadata also become durable.
     ///
     /// # Errors
     /// The errors of [`convert`](Self::convert) and of a commit.

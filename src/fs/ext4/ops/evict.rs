@@ -151,7 +151,7 @@ impl Operation<'_> {
         }
         let is_gone = file.inode().is_ok_and(|inode| inode.stat().links == 0);
         if is_gone {
-            // The inode number may soon be reused, so the pending updates are dropped.
+            // The pending updates are dropped, because the inode number may soon be reused.
             open.inode().pending.forget();
         }
         drop(open);
@@ -266,7 +266,7 @@ impl Operation<'_> {
         }
     }
 
-    /// Frees an inode after the transaction that removed its last name, if its fate requires this. The inode's lock must be held.
+    /// Frees an inode, if its fate requires this. An earlier transaction has removed the last name. The inode's lock must be held.
     pub(super) fn finish(
         &self,
         file: &Locked<'_>,

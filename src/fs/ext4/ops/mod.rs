@@ -150,8 +150,8 @@ fn check_not_internal(inode: &Inode) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a file of another project in a directory whose entries inherit its project. Otherwise the file would have to be charged to the
-/// directory's project.
+/// Refuses a file of another project in a directory whose entries inherit the directory's project. Otherwise the file would have to be
+/// charged to the directory's project.
 fn check_project(dir: &Inode, file: &Inode) -> Result<()> {
     let inherits = dir.flags().contains(InodeFlags::PROJECT_INHERIT);
     if inherits && dir.stat().project != file.stat().project {

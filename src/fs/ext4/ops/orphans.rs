@@ -20,8 +20,8 @@ const CREDITS: u32 = 4;
 /// The maximum number of errors that are reported individually.
 const MOST_TOLD: usize = 64;
 
-/// An inode on the list. The thread that has this value holds the lock of the list. Only the field `i_dtime` of the inode is changed
-/// through this value, and this field belongs to the list.
+/// An inode on the list. The thread that has this value holds the lock of the list. This value permits changes of the field `i_dtime` only.
+/// This field belongs to the list.
 struct Listed<'l> {
     number: InodeNo,
     list: PhantomData<&'l OrphanList>,

@@ -60,7 +60,7 @@ impl<'a> Operation<'a> {
     }
 
     /// Renames, with or without the lock of renames. A thread needs this lock to lock two directories in different branches of the
-    /// directory tree. A call without the lock therefore returns false and does nothing if both names refer to directories.
+    /// directory tree. If both names refer to directories, a call without the lock therefore does nothing and returns false.
     fn rename_names(
         &self,
         [(from, old_name), (to, new_name)]: [DirName<'_>; 2],

@@ -15,7 +15,7 @@ use crate::units::FsBlock;
 pub(super) enum Rank {
     /// A block that the old volume does not use.
     Fresh,
-    /// Bitmaps and group descriptors. They are written before the inodes, so that blocks are marked as used before an inode refers to them.
+    /// Bitmaps and group descriptors. They are written before the inodes. Blocks are thus marked as used before an inode refers to them.
     Bitmaps,
     /// Inodes. They are written after the content of their blocks was copied to the new positions.
     Inodes,

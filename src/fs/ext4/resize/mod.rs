@@ -157,7 +157,7 @@ pub(crate) fn minimum(device: &Arc<dyn Device>) -> Result<Resized> {
 struct Volume {
     found: Arc<Ext4>,
     raw: RawSuperblock,
-    /// The hold of this node on the volume, if the volume has multiple mount protection.
+    /// This node's hold on the volume, which the node acquires if the volume has multiple mount protection.
     held: Option<MmpHold>,
     /// The device that stores changes in memory, if the resize of this volume is a rehearsal.
     dry: Option<Arc<Dry>>,

@@ -95,7 +95,7 @@ impl Map {
         Ok(map)
     }
 
-    /// Reads a node of an extent tree and the subtree below the node. `depth` decreases with each level, so the recursion ends.
+    /// Reads a node of an extent tree and the subtree below the node. `depth` decreases with each level. The recursion therefore ends.
     fn below(
         &mut self,
         inode: &Inode,
@@ -133,7 +133,7 @@ impl Map {
     }
 
     /// Reads a block of pointers and the subtree below it. `first` is the first file block that the subtree maps. `level` decreases with
-    /// each level, so the recursion ends.
+    /// each level. The recursion therefore ends.
     fn pointed(&mut self, inode: &Inode, pointer: u32, level: u32, first: u64) -> Result<()> {
         if pointer == 0 {
             return Ok(());

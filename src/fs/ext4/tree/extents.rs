@@ -1,5 +1,5 @@
 //! Changes a file's extents: maps, unmaps or shifts them, or changes their state. A long change processes the leaves one after the other.
-//! The tree is valid after each leaf, so a transaction may end there.
+//! The tree is valid after each leaf. A transaction may therefore end there.
 
 use std::ops::Range;
 

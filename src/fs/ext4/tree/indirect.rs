@@ -29,7 +29,7 @@ pub(super) struct Pointers<'a> {
 struct Route {
     /// The slot in the inode, and then the slot in each pointer block.
     slots: SmallVec<[usize; 4]>,
-    /// The number of file blocks between the first file block of this tree and the block.
+    /// The distance, in file blocks, from the first file block of this tree to the block.
     distance: u64,
 }
 

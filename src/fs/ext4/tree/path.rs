@@ -68,7 +68,7 @@ impl Tree<'_> {
         let node = read_extents::node(&root, None, place)?;
         let mut depth = node.depth;
         let mut next = self.step(&mut path, &node, None, block, place)?;
-        // The depth decreases at each step, so the loop ends.
+        // The depth decreases at each step. The loop therefore ends.
         while let Some(child) = next {
             let content = self.inode.fs.blocks.read(child, place.field("ei_leaf"))?;
             let place = place.block(child);

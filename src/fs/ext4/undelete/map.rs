@@ -95,7 +95,7 @@ fn walk(inode: &Inode, into: &mut Vec<Extent>, budget: &mut Budget) -> Result<u6
     nodes_below(inode, &root, budget)
 }
 
-/// The number of blocks of an extent tree below a node. The depth decreases with each level, so the recursion ends.
+/// The number of blocks of an extent tree below a node. The depth decreases with each level. The recursion therefore ends.
 fn nodes_below(inode: &Inode, above: &Node<'_>, budget: &mut Budget) -> Result<u64> {
     let place = PLACE.inode(inode.number());
     if above.depth == 0 {

@@ -166,7 +166,7 @@ impl Ext4 {
                     _ => {}
                 }
             }
-            // The last view is the current volume. Other references to it exist, so its overlay must stay.
+            // The last view is the current volume. Other code also refers to this volume, and its overlay must stay.
             match Arc::into_inner(view) {
                 Some(mut view) => past.overlay = view.blocks.take_overlay(),
                 None => past = Past::default(),
@@ -185,7 +185,7 @@ impl Ext4 {
     }
 
     /// Returns the volume in its state before transaction `end`. If `end` is `None`, returns the current volume. `past` is the state of the
-    /// previous call. From call to call, `end` must not decrease, and `None` counts as the highest value.
+    /// previous call. `end` must not be lower than in the previous call. `None` counts as the highest value.
     fn view(self: &Arc<Self>, history: &History, past: &mut Past, end: Option<usize>) -> Arc<Self> {
         let Some(end) = end else { return Arc::clone(self) };
         past.advance(history, end);

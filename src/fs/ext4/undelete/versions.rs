@@ -30,8 +30,8 @@ pub(super) struct Version {
     pub(super) deleted: Option<u32>,
 }
 
-/// The identity of a file. It distinguishes files that had the same inode number one after the other. The number and the generation are not
-/// enough: all files that mke2fs made have generation 0.
+/// The identity of a file. It distinguishes successive files with the same inode number. The number and the generation are not enough: all
+/// files that mke2fs made have generation 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Identity {
     number: u32,

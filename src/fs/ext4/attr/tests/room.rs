@@ -80,7 +80,7 @@ fn blocks_that_the_kernel_shares_are_distinguished() {
     }
 }
 
-/// A change that fails because the volume has no space for the value leaves the volume unchanged. After a partial change, e2fsck would find
+/// If the volume has no space for a value, the change fails and leaves the volume unchanged. After a partial change, e2fsck would find
 /// unreferenced blocks or an unreferenced inode.
 #[test]
 fn a_full_volume_stays_as_it_was() {

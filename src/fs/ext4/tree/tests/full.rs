@@ -56,7 +56,7 @@ impl Full {
         self.file.fs.sync().unwrap();
     }
 
-    /// Runs a change that needs `blocks` blocks. With fewer free blocks, the change must fail without any effect; with `blocks` free
+    /// Runs a change that needs `blocks` blocks. With fewer free blocks, the change must fail without any effect. With `blocks` free
     /// blocks, it must succeed.
     fn needs(&mut self, blocks: u32, what: &str, change: impl Fn(&File) -> Result<()>) {
         for free in 0..blocks {
