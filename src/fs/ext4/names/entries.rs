@@ -16,8 +16,8 @@ use crate::units::InodeNo;
 #[derive(Clone, Copy)]
 pub(super) struct Target {
     inode: u32,
-    /// The byte `file_type` of the entry. Without the feature filetype, this byte is the upper half of the name's length, which is always
-    /// 0.
+    /// The byte `file_type` of the entry. Without the feature filetype, this byte is the upper half of the name's length. This half is
+    /// always 0.
     kind: u8,
 }
 

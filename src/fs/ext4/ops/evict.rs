@@ -330,8 +330,8 @@ impl Operation<'_> {
         Attributes::of(inode).drop_xattrs(handle)
     }
 
-    /// The value of `i_dtime` for an inode that is deleted at this time. A valid inode number would be misread as the next orphan in the
-    /// list.
+    /// The value of `i_dtime` for an inode that is deleted at this time. The value is never a valid inode number, which would be misread as
+    /// the next orphan in the list.
     pub(super) fn deletion_time(&self, now: Timestamp) -> u32 {
         u32::try_from(now.seconds.max(0)).unwrap_or(u32::MAX).max(self.superblock.inodes_count)
     }
