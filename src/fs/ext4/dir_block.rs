@@ -185,8 +185,7 @@ fn record(bytes: &[u8], at: usize, size: BlockSize) -> Option<(&RawDirEntry, &[u
     sound.then_some((raw, name, at + len))
 }
 
-/// The length of a record in bytes. A record may fill a block of 64 KiB. This length does not fit into 16 bits, and is stored as 0 or
-/// 65535.
+/// The length of a record in bytes. A record may fill a block of 64 KiB. This length exceeds 16 bits and is stored as 0 or 65535.
 pub(super) fn record_length(raw: u16, block_size: BlockSize) -> usize {
     match raw {
         0 | u16::MAX if block_size.bytes() == 1 << 16 => 1 << 16,
