@@ -2,8 +2,8 @@
 //! volume, it enforces the rules of Linux. A check of the volume reports violations of the other rules. The fields that describe the
 //! geometry are checked in [`superblock`](super::superblock).
 //!
-//! The source of the rules is an experiment: each field was set to hostile values, and the volume was then mounted by Linux 6.18 and
-//! checked by e2fsck 1.47. The test `sweep` repeats this experiment.
+//! The source of the rules is an experiment. Each field was set to hostile values. Then Linux 6.18 mounted the volume, and e2fsck 1.47
+//! checked it. The test `sweep` repeats this experiment.
 
 use super::disk::inode::GOOD_OLD_SIZE;
 use super::disk::superblock::{FIRST_INODE, REV_DYNAMIC, RawSuperblock};
@@ -44,8 +44,8 @@ struct Rule {
     broken: Broken,
 }
 
-/// Returns the field's value if it breaks the rule. The function reads only the superblock, so its time and memory do not depend on the
-/// number of groups.
+/// Returns the field's value if it breaks the rule. The function reads only the superblock. Its time and memory do not depend on the number
+/// of groups.
 type Broken = fn(&RawSuperblock, &Superblock) -> Option<u64>;
 
 const fn mount(field: &'static str, fault: &'static str, broken: Broken) -> Rule {
@@ -250,7 +250,7 @@ impl Superblock {
         Ok(())
     }
 
-    /// Reports violations of the rules that e2fsck enforces and that Linux does not enforce at every mount.
+    /// Reports violations of the rules that Linux does not enforce at every mount. e2fsck enforces these rules.
     pub(super) fn find_broken_rules(&self, raw: &RawSuperblock, findings: &mut Findings) {
         for rule in RULES.iter().filter(|rule| rule.by != By::Mount) {
             if let Some(stored) = (rule.broken)(raw, self) {
