@@ -10,9 +10,9 @@ use crate::bio::{Bio, BioFlags, BioOp, Buffer, Dev, Done, Whole};
 use crate::error::{Errno, Error, Result};
 use crate::units::DevOffset;
 
-/// The proof that a request is within its device. Only this crate and the methods of [`Device`](super::Device) can create a proof, so other
-/// crates cannot call a method whose name ends in `_within`. A device over another device must not pass its own proof to the device below,
-/// because the proof is not valid for that device. So it calls the methods without the suffix, which check the range again.
+/// The proof that a request is within its device. Other crates cannot create a proof, so they cannot call a method whose name ends in
+/// `_within`. A proof for one device is not valid for the device below it. So a device over another device calls the methods without the
+/// suffix, which check the range again.
 #[derive(Clone, Copy, Debug)]
 pub struct InRange(());
 
@@ -43,8 +43,8 @@ fn is_within(end: u64, at: DevOffset, len: u64) -> bool {
 /// [`readiness`](DeviceQueue::readiness), so an event loop must pop before it waits.
 pub struct BoundedQueue {
     below: AnyQueue,
-    /// The end of each device, indexed by the device's number. After a file is detached, its entry permits every position, because the
-    /// queue below refuses every request to this file.
+    /// The end of each device, indexed by the device's number. The entry of a detached file permits every position. The queue below refuses
+    /// requests to this file.
     ends: Vec<u64>,
     /// Bios that were refused because they end past the end of their device.
     refused: Vec<Done>,
@@ -55,7 +55,7 @@ impl BoundedQueue {
         Self { below, ends: vec![end.0], refused: Vec::new() }
     }
 
-    /// Returns the queue without the checks. Only a benchmark of the raw device, which checks its own positions, uses it.
+    /// Returns the queue without the checks. Only benchmarks of the raw device use it. They check their own positions.
     #[doc(hidden)]
     #[must_use]
     pub fn unbounded(self) -> AnyQueue {

@@ -1,4 +1,4 @@
-//! The states of a device after a power cut, from its first content and a [`Log`] of its requests.
+//! Computes the states of a device after a power cut from the first content of the device and a [`Log`] of the requests.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,8 +18,8 @@ pub struct CrashState {
     pub seed: u64,
     /// The number of entries of the log before the power cut.
     pub cut: usize,
-    /// Selects the writes that are present although they were not durable: 0 selects none, 1 selects all, and any other number is a random
-    /// selection.
+    /// Selects the writes that are present although they were not durable. 0 selects none of these writes, 1 selects all, and any other
+    /// number selects at random.
     pub subset: u32,
 }
 
@@ -46,11 +46,11 @@ impl FromStr for CrashState {
 
 /// The states that a device can have after a crash.
 ///
-/// Every write that was durable at the power cut is present. A write or discard is durable in two cases: it was acknowledged and has
-/// [FUA](Entry::Write::fua), or a flush that was issued after its acknowledgement was acknowledged too. Each other write can be present
-/// completely, in part or not at all, in units of the device's logical block. On a device without a volatile cache every acknowledged write
-/// is durable. A failed write never becomes durable. If a flush fails, the writes that it covers never become durable, even after later
-/// flushes.
+/// Every write that was durable at the power cut is present. A write with [FUA](Entry::Write::fua) is durable when it is acknowledged. Any
+/// other write or discard becomes durable with a flush: the flush is issued after the acknowledgement of the write or discard, and is
+/// acknowledged itself. A write that is not durable can be present completely, in part or not at all. Its parts are logical blocks of the
+/// device. On a device without a volatile cache every acknowledged write is durable. A failed write never becomes durable. If a flush
+/// fails, the writes that it covers never become durable, even after later flushes.
 #[derive(Debug)]
 pub struct Crashes {
     base: Ram,
@@ -95,8 +95,8 @@ impl Crashes {
 
     /// The names of several states at every cut. They differ in the writes before the cut that are not durable: one state contains none of
     /// these writes, one contains all of them, and `random` states contain a random part of them. If all writes before a cut were durable,
-    /// the cut has only one state. If consecutive cuts allow the same states, only the last of these cuts is named, because the application
-    /// has made the most progress there.
+    /// the cut has only one state. If consecutive cuts allow the same states, only the last of these cuts is named. The application has
+    /// made the most progress there.
     #[must_use]
     pub fn names(&self, seed: u64, random: u32) -> Vec<CrashState> {
         let mut fates = Fates::new(self.base.limits().volatile_cache);
@@ -169,7 +169,7 @@ fn some(state: u64, entry: u64, atomic: &[Atomic]) -> impl Fn(u64) -> bool {
     }
 }
 
-/// Writes to an image the sectors of a request that `kept` selects.
+/// Writes sectors of a request to an image. `kept` selects the sectors.
 fn apply(image: &Ram, entry: &Entry, kept: impl Fn(u64) -> bool) {
     let (at, len) = match entry {
         Entry::Write { at, data, .. } => (*at, data.len() as u64),

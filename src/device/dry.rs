@@ -105,7 +105,8 @@ impl Dry {
 }
 
 impl Changes {
-    /// Returns where the content of a block is stored, and how many blocks from there on have contiguous contents, at most `most`.
+    /// Returns where the content of a block is stored. Also returns the number of blocks, at most `most`, whose contents are contiguous
+    /// from there on.
     fn content(&self, block: u64, most: u64) -> Content<'_> {
         if let Some(content) = self.written.get(&block) {
             return Content::Written(content);

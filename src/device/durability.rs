@@ -1,8 +1,8 @@
 //! The flushes of a device, or of two devices that may share a cache. Examples of two such devices are partitions of one disk, files of one
 //! file system, and exports of one server.
 //!
-//! The kernel reports a failed flush once. The next flush succeeds, although data are lost. So this module remembers the failure: after a
-//! failed flush, and concurrently with it, no flush of either device succeeds.
+//! The kernel reports a failed flush once. The next flush succeeds, although data are lost. So this module remembers the failure. No flush
+//! of either device succeeds after a failed flush or concurrently with it.
 //!
 //! On some devices the kernel also flushes for a write-through request. If this flush fails, only the write-through request gets the error.
 //! So ironmap sends no write-through requests to such a device. Instead, a durable write consists of a write and a flush by this module.
@@ -103,8 +103,8 @@ impl Durability {
         Ok(())
     }
 
-    /// Flushes the device, and waits for all other flushes that began before this flush ended. If one of these fails, it may have lost the
-    /// writes that this flush should make durable. So this flush succeeds only if all of the other flushes succeed.
+    /// Flushes the device, and waits for all other flushes that began before this flush ended. A failed flush may have lost the writes that
+    /// this flush should make durable. So this flush succeeds only if all of the other flushes succeed.
     fn flush_now(&self, state: &mut MutexGuard<'_, State>, device: &dyn Device) -> Result<()> {
         state.begun += 1;
         let number = state.begun;
@@ -173,7 +173,7 @@ impl Cache {
     }
 }
 
-/// Records a panic during a flush as a failed flush, so that the threads that wait for the flush continue.
+/// Records a panic during a flush as a failed flush. The threads that wait for this flush then continue.
 struct Panics<'a>(&'a Cache, u64);
 
 impl Drop for Panics<'_> {

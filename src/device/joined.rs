@@ -25,8 +25,8 @@ struct Parts {
 }
 
 impl Joined {
-    /// The position of a journal's device. No device is that long. ext4's block numbers have 48 bits, which is enough for this position,
-    /// even with the smallest block size.
+    /// The position of a journal's device. No device is that long. A block number of ext4 (48 bits) can express this position, even with
+    /// the smallest block size.
     pub const JOURNAL: u64 = 1 << 57;
 
     /// The position of the device of realtime files.
@@ -126,7 +126,7 @@ impl Ranges for Parts {
     }
 }
 
-/// The reads of a queue. Each of them completes before the next one begins.
+/// A queue of reads. Each read completes before the next read begins.
 #[derive(Debug)]
 pub(super) struct OnlyReads(Arc<dyn Ranges>);
 

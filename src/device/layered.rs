@@ -122,8 +122,8 @@ pub trait Layer: Send + Sync + 'static {
         let _ = (ticket, whole);
     }
 
-    /// Returns the delay before the completion of a bio at the position `at` can be popped. The unit is a call of [`DeviceQueue::commit`]
-    /// or [`DeviceQueue::wait`]. `tick` is the number of these calls so far.
+    /// Returns the delay before the completion of a bio at the position `at` can be popped. The unit of the delay is a call of
+    /// [`DeviceQueue::commit`] or [`DeviceQueue::wait`]. `tick` is the number of these calls so far.
     fn delay(&self, at: DevOffset, tick: u64) -> u64 {
         let _ = (at, tick);
         0
@@ -425,8 +425,7 @@ impl DeviceQueue for LayeredQueue {
     }
 
     fn submit(&mut self, mut bio: Bio) -> Result<(), Bio> {
-        // The queue must have a free slot before the layer receives the request, because a request that the layer has received must also
-        // end.
+        // The layer receives a request only if the queue has a free slot, because each request that the layer has received must also end.
         if self.room() == 0 {
             return Err(bio);
         }
@@ -469,7 +468,7 @@ impl DeviceQueue for LayeredQueue {
 
     fn commit(&mut self) -> Result<(), Errno> {
         let committed = self.below.commit();
-        // If the device below has not accepted some bios, its queue returns them with the error as completions.
+        // If the device below does not accept a bio, its queue returns the bio as a completion with the error.
         self.collect();
         committed
     }

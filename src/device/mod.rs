@@ -85,8 +85,8 @@ pub(crate) use yielding::yielding;
 /// transferred through a [queue](Device::queue). A position is a number of bytes from the start of the part of the device that is in use.
 /// Threads share a device. A queue owns everything that it uses of the device, so the queue may be dropped after the device.
 ///
-/// A type that is a device implements the methods whose names end in `_within`. Their argument [`InRange`] proves that the range is within
-/// the device. Callers use the methods without this suffix, which check the range first. No type overrides the methods without the suffix.
+/// A device type implements the methods whose names end in `_within`. Their argument [`InRange`] proves that the range is within the
+/// device. Callers use the methods without this suffix, which check the range first. No type overrides the methods without the suffix.
 pub trait Device: Send + Sync {
     /// The limits of the device.
     fn limits(&self) -> &Limits;
@@ -100,8 +100,8 @@ pub trait Device: Send + Sync {
     }
 
     /// Returns the sectors that did not match their tuples in reads since the last call, oldest first, and clears the list. The list
-    /// contains only the newest 1024 sectors. The number in the result is the count of older sectors, which were dropped from the list. A
-    /// device over other devices also reports the sectors of those devices.
+    /// contains only the newest 1024 sectors. The number in the result counts older sectors, which the list no longer contains. A device
+    /// over other devices also reports the sectors of those devices.
     fn take_wrong_tuples(&self) -> (Vec<WrongTuple>, u64) {
         (Vec::new(), 0)
     }
@@ -247,8 +247,8 @@ impl fmt::Debug for dyn Device + '_ {
 }
 
 /// The fence of a device: a block on the device that records which node (computer) uses the device. While a connection is lost, another
-/// node may start to use the device. After a reconnection, this node sends its stored and its unanswered writes again. Without a fence,
-/// these writes would overwrite the other node's data.
+/// node may start to use the device. After a reconnection, the first node sends its stored and its unanswered writes again. Without a
+/// fence, these writes would overwrite the other node's data.
 pub trait Fence: Send + Sync {
     /// The position of the block on the device, and its length.
     fn place(&self) -> (DevOffset, usize);

@@ -77,7 +77,7 @@ impl Drop for Written {
 }
 
 /// Refuses an image that a program has open or mapped for writing, if a lease can detect this. The caller must call this function before it
-/// opens the image for writing, because its own open would make the kernel refuse the lease.
+/// opens the image for writing, because the caller's own open would make the kernel refuse the lease.
 pub(super) fn refuse_writers(path: &Path, stat: &Stat) -> Result<()> {
     if OURS.lock().contains(&(stat.st_dev, stat.st_ino)) {
         return Ok(());

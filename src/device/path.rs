@@ -78,8 +78,8 @@ impl fmt::Display for DevicePath {
     }
 }
 
-/// The device paths to the block device of a file system, best first. `st_dev`, which is the same for all files of the file system,
-/// identifies the file system.
+/// The device paths to the block device of a file system, best first. `st_dev` identifies the file system. All files of a file system have
+/// the same `st_dev`.
 ///
 /// # Errors
 /// `Unsupported` if the file system has no block device of its own (btrfs, overlayfs, tmpfs, NFS); `Io` if sysfs does not list it;

@@ -197,7 +197,7 @@ impl<W: Width> ProtectedQueue<W> {
     }
 
     fn flags(&self, flags: BioFlags) -> i32 {
-        // A ring polls for completions if it was created with IOPOLL, so the flag HIPRI is cleared.
+        // A ring needs no flag HIPRI. It polls for completions if it was created with IOPOLL.
         rw_flags(flags - BioFlags::HIPRI, &self.limits).bits() as i32
     }
 
@@ -221,8 +221,7 @@ impl<W: Width> ProtectedQueue<W> {
         });
     }
 
-    /// Verifies the data of a read. The request does not make the device check the tuples, because the device would not report which field
-    /// is wrong.
+    /// Verifies the data of a read. The device does not check the tuples of this request, because it would not report which field is wrong.
     fn verify<'a>(
         &mut self,
         tuples: &Tuples,
@@ -285,7 +284,7 @@ impl<W: Width> ProtectedQueue<W> {
         Errno::EILSEQ
     }
 
-    /// Reads parts, each of which fits in one request. The number of parts in flight is limited by the number of free sets of tuples.
+    /// Reads parts. Each part fits in one request. The number of parts in flight is limited by the number of free sets of tuples.
     fn read_carried(&mut self, parts: &mut [&mut LentPart<'_>], flags: BioFlags) {
         let (mut tuples, mut refused) = (std::mem::take(&mut self.free), Vec::new());
         let rw_flags = self.flags(flags);

@@ -45,8 +45,8 @@ pub struct DeviceProtection {
     pub verified: bool,
     /// The tuples, if they have a form that this crate computes.
     pub tuples: Option<Protection>,
-    /// Whether requests contain tuples, which ironmap computes from the caller's memory or compares with it. If not, the kernel computes
-    /// and verifies the tuples, so they do not protect the data between kernel and caller.
+    /// Whether ironmap itself computes and verifies the tuples of requests. If not, the kernel does this, and the tuples do not protect the
+    /// data between kernel and caller.
     pub carried: bool,
 }
 

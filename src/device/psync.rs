@@ -29,8 +29,8 @@ impl Psync {
     pub fn new(file: Arc<BlockFile>) -> Self {
         let mut limits = *file.limits();
         if limits.through_flushes == ThroughFlushes::OfCalls {
-            // The kernel may flush for write-through system calls. The queued requests of this device are also system calls, so it may
-            // flush for them too.
+            // The kernel may flush for write-through system calls. The queued requests of this device are also system calls, so the kernel
+            // may flush for these requests too.
             limits.through_flushes = ThroughFlushes::Always;
         }
         Self { file, limits }

@@ -159,9 +159,9 @@ pub trait DeviceQueue {
         self.pop().map(Done::whole)
     }
 
-    /// Whether a popped bio may have completed after the previous call of this method. This is for a caller that measures latencies: it
-    /// calls this method after each pop, and reads the clock only if the result is true. This saves clock reads, because completions arrive
-    /// in batches.
+    /// Whether a popped bio may have completed after the previous call of this method. A caller that measures latencies calls this method
+    /// after each pop, and reads the clock only if the result is true. Completions arrive in batches, so most pops need no read of the
+    /// clock.
     fn take_fresh(&mut self) -> bool {
         true
     }

@@ -26,7 +26,7 @@ pub enum Entry {
         /// Whether the data are durable after the write was acknowledged.
         fua: bool,
     },
-    /// A flush was issued. If this flush is acknowledged, all writes are durable that were acknowledged before this entry.
+    /// A flush was issued. When this flush is acknowledged, all writes that were acknowledged before this entry are durable.
     Flush,
     /// A discard was issued.
     Discard {

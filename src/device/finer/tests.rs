@@ -237,8 +237,8 @@ fn zeros_and_discards_keep_their_neighbours() {
     }
 }
 
-/// After a power cut at any sector of any write, each sector contains data that were written to this sector and that are not older than its
-/// data at the last flush. So a write of a part of a unit neither tears nor loses the other bytes of the unit.
+/// After a power cut at any sector of any write, each sector contains its data of the last flush, or newer data that were written to this
+/// sector. So a write of a part of a unit neither tears nor loses the other bytes of the unit.
 #[test]
 fn a_cut_never_tears_a_neighbour() {
     for seed in 0..8_u64 {

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::sync::{Condvar, Mutex};
 
-/// The writes in flight to a device, from all threads and queues. Each is recorded by the units that it touches.
+/// The writes in flight to a device, from all threads and queues. The units of each write are recorded.
 #[derive(Debug, Default)]
 pub(super) struct Units {
     state: Mutex<State>,
@@ -63,8 +63,8 @@ impl Units {
         ticket
     }
 
-    /// Ends a queued write. The completion is returned to the issuer after this call. Returns true if the caller must write the data again,
-    /// because a concurrent call may have overwritten them with older bytes.
+    /// Ends a queued write. The completion is returned to the issuer after this call. Returns true if a concurrent call may have
+    /// overwritten the data with older bytes. The caller must then write the data again.
     pub(super) fn end(&self, ticket: u64) -> bool {
         let mut state = self.state.lock();
         let place = state.queued.iter().position(|queued| queued.ticket == ticket);

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// The format of an image. The user must state the format. ironmap never detects the format, because a guest can write the header of
-/// another format to its disk, which may be a raw image.
+/// The format of an image. The user must state the format. ironmap never detects the format. The disk may be a raw image, and its guest can
+/// write the header of another format to the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ImageFormat {

@@ -36,7 +36,7 @@ const DATA_FILE: u64 = 1 << 2;
 const COMPRESSION: u64 = 1 << 3;
 const EXTENDED_L2: u64 = 1 << 4;
 
-/// The fields of a header, after the check that the format permits their values and that the tables lie in the file.
+/// The checked fields of a header. The format permits their values, and the tables lie in the file.
 #[derive(Clone, Debug)]
 pub(super) struct Header {
     pub(super) version: u32,

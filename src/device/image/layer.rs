@@ -117,8 +117,8 @@ impl Layer {
         Ok(())
     }
 
-    /// Removes the mark after a flush, when all tables are durable. The removal need not be durable. If a crash undoes it, the image only
-    /// stays marked as dirty without a reason.
+    /// Removes the mark after a flush, when all tables are durable. The removal need not be durable. If a crash undoes the removal, the
+    /// image only stays marked as dirty.
     pub(super) fn unmark(&self) -> Result<(), Errno> {
         let Some(tables) = &self.tables else { return Ok(()) };
         let mut order = tables.order.lock();
@@ -170,8 +170,8 @@ impl Layer {
     }
 
     /// Replaces the refcount table by a larger table that imago has already written. imago requests this by a write of a new header. In
-    /// this header, all other fields must have the values that imago has received. If a field differs, the write is not a header: wrong
-    /// refcounts have made imago place a table at position 0.
+    /// this header, all other fields must have the values that imago has received. If a field differs, the write is not a header. Wrong
+    /// refcounts then made imago place a table at position 0.
     fn move_refcounts(&self, order: &mut Order, header: &[u8]) -> Result<(), Errno> {
         let is_header = |seen: [u8; SEEN_LEN]| {
             let known = [0..REFCOUNTS.start, REFCOUNTS.end..header.len()];
@@ -242,7 +242,7 @@ impl Layer {
 }
 
 impl Tables {
-    /// Whether a range may be overwritten with data, because it contains no part of the header or of a table.
+    /// Whether data may overwrite a range. The range must not contain a part of the header or of a table.
     fn may_hold_data(&self, order: &Order, range: Range<u64>) -> bool {
         let meets = |other: &Range<u64>| range.start < other.end && other.start < range.end;
         let first = range.start / self.cluster * self.cluster;

@@ -8,8 +8,7 @@ use super::header::Header;
 use crate::error::{Place, Result};
 use crate::units::FsBlock;
 
-/// The bits of an L1 table's entry: the bits that contain the offset of an L2 table, and the bit that states that no other entry points to
-/// this L2 table.
+/// The bits of an entry of an L1 table: the offset of an L2 table, and the flag that no other entry points to this L2 table.
 pub(super) const L2_OFFSET: u64 = 0x00FF_FFFF_FFFF_FE00;
 const COPIED: u64 = 1 << 63;
 

@@ -5,8 +5,8 @@
 //! the writes, marks the image as dirty, and refuses to overwrite tables with data. This module has its own readers, because imago itself
 //! reads only flat VMDK extents, and no VHDX.
 //!
-//! Each request is carried out by the calling thread, within its submission. Image files are read and written through the page cache,
-//! because most of their requests are small.
+//! The calling thread carries out each request within its submission. Image files are read and written through the page cache, because most
+//! of their requests are small.
 
 mod address;
 #[cfg(feature = "images")]

@@ -1,7 +1,7 @@
 //! A qcow2 image. imago maps and allocates clusters, and the [layers](super::layer) read and write the files.
 //!
-//! Reads acquire a lock of the image as shared; a write, a discard or a flush acquires it exclusively. A freed cluster may be allocated
-//! again only after the table that pointed to it has changed durably. So each operation that frees clusters ends with a flush.
+//! Reads share the lock of the image. Writes, discards and flushes acquire the lock exclusively. Before a freed cluster is allocated again,
+//! the table that pointed to the cluster must have changed durably. So each operation that frees clusters ends with a flush.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -106,7 +106,7 @@ impl Qcow2 {
             let (at, left) = (at + done as u64, (data.len() - done) as u64);
             let (old, len) =
                 access.get_shallow_mapping(at, left).map_err(|error| failed(&error))?;
-            // If the old mapping has one of these kinds, a write frees its clusters.
+            // If the old clusters have one of these mappings, a write frees them.
             let frees = matches!(
                 old,
                 ShallowMapping::Raw { writable: false, .. } | ShallowMapping::Special { .. }
@@ -224,7 +224,7 @@ impl Driver for Qcow2 {
             match bufs {
                 [one] => self.write_one(access, one, at),
                 // The buffers are joined to one write. If each buffer were written separately, imago would copy the remaining bytes of a
-                // cluster for each write.
+                // cluster for each buffer.
                 many => {
                     let all: Vec<u8> = many.iter().flat_map(|buf| buf.iter().copied()).collect();
                     self.write_one(access, &all, at)
@@ -256,7 +256,8 @@ impl Driver for Qcow2 {
         })
     }
 
-    /// Zeroes a range: frees the whole clusters in it, and writes zeros to the parts of clusters at its ends that contain other bytes.
+    /// Zeroes a range. Frees the whole clusters in the range. Writes zeros to the parts of clusters at its ends, if they contain other
+    /// bytes.
     fn write_zeroes(&self, at: u64, len: u64) -> Result<()> {
         let end = at + len;
         let first = at.next_multiple_of(self.cluster).min(end);

@@ -126,7 +126,8 @@ impl Line {
             return Err(Error::unsupported(what));
         }
         let path = descriptor.parent().unwrap_or(Path::new("")).join(&self.file);
-        // The user has chosen the path of the image. But the file of an extent may be a symbolic link from an untrusted archive.
+        // The image may come from an untrusted archive, which may also contain a symbolic link. So the file of an extent must not be a
+        // link.
         if path.is_symlink() {
             let what = format!("the extent {:?} is a symbolic link", self.file);
             return Err(Error::unsupported(what));

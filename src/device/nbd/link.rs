@@ -2,8 +2,8 @@
 //!
 //! **A lost connection.** If a connection is lost, the server may have failed too, and may have lost data that it had acknowledged but not
 //! made durable. So a session stores a copy of all writes that no flush covers ([`Retained`](super::retained::Retained)). After a
-//! reconnection, the common link sends these copies; then each link sends its unanswered requests again. A reply that arrives over an older
-//! connection after the loss is ignored, because the copies may overwrite the data of its request.
+//! reconnection, the common link sends these copies; then each link sends its unanswered requests again. A late reply over an older
+//! connection is ignored, because the copies may overwrite the data of the answered request.
 //!
 //! **Several connections.** The server may restart before a link makes an additional connection, and the client may not notice the restart.
 //! A flush over the new connection would then not cover data that were written over earlier connections. So before the link uses the new
@@ -437,8 +437,8 @@ impl Drop for Link {
     fn drop(&mut self) {
         let mut state = self.state.lock();
         let Some(connection) = &mut state.connection else { return };
-        // The only request that can still be unanswered here is a flush of the session, which has no owner. The disconnect command informs
-        // the server that no further request follows.
+        // Only a flush of the session can still be unanswered here. This flush has no owner. The disconnect command informs the server that
+        // no further request follows.
         connection.push(Request::without_data(Command::Disconnect), Tag::of(None));
         let _ = connection.send();
     }

@@ -1,7 +1,7 @@
 //! An export of an NBD server as a device. The server may store the export on Ceph, S3, iSCSI or any other storage.
 //!
-//! If the server permits several connections (`CAN_MULTI_CONN`), each queue has a separate connection, because a flush over one connection
-//! then covers the writes of all connections. Otherwise a flush covers only the writes of its own connection, so all queues share one
+//! If the server permits several connections (`CAN_MULTI_CONN`), a flush over one connection covers the writes of all connections. Each
+//! queue then has a separate connection. Otherwise a flush covers only the writes of its own connection, so all queues share one
 //! connection.
 //!
 //! `connection` implements the protocol: it keeps many requests in flight, and checks each reply. `link` and `recovery` handle lost
@@ -127,7 +127,7 @@ impl Export {
             max_transfer: self.max_request() as u32,
             fua: self.has(ExportFlags::SEND_FUA),
             through_flushes: match self.has(ExportFlags::SEND_FLUSH) {
-                // The server may flush for a write-through request, and may not report it if this flush fails.
+                // The server may flush for a write-through request, and may not report a failure of this flush.
                 true => ThroughFlushes::Always,
                 false => ThroughFlushes::Never,
             },

@@ -44,7 +44,7 @@ pub(super) struct Client {
     link: Arc<Link>,
     /// The mailbox for the completions of queued requests.
     mailbox: Arc<Mailbox>,
-    /// The mailbox for the completions of calls, each of which waits for its completion.
+    /// The mailbox for the completions of calls. Each call waits for its completion.
     at_once: Arc<Mailbox>,
     window: Window,
     unit: u64,
@@ -276,8 +276,8 @@ impl Client {
         Ok(())
     }
 
-    /// Zeroes a range. The zeros are durable when this function returns. This is necessary because the session stores no copy of zeros: if
-    /// they were not durable, a server that restarts could lose them.
+    /// Zeroes a range. The zeros are durable when this function returns. The session stores no copy of the zeros, so a server that restarts
+    /// could lose zeros that are not durable.
     pub(super) fn write_zeroes(&mut self, at: DevOffset, len: u64) -> Result<(), Errno> {
         if !self.is_writable {
             return Err(Errno::EBADF);

@@ -156,8 +156,8 @@ impl Link {
         }
     }
 
-    /// The errno of a failed attempt to connect, and whether more attempts are useless. An error that the server reports does not make them
-    /// useless, because a server that is still starting may return any error.
+    /// The errno of a failed attempt to connect, and whether more attempts are useless. If the server itself reports an error, more
+    /// attempts are useful, because a server that is still starting may report any error.
     fn failed(&self, error: &Error) -> (Errno, bool) {
         let mut shared = self.session.shared.lock();
         if shared.ended.is_none() {

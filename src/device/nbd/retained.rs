@@ -98,8 +98,8 @@ mod tests {
     use super::*;
     use crate::bio::Buffer;
 
-    /// The stored data are the newest data of each range, except data that a flush covers. The expected data come from a model that stores,
-    /// for each position, a byte and the number of a flush.
+    /// The stored data are the newest data of each range, except data that a flush covers. The expected data come from a model. For each
+    /// position, the model stores a byte and the number of a flush.
     #[test]
     fn the_newest_data_of_each_range_are_kept() {
         let mut seed = 0x2545_F491_4F6C_DD1D_u64;

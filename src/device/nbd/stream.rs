@@ -17,11 +17,11 @@ use rustix::net::{
 
 use super::Server;
 
-/// The longest time that one call waits. Its caller then checks the time-out.
+/// The longest wait of one call. Then the caller checks the time-out.
 const TICK: Duration = Duration::from_millis(500);
 /// The size of a socket's buffer for unsent data. A larger buffer means fewer calls for a large request.
 const SEND_BUFFER: usize = 1 << 20;
-/// After a TLS connection is dropped, its last messages may be sent for this time.
+/// For this time, the last messages of a dropped TLS connection may still be sent.
 pub(super) const LINGER: Duration = Duration::from_millis(500);
 
 /// A connected stream of bytes.
@@ -36,7 +36,7 @@ pub(super) trait Stream {
     fn receive(&self, bufs: &mut [IoSliceMut<'_>], wait: bool) -> io::Result<usize>;
 }
 
-/// A socket that is connected to a server, or, for TLS, one end of a socket pair whose other end belongs to a [pump](super::tls).
+/// A socket that is connected to a server. With TLS, one end of a socket pair, whose other end belongs to a [pump](super::tls).
 #[derive(Debug)]
 pub(super) struct Socket {
     fd: OwnedFd,
@@ -97,8 +97,8 @@ impl Socket {
         let _ = shutdown(&self.fd, Shutdown::Both);
     }
 
-    /// Returns the result of a call on the socket, or the pump's error in its place. The pump's error is returned if the call has failed,
-    /// or if `receives` is set and the stream has ended.
+    /// Returns the result of a call on the socket. Returns the pump's error instead if the call has failed, or if `receives` is set and the
+    /// stream has ended.
     fn explained(&self, result: io::Result<usize>, receives: bool) -> io::Result<usize> {
         let has_ended = match &result {
             Ok(count) => receives && *count == 0,

@@ -134,7 +134,7 @@ fn certificate(refused: &CertificateError) -> String {
     };
     let words = refused.to_string();
     // For an unknown issuer and a revoked certificate, the TLS library's text contains only an identifier. For all other errors its text
-    // contains names and times, so it is added.
+    // contains names and times, so this text is added.
     if matches!(refused, Refused::UnknownIssuer | Refused::Revoked) {
         why.to_owned()
     } else if words.contains("UnsupportedCertVersion") {

@@ -1,7 +1,7 @@
 //! TLS for connections to servers: the authentication, and the handshake. After the handshake, the connection belongs to a [pump].
 //!
 //! STARTTLS is the first option of the negotiation, so that no unencrypted answer to another option is accepted. The negotiation receives
-//! no bytes after the server's reply to STARTTLS. So if plain text follows that reply, it is processed as TLS, which fails.
+//! no bytes after the server's reply to STARTTLS. So plain text after that reply is processed as TLS, and the handshake fails.
 //!
 //! A server is always authenticated: by its certificate, or by a shared key.
 

@@ -142,7 +142,7 @@ struct Psk {
     is_open: bool,
     /// The plain text of one record.
     record: Box<[u8]>,
-    /// Bytes of requests that are not encrypted yet, because the server has not sent all of a TLS message.
+    /// Bytes of requests that are not encrypted yet. OpenSSL first needs the rest of a TLS message from the server.
     waiting: Vec<u8>,
     place: String,
 }
