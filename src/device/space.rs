@@ -74,8 +74,8 @@ impl Part<'_> {
         Ok(start..hole.unwrap_or(end).min(end))
     }
 
-    /// Allocates space for all holes. Returns true if no later write needs more space. Returns false if the file system may write data to a
-    /// new place, because an overwrite then needs space.
+    /// Allocates space for all holes. Returns true if no later write needs more space. Returns false if an overwrite may need space,
+    /// because the file system may write data to a new place.
     ///
     /// # Errors
     /// `Io`. ENOSPC if there is too little space. If the call can determine this in advance, it allocates nothing. EOPNOTSUPP if the image

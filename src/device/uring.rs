@@ -153,7 +153,7 @@ impl<W: Width> UringQueue<W> {
         Route { file, at_once }
     }
 
-    /// The flags of a request in the ring. A ring polls if it was created with IOPOLL, so the flag HIPRI is cleared.
+    /// The flags of a request in the ring. A ring needs no flag HIPRI. It polls if it was created with IOPOLL.
     fn flags(file: &BlockFile, flags: BioFlags) -> i32 {
         rw_flags(flags - BioFlags::HIPRI, file.limits()).bits() as i32
     }

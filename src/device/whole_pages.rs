@@ -1,5 +1,5 @@
-//! Finds devices that accept only memory of whole pages, although sysfs states that they accept parts of pages: zram, and each device that
-//! passes its memory to zram.
+//! Finds devices whose requests need memory of whole pages, although sysfs permits parts of pages. These devices are zram, and all devices
+//! that pass their memory to zram.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -12,8 +12,7 @@ use super::block_file::PAGE;
 /// The longest chain of stacked devices in which zram is searched for.
 const LAYERS: usize = 8;
 
-/// The alignment of memory that a disk or partition needs in addition to the limits in sysfs. It is the size of a page, or 1 for no
-/// additional alignment.
+/// The additional alignment that a disk or partition needs for memory: the size of a page, or 1 if the limits in sysfs are complete.
 pub(super) fn least_align(dir: &Path) -> u32 {
     if takes_whole_pages(dir, LAYERS) { PAGE } else { 1 }
 }

@@ -28,7 +28,7 @@ pub struct Credentials {
     pub uid: u32,
     /// The group of the new file. If the directory has the set-group-ID bit, the directory's group is used instead.
     pub gid: u32,
-    /// Permission bits that are removed from the mode of the new file. This umask is ignored if the directory has a default ACL.
+    /// Permission bits that are removed from the mode of the new file. If the directory has a default ACL, the umask is ignored.
     pub umask: u32,
 }
 

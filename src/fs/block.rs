@@ -17,7 +17,7 @@ struct Content {
     verified: Verified,
 }
 
-/// The verified checksums of one version of a block. Because of this record, each checksum is computed only once.
+/// The verified checksums of one version of a block. So each checksum is computed only once.
 #[derive(Default)]
 struct Verified {
     /// The kind and number of the structure for which the block was first verified; 0 before the first verification. A reader that expects
@@ -74,7 +74,7 @@ impl Verified {
         }
     }
 
-    /// Returns a copy of the record for a version in which `part` changes: all other verified parts stay verified.
+    /// Returns the record for a new version in which `part` changes. All other verified parts stay verified.
     fn without(&self, part: Part) -> Self {
         if self.identity.load(Ordering::Relaxed) != part.identity {
             return Self::default();

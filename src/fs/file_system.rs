@@ -121,8 +121,8 @@ pub trait FileSystem: Any + Send + Sync {
         path::walk(self, from, path, follow)
     }
 
-    /// Opens the inode that a path names, and returns its present state. An operation by inode number needs this handle if another thread
-    /// may remove the file, because the number of a removed file can be reused.
+    /// Opens the inode that a path names, and returns its present state. If another thread may remove the file, an operation by inode
+    /// number needs this handle. Without a handle, the number of a removed file can be reused.
     ///
     /// # Errors
     /// The errors of [`resolve`](Self::resolve).

@@ -191,7 +191,7 @@ impl Keeper {
         let mut files = self.files();
         let first = files.open.is_empty();
         // The time is read while `files` is locked. Otherwise another file could be registered before the time is read, and the time would
-        // wrongly be a proof for the lease of that file.
+        // prove nothing about the lease of that file.
         let begun = Proof::begin();
         files.open.insert(file.file.as_raw_fd(), Arc::downgrade(file));
         drop(files);

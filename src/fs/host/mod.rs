@@ -247,8 +247,8 @@ impl HostFile {
     /// because the thread that opens the file makes the first attempt, and one other thread makes all later attempts.
     fn take(self: &Arc<Self>) {
         let before = {
-            // This thread waits for the lock, because the thread that ended the last tenure keeps the status locked until it has released
-            // the old lease. Without this wait, that thread could release the new lease.
+            // The thread that ended the last tenure keeps the status locked until it has released the old lease. Without this lock, that
+            // thread could release the new lease.
             let _status = self.lock();
             self.tenure.current()
         };
@@ -310,7 +310,7 @@ impl HostFile {
     fn check_flag(&self) {
         let xfs = self.facts.fs() == Ok(HostFs::Xfs);
         let relies = xfs && !self.assume_no_dedupe && self.facts.is_immutable();
-        // As long as the flag is set, no further checks are made, because further checks can wait for locks of XFS.
+        // While the flag is set, other checks are omitted, because they can wait for locks of XFS.
         if relies
             && self.holds.load(Ordering::SeqCst)
             && let Ok(now) = self.facts.now(self.file.as_fd())
@@ -364,7 +364,7 @@ impl HostFile {
             return self.take();
         }
         self.dormant.store(true, Ordering::SeqCst);
-        // If a reader ran in the meantime, it saw that `dormant` was false and planned no attempt, so this function plans the attempt.
+        // A reader that ran in the meantime found `dormant` false, and planned no attempt. So this function plans the attempt.
         if self.wanted.load(Ordering::SeqCst) && self.dormant.swap(false, Ordering::SeqCst) {
             self.keeper.plan(self, Instant::now());
         }

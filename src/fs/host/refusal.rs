@@ -34,8 +34,8 @@ pub enum Refusal {
     UnknownDataMode,
     /// The file is encrypted.
     Encrypted,
-    /// A program must permit each read through fanotify (`FAN_ACCESS_PERM`, `FAN_PRE_ACCESS`). ironmap checks for such programs when it
-    /// opens the file and when it acquires the lease again.
+    /// The kernel asks a program for permission before each read (fanotify: `FAN_ACCESS_PERM`, `FAN_PRE_ACCESS`). ironmap checks for such
+    /// programs when it opens the file and when it acquires the lease again.
     Watched,
     /// fs-verity checks the content at each read.
     Verity,

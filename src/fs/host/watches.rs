@@ -26,7 +26,7 @@ const LONGEST: u64 = 64 << 20;
 /// The permission events before data are read: `FAN_ACCESS_PERM` and `FAN_PRE_ACCESS`. Permission events for opens are not checked, because
 /// the kernel sent them when this process opened the file.
 const BEFORE_READS: u64 = 0x0002_0000 | 0x0010_0000;
-/// The flag of a mark on a directory that also covers the directory's entries (`FAN_EVENT_ON_CHILD`).
+/// This flag extends a mark on a directory to the entries of the directory (`FAN_EVENT_ON_CHILD`).
 const ON_CHILD: u64 = 0x0800_0000;
 
 /// The marks, and the time at which they were read.

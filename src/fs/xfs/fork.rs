@@ -14,7 +14,7 @@ use crate::units::{FileBlock, FsBlock, InodeNo};
 
 /// The maximum number of levels of a map. The kernel's limit is lower, even for the smallest block size.
 const MAX_LEVELS: u16 = 16;
-/// The code of the kind "block of a map tree" for [`Part`], which identifies verified checksums.
+/// The kind in [`Part`] for a block of a map tree.
 const KIND: u8 = 2;
 
 /// A fork of an inode.

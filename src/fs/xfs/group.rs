@@ -58,8 +58,9 @@ pub(super) fn check_ages(metadata: &Metadata, superblock: &Superblock) -> Result
     Ok(())
 }
 
-/// Refuses a volume if the length of the root inode's group differs between the group's inode header and the superblock. Linux refuses such
-/// a volume, because a mount reads that header. Other faults of the header are reported when the header is read.
+/// Reads the inode header of the group that contains the root inode. Refuses a volume if the group's length in this header contradicts the
+/// superblock. Linux refuses such a volume, because a mount reads that header. Other faults of the header are reported when the header is
+/// read.
 pub(super) fn check_length(metadata: &Metadata, superblock: &Superblock) -> Result<()> {
     let geometry = &superblock.geometry;
     let group = superblock.root.0 >> geometry.inodes_per_block_log >> geometry.group_blocks_log;

@@ -18,7 +18,7 @@ use crate::error::{Context, Error, ErrorKind, Place, Result};
 use crate::fs::DeviceRange;
 use crate::units::{BlockSize, DevOffset, FsBlock};
 
-/// The maximum number of bits for the block within a group, in a block number.
+/// The largest number of bits of a block number that count the block within its group.
 const MAX_GROUP_LOG: u8 = 31;
 const FEWEST_EXTENTS: u64 = 2;
 /// Without groups, a block number has no bits for the group.
@@ -27,7 +27,7 @@ const NO_GROUPS_LOG: u8 = 63;
 /// The numbering of the blocks of realtime files.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Realtime {
-    /// The number of bits for the block within a group, in a block number.
+    /// The number of bits of a block number that count the block within its group.
     log: u8,
     /// The number of blocks of each group; the last group can have fewer. Without groups this is the total number of blocks.
     group_blocks: u64,

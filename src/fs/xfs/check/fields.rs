@@ -300,7 +300,7 @@ impl Checker<'_> {
         good
     }
 
-    /// Checks the recorded format of the attribute fork in an inode that has no attribute fork.
+    /// Checks the format field of the attribute fork in an inode without an attribute fork.
     fn check_no_fork(&mut self, found: &Found) {
         let stored = found.raw.di_aformat;
         // In the inodes of a new chunk, the recorded format is 0.

@@ -145,7 +145,7 @@ impl Checker<'_> {
         let site = space.site(["blocks", "realtime blocks"]);
         // `end` is the highest end of the runs so far, and `last` is the run that ends there.
         let (mut end, mut last): (u64, Option<Owned>) = (0, None);
-        // Runs that are not file data must not share blocks. `sole` is the run among them that ends last.
+        // Runs that are not file data must not share blocks. Of these runs, `sole` has the highest end.
         let mut sole: Option<Owned> = None;
         for run in owned {
             let (start, run_end) = (u64::from(run.start), run.end().min(length));

@@ -185,7 +185,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Reads the attributes of these inodes and all directories again, and collects the names of these inodes.
+    /// Reads all directories again, and the attributes of these inodes. Collects the names of these inodes.
     fn names_again(&mut self, numbers: &[InodeNo]) -> BTreeMap<InodeNo, Both> {
         if numbers.is_empty() {
             return BTreeMap::new();

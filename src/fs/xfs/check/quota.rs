@@ -31,7 +31,7 @@ pub(super) struct Accounts([Usage; 3]);
 
 impl Accounts {
     /// Adds an inode to the usage of its user, group and project. Linux counts all inodes except quota files. The realtime bitmap and the
-    /// realtime summary count as files of root. `realtime` is the number of the inode's blocks that are realtime blocks.
+    /// realtime summary count as files of root. `realtime` is the number of realtime blocks of the inode.
     pub(super) fn add(&mut self, superblock: &Superblock, found: &Found, realtime: u64) {
         if found.is_metadata() || superblock.quota.contains(&found.number) {
             return;

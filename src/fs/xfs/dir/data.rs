@@ -13,7 +13,7 @@ use crate::fs::xfs::header::{Header, array};
 use crate::fs::xfs::inode::XfsInode;
 use crate::units::InodeNo;
 
-/// The code of the kind "block of directory entries" for [`Part`], which identifies verified checksums.
+/// The kind in [`Part`] for a block of directory entries.
 const KIND: u8 = 3;
 
 /// A checked block of entries. If the block is the directory's only block, the index follows the entries.

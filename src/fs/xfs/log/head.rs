@@ -1,6 +1,6 @@
 //! Finds the head of the log (the end of the last complete record) and the tail (the start of recovery).
 //!
-//! Each block records its cycle. Blocks before the head have the newest cycle, and blocks after the head have the previous cycle, so a
+//! Each block records its cycle. Blocks before the head have the newest cycle, and blocks after the head have the previous cycle. So a
 //! binary search finds the head. Several records can be in flight during a crash. Therefore some blocks before the head can be old, and a
 //! record can be incomplete.
 
@@ -132,7 +132,7 @@ fn find_tail(
     Ok(tail)
 }
 
-/// The next block, after a bad record and before the head, that can begin a record.
+/// Returns the next block that can begin a record, after a bad record and before the head.
 fn next_header(log: &LogBlocks<'_>, bad: Position, head: Position) -> Result<Option<Position>> {
     let mut at = bad;
     loop {
@@ -170,8 +170,8 @@ fn find_head(log: &LogBlocks<'_>) -> Result<Option<Position>> {
     let (mut low, mut high) = (0, log.count - 1);
     while high - low > 1 {
         let middle = low + (high - low) / 2;
-        // A crash cannot leave zeroed blocks here. Like Linux, the search treats a zeroed block as a block before the head, so that it does
-        // not return a record before the zeroed block as the last record.
+        // A crash cannot leave zeroed blocks here. Like Linux, the search treats a zeroed block as a block before the head. Otherwise it
+        // could return a record before the zeroed block as the last record.
         if log.cycle(middle)? == last { high = middle } else { low = middle }
     }
     // A stale block before the head has the cycle `last`. If the range wraps, its first blocks are at the end of the log. Current blocks
