@@ -33,8 +33,8 @@ const BOUNCE: usize = 256 << 10;
 /// How to open a device.
 #[derive(Clone, Debug)]
 pub struct OpenMode {
-    /// Requests bypass the page cache (`O_DIRECT`). If the file system of an image refuses such requests, they use the page cache, and
-    /// [`BlockFile::notice`] returns a line that reports it.
+    /// Requests bypass the page cache (`O_DIRECT`). If the file system of an image refuses such requests, they use the page cache.
+    /// [`BlockFile::notice`] then returns a line for the user.
     pub direct: bool,
     /// The open fails if another program has the device mounted, attached or locked. A benchmark that measures the raw device of an open
     /// volume sets this field to false.

@@ -93,10 +93,10 @@ impl Crashes {
         &self.log
     }
 
-    /// The names of several states at every cut. They differ in the writes before the cut that are not durable: one state contains none of
-    /// these writes, one contains all of them, and `random` states contain a random part of them. If all writes before a cut were durable,
-    /// the cut has only one state. If consecutive cuts allow the same states, only the last of these cuts is named. The application has
-    /// made the most progress there.
+    /// The names of several states at every cut. The states of a cut differ in the writes that are not durable. One state contains none of
+    /// these writes, and one contains all. `random` states contain a random selection. If all writes before a cut were durable, the cut has
+    /// only one state. If consecutive cuts allow the same states, only the last of these cuts is named. The application has made the most
+    /// progress there.
     #[must_use]
     pub fn names(&self, seed: u64, random: u32) -> Vec<CrashState> {
         let mut fates = Fates::new(self.base.limits().volatile_cache);
@@ -344,8 +344,8 @@ mod tests {
         entries.into_iter().collect()
     }
 
-    /// The permitted contents of each sector, computed directly from the rules: the last write that must be present, and each later write
-    /// that may be present.
+    /// The permitted contents of each sector, computed directly from the rules. These are the last write that must be present, and each
+    /// later write that may be present.
     fn allowed(log: &Log, cut: usize) -> Vec<Vec<u8>> {
         let entries = &log.entries()[..cut];
         let acknowledged = |of: usize, before: usize| {

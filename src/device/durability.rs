@@ -276,7 +276,7 @@ mod tests {
     use super::*;
     use crate::device::Ram;
 
-    /// A device that informs the test when a flush begins, and ends the flush with the result that the test sends.
+    /// A device that informs the test when a flush begins. The test sends the result of the flush.
     fn told() -> (impl Device, Receiver<()>, Sender<Result<(), Errno>>) {
         let (begun, has_begun) = channel();
         let (end, ends) = channel::<Result<(), Errno>>();

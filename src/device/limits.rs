@@ -27,7 +27,8 @@ pub struct Limits {
     pub poll: bool,
     /// Requests bypass the page cache (`O_DIRECT`).
     pub direct: bool,
-    /// If the data of a read do not match their tuples, the device itself repeats the read, into memory that no other code can access.
+    /// If the data of a read do not match their tuples, the device itself repeats the read. The data are then read into memory that no
+    /// other code can access.
     pub rereads: bool,
     /// The longest write that the device makes completely or not at all (`RWF_ATOMIC`); 0 if the device does not support atomic writes.
     pub atomic_write: u32,

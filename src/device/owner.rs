@@ -1,10 +1,10 @@
 //! Checks whether another program uses a block device or an image.
 //!
-//! ironmap opens a device with `O_EXCL`, which conflicts with mounts and other exclusive opens of the same disk, in any mount namespace.
-//! ironmap locks an image, which excludes programs that lock it too. A loop device neither opens its file exclusively nor locks it. So
-//! ironmap searches all loop devices for the file. The file of a loop device is the file that the device reports (`LOOP_GET_STATUS64`), or
-//! the file at the path in sysfs. If the loop device was created in another mount namespace, this path may be missing or may name another
-//! file. Leases show whether any program has an image open.
+//! ironmap opens a device with `O_EXCL`. This open conflicts with mounts and other exclusive opens of the same disk, in any mount
+//! namespace. ironmap locks an image. The lock excludes programs that lock the image too. A loop device neither opens its file exclusively
+//! nor locks it. So ironmap searches all loop devices for the file. The file of a loop device is the file that the device reports
+//! (`LOOP_GET_STATUS64`), or the file at the path in sysfs. If the loop device was created in another mount namespace, this path may be
+//! missing or may name another file. Leases show whether any program has an image open.
 //!
 //! Sources: `fcntl(2)`, `loop(4)`, Linux's Documentation/ABI/testing/sysfs-block-loop.
 
@@ -52,7 +52,7 @@ pub(super) fn patiently<T>(mut attempt: impl FnMut() -> T, in_use: impl Fn(&T) -
     attempt()
 }
 
-/// The images that this process has open for writing. ironmap tests no lease on these images, because the kernel also refuses a lease if
+/// The images that this process has open for writing. ironmap tests no lease on these images. The kernel would refuse the lease, because
 /// this process itself has the image open.
 static OURS: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
 
@@ -77,7 +77,7 @@ impl Drop for Written {
 }
 
 /// Refuses an image that a program has open or mapped for writing, if a lease can detect this. The caller must call this function before it
-/// opens the image for writing, because the caller's own open would make the kernel refuse the lease.
+/// opens the image for writing. Its own open would make the kernel refuse the lease.
 pub(super) fn refuse_writers(path: &Path, stat: &Stat) -> Result<()> {
     if OURS.lock().contains(&(stat.st_dev, stat.st_ino)) {
         return Ok(());
@@ -90,8 +90,7 @@ pub(super) fn refuse_writers(path: &Path, stat: &Stat) -> Result<()> {
     if asked != Ok(true) || !tells(file.as_fd()) {
         return Ok(());
     }
-    // If the program has also locked the image, as ironmap does, the error for a locked image is returned, because it contains more
-    // details.
+    // If the program has also locked the image, the error for a locked image is returned. It contains more details.
     Err(match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
         Err(OsErrno::AGAIN) => holders::locked(path, file.as_fd()),
         _ => busy(path, "open for writing by another program"),
@@ -165,8 +164,8 @@ pub(super) fn refuse_attached(
 }
 
 /// Whether leases prove that no loop device uses an open file. A loop device has its file open, so the kernel refuses a lease on this file.
-/// If ironmap only reads the file, it is sufficient that no program has the file open for writing. ironmap also accepts a file for reading
-/// if the user has no permission for leases.
+/// For a file that ironmap only reads, the lease shows only that no program has the file open for writing. Without permission for leases,
+/// the user may still read the file.
 fn is_free(file: BorrowedFd<'_>, write: bool) -> bool {
     match lease::is_alone(file) {
         Ok(true) => true,
@@ -305,8 +304,8 @@ pub(super) fn sharing(stat: &Stat) -> Vec<u64> {
     }
 }
 
-/// Other device nodes through which the bytes of a block device can be accessed: the nodes of its disk, of its partitions, and of the block
-/// device that is the file of a loop device.
+/// Other device nodes with the bytes of a block device: the nodes of its disk and of its partitions. If a loop device uses another block
+/// device as its file, the node of that block device is included.
 pub(super) fn other_nodes(stat: &Stat) -> Vec<PathBuf> {
     let Claim::Devices(devices) = Claim::of(stat) else { return Vec::new() };
     let mut nodes = Vec::new();

@@ -29,8 +29,8 @@ impl fmt::Display for WrongTuple {
 
 /// The protection information of a device. The device stores a tuple with each sector, and checks the sector with it.
 ///
-/// If a request contains no tuples, the kernel's block layer computes the tuples of a write from the caller's memory, or verifies the
-/// tuples of a read. So memory must not change during a write.
+/// If a read asks for no tuples, the kernel's block layer verifies them. If a write contains no tuples, the block layer computes them from
+/// the caller's memory. So this memory must not change during the write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceProtection {
     /// The format as the kernel names it: `T10-DIF-TYPE1-CRC`.

@@ -98,8 +98,8 @@ pub(super) fn rw_flags(flags: BioFlags, limits: &Limits) -> ReadWriteFlags {
     result
 }
 
-/// Repeats a call that a signal interrupted before any transfer. This is a macro and not a function, because the return of a function soon
-/// after a system call is slow: see `dio::write::overwrite_now`.
+/// Repeats a call that a signal interrupted before any transfer. This is a macro, because the return of a function soon after a system call
+/// is slow: see `dio::write::overwrite_now`.
 macro_rules! uninterrupted {
     ($call:expr) => {
         loop {

@@ -98,9 +98,8 @@ pub trait DeviceQueue {
     /// The device's errno.
     fn flush_now(&mut self, dev: Dev) -> Result<(), Errno>;
 
-    /// Attaches a file, so that this queue can send requests to the file as well as to the queue's own device. The file stays open until it
-    /// is detached. If `lasting` is not set, the attachment is faster, but each request is a little slower. This suits a file with only a
-    /// few requests.
+    /// Attaches a file. This queue can then send requests to the file too. The file stays open until it is detached. If `lasting` is not
+    /// set, the attachment is faster, but each request is a little slower. This suits a file with only a few requests.
     ///
     /// # Errors
     /// EOPNOTSUPP if the queue can serve only its own device.
@@ -145,15 +144,15 @@ pub trait DeviceQueue {
     fn wait(&mut self, min: usize) -> Result<(), Errno>;
 
     /// Ends the queue: waits for the bios in flight, and drops all completed bios. No other method may be called afterwards. The drop of a
-    /// queue also drains it. But a caller that has lent a resource to a bio must call this method, because the result states whether the
-    /// bio has ended.
+    /// queue also drains it. But a caller that has lent a resource to a bio must call this method. The result states whether the bio has
+    /// ended.
     fn drain(&mut self) -> Drained;
 
     /// Removes and returns a completed bio.
     fn pop(&mut self) -> Option<Done>;
 
-    /// Removes and returns a completed bio. For most bios, only the parts that the completion needs are copied out of the queue, because
-    /// each copied word costs one or two instructions.
+    /// Removes and returns a completed bio. For most bios, only the parts that the completion needs are copied out of the queue. Each
+    /// copied word costs one or two instructions.
     #[inline(always)]
     fn pop_whole(&mut self) -> Option<Result<Whole, Done>> {
         self.pop().map(Done::whole)

@@ -15,8 +15,8 @@ use crate::units::DevOffset;
 pub struct Segment {
     /// The length in bytes.
     pub len: u64,
-    /// The length of a stripe in bytes. Consecutive stripes are on different ranges: the first stripe is on the first range, and the stripe
-    /// after the last range is on the first range again. If there is only one range, this field is ignored.
+    /// The length of a stripe in bytes. Consecutive stripes are on consecutive ranges, beginning with the first range. The stripe after the
+    /// last range is on the first range again. If there is only one range, this field is ignored.
     pub stripe: u64,
     /// The first byte of each range of the device below.
     pub starts: SmallVec<[u64; 1]>,

@@ -34,7 +34,7 @@ pub struct Faults {
     pub unheard: bool,
     /// On average, one in this many requests of a queue is short. It transfers at least one logical block, and only whole blocks.
     pub short_one_in: Option<u32>,
-    /// The largest delay of a completion, as a number of calls of [`DeviceQueue::commit`](super::DeviceQueue::commit) or
+    /// The largest delay of a completion. The unit is a call of [`DeviceQueue::commit`](super::DeviceQueue::commit) or
     /// [`DeviceQueue::wait`](super::DeviceQueue::wait). The delays are random, so they change the order of completions.
     pub latency: u32,
 }

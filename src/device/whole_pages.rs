@@ -17,8 +17,8 @@ pub(super) fn least_align(dir: &Path) -> u32 {
     if takes_whole_pages(dir, LAYERS) { PAGE } else { 1 }
 }
 
-/// Whether a disk or partition is zram, or uses zram. The driver of zram copies whole pages. If a request's memory is a part of a page,
-/// which sysfs allows, the driver overwrites the memory after this part (seen with Linux 6.18).
+/// Whether a disk or partition is zram, or uses zram. The driver of zram copies whole pages. sysfs allows memory that is a part of a page,
+/// but the driver then overwrites the memory after this part (seen with Linux 6.18).
 fn takes_whole_pages(dir: &Path, depth: usize) -> bool {
     let Ok(mut dir) = dir.canonicalize() else { return false };
     if dir.join("partition").exists() {

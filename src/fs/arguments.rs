@@ -254,8 +254,8 @@ pub enum Access {
 
 /// The position from which a listing of a directory continues. A program can store a cursor as a number. A cursor stays valid when the
 /// directory changes, as long as the order of the listing stays the same. On an ext4 volume with `dir_index`, the order is by hash if the
-/// directory has a hash tree or at most one block. Otherwise the order is by position. If the hashes of two names are equal in 63 bits,
-/// both names have the same cursor, so a listing cannot continue between them.
+/// directory has a hash tree or at most one block. Otherwise the order is by position. Two names whose hashes are equal in 63 bits have the
+/// same cursor. A listing cannot continue between them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DirCursor(pub(crate) u64);
 
@@ -341,8 +341,8 @@ pub struct WriteCounts {
     pub zeroed: u64,
     /// Requests for exclusive access to a range of a file. While such a request runs, direct I/O does not use the fast path.
     pub exclusive: u64,
-    /// The number of times that a write locked an inode exclusively: to allocate blocks, to remove privileges, or to zero the gap below a
-    /// file's new end.
+    /// The number of times that a write locked an inode exclusively. The purposes are: to allocate blocks, to remove privileges, or to zero
+    /// the gap below a file's new end.
     pub upgrades: u64,
     /// Requests that waited for a request with exclusive access to their range.
     pub waits: u64,

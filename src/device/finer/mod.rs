@@ -1,11 +1,11 @@
-//! A device that accepts shorter requests than the device below it. ironmap uses it if a volume has blocks that are shorter than the
-//! shortest request of its device. Examples of such devices are an export with a minimum block size, an integrity device with larger
-//! sectors, and a namespace with sectors of 4096 bytes.
+//! A device that accepts shorter requests than the device below it. ironmap uses this device if a volume's blocks are shorter than the
+//! shortest request to the volume's device. Examples of such devices are an export with a minimum block size, an integrity device with
+//! larger sectors, and a namespace with sectors of 4096 bytes.
 //!
 //! A unit has the length of the shortest request of the device below. Requests of whole units are passed on unchanged. A read of a part of
 //! a unit reads the unit. A write of a part of a unit reads the unit, changes the part, and writes the unit. The other bytes are written
-//! with their old values, so they keep these values even if a power cut tears the unit. No other write to the unit may run at the same
-//! time. The module `units` ensures this for all threads and queues of the device. A unit that cannot be read is not written.
+//! with their old values. They keep these values even if a power cut tears the unit. No other write to the unit may run at the same time.
+//! The module `units` ensures this for all threads and queues of the device. A unit that cannot be read is not written.
 
 mod queue;
 #[cfg(test)]

@@ -172,9 +172,9 @@ fn neighbours_are_not_lost() {
     assert_eq!(content(&finer), [200; 32]);
 }
 
-/// If a call and a queued write change the same unit at the same time, the call may write older bytes over the bytes of the queued write.
-/// After the completion of the queued write, its bytes are on the device. The call does not wait for the queue, because the queue's thread
-/// may pop no completions.
+/// A call and a queued write may change the same unit at the same time. The call may then write older bytes over the bytes of the queued
+/// write. After the completion of the queued write, its bytes are on the device. The call does not wait for the queue, because the queue's
+/// thread may pop no completions.
 #[test]
 fn a_queued_write_is_not_lost_to_a_call() {
     let ram = Arc::new(Ram::new(4 * UNIT as u64));

@@ -40,8 +40,8 @@ fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
 }
 
 impl Units {
-    /// Waits until no other call has locked any of the units. This wait always ends, because a call that has a lock waits only for the
-    /// device, and never for a second lock.
+    /// Waits until no other call has locked any of the units. This wait always ends. A call that has a lock waits only for the device,
+    /// never for a second lock.
     pub(super) fn lock(&self, units: Range<u64>) -> Locked<'_> {
         let mut state = self.state.lock();
         while state.busy.iter().any(|busy| overlap(busy, &units)) {

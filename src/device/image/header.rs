@@ -14,7 +14,7 @@ pub(super) const V2_LEN: usize = 72;
 const V3_LEN: usize = 104;
 /// The length of the header that imago receives: a header of version 3, followed by an empty list of extensions.
 pub(super) const SEEN_LEN: usize = V3_LEN + 8;
-/// The largest number of entries of an L1 table, and the largest number of bytes of a refcount table. Both are QEMU's limits.
+/// QEMU's limits: the number of entries of an L1 table, and the number of bytes of a refcount table.
 const MAX_L1: u64 = 4 << 20;
 const MAX_REFCOUNT_TABLE: u64 = 8 << 20;
 /// The largest number of entries of an L1 table, if the image is opened for writing. The positions of all L2 tables are then kept in

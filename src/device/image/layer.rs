@@ -1,10 +1,10 @@
 //! The file of one image of a chain, through which the crate imago reads and writes. This module determines the order of writes, and which
 //! header fields may change.
 //!
-//! imago writes tables in a fixed order, but does not make one table durable before it writes the next table. imago also writes the pointer
-//! to a new L2 table before it writes the refcount of the table's cluster. So this module marks an image as dirty before an allocation, and
-//! removes the mark after the next flush. If the mark is present after a crash, the refcounts are invalid. This module makes each table
-//! durable before it writes a pointer to the table.
+//! imago writes tables in a fixed order, but does not make one table durable before it writes the next table. imago writes the pointer to a
+//! new L2 table before the refcount of the table's cluster. So this module marks an image as dirty before an allocation, and removes the
+//! mark after the next flush. If the mark is present after a crash, the refcounts are invalid. This module makes each table durable before
+//! it writes a pointer to the table.
 
 use std::collections::HashSet;
 use std::io::{self, IoSlice, IoSliceMut};

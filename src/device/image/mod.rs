@@ -1,9 +1,9 @@
 //! An image of a virtual machine as a device. The crate imago reads and writes qcow2; this module reads VMDK and VHDX.
 //!
 //! imago maps and allocates clusters. With its feature `sync` it needs no async runtime. `header` and `chain` read and check the headers of
-//! images, and pass a header without the names of backing files to imago. imago accesses the file of an image through `layer`, which orders
-//! the writes, marks the image as dirty, and refuses to overwrite tables with data. This module has its own readers, because imago itself
-//! reads only flat VMDK extents, and no VHDX.
+//! images. imago receives a header without the names of backing files. It accesses the file of an image through `layer`. `layer` orders the
+//! writes, marks the image as dirty, and refuses to overwrite tables with data. This module has its own readers, because imago itself reads
+//! only flat VMDK extents, and no VHDX.
 //!
 //! The calling thread carries out each request within its submission. Image files are read and written through the page cache, because most
 //! of their requests are small.

@@ -1,4 +1,5 @@
-//! Tests with replies in every form and order, which arrive in parts of any length, and with replies that violate the protocol.
+//! Tests with valid replies, and with replies that violate the protocol. The replies have every form and order, and arrive in parts of any
+//! length.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice, IoSliceMut};

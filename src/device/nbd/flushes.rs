@@ -1,5 +1,5 @@
-//! Decides when a flush counts as successful. A server that carries out requests concurrently may first answer a flush with success, and
-//! later report that an earlier flush has failed. The data of both flushes may then be lost.
+//! Decides when a flush counts as successful. A server may carry out requests concurrently. It may answer a flush with success, and report
+//! later that an earlier flush has failed. The data of both flushes may then be lost.
 //!
 //! A flush that was answered with success does not count immediately. First, all flushes that were sent before this answer arrived must
 //! also be answered with success. When a flush counts, its owner receives the answer, and the stored copies of the data that the flush

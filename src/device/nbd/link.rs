@@ -1,8 +1,8 @@
 //! A link to an export. A link consists of one connection, which is replaced when it is lost, and of the requests over this connection.
 //!
-//! **A lost connection.** If a connection is lost, the server may have failed too, and may have lost data that it had acknowledged but not
-//! made durable. So a session stores a copy of all writes that no flush covers ([`Retained`](super::retained::Retained)). After a
-//! reconnection, the common link sends these copies; then each link sends its unanswered requests again. A late reply over an older
+//! **A lost connection.** If a connection is lost, the server may have failed too. A failed server may have lost data that were
+//! acknowledged but not durable. So a session stores a copy of all writes that no flush covers ([`Retained`](super::retained::Retained)).
+//! After a reconnection, the common link sends these copies; then each link sends its unanswered requests again. A late reply over an older
 //! connection is ignored, because the copies may overwrite the data of the answered request.
 //!
 //! **Several connections.** The server may restart before a link makes an additional connection, and the client may not notice the restart.
@@ -90,7 +90,7 @@ pub(super) struct State {
 
 impl State {
     /// Restarts the time-out when the link becomes busy. While an owner or a thread already waits for a reply, the time-out is not
-    /// restarted, because each new request would postpone the time-out of earlier requests.
+    /// restarted. Otherwise each new request would postpone the time-out of earlier requests.
     pub(super) fn wake(&mut self) {
         let Some(connection) = &mut self.connection else { return };
         let is_idle = self.waiting == 0 && self.held.is_empty();
@@ -130,8 +130,8 @@ impl State {
         }
     }
 
-    /// Checks whether a connection without requests is still open. If it is closed, its socket is removed from the event loops, because a
-    /// closed socket would wake them again and again.
+    /// Checks whether a connection without requests is still open. Removes the socket of a closed connection from the event loops. A closed
+    /// socket would wake them again and again.
     fn check_idle(&mut self) {
         let Some(connection) = &mut self.connection else { return };
         if connection.receive(false).is_err() {

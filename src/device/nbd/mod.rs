@@ -301,8 +301,7 @@ impl Device for Nbd {
                 Err(_) => Ok(None),
             }
         };
-        // If the device is open for writing, only one extent is requested, because the device's own writes would soon invalidate a longer
-        // answer.
+        // If the device is open for writing, only one extent is requested. The device's own writes would soon invalidate a longer answer.
         if self.is_writable {
             let first = ask(u64::MAX, true)?;
             return Ok(first.map_or(at..end, |extents| data_of(&extents, at)));

@@ -56,9 +56,9 @@ impl Link {
         true
     }
 
-    /// Ends the session if the server passes over a request. A request is passed over in two cases: it is older than the time-out and many
-    /// later requests were answered, or it is older than [`SLOWEST`] time-outs. A slow connection alone does not end the session, because
-    /// the server then answers only few later requests.
+    /// Ends the session if the server passes over a request. A request is passed over if it is older than the time-out, and many later
+    /// requests were answered. A request that is older than [`SLOWEST`] time-outs is always passed over. A slow connection alone does not
+    /// end the session, because the server then answers only few later requests.
     pub(super) fn look(&self, state: &mut State) {
         if state.heard.duration_since(state.looked) < LOOK {
             return;

@@ -43,7 +43,7 @@ pub(super) struct Socket {
     pump: Option<Arc<Ending>>,
 }
 
-/// The state through which the pump and the user of a TLS connection inform each other that the connection has ended.
+/// The state that the pump and the user of a TLS connection share. It records the end of the connection.
 #[derive(Debug, Default)]
 pub(super) struct Ending {
     /// Whether the user has given up the connection. If so, the pump sends no more bytes.

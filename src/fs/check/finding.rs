@@ -160,7 +160,7 @@ pub enum Kind {
         /// The directory that the name refers to.
         target: InodeNo,
     },
-    /// A name is in a hash-tree leaf that does not cover the name's hash, so lookups do not find the name.
+    /// A name is in a hash-tree leaf that does not cover the name's hash. Lookups do not find this name.
     WrongLeaf {
         /// The name.
         name: Vec<u8>,

@@ -3,8 +3,8 @@
 //!
 //! Therefore each file that is read raw also has an inotify watch. The thread that handles broken leases also gets the events of the watch.
 //! An event arrives only after the change, because a truncation does not wait for inotify. Until the thread runs, a reader can get the
-//! previous content. A reader never gets data of another file, because the freed blocks cannot belong to another file before the journal of
-//! the file system commits.
+//! previous content. The freed blocks cannot belong to another file before the journal of the file system commits. So a reader never gets
+//! data of another file.
 
 use std::collections::{HashMap, HashSet};
 use std::mem::MaybeUninit;

@@ -4,8 +4,8 @@
 //! # Why it is safe
 //!
 //! The kernel grants a **read lease** (`F_SETLEASE`, `F_RDLCK`) only while no process has the file open or mapped for writing. A process
-//! that opens the file for writing or truncates it waits until the lease is released. ironmap first acquires the lease, then has the data
-//! written back, and then gets the map from FIEMAP. Therefore the map stays valid while the lease is held.
+//! that opens the file for writing or truncates it waits until the lease is released. ironmap first acquires the lease. Then the kernel
+//! writes the data back, and FIEMAP returns the map. Therefore the map stays valid while the lease is held.
 //!
 //! A read is **trusted only if the lease was held until the read completed**. Each tenure of a lease has a number ([`Tenure`]) that a
 //! reader samples before and after the read. When a lease is broken, the number changes before the lease is released. The reader then
@@ -243,8 +243,8 @@ impl HostFile {
         }
     }
 
-    /// Tries to acquire the lease, and plans the next attempt if a writer prevents the acquisition. Two attempts never run concurrently,
-    /// because the thread that opens the file makes the first attempt, and one other thread makes all later attempts.
+    /// Tries to acquire the lease, and plans the next attempt if a writer prevents the acquisition. Two attempts never run concurrently.
+    /// The thread that opens the file makes the first attempt, and one other thread makes all later attempts.
     fn take(self: &Arc<Self>) {
         let before = {
             // The thread that ended the last tenure keeps the status locked until it has released the old lease. Without this lock, that

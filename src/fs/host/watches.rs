@@ -1,8 +1,8 @@
-//! Permission events of fanotify. Through fanotify, a program that scans files or fills them on demand can make the kernel wait for the
-//! program's permission before a read. A raw read, directly from the block device, would bypass such a program.
+//! Permission events of fanotify. Some programs scan files or fill them on demand. Through fanotify, such a program can make the kernel
+//! wait for its permission before each read. A raw read, directly from the block device, would bypass such a program.
 //!
-//! No system call reports whether a file is marked. The `fdinfo` of a fanotify descriptor lists its marks, so ironmap reads the `fdinfo` of
-//! all processes that it may inspect. The result is cached, for a longer time if the marks took longer to read.
+//! No system call reports whether a file is marked. The `fdinfo` of a fanotify descriptor lists its marks. So ironmap reads the `fdinfo` of
+//! all processes that it may inspect. The result is cached. The slower the read of the marks was, the longer the result is cached.
 //!
 //! Sources: `fanotify_mark(2)`, Linux's Documentation/filesystems/proc.rst (3.8).
 
@@ -56,7 +56,7 @@ enum Mark {
 impl Watches {
     /// Refuses a file if the kernel asks a program for permission before reads of the file.
     pub(super) fn refuse(&self, file: &Statx) -> Result<(), Refusal> {
-        // The kernel's format of device numbers: 12 bits of major, 20 bits of minor number.
+        // The kernel's device numbers consist of a major number (12 bits) and a minor number (20 bits).
         let device = u64::from(file.stx_dev_major) << 20 | u64::from(file.stx_dev_minor);
         let mount = (file.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(file.stx_mnt_id);
         let counts = |mark: &Mark| match *mark {
@@ -155,7 +155,7 @@ fn mark(line: &str) -> Option<Mark> {
         return None;
     }
     match (field("ino"), field("mnt_id"), field("sdev")) {
-        // It is not known which directory contains a file, so a mark that covers the entries of a directory counts for the file system.
+        // It is not known which directory contains a file. So a mark that covers the entries of a directory counts for the file system.
         (Some(_), _, Some(device)) if mask & ON_CHILD != 0 => Some(Mark::FileSystem(device)),
         (Some(inode), _, Some(device)) => Some(Mark::Inode(inode, device)),
         (None, Some(mount), _) => Some(Mark::Mount(mount)),

@@ -116,7 +116,8 @@ impl Geometry {
         self.inodes_made() as usize * self.inode
     }
 
-    /// The number of inodes that XFS creates at a time: a chunk of inodes, or all inodes of a block if a block contains more.
+    /// The number of inodes that XFS creates at a time: a chunk of inodes. If a block contains more inodes than a chunk, XFS creates all
+    /// inodes of a block.
     pub(crate) fn inodes_made(&self) -> u32 {
         CHUNK.max(1 << self.inodes_per_block_log)
     }

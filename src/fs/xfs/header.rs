@@ -95,7 +95,7 @@ impl Xfs {
         blocks: &[FsBlock],
         place: Place,
     ) -> Result<()> {
-        // The checksum of a structure that recovery changed is not valid, because the log does not contain new checksums of structures.
+        // The log does not contain new checksums of structures. So after recovery has changed a structure, its checksum is not valid.
         if self.metadata.replayed(blocks) == Replayed::No {
             let stored = u32::from_le_bytes(array(bytes, header.crc));
             let computed = crc_of(bytes, header.crc);

@@ -2,9 +2,9 @@
 //! write would need a transaction in the log. Such a write is refused, and the error names the reason.
 //!
 //! Therefore the map of a file never changes. A write needs only the device: it changes no extents, sizes or time stamps, so it needs no
-//! transaction. In the map for writes, unwritten extents are holes, so the direct path never gets a write that would need a conversion. A
-//! file that shares blocks does not use the direct path: each of its writes looks up the tree of shared blocks, which is cached for each
-//! group.
+//! transaction. In the map for writes, unwritten extents are holes. So the direct path never gets a write that would need a conversion. A
+//! file that shares blocks does not use the direct path. Each of its writes looks up the tree of shared blocks. This tree is cached for
+//! each group.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;

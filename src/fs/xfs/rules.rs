@@ -1,7 +1,7 @@
 //! Rules of Linux's mount for superblock fields other than the geometry. A volume that violates a rule is refused.
 //!
-//! Sources: "Superblocks" in "XFS Algorithms & Data Structures" describes the fields and their meaning. The values that Linux 6.18 mounts
-//! were found by tests that change one field at a time and correct the checksum (tests/xfs_check/sweep.rs).
+//! Sources: "Superblocks" in "XFS Algorithms & Data Structures" describes the fields and their meaning. Tests found the values that Linux
+//! 6.18 mounts: they change one field at a time and correct the checksum (tests/xfs_check/sweep.rs).
 
 use super::disk::superblock::{RawSuperblock, features2, version};
 use super::features::Incompat;

@@ -1,5 +1,5 @@
-//! Authentication of a server by its certificate: the chain of certificates must lead to a trusted authority, and the certificate must be
-//! valid for the server's name.
+//! Authentication of a server by its certificate. The chain of certificates must lead to a trusted authority. The certificate must be valid
+//! for the server's name.
 
 use std::io::{self, BufRead as _, Write};
 use std::path::{Path, PathBuf};

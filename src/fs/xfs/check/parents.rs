@@ -1,9 +1,8 @@
 //! Checks parent pointers. For each name of an inode, the inode has an attribute that contains the directory, the directory's generation,
 //! and the name.
 //!
-//! The first comparison needs little memory, because the check stores only a sum of fingerprints for each inode: each name in a directory
-//! adds its fingerprint, and each parent pointer subtracts its fingerprint. Only inodes whose sum is not 0 are read again and compared in
-//! full.
+//! The first comparison needs little memory. The check stores only one sum of fingerprints for each inode. Each name in a directory adds
+//! its fingerprint, and each parent pointer subtracts its fingerprint. Only inodes whose sum is not 0 are read again and compared in full.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -44,8 +44,8 @@ pub struct LogState {
     pub recovered: bool,
     /// The number of recovered transactions.
     pub transactions: u64,
-    /// The number of changes of attributes and file maps that recovery finished in memory, because their intents in the log were
-    /// unfinished.
+    /// The number of changes of attributes and file maps that recovery finished in memory. The intents of these changes were unfinished in
+    /// the log.
     pub finished: u64,
     /// The number of attribute changes in `finished`.
     pub finished_attributes: u64,
