@@ -46,7 +46,7 @@ pub struct BoundedQueue {
     /// The end of each device, indexed by the device's number. The entry of a detached file permits every position. The queue below refuses
     /// requests to this file.
     ends: Vec<u64>,
-    /// Bios that were refused because they end past the end of their device.
+    /// Refused bios. Each of them ends past the end of its device.
     refused: Vec<Done>,
 }
 

@@ -289,7 +289,7 @@ mod tests {
         (device, has_begun, end)
     }
 
-    /// A flush that panics counts as failed: the threads that wait for this flush continue, and no other flush succeeds.
+    /// A flush that panics counts as failed. The threads that wait for this flush continue. No other flush succeeds.
     #[test]
     fn a_flush_that_panics_has_failed() {
         let (device, has_begun, end) = told();

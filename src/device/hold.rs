@@ -1,4 +1,4 @@
-//! The locks on an open image or device, which exclude other programs until this process closes the image or device.
+//! The locks on an open image or device. They exclude other programs until this process closes the image or device.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -36,7 +36,7 @@ impl Hold {
     }
 }
 
-/// The locks on a file. The drop releases them explicitly, because the file may stay open longer than this process uses it. A new child
+/// The locks on a file. The drop releases the locks explicitly. The file may stay open longer than this process uses it. A new child
 /// process has the file open until it executes a program. The kernel closes the files of an io_uring ring some time after the ring's end.
 #[derive(Debug)]
 struct Locks(OwnedFd);

@@ -40,7 +40,7 @@ pub(super) fn busy(path: &Path, what: &str) -> Error {
 
 /// Repeats an attempt while it fails because the file or lock is in use. There are two kinds of short use, and the attempts last longer
 /// than both. A process that has ended still uses its files until the kernel has removed its io_uring rings. A child of this process has
-/// all files of this process open until it executes another program.
+/// all files of this process open until the child executes another program.
 pub(super) fn patiently<T>(mut attempt: impl FnMut() -> T, in_use: impl Fn(&T) -> bool) -> T {
     for _ in 1..ATTEMPTS {
         let result = attempt();
@@ -164,8 +164,8 @@ pub(super) fn refuse_attached(
 }
 
 /// Whether leases prove that no loop device uses an open file. A loop device has its file open, so the kernel refuses a lease on this file.
-/// For a file that ironmap only reads, the lease shows only that no program has the file open for writing. Without permission for leases,
-/// the user may still read the file.
+/// A file that ironmap only reads counts as unused in two more cases: no program has the file open for writing, or the user has no
+/// permission for leases.
 fn is_free(file: BorrowedFd<'_>, write: bool) -> bool {
     match lease::is_alone(file) {
         Ok(true) => true,
@@ -304,8 +304,8 @@ pub(super) fn sharing(stat: &Stat) -> Vec<u64> {
     }
 }
 
-/// Other device nodes with the bytes of a block device: the nodes of its disk and of its partitions. If a loop device uses another block
-/// device as its file, the node of that block device is included.
+/// Other device nodes with the bytes of a block device: the nodes of its disk and of its partitions. If the block device is a loop device,
+/// also the block device that is its file.
 pub(super) fn other_nodes(stat: &Stat) -> Vec<PathBuf> {
     let Claim::Devices(devices) = Claim::of(stat) else { return Vec::new() };
     let mut nodes = Vec::new();

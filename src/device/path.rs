@@ -519,7 +519,7 @@ mod tests {
         assert_eq!(rule(&[cache(0, 0), cache(0, 0)]), Some((0, Reason::Empty)));
         assert_eq!(rule(&[cache(1, 0), cache(0, 0)]), Some((1, Reason::Empty)));
         assert_eq!(rule(&[Err(Errno::EACCES), cache(0, 0), cache(0, 0)]), Some((1, Reason::Empty)));
-        // No cache is empty: the first path without dirty pages is chosen, whatever the numbers of clean pages are.
+        // No cache is empty. The first path without dirty pages is chosen. The numbers of clean pages do not matter.
         assert_eq!(rule(&[cache(900, 0), cache(5, 0)]), Some((0, Reason::Clean)));
         assert_eq!(rule(&[cache(2, 1), cache(900, 0)]), Some((1, Reason::Clean)));
         // All caches contain dirty pages, or the kernel does not count the pages: the first path is chosen.

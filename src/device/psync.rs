@@ -81,7 +81,7 @@ impl Transfers for PsyncFiles {
     }
 }
 
-/// The system calls for one file. A read of an NVMe namespace is one `ioctl` that contains a command, so it also costs one system call.
+/// The system calls for one file. A read of an NVMe namespace is one `ioctl` that contains a command. So the read is one system call too.
 /// Requests with flags use the namespace's block device.
 #[derive(Debug)]
 pub struct OneFile<'a>(pub(super) &'a BlockFile);

@@ -203,8 +203,8 @@ impl Content {
     }
 }
 
-/// Splits a range into parts, each of which is in one chunk. For each part, returns the index of the chunk, the start of the part in the
-/// chunk, and the positions of the part in the range.
+/// Splits a range into parts. Each part is in one chunk. For each part, returns the index of the chunk, the start of the part in the chunk,
+/// and the positions of the part in the range.
 fn pieces(
     at: DevOffset,
     len: usize,

@@ -116,7 +116,7 @@ impl Part<'_> {
         allocated.map_err(|errno| failed("allocate the space of the image", errno))
     }
 
-    /// Returns an error before the allocation if there is too little space, because a failing allocation would fill the disk.
+    /// Returns an error before the allocation if there is too little space. A failing allocation would fill the disk.
     fn expect_space(&self, free: u64) -> Result<()> {
         let stat = rustix::fs::fstat(self.file).map_err(|errno| failed("stat", errno))?;
         let has = (stat.st_blocks as u64).saturating_mul(512);

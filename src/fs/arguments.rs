@@ -213,8 +213,8 @@ impl KeepSetId {
     }
 }
 
-/// Clears the set-user-ID bit. Clears the set-group-ID bit only if the group has execute permission, because the bit gives no privileges
-/// without this permission.
+/// Clears the set-user-ID bit. Clears the set-group-ID bit only if the group has execute permission. The bit gives no privileges without
+/// this permission.
 fn unprivileged(mode: u32) -> u32 {
     let group = if mode & GROUP_EXECUTE == 0 { 0 } else { SET_GROUP };
     mode & !(SET_USER | group)

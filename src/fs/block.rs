@@ -35,8 +35,8 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// The part that is a complete block of an inode. Its identity contains the inode number, but not the inode's generation, because an
-    /// inode with a new generation gets new blocks.
+    /// The part that is a complete block of an inode. The identity of the part contains the inode number. The generation is not needed,
+    /// because an inode with a new generation gets new blocks.
     pub(crate) fn whole(kind: impl Into<u8>, owner: InodeNo) -> Self {
         Self { identity: identity(kind, owner.0), index: 0 }
     }

@@ -132,8 +132,7 @@ pub trait FileSystem: Any + Send + Sync {
 
     /// Opens an inode. If the inode loses its last name, it is not freed before the returned handle is dropped.
     ///
-    /// # Errors
-    /// `NotFound` if the inode has no name and no other handle for it is open.
+    /// # Errors `NotFound` for an inode without names and without open handles.
     fn hold(&self, number: InodeNo) -> Result<Held>;
 
     /// Opens an inode that was read earlier, and returns its present state.

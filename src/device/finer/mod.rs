@@ -50,8 +50,8 @@ struct Inner {
 }
 
 impl Finer {
-    /// Returns the device for a volume with blocks of `block` bytes: the given device, or a new device over it with a notice for the user.
-    /// `block` is called only if the given device does not accept requests of 512 bytes.
+    /// Returns the device for a volume with blocks of `block` bytes. This is the given device, or a new device over the given device with a
+    /// notice for the user. `block` is called only if the given device does not accept requests of 512 bytes.
     #[must_use]
     pub fn for_blocks(
         device: Arc<dyn Device>,
@@ -86,7 +86,7 @@ impl Finer {
             // An atomic write is not possible, because a write of a part of a unit needs several requests to the device below.
             atomic_write: 0,
             through_flushes: match limits.through_flushes {
-                // A queued write of a part of a unit is carried out by a system call, so the kernel may flush for this write too.
+                // A queued write of a part of a unit is carried out by a system call. The kernel may flush for this write too.
                 ThroughFlushes::OfCalls => ThroughFlushes::Always,
                 other => other,
             },

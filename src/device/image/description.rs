@@ -14,6 +14,6 @@ pub struct Description {
     pub cluster_size: u64,
     /// The reason why the image cannot be written; `None` if it can be written.
     pub read_only: Option<String>,
-    /// The files of the image, each with its format: the image itself first, then its backing files or extents.
+    /// The files of the image, each with its format. The image itself is first. Its backing files or extents follow.
     pub files: Vec<(PathBuf, &'static str)>,
 }

@@ -185,7 +185,7 @@ impl Header {
 
     /// Checks that the tables lie in the file, and that the L1 table covers the disk.
     fn check_tables(&self, file_len: u64) -> Result<()> {
-        // The file may end within its last cluster, so its length is rounded up to whole clusters.
+        // The file may end within its last cluster, so the length of the file is rounded up to whole clusters.
         let end = file_len.checked_next_multiple_of(self.cluster()).unwrap_or(u64::MAX);
         let lies_in = |at: u64, len: u64| {
             at.is_multiple_of(self.cluster()) && at.checked_add(len).is_some_and(|stop| stop <= end)

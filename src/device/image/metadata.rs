@@ -69,7 +69,7 @@ impl Clusters<'_> {
     fn add(&mut self, at: u64, len: u64, place: Place) -> Result<()> {
         let cluster = self.header.cluster();
         let end = at.checked_add(len).filter(|_| at.is_multiple_of(cluster));
-        // The file may end within its last cluster, so its length is rounded up to whole clusters.
+        // The file may end within its last cluster, so the length of the file is rounded up to whole clusters.
         let most = self.file.len().next_multiple_of(cluster);
         let Some(end) = end.filter(|end| *end <= most) else {
             return Err(place.corrupt(format!(
@@ -85,7 +85,7 @@ impl Clusters<'_> {
         Ok(())
     }
 
-    /// Checks that each of these clusters has the refcount 1. The refcount blocks are read in ascending order, each of them once.
+    /// Checks that each of these clusters has the refcount 1. Each refcount block is read once, in ascending order.
     fn check_refcounts(&self, blocks: &[u64]) -> Result<()> {
         let (cluster, bits) = (self.header.cluster(), 1_u64 << self.header.refcount_order);
         let per_block = cluster * 8 / bits;

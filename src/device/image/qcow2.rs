@@ -256,8 +256,8 @@ impl Driver for Qcow2 {
         })
     }
 
-    /// Zeroes a range. Frees the whole clusters in the range. Writes zeros to the parts of clusters at its ends, if they contain other
-    /// bytes.
+    /// Zeroes a range. Frees the whole clusters in the range. At both ends of the range, writes zeros to the parts of clusters that contain
+    /// other bytes.
     fn write_zeroes(&self, at: u64, len: u64) -> Result<()> {
         let end = at + len;
         let first = at.next_multiple_of(self.cluster).min(end);

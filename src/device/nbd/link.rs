@@ -1,4 +1,4 @@
-//! A link to an export. A link consists of one connection, which is replaced when it is lost, and of the requests over this connection.
+//! A link to an export: one connection, and the requests over this connection. A lost connection is replaced.
 //!
 //! **A lost connection.** If a connection is lost, the server may have failed too. A failed server may have lost data that were
 //! acknowledged but not durable. So a session stores a copy of all writes that no flush covers ([`Retained`](super::retained::Retained)).

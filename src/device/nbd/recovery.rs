@@ -31,9 +31,9 @@ const LOOK: Duration = Duration::from_secs(1);
 
 impl Link {
     /// Handles a server that does not answer. The link reconnects after half of the time-out, because another connection may get an answer.
-    /// But if a write is unanswered, a slow server could carry it out later over the old connection, and overwrite newer acknowledged data.
-    /// So the link keeps a connection with unanswered writes, and ends the session after the full time-out. It also keeps a connection with
-    /// an unanswered flush, because a flush may take long, and would start again from its beginning over another connection. Returns
+    /// But a slow server could still carry out an unanswered write over the old connection. This write could overwrite newer acknowledged
+    /// data. So the link keeps a connection with unanswered writes, and ends the session after the full time-out. The link also keeps a
+    /// connection with an unanswered flush. A flush may take long, and would start from its beginning over another connection. Returns
     /// whether the caller must check again immediately.
     pub(super) fn bear_silence(&self, state: &mut State) -> bool {
         let timeout = self.session.address.timeout;

@@ -62,7 +62,7 @@ impl Socket {
         Self::of(fd, None)
     }
 
-    /// Wraps a connected socket. `pump` is the state that the socket shares with its pump, if it has a pump.
+    /// Wraps a connected socket. If the socket has a pump, `pump` is the state that both share.
     pub(super) fn of(fd: OwnedFd, pump: Option<Arc<Ending>>) -> io::Result<Self> {
         set_socket_timeout(&fd, Timeout::Recv, Some(TICK))?;
         set_socket_timeout(&fd, Timeout::Send, Some(TICK))?;

@@ -4,8 +4,8 @@
 //! # Why it is safe
 //!
 //! The kernel grants a **read lease** (`F_SETLEASE`, `F_RDLCK`) only while no process has the file open or mapped for writing. A process
-//! that opens the file for writing or truncates it waits until the lease is released. ironmap first acquires the lease. Then the kernel
-//! writes the data back, and FIEMAP returns the map. Therefore the map stays valid while the lease is held.
+//! that opens the file for writing, or truncates the file, must wait until the lease is released. ironmap first acquires the lease. Then
+//! the kernel writes the data back, and FIEMAP returns the map. Therefore the map stays valid while the lease is held.
 //!
 //! A read is **trusted only if the lease was held until the read completed**. Each tenure of a lease has a number ([`Tenure`]) that a
 //! reader samples before and after the read. When a lease is broken, the number changes before the lease is released. The reader then
@@ -61,7 +61,7 @@ const SHORT: Duration = Duration::from_secs(1);
 /// The delay between a break and the next attempt to acquire the lease: the minimum and the maximum.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(10));
 
-/// A file of a mounted file system: its descriptor, its lease and, while the lease is held, its map.
+/// A file of a mounted file system, with its descriptor and its lease. While the lease is held, the map of the file is stored too.
 #[derive(Debug)]
 pub struct HostFile {
     file: File,
@@ -201,7 +201,7 @@ impl HostFile {
         self.block
     }
 
-    /// The index among the open files of the keeper: a small number, which is reused after the file is dropped.
+    /// The index among the open files of the keeper. It is a small number. After the file is dropped, the index is reused.
     #[must_use]
     #[inline(always)]
     pub fn index(&self) -> u32 {

@@ -36,7 +36,7 @@ impl XfsInode {
     /// Applies the changes of the data fork's map whose intents in the log are unfinished. Updates the file's block count.
     pub(super) fn change_map(&mut self, changes: &MapChanges) -> Result<()> {
         if self.data.is_realtime && self.fs.realtime_start.is_none() {
-            // The realtime device is missing, so the map is not needed: the file appears in listings, but reads of its content are refused.
+            // The realtime device is missing, so the map is not needed. The file appears in listings, but reads of its content are refused.
             return Ok(());
         }
         let blocks = |extents: &[Extent]| extents.iter().map(|e| u64::from(e.len)).sum::<u64>();

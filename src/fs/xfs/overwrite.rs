@@ -83,7 +83,7 @@ impl Overwriting {
     /// Refuses all further writes.
     fn end(&self) {
         self.ended.store(true, Ordering::SeqCst);
-        // This call also marks the open files as changed, because requests on the direct path check only whether their file has changed.
+        // This call also marks the open files as changed. Requests on the direct path check only this mark.
         self.files.lock().values().for_each(|(open, _)| open.changed());
     }
 

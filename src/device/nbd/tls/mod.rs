@@ -28,9 +28,8 @@ const BUFFER: usize = 128 << 10;
 trait Session: Send {
     /// Decrypts bytes from the server, at most [`BUFFER`], and appends the plain text to `plain`.
     ///
-    /// # Errors
-    /// An error with one line for the user. The session has then ended, but its remaining bytes must still be sent to the server, because
-    /// they contain the reason.
+    /// # Errors An error with one line for the user. The session has then ended. Its remaining bytes contain the reason, and must still be
+    /// sent to the server.
     fn decrypt(&mut self, bytes: &[u8], plain: &mut Vec<u8>) -> io::Result<State>;
 
     /// Encrypts bytes for the server.
@@ -45,7 +44,7 @@ trait Session: Send {
     /// Writes bytes of the session to the server, as many as the socket accepts.
     fn write(&mut self, server: &mut dyn Write) -> io::Result<usize>;
 
-    /// The probable reason, if a server closes the connection before it has sent data over TLS, and states no reason.
+    /// The probable reason why a server closed a connection. It applies if the server has sent no data over TLS and has stated no reason.
     fn refusal(&self) -> Refusal;
 }
 

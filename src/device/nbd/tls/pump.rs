@@ -3,7 +3,7 @@
 //!
 //! The pump costs a copy of the data and a thread for each connection. Its advantage is that all decrypted data are in a socket, where the
 //! `poll` of an event loop detects them. `poll` cannot detect data in the memory of the TLS library. The buffers of both directions are
-//! bounded: in each direction, the pump receives more bytes only after it has passed on all earlier bytes.
+//! bounded. In each direction, the pump receives more bytes only after it has passed on all earlier bytes.
 //!
 //! If one side closes its connection, the pump also closes the other side. The pump still delivers replies that it received from the server
 //! before. For a short time, it still sends requests that it received from the user before. After [`Socket::shutdown`] it transfers no

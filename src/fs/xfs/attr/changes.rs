@@ -43,7 +43,7 @@ impl AttributeChanges {
         self.0.entry(inode).or_default().push(change);
     }
 
-    /// Returns the inodes that have changes. If the changes of an inode contain its generation, it is returned too.
+    /// Returns the inodes that have changes. If the changes of an inode contain its generation, the generation is returned too.
     pub(in crate::fs::xfs) fn inodes(&self) -> impl Iterator<Item = (InodeNo, Option<u32>)> {
         let all = |changes: &[AttributeChange]| changes.iter().find_map(|change| change.generation);
         self.0.iter().map(move |(inode, changes)| (*inode, all(changes)))

@@ -144,7 +144,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks that the tree of free inodes contains exactly the chunks that have a free inode in the inode tree.
+    /// Checks the tree of free inodes. It must contain exactly the chunks that have a free inode in the inode tree.
     pub(super) fn check_free_chunks(&mut self, group: u32, all: &[Record], found: &Walked) {
         let site = FindingSite::of_group(group, Place::new("tree of free inodes").field("record"));
         let raws = <[RawChunk]>::ref_from_bytes(&found.records).unwrap_or_default();

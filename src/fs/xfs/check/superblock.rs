@@ -128,8 +128,8 @@ impl Checker<'_> {
 }
 
 impl Checker<'_> {
-    /// Checks the stripe fields. A mount with the options `sunit` and `swidth` changes them only in the first superblock, so the copies are
-    /// not compared with the first superblock.
+    /// Checks the stripe fields. The copies are not compared with the first superblock, because a mount with the options `sunit` and
+    /// `swidth` changes only the first superblock.
     fn check_stripes(&mut self, site: FindingSite, raw: &RawSuperblock) {
         let (unit, width) = (raw.sb_unit.get(), raw.sb_width.get());
         let mut invalid = |name, stored: u32, rule| {

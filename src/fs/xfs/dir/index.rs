@@ -47,7 +47,7 @@ impl XfsInode {
             }
         }
         let mut leaf = self.find_leaf(map, hash)?;
-        // Entries with the same hash can continue in the next leaf. The loop makes at most as many steps as the file has blocks, so the
+        // Entries with the same hash can continue in the next leaf. The loop makes at most as many steps as the file has blocks. So the
         // loop also ends in a circular chain.
         for _ in 0..=self.stat.blocks {
             let header = self.index_header();
