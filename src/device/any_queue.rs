@@ -30,7 +30,7 @@ pub enum AnyQueue {
     Dax(Immediate<DaxTransfer>),
     /// See [`Null`](super::Null).
     Null(Immediate<NullTransfer>),
-    /// A queue of any other device, called through a trait object. Another variant of this enum would make every request slower.
+    /// A queue of any other device, called through a trait object. Additional variants would make every request slower.
     Other(OtherQueue),
 }
 

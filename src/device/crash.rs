@@ -56,8 +56,8 @@ pub struct Crashes {
     base: Ram,
     log: Log,
     atomic: Vec<Atomic>,
-    /// `fates` describes the log up to the cut of the state that was requested last. `durable` is the base with all changes that no later
-    /// entry of the log can undo.
+    /// `fates` describes the log up to the cut that was requested last. `durable` is the base with all changes that later entries cannot
+    /// undo.
     fates: Fates,
     durable: Ram,
 }

@@ -23,8 +23,8 @@ use crate::units::DevOffset;
 /// for each read of a hole. On tmpfs, ramfs, ext4 and XFS, a store then needs no more space. On all other file systems, a store may need
 /// more space, so writes are system calls.
 ///
-/// If the image is truncated while it is mapped, the next access ends the program with SIGBUS, as with every mapping. The lock on the image
-/// excludes programs that lock it too. SIGBUS also ends the program if the disk of the image fails to read a page.
+/// If the image is truncated while it is mapped, the next access ends the program with SIGBUS. The lock on the image excludes programs that
+/// lock the image too. SIGBUS also ends the program if the disk of the image fails to read a page.
 #[derive(Debug)]
 pub struct Dax {
     mapped: Arc<Mapped>,

@@ -1,4 +1,4 @@
-//! A device that keeps changes in memory. A change of a volume is tried on this device before it is made on the real device.
+//! A device that keeps changes in memory. A change of a volume is first tried on this device, and then made on the real device.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::IoSlice;

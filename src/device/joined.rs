@@ -32,8 +32,7 @@ impl Joined {
     /// The position of the device of realtime files.
     pub const REALTIME: u64 = 1 << 58;
 
-    /// Joins a device and other devices, each with its position. The limits are chosen so that a request within them is valid on every
-    /// device.
+    /// Joins a device and other devices, each with its position. A request within the limits of the joined device is valid on every device.
     #[must_use]
     pub fn new(first: Arc<dyn Device>, mut others: Vec<(u64, Arc<dyn Device>)>) -> Self {
         others.sort_by_key(|(start, _)| *start);

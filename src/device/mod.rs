@@ -1,4 +1,4 @@
-//! Devices, from which sectors are read and to which they are written. This module also defines the limits and the queues of devices.
+//! Devices, which store sectors. This module also defines the limits and the queues of devices.
 
 mod any_queue;
 mod block_file;
@@ -99,9 +99,9 @@ pub trait Device: Send + Sync {
         None
     }
 
-    /// Returns the sectors that did not match their tuples in reads since the last call, oldest first, and clears the list. The list
-    /// contains only the newest 1024 sectors. The number in the result counts older sectors, which the list no longer contains. A device
-    /// over other devices also reports the sectors of those devices.
+    /// Returns the list of sectors that did not match their tuples in reads, oldest first, and clears the list. The list contains the
+    /// newest 1024 sectors since the last call. The number in the result counts the older sectors. A device over other devices also reports
+    /// the sectors of those devices.
     fn take_wrong_tuples(&self) -> (Vec<WrongTuple>, u64) {
         (Vec::new(), 0)
     }

@@ -91,8 +91,8 @@ impl Part<'_> {
         let keep = FallocateFlags::KEEP_SIZE;
         if magic == XFS {
             self.expect_space(free)?;
-            // The image may share blocks with other files. A write to a shared block copies the block, so it needs space too. One call
-            // allocates the space for all holes.
+            // The image may share blocks with other files. A write to a shared block copies the block, so the write needs space too. One
+            // call allocates the space for all holes.
             self.allocate(keep | FallocateFlags::UNSHARE_RANGE, self.start, self.end())?;
             return Ok(true);
         }

@@ -41,7 +41,7 @@ impl Part {
         Self { identity: identity(kind, owner.0), index: 0 }
     }
 
-    /// The part for one of the `per_block` structures in a block. `number` is the number of the structure in its complete table.
+    /// The part for one of the `per_block` structures in a block. `number` is the number of the structure in the complete table.
     pub(crate) fn numbered(kind: impl Into<u8>, number: u32, per_block: u32) -> Self {
         let index = number % per_block;
         Self { identity: identity(kind, u64::from(number - index)), index }

@@ -63,8 +63,8 @@ pub(super) fn walk<F: FileSystem + ?Sized>(
     Ok(dir)
 }
 
-/// Runs `open` with the inode that `find` finds. If another thread replaces the file between these two steps, both steps are repeated. Each
-/// repetition needs a completed change of another thread, so the loop makes progress.
+/// Runs `open` with the inode that `find` finds. If another thread replaces the file between these two steps, both steps are repeated. A
+/// repetition means that another thread has completed a change. So the program as a whole makes progress.
 ///
 /// # Errors
 /// The errors of `find` and of `open`.

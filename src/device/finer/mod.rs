@@ -68,7 +68,8 @@ impl Finer {
         (Arc::new(Self::over(device)), Some(notice))
     }
 
-    /// The notice for the user that blocks or sectors of `block` bytes are shorter than the shortest request of the device, `unit` bytes.
+    /// The notice for the user about blocks or sectors that are shorter than the shortest request of the device. `block` and `unit` are
+    /// these two lengths.
     pub(crate) fn notice(block: usize, unit: u32) -> String {
         format!(
             "blocks have {block} bytes, but requests have at least {unit}: a write of less than {unit} bytes reads the rest first"

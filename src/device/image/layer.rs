@@ -222,8 +222,8 @@ impl Layer {
             }
             order.l2_written = true;
         } else {
-            // imago may also write copied data here, and data must not overwrite a table. So each target is checked, except the refcount
-            // table and its blocks.
+            // imago may also write copied data here. Data must not overwrite a table. So each target is checked, except the refcount table
+            // and its blocks.
             let is_refcounts = order.refcounts.contains(&at)
                 || order.refcount_blocks.contains(&(at / tables.cluster * tables.cluster));
             if !is_refcounts && !tables.may_hold_data(&order, at..end) {

@@ -2,9 +2,9 @@
 //! later that an earlier flush has failed. The data of both flushes may then be lost.
 //!
 //! A flush that was answered with success does not count immediately. First, all flushes that were sent before this answer arrived must
-//! also be answered with success. When a flush counts, its owner receives the answer, and the stored copies of the data that the flush
-//! covers are freed. A request with FUA is treated like a flush, because the server may flush because of it. A failed flush ends the
-//! session for all owners.
+//! also be answered with success. When a flush counts, its owner receives the answer. The stored copies of the data that the flush covers
+//! are then freed. A request with FUA is treated like a flush, because the server may flush because of it. A failed flush ends the session
+//! for all owners.
 //!
 //! All flushes, including the session's own flushes, are sent over the common link. So a thread that waits on the common link for its flush
 //! receives the answers to all flushes.

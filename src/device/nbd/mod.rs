@@ -319,7 +319,7 @@ impl Device for Nbd {
         // The lock is not held during the request, because other threads may find their range in the stored answer.
         let Some(extents) = ask(range, false)? else { return Ok(at..end) };
         let data = data_of(&extents, at);
-        // The length of the next request is chosen so that the extents of the answer can be stored.
+        // The length of the next request is adapted, so that the answer has about as many extents as can be stored.
         let covered = extents.last().map_or(0, |extent| extent.range.end - at.0);
         let range = if extents.len() >= MAX_EXTENTS {
             covered

@@ -215,7 +215,7 @@ impl Link {
     }
 }
 
-/// Carries out one request on a connection without other requests, and returns its memory.
+/// Carries out one request on a connection that has no other requests. Returns the memory of the request.
 fn answer(
     connection: &mut Connection<Arc<Socket>, Tag>,
     request: Request,

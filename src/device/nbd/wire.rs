@@ -86,7 +86,7 @@ impl Command {
         matches!(self, Self::Write | Self::Trim | Self::WriteZeroes)
     }
 
-    /// Whether the command leaves the export unchanged, so that it can be sent again after a lost connection.
+    /// Whether the command leaves the export unchanged. Such a command can be sent again after a lost connection.
     pub(super) fn only_reads(self) -> bool {
         matches!(self, Self::Read | Self::BlockStatus)
     }

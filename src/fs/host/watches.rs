@@ -47,7 +47,7 @@ enum Mark {
     Inode(u64, u64),
     /// A mount.
     Mount(u64),
-    /// A file system, by its device number. The file system is marked itself, or contains a marked directory.
+    /// A file system, by its device number. The mark is on the file system, or on a directory in it.
     FileSystem(u64),
     /// Any object, because there are more marks than were read.
     Any,

@@ -111,7 +111,7 @@ impl Geometry {
         first..(first + count).min(end)
     }
 
-    /// The length in bytes of the range from [`inode_blocks`](Self::inode_blocks), which is at least one block.
+    /// The length in bytes of the range from [`inode_blocks`](Self::inode_blocks): at least one block.
     pub(crate) fn inode_run_bytes(&self) -> usize {
         self.inodes_made() as usize * self.inode
     }

@@ -1,4 +1,4 @@
-//! Map changes that the log contains as intents and that were not finished before the crash. These changes are applied when a map is read.
+//! Map changes that the log contains as unfinished intents. These changes are applied when a map is read.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

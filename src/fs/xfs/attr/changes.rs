@@ -1,5 +1,4 @@
-//! Attribute changes that the log contains as intents and that were not finished before the crash. These changes are applied when
-//! attributes are read.
+//! Attribute changes that the log contains as unfinished intents. These changes are applied when attributes are read.
 
 use std::collections::{BTreeMap, HashMap};
 

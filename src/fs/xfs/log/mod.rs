@@ -1,8 +1,7 @@
 //! Recovers the log in memory. The recovered sectors are stored in an overlay, and nothing is written to the device.
 //!
 //! The log contains parts of buffers, not whole blocks, so the overlay consists of sectors. Unlike ext4's journal, the log never contains
-//! file data, so extents need not be split at logged blocks. Map changes whose intents in the log are unfinished are applied when a map is
-//! read.
+//! file data, so extents need not be split at logged blocks. Unfinished map changes are applied when a map is read.
 
 mod attr_intent;
 mod finish;
@@ -70,7 +69,7 @@ pub(super) struct Recovery {
     pub(super) state: LogState,
     /// Sectors whose recovered content is not on the device.
     pub(super) overlay: Overlay,
-    /// The changes of maps and attributes whose intents in the log are unfinished.
+    /// Unfinished changes of maps and attributes from the log.
     pub(super) changes: MapChanges,
     pub(super) attributes: AttributeChanges,
 }
