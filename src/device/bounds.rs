@@ -17,7 +17,7 @@ use crate::units::DevOffset;
 pub struct InRange(());
 
 impl InRange {
-    /// The proof for requests of a queue of a volume or a host. Each of these requests uses a position from a file's block map.
+    /// The proof for requests through queues of volumes and hosts. The position of each request comes from a file's block map.
     pub(crate) const BY_THE_MAP: Self = Self(());
     /// The proof for requests of a [`BoundedQueue`], which checks each request.
     pub(super) const BY_THE_QUEUE: Self = Self(());

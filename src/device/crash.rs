@@ -114,8 +114,8 @@ impl Crashes {
         cuts.into_iter().flat_map(names).collect()
     }
 
-    /// The content of the device in the named state. Log entries after the state's cut do not affect it. Calls are fastest in ascending
-    /// order of cuts.
+    /// The content of the device in the named state. Log entries after the state's cut do not affect this content. Calls are fastest in
+    /// ascending order of cuts.
     pub fn state(&mut self, name: CrashState) -> Ram {
         let cut = name.cut.min(self.log.len());
         if cut < self.fates.cut {
@@ -197,7 +197,7 @@ fn apply(image: &Ram, entry: &Entry, kept: impl Fn(u64) -> bool) {
     }
 }
 
-/// The state of a write or discard at a cut, as far as the log shows it.
+/// The state of a write or discard at a cut of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     /// The request was issued, but not yet acknowledged.

@@ -255,7 +255,7 @@ fn total(bufs: &[IoSlice<'_>]) -> usize {
     bufs.iter().map(|buf| buf.len()).sum()
 }
 
-/// A queue whose layer decides about each request before the device below receives it, and may delay completions.
+/// A queue whose layer decides about each request before the device below receives it. The layer may also delay completions.
 pub(super) struct LayeredQueue {
     below: Box<BoundedQueue>,
     layer: Arc<dyn Layer>,

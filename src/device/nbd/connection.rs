@@ -483,7 +483,7 @@ impl<S: Stream, T> Connection<S, T> {
 }
 
 impl<T> InFlight<T> {
-    /// Converts a position of the export to an offset in the request's memory, and records that the `len` bytes from there are received.
+    /// Converts a position of the export to an offset in the request's memory. Records the receipt of the `len` bytes at this offset.
     fn place(&mut self, at: &[u8], len: usize) -> Result<usize, &'static str> {
         let at = u64::from_be_bytes(at.try_into().unwrap_or_default());
         let start = at.checked_sub(self.request.at);

@@ -16,7 +16,7 @@ const UNWRITTEN: u16 = 0x1000;
 const REQUIRED_2: u32 =
     features2::LAZY_COUNTERS | features2::ATTR2 | features2::PROJID32 | features2::CHECKSUMS;
 const KNOWN_2: u32 = REQUIRED_2 | features2::FTYPE;
-/// Bits of `sb_qflags` for the common quota of groups and projects, which exists only before version 5.
+/// Bits of `sb_qflags` for the common quota of groups and projects. This quota exists only before version 5.
 const SHARED_QUOTA: u16 = 0x30;
 /// The size of a group in bytes.
 const GROUP: std::ops::RangeInclusive<u64> = 1 << 24..=1 << 40;

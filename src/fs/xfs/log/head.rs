@@ -52,7 +52,7 @@ pub(super) fn find(log: &LogBlocks<'_>, superblock: &Superblock) -> Result<State
     Ok(State::Dirty { tail, head })
 }
 
-/// Returns the first incomplete record among the last records, if there is one. The last records were in flight during the crash, so the
+/// Returns the first incomplete record among the last records, if there is one. The last records were in flight during the crash. The
 /// incomplete record and all later records count as not written.
 fn first_bad(
     log: &LogBlocks<'_>,

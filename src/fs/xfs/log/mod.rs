@@ -1,7 +1,7 @@
 //! Recovers the log in memory. The recovered sectors are stored in an overlay, and nothing is written to the device.
 //!
 //! The log contains parts of buffers, not whole blocks, so the overlay consists of sectors. Unlike ext4's journal, the log never contains
-//! file data, so extents need not be split at logged blocks. Unfinished map changes are applied when a map is read.
+//! file data. So extents need not be split at logged blocks. Unfinished map changes are applied when a map is read.
 
 mod attr_intent;
 mod finish;
