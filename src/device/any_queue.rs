@@ -41,7 +41,7 @@ impl AnyQueue {
         Self::Other(OtherQueue { below: Box::new(queue) })
     }
 
-    /// The engine of the queue. The result is `Auto` for a device that another program implements, and for a device over another device.
+    /// The engine of the queue. `Auto` means that another program implements the device, or that the device is over another device.
     pub(crate) fn engine(&self) -> Engine {
         match self {
             Self::Psync(_) => Engine::Psync,

@@ -21,7 +21,7 @@ use crate::error::{Context, Errno, Error, Result};
 use crate::sys::{Buffer, is_read_only};
 use crate::units::DevOffset;
 
-/// The size of a page. Every image file is assumed to accept requests that are aligned to pages.
+/// The size of a page. Every image file should accept requests that are aligned to pages.
 pub(super) const PAGE: u32 = 4096;
 /// `IOV_MAX`: Linux refuses a request with more buffers.
 const MAX_SEGMENTS: usize = 1024;
@@ -36,8 +36,8 @@ pub struct OpenMode {
     /// Requests bypass the page cache (`O_DIRECT`). If the file system of an image refuses such requests, they use the page cache.
     /// [`BlockFile::notice`] then returns a line for the user.
     pub direct: bool,
-    /// The open fails if another program has the device mounted, attached or locked. A benchmark that measures the raw device of an open
-    /// volume sets this field to false.
+    /// The open fails if another program has the device mounted, attached or locked. A benchmark clears this field to measure the raw
+    /// device of an open volume.
     pub exclusive: bool,
     /// Open for reading and writing.
     pub write: bool,
@@ -201,8 +201,8 @@ impl BlockFile {
         self.cached.as_ref().unwrap_or(&self.file)
     }
 
-    /// Opens an NVMe namespace through its character device. The result is the block device of the namespace, but requests are sent as NVMe
-    /// commands.
+    /// Opens an NVMe namespace through its character device. The returned value contains the namespace's block device, but sends requests
+    /// as NVMe commands.
     fn open_namespace(path: &Path, mode: &OpenMode) -> Result<Self> {
         let namespace = Namespace::open(path)?;
         let block = Self::open(namespace.block(), mode)?;
@@ -257,7 +257,7 @@ impl BlockFile {
     /// Converts an offset in the part in use to an offset in the file.
     #[inline]
     pub(super) fn absolute(&self, at: DevOffset) -> u64 {
-        // If the sum exceeds 64 bits, the offset is past the end of every device, and the kernel refuses the request.
+        // If the sum exceeds 64 bits, the largest offset is returned. The kernel refuses a request at this offset.
         self.base.saturating_add(at.0)
     }
 
@@ -358,7 +358,7 @@ impl BlockFile {
         }
     }
 
-    /// Frees the space of a range: the kernel discards the range of a block device, or makes a hole in an image.
+    /// Frees the space of a range. On a block device, the kernel discards the range. In an image, the range becomes a hole.
     pub(super) fn discard(&self, at: DevOffset, len: u64) -> Result<()> {
         let pos = self.absolute(at);
         let result = if self.is_device {
@@ -370,7 +370,7 @@ impl BlockFile {
         result.map_err(|errno| self.failed("discard", errno, pos))
     }
 
-    /// Zeroes a range. On a block device the kernel or the device writes the zeros; in an image the range becomes a hole.
+    /// Zeroes a range. On a block device, the kernel or the device writes the zeros. In an image, the range becomes a hole.
     pub(super) fn write_zeroes(&self, at: DevOffset, len: u64) -> Result<()> {
         const SECTOR: u64 = 512;
         if !self.is_device {
@@ -426,7 +426,7 @@ impl BlockFile {
         Some(limits.logical_block).filter(|unit| *unit > self.limits.logical_block)
     }
 
-    /// Reads until at least the first `least` bytes of `buf` are filled. Fails if the file ends before that.
+    /// Reads until at least the first `least` bytes of `buf` are filled. Fails if the file ends before these bytes.
     fn fill(&self, buf: &mut [u8], at: DevOffset, least: usize) -> Result<()> {
         let at = self.absolute(at);
         let fail = |errno, at| self.failed("read", errno, at);

@@ -1,4 +1,4 @@
-//! The check that each request of a caller lies within its device. It applies to calls and to requests through a queue.
+//! The check that each request of a caller lies within its device. The check applies to calls and to requests through a queue.
 
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;

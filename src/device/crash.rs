@@ -71,7 +71,7 @@ impl Crashes {
     }
 
     /// Adds a range that the device writes atomically: each write to the range is present completely or not at all. An example is ext4's
-    /// superblock. It has 1024 bytes with one checksum, and Linux does not mount a volume whose superblock is torn.
+    /// superblock. The superblock has 1024 bytes and one checksum, and Linux does not mount a volume with a torn superblock.
     #[must_use]
     pub fn with_atomic(self, range: Range<DevOffset>) -> Self {
         self.with_atomic_blocks(range, u64::MAX)
@@ -157,8 +157,8 @@ impl Atomic {
     }
 }
 
-/// A random selection of a request's sectors: usually all or none, and sometimes some of them. The state's seed determines whether most
-/// requests are kept, about half of them, or only a few.
+/// A random selection of a request's sectors: usually all or none, and sometimes some of them. The state's seed determines how many
+/// requests are kept: most of them, about half, or only a few.
 fn some(state: u64, entry: u64, atomic: &[Atomic]) -> impl Fn(u64) -> bool {
     let seed = mix(state, entry);
     let kept = mix(seed, 0) % 8 < [1, 4, 7][(state % 3) as usize];
@@ -186,8 +186,8 @@ fn apply(image: &Ram, entry: &Entry, kept: impl Fn(u64) -> bool) {
         if reaches {
             let (start, end) = (from * unit, ((from + run) * unit).min(len));
             let place = DevOffset(at.0.saturating_add(start));
-            // The log also contains writes past the device's end, which the device refused. The image refuses them too, so errors are
-            // ignored.
+            // The log also contains writes past the device's end, which the device refused. The image refuses these writes too, so errors
+            // are ignored.
             let _ = match entry {
                 Entry::Write { data, .. } => image.put(&data[start as usize..end as usize], place),
                 _ => image.discard(place, end - start).map_err(|error| error.errno()),
@@ -206,7 +206,7 @@ enum Fate {
     Acknowledged(usize),
     /// All data of the request are durable.
     Durable,
-    /// The request failed, or a flush that covered it failed. It is not known which of its data are present, even after later flushes.
+    /// The request failed, or a flush that covered it failed. Any part of its data may be present, even after later flushes.
     Doubtful,
 }
 

@@ -22,15 +22,15 @@ pub(crate) struct Dry {
 struct Changes {
     /// The blocks that were written.
     written: HashMap<u64, Box<[u8]>>,
-    /// The ranges that were copied, by their start in this device. The value is the length of the range, and the position of its data on
-    /// the device below.
+    /// The ranges that were copied, by their start in this device. The value contains the length of the range, and the position of the data
+    /// on the device below.
     copied: BTreeMap<u64, (u64, u64)>,
 }
 
 /// Where the content of a block is stored.
 enum Content<'a> {
     Written(&'a [u8]),
-    /// On the device below: the number of the first block there, and the number of contiguous blocks.
+    /// The content is on the device below. The fields are the first block there, and the number of contiguous blocks.
     Below(u64, u64),
 }
 

@@ -58,7 +58,7 @@ struct Running {
 struct Flushed {
     /// The number of the newest flush that has succeeded.
     done: u64,
-    /// Whether the last flush was so short that a thread loses time if it waits for another thread's flush.
+    /// Whether the last flush was cheap. A thread then makes its own flush instead of waiting for another thread's flush.
     cheap: bool,
 }
 
@@ -305,8 +305,8 @@ mod tests {
         });
     }
 
-    /// A running flush might not cover writes that were made after it began. So a thread that requests a flush during a flush waits for the
-    /// next flush. All threads that wait in this way share the next flush.
+    /// A running flush might not cover writes that were made after it began. So a thread that requests a flush at that time waits for the
+    /// next flush. All waiting threads share the next flush.
     #[test]
     fn a_flush_covers_what_was_written_before_it_began() {
         let (device, has_begun, end) = told();

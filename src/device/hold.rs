@@ -58,7 +58,7 @@ impl Locks {
 
 impl Drop for Locks {
     fn drop(&mut self) {
-        // Errors are ignored: if a file system does not support locks, the file was not locked either.
+        // Errors are ignored. They occur if the file system does not support locks. The file was not locked then.
         let _ = rustix::fs::flock(&self.0, FlockOperation::NonBlockingUnlock);
         let _ = file_locks::release_all(self.0.as_fd());
     }

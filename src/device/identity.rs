@@ -25,7 +25,7 @@ impl BlockFile {
     }
 }
 
-/// The name of the range of a device or partition that begins at byte `base`. `dir` is the sysfs directory of the device or partition.
+/// The name of a range that begins at byte `base` of a device or partition. `dir` is the sysfs directory of the device or partition.
 fn name(dir: &Path, base: u64) -> Option<String> {
     let start = text(&dir.join("start")).and_then(|start| start.parse::<u64>().ok());
     let Some(start) = start else {

@@ -20,7 +20,7 @@ pub struct Joined {
 #[derive(Debug)]
 struct Parts {
     first: Arc<dyn Device>,
-    /// The other devices, each with its position in the joined device, in ascending order of the positions.
+    /// The other devices, with their positions in the joined device. The positions are in ascending order.
     others: Vec<(u64, Arc<dyn Device>)>,
 }
 
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
     use crate::device::Ram;
 
-    /// Sends a read to the device at its position. The read fails if it begins on one device and ends on another.
+    /// Sends a read to the device at its position. A read that begins on one device and ends on another fails.
     #[test]
     fn each_device_is_read_at_its_place() {
         let ram = |byte, len| -> Arc<dyn Device> { Arc::new(Ram::from_image(&vec![byte; len])) };

@@ -82,8 +82,8 @@ pub struct Verdict {
     pub ticket: u64,
     /// The number of bytes that the device below is to transfer.
     pub len: u64,
-    /// If this is set, the issuer receives this error, even if bytes were transferred. A flush or discard with an error is not sent to the
-    /// device below.
+    /// The error that the issuer receives, even if bytes were transferred. A flush or discard with an error is not sent to the device
+    /// below.
     pub error: Option<Errno>,
 }
 
@@ -269,7 +269,7 @@ pub(super) struct LayeredQueue {
 
 struct Flying {
     end: BioEnd,
-    /// The ticket. `None` for a request to an attached file, because the layer receives no requests to attached files.
+    /// The ticket. `None` for a request to an attached file. The layer receives no such requests.
     ticket: Option<u64>,
 }
 

@@ -34,7 +34,7 @@ pub struct Limits {
     pub atomic_write: u32,
 }
 
-/// Which write-through requests may flush a device as a side effect. If such a flush fails, the kernel reports the error only to the
+/// The write-through requests that may flush a device as a side effect. If such a flush fails, the kernel reports the error only to the
 /// write-through request. The next flush then succeeds, although data are lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ThroughFlushes {

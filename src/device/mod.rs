@@ -81,9 +81,9 @@ pub(crate) use yielding::yielding;
 
 /// A device that contains a file system: a block device, an image, or a device that uses another device.
 ///
-/// The methods of this trait are called through `dyn`. This is fast enough, because they serve only metadata and set-up. File data are
-/// transferred through a [queue](Device::queue). A position is a number of bytes from the start of the part of the device that is in use.
-/// Threads share a device. A queue owns everything that it uses of the device, so the queue may be dropped after the device.
+/// The methods of this trait are called through `dyn`. These calls are fast enough for metadata and set-up. File data are transferred
+/// through a [queue](Device::queue). A position is a number of bytes from the start of the part of the device that is in use. Threads share
+/// a device. A queue may be dropped after its device, because it owns all resources that it uses.
 ///
 /// A device type implements the methods whose names end in `_within`. Their argument [`InRange`] proves that the range is within the
 /// device. Callers use the methods without this suffix, which check the range first. No type overrides the methods without the suffix.
@@ -106,7 +106,7 @@ pub trait Device: Send + Sync {
         (Vec::new(), 0)
     }
 
-    /// The end of the device's addresses: its [`size`](Self::size), or the end of the last device that is joined to it.
+    /// The end of the device's addresses. This is the device's [`size`](Self::size), or the end of the last device that is joined to it.
     fn end(&self) -> DevOffset {
         DevOffset(self.size())
     }
@@ -129,8 +129,8 @@ pub trait Device: Send + Sync {
     /// Whether the device was opened for writing.
     fn is_writable(&self) -> bool;
 
-    /// Writes all of `bufs`, one after the other, from `at` on, and returns after all bytes were written. Position, lengths and memory must
-    /// be aligned as [`limits`](Self::limits) require. With `fua` the data are durable when the call returns, otherwise after the next
+    /// Writes all of `bufs`, one after the other, from `at` on. Returns after all bytes were written. Position, lengths and memory must be
+    /// aligned as [`limits`](Self::limits) require. With `fua` the data are durable when the call returns, otherwise after the next
     /// [`flush`](Self::flush).
     ///
     /// # Errors
@@ -238,8 +238,7 @@ pub trait Device: Send + Sync {
     fn queue_within(&self, options: &QueueOptions, checked: InRange) -> Result<AnyQueue>;
 }
 
-/// Prints only the size. The trait does not require `Debug`, because every program would then contain the `Debug` code of all kinds of
-/// devices.
+/// Prints only the size. If the trait required `Debug`, every program would contain the `Debug` code of all devices.
 impl fmt::Debug for dyn Device + '_ {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Device").field("size", &self.size()).finish_non_exhaustive()
@@ -253,7 +252,7 @@ pub trait Fence: Send + Sync {
     /// The position of the block on the device, and its length.
     fn place(&self) -> (DevOffset, usize);
 
-    /// Checks the content of the fence's block, and replaces it in `block` with new content. The caller writes the new content durably
+    /// Checks the content of the fence's block in `block`. Then puts new content into `block`. The caller writes the new content durably
     /// before any other write.
     ///
     /// # Errors

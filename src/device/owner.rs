@@ -127,8 +127,8 @@ pub(super) fn lock_image(path: &Path, file: &File, write: bool) -> Result<()> {
     }
 }
 
-/// Refuses a file or device that a loop device uses. A loop device conflicts neither with the lock of an image nor with `O_EXCL` on a
-/// device. `file` is the file that `stat` describes, opened in any mode.
+/// Refuses a file or device that a loop device uses. The lock of an image does not detect a loop device. `O_EXCL` on a device does not
+/// detect it either. `file` is the file that `stat` describes, opened in any mode.
 pub(super) fn refuse_attached(
     path: &Path,
     stat: &Stat,
@@ -198,7 +198,7 @@ impl Identity {
 enum Served {
     Nothing,
     Known(Identity),
-    /// A file that cannot be identified: the query of the loop device fails, and the path does not lead to the file.
+    /// An unknown file. The query of the loop device fails, and the path does not lead to the file.
     Hidden,
 }
 
@@ -240,8 +240,8 @@ fn ask(dir: &Path, name: &OsStr) -> Result<Identity, Errno> {
     Ok(if device == 0 { Identity::File { dev, inode } } else { Identity::Device(device) })
 }
 
-/// The image or device that is to be opened. For a device, also the devices that contain the same bytes: the disk of a partition, or the
-/// partitions of a disk.
+/// The image or device that is to be opened. For a partition, its disk is included. For a disk, its partitions are included. They contain
+/// the same bytes.
 enum Claim {
     Image(Identity),
     /// The number and the length in sectors of each of these devices.

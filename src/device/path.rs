@@ -97,8 +97,8 @@ fn device_paths_in(sysfs: &Path, (major, minor): (u32, u32)) -> Result<Vec<Devic
     let own = canonical(&sysfs.join(format!("dev/block/{major}:{minor}")))?;
     let size = bytes(&own, "size")?;
     let mut device_paths = vec![device_path(&own, DevicePathKind::FileSystem, 0, size)?];
-    // Only a partition is known to have its blocks in the same order as the device below it. Loop, dm and md devices may map blocks in
-    // other ways, so the devices below them are not device paths.
+    // A partition has its blocks in the same order as the device below. Loop, dm and md devices may map blocks in other ways. So the
+    // devices below them are not device paths.
     let (disk, base) = if own.join("partition").exists() {
         let disk = own.parent().unwrap_or(&own).to_owned();
         let base = bytes(&own, "start")?;
@@ -176,9 +176,9 @@ fn io(error: &std::io::Error, path: &Path) -> Error {
 }
 
 impl DevicePath {
-    /// Opens the device for direct reads of the part that contains the file system, and counts the pages in the device's page cache. An
-    /// NVMe character device has no page cache. The cached pages of a whole disk are first removed from the cache. No program needs them,
-    /// but the kernel would keep them as long as a partition of the disk is mounted.
+    /// Opens the device for direct reads of the part that contains the file system. Counts the pages in the device's page cache. An NVMe
+    /// character device has no page cache. The cached pages of a whole disk are first removed from the cache. No program needs these pages,
+    /// but the kernel keeps them while a partition of the disk is mounted.
     ///
     /// # Errors
     /// `Io` with the path; `InvalidInput` if the node belongs to another device, or if direct reads of this part are impossible;

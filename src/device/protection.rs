@@ -69,8 +69,8 @@ impl DeviceProtection {
         if matches!(format.as_str(), "" | "none" | "nop") {
             return None;
         }
-        // Formats of type 3 are excluded, because type 3 does not define reference tags. Formats with guards of the type IP are excluded,
-        // because such a guard is not a CRC.
+        // Formats of type 3 are excluded, because type 3 does not define reference tags. Formats with IP guards are excluded, because an IP
+        // guard is not a CRC.
         let kind = match format.as_str() {
             "T10-DIF-TYPE1-CRC" => Some(TupleKind::T10),
             "EXT-DIF-TYPE1-CRC64" => Some(TupleKind::Nvme64),

@@ -112,8 +112,8 @@ macro_rules! uninterrupted {
     };
 }
 
-/// The result of a request with NOWAIT. If the device does not support NOWAIT, the system call returns EOPNOTSUPP, which is replaced by
-/// EAGAIN.
+/// The result of a request with NOWAIT. If the device does not support NOWAIT, the system call returns EOPNOTSUPP. EAGAIN replaces this
+/// error.
 fn unpromised(result: Result<usize, Errno>, flags: BioFlags) -> Result<usize, Errno> {
     match result {
         Err(Errno::EOPNOTSUPP)

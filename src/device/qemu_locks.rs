@@ -1,7 +1,7 @@
 //! QEMU's locks on image files and devices.
 //!
-//! QEMU locks single bytes of a file. These locks record how QEMU uses the file, and which uses by other programs it excludes. All of the
-//! locks are shared. ironmap acquires and checks the same locks, because QEMU checks neither `flock` nor `O_EXCL`.
+//! QEMU locks single bytes of a file. Some locks record how QEMU uses the file. Other locks exclude uses by other programs. All locks are
+//! shared. QEMU does not check `flock` or `O_EXCL`, so ironmap acquires and checks the same locks as QEMU.
 //!
 //! Sources: `docs/system/qemu-block-drivers.rst.inc` of QEMU ("Disk image file locking"), and the bytes that `/proc/locks` shows.
 

@@ -42,8 +42,8 @@ impl<'a> LentPart<'a> {
 pub enum Drained {
     /// No bio is in flight.
     Ended,
-    /// The kernel has permanently refused the queue while bios were in flight, and will not report their completions. So the memory of
-    /// these bios is never freed, and their files stay open until the process ends.
+    /// The kernel has permanently refused the queue while bios were in flight. It will not report the completions of these bios. So their
+    /// memory is never freed. Their files stay open until the process ends.
     Leaked {
         /// Whether some of these bios are writes. The device may still carry them out at any time.
         writes: bool,

@@ -1,4 +1,5 @@
-//! A device in memory. It is sparse, and snapshots share memory with it. So thousands of devices with similar contents need little memory.
+//! A device in memory. The device is sparse, and its snapshots share memory. So thousands of devices with similar contents need little
+//! memory.
 
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -85,8 +86,8 @@ impl Ram {
         self.with_limits(self.content.limits)
     }
 
-    /// Creates an independent device of `size` bytes with the same content. If the new device is longer, the rest is zeros. The two devices
-    /// share memory, as after a [snapshot](Self::snapshot).
+    /// Creates an independent device of `size` bytes with the same content. If the new device is longer, its last part is zeros. The two
+    /// devices share memory, as after a [snapshot](Self::snapshot).
     #[must_use]
     pub fn resized(&self, size: u64) -> Self {
         let mut chunks = self.content.read_chunks().clone();

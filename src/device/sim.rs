@@ -39,7 +39,7 @@ pub struct Faults {
     pub latency: u32,
 }
 
-/// A device over another device that injects [`Faults`] into its own requests and into the requests of its queues.
+/// A device over another device. It injects [`Faults`] into calls of the device and into requests of its queues.
 pub type Sim = Layered<Faulty>;
 
 impl Sim {

@@ -1,4 +1,4 @@
-//! The space that an image needs in its file system. If a store to a mapping needs space and there is no space, the process gets the signal
+//! The space that an image needs in its file system. A store to a mapping may need space. If there is no space, the process gets the signal
 //! SIGBUS instead of an error.
 
 use std::fs::File;
@@ -57,8 +57,8 @@ impl Part<'_> {
         Ok(holes)
     }
 
-    /// Returns the first range at or after a position of the file that is not a hole. If only a hole follows, the range is empty, and is at
-    /// the end of the part. If the file system does not report holes, or if the file changes during the call, the whole rest counts as
+    /// Returns the first range at or after a position of the file that is not a hole. If only a hole follows, the result is an empty range
+    /// at the end of the part. If the file system does not report holes, or if the file changes during the call, the whole rest counts as
     /// data.
     pub(super) fn data_from(&self, at: u64) -> Result<Range<u64>> {
         let end = self.end();
@@ -130,7 +130,7 @@ impl Part<'_> {
         self.start.saturating_add(self.len)
     }
 
-    /// Finds the next data or the next hole. Returns `None` if none follows before the end of the file.
+    /// Finds the next data or the next hole. Returns `None` at the end of the file.
     fn seek(&self, to: SeekFrom) -> Result<Option<u64>> {
         match rustix::fs::seek(self.file, to) {
             Ok(at) => Ok(Some(at)),

@@ -22,7 +22,7 @@ pub(super) fn least_align(dir: &Path) -> u32 {
 fn takes_whole_pages(dir: &Path, depth: usize) -> bool {
     let Ok(mut dir) = dir.canonicalize() else { return false };
     if dir.join("partition").exists() {
-        // The devices that a disk uses are listed in the directory of the disk, and not in the directory of a partition.
+        // The disk's directory lists the devices that a disk uses. The directory of a partition does not list them.
         dir.pop();
     }
     if dir.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"zram")) {
@@ -37,8 +37,7 @@ fn takes_whole_pages(dir: &Path, depth: usize) -> bool {
 fn is_loop_over(dir: &Path, depth: usize) -> bool {
     let Ok(path) = std::fs::read(dir.join("loop/backing_file")) else { return false };
     let path = Path::new(OsStr::from_bytes(path.strip_suffix(b"\n").unwrap_or(&path)));
-    // If the loop device's file is not visible in this mount namespace, the device of the file is unknown. So the file is assumed to be on
-    // zram.
+    // The loop device's file may not be visible in this mount namespace. The device of the file is then unknown, and may be zram.
     rustix::fs::stat(path).map_or(true, |stat| match FileType::from_raw_mode(stat.st_mode) {
         FileType::BlockDevice => takes_whole_pages(&disk_of(stat.st_rdev), depth),
         _ => takes_whole_pages(&disk_of(stat.st_dev), depth),

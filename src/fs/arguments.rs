@@ -94,7 +94,7 @@ pub struct SetAttributes {
     pub accessed: Option<Timestamp>,
     /// Last change of the content.
     pub modified: Option<Timestamp>,
-    /// Last change of the inode. Unlike for the other attributes, `None` means the current time.
+    /// Last change of the inode. `None` means the current time.
     pub changed: Option<Timestamp>,
     /// `true` if the times are set by a use of the file or by the clock. `false` if a caller chose the times. Linux permits times of the
     /// first kind even on an append-only file.
@@ -188,7 +188,7 @@ bitflags! {
     }
 }
 
-/// Whether the set-id bits are kept when the content of a file changes. File capabilities are removed in both cases.
+/// Whether the set-id bits are kept when the content of a file changes. File capabilities are always removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeepSetId {
     /// The set-id bits are cleared.
@@ -229,7 +229,7 @@ pub enum Fallocate {
         /// Whether the file's size stays the same.
         keep_size: bool,
     },
-    /// Frees the blocks of the range, which then reads as zeros. The file's size does not change.
+    /// Frees the blocks of the range. The range then reads as zeros. The file's size does not change.
     Punch,
     /// Makes the range unwritten, so that it reads as zeros.
     Zero {

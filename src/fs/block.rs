@@ -20,8 +20,8 @@ struct Content {
 /// The verified checksums of one version of a block. So each checksum is computed only once.
 #[derive(Default)]
 struct Verified {
-    /// The kind and number of the structure for which the block was first verified; 0 before the first verification. A reader that expects
-    /// another kind or number verifies the block each time.
+    /// The kind and number of the structure for which the block was first verified; 0 before the first verification. A reader of another
+    /// structure verifies the block each time.
     identity: AtomicU64,
     /// A bit for each verified part.
     parts: AtomicU64,
@@ -116,7 +116,7 @@ impl Block {
         self.changed(Verified::default())
     }
 
-    /// Changes one part of the block. `change` must also store the part's new checksum, because the part then counts as verified.
+    /// Changes one part of the block. `change` must also store the new checksum of the part. The part then counts as verified.
     pub(crate) fn change_sealed<R>(
         &mut self,
         part: Part,

@@ -31,9 +31,8 @@ pub(super) fn walk<F: FileSystem + ?Sized>(
         return Err(Error::new(ErrorKind::NotADirectory, "not a directory"));
     }
     let mut links = 0;
-    // The remaining path, into which the targets of at most MAX_LINKS symbolic links are inserted. The walk advances a position in this
-    // text. If the walk removed each component from the front of the text instead, long targets on a hostile volume could cause quadratic
-    // time.
+    // The remaining path. The targets of at most MAX_LINKS symbolic links are inserted into it. The walk advances a position in this text,
+    // and removes nothing from the front. Repeated removals of long targets could cause quadratic time.
     let (mut text, mut at) = (Cow::Borrowed(path), 0);
     while let Some((name, behind)) = next_component(&text[at..]) {
         let next = text.len() - behind.len();

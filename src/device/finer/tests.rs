@@ -71,8 +71,8 @@ fn content(device: &dyn Device) -> Vec<u8> {
     sectors(&bytes)
 }
 
-/// The test calls each method of writing at each position and length within three units. After each write, every method of reading returns
-/// the same data.
+/// Calls each method of writing at each position and length within three units. After each write, every method of reading returns the same
+/// data.
 #[test]
 fn all_positions_are_written_and_read() {
     let ram = Arc::new(Ram::new(8 * UNIT as u64));
@@ -300,7 +300,7 @@ fn a_cut_never_tears_a_neighbour() {
     }
 }
 
-/// A volume's fence is called with exactly its own block, although the device below reads and writes whole units.
+/// The device below reads and writes whole units. The fence of a volume still receives exactly its own block.
 #[test]
 fn a_fence_gets_its_own_block() {
     #[derive(Debug)]

@@ -52,8 +52,8 @@ impl Units {
         Locked { of: self, units }
     }
 
-    /// Begins a queued write of whole units without waiting for calls. Calls do not wait for this write either, because its completion may
-    /// be popped much later.
+    /// Begins a queued write of whole units without waiting for calls. Calls do not wait for this write, because its completion may be
+    /// popped much later.
     pub(super) fn begin(&self, units: Range<u64>) -> u64 {
         let mut state = self.state.lock();
         let contested = state.busy.iter().any(|busy| overlap(busy, &units));

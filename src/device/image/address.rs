@@ -41,12 +41,12 @@ impl fmt::Display for ImageFormat {
 pub struct Address {
     /// The format of the image.
     pub format: ImageFormat,
-    /// The file of the image. If a VMDK image has several files, this is the path of the descriptor.
+    /// The file of the image. For a VMDK image with several files, it is the descriptor.
     pub path: PathBuf,
 }
 
 impl Address {
-    /// The format that the prefix of an address names, and the length of the prefix.
+    /// The prefix of an address names a format. Returns this format and the length of the prefix.
     #[must_use]
     pub fn prefix_of(text: &[u8]) -> Option<(ImageFormat, usize)> {
         ImageFormat::ALL.into_iter().find_map(|format| {
@@ -55,7 +55,7 @@ impl Address {
         })
     }
 
-    /// The same address with the path that the function `path` returns. If `path` returns `None`, the path stays unchanged.
+    /// Returns the address with the path from the function `path`. If `path` returns `None`, the address keeps its path.
     #[must_use]
     pub fn with_path(&self, path: &dyn Fn(&Path) -> Option<PathBuf>) -> Self {
         let Self { format, path: own } = self;

@@ -129,7 +129,7 @@ impl Header {
         self.incompatible & CORRUPT != 0
     }
 
-    /// The reason why the image at this path cannot be written, if its features or its present state make writes unsafe.
+    /// The reason why the image at this path cannot be written. Some features and some states of an image make writes unsafe.
     pub(super) fn refuse_writing(&self, path: &Path) -> Option<String> {
         let repair = format!("qemu-img check -r all {} repairs it", path.display());
         if self.is_corrupt() {

@@ -1,5 +1,5 @@
-//! The file of one image of a chain, through which the crate imago reads and writes. This module determines the order of writes, and which
-//! header fields may change.
+//! The file of one image of a chain. The crate imago reads and writes the file through this module. This module determines the order of
+//! writes, and which header fields may change.
 //!
 //! imago writes tables in a fixed order, but does not make one table durable before it writes the next table. imago writes the pointer to a
 //! new L2 table before the refcount of the table's cluster. So this module marks an image as dirty before an allocation, and removes the
@@ -93,7 +93,7 @@ impl Layer {
         self.broken.store(true, Ordering::Release);
     }
 
-    /// Prepares the first write: clears the autoclear features, because a change of the content makes them invalid.
+    /// Prepares the first write. Clears the autoclear features, because a write makes them invalid.
     pub(super) fn begin(&self) -> Result<(), Errno> {
         let tables = self.tables.as_ref().ok_or(Errno::EBADF)?;
         let mut order = tables.order.lock();

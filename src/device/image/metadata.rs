@@ -1,5 +1,5 @@
 //! The clusters of a qcow2 image that contain its tables. ironmap writes an image only if each of these clusters is used once and has the
-//! refcount 1. Otherwise imago could treat a table's cluster as free, and allocate it for data.
+//! refcount 1. Otherwise imago could allocate a table's cluster for data.
 
 use std::collections::{HashMap, HashSet};
 
@@ -28,7 +28,7 @@ impl Metadata {
         let refcounts = Place::new("qcow2 refcount table");
         clusters.add(header.refcounts_at, header.refcounts_len, refcounts)?;
         let blocks = table(file, header.refcounts_at, header.refcounts_len / 8)?;
-        // If there is no first refcount block, imago searches for one in an endless loop.
+        // Without a first refcount block, imago would search in an endless loop.
         if blocks.first().is_none_or(|first| *first == 0) {
             return Err(refcounts
                 .block(FsBlock(0))

@@ -90,7 +90,7 @@ impl Qcow2 {
         }
     }
 
-    /// Changes the image. After a failed write of a table or a failed flush, the change is refused.
+    /// Changes the image. Changes are refused after a write of a table or a flush has failed.
     fn change<T>(&self, run: impl FnOnce(&mut Access) -> Result<T>) -> Result<T> {
         let mut access = self.access.write();
         if self.top.is_broken() {

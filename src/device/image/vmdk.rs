@@ -119,7 +119,7 @@ impl Line {
         Ok(Self { len, kind, file: file.unwrap_or_default().to_owned(), offset })
     }
 
-    /// The path of the extent's file. Only a name without directories is accepted, because a path could name any file of the host.
+    /// The path of the extent's file. The name must not contain directories, because a path could name any file of the host.
     fn path(&self, descriptor: &Path) -> Result<PathBuf> {
         if self.file.is_empty() || self.file.contains('/') || self.file == ".." {
             let what = format!("the extent {:?} is not in the directory of the image", self.file);

@@ -6,9 +6,9 @@
 //!
 //! `connection` implements the protocol: it keeps many requests in flight, and checks each reply. `link` and `recovery` handle lost
 //! connections, and send requests again. Each connection of a session belongs to a numbered generation. A reply over a connection of an
-//! older generation is ignored. So data that are sent again cannot overwrite newer data that were already acknowledged. A thread also
-//! receives the replies to other threads of its link, and signals their eventfds. Before anything is written over a new connection, the
-//! volume's [`Fence`] (the MMP block of ext4) checks whether the volume still owns the device.
+//! older generation is ignored. So repeated writes cannot overwrite newer acknowledged data. A thread also receives the replies to other
+//! threads of its link. It signals the eventfds of these threads. Before the first write over a new connection, the volume's [`Fence`] (the
+//! MMP block of ext4) checks whether the volume still owns the device.
 
 mod address;
 mod connection;
@@ -132,7 +132,7 @@ impl Export {
                 false => ThroughFlushes::Never,
             },
             volatile_cache: self.has(ExportFlags::SEND_FLUSH),
-            // The kernel copies the data of a write before it sends them, so the program may change the memory during the write.
+            // The kernel copies the data of a write before sending. So the program may change the memory during the write.
             stable_writes: false,
             nowait: true,
             poll: false,

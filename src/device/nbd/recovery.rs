@@ -39,8 +39,7 @@ impl Link {
         let timeout = self.session.address.timeout;
         let (silence, why) = (state.heard.elapsed(), "the server does not answer");
         let own = state.connection.as_ref().is_some_and(Connection::has_changes);
-        // If the common link gives up its connection, all other connections of the session are given up too. So the unanswered changes of
-        // all links count here.
+        // The common link gives up all connections of the session together with its own. So the unanswered changes of all links count here.
         let others = self.common.is_none() && self.session.changes.load(Ordering::Acquire) > 0;
         let changes = own || others;
         if silence < if changes { timeout } else { timeout / 2 } {
@@ -99,8 +98,8 @@ impl Link {
             if let Some(errno) = self.session.shared.lock().ended {
                 break Err(errno);
             }
-            // A request may make the server close every connection. The request would then be sent again and again, so the time-out is also
-            // checked here.
+            // A request may make the server close every connection. Without a check of the time-out here, this request would be sent again
+            // and again.
             if Instant::now() >= deadline {
                 break Err(ETIMEDOUT);
             }
@@ -145,8 +144,7 @@ impl Link {
         if generation == shared.generation {
             shared.generation += 1;
             self.session.generation.store(shared.generation, Ordering::Release);
-            // A server that shuts down in an orderly way waits until all of its clients have disconnected, even the clients of idle
-            // threads.
+            // During an orderly shutdown, the server waits until all clients have disconnected. This includes the clients of idle threads.
             for socket in shared.sockets.drain(..).filter_map(|socket| socket.upgrade()) {
                 socket.shutdown();
             }
@@ -227,7 +225,7 @@ fn answer(
         let sent = connection.send().and_then(|()| connection.receive(true));
         sent.map_err(|_| (Errno::EIO, false))?;
         if let Some(Answered { request, result, .. }) = connection.pop() {
-            // If a flush fails, data may be lost. So the session must end, even if the flush is a part of this request.
+            // If a flush fails, data may be lost. So the session ends, even if the flush is only a part of this request.
             return result.map(|()| request.memory).map_err(|errno| (errno, flushes));
         }
         if Instant::now() >= deadline {

@@ -35,10 +35,10 @@ impl Retained {
         self.insert(at, data, self.flushes);
     }
 
-    /// Removes the data of a range, because durable data have replaced them or the range was discarded.
+    /// Removes the data of a range. Durable data have replaced them, or the range was discarded.
     pub(super) fn forget(&mut self, at: u64, len: u64) {
         let end = at.saturating_add(len);
-        // Pieces that begin before the end of the range may overlap it. The loop examines them from the last to the first.
+        // Pieces that begin before the end of the range may overlap it. The loop examines these pieces from the last to the first.
         while let Some((&start, piece)) = self.pieces.range(..end).next_back() {
             let stop = start + piece.data.len() as u64;
             if stop <= at {

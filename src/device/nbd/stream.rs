@@ -195,7 +195,7 @@ fn tcp(host: &str, port: u16, until: Instant) -> io::Result<OwnedFd> {
 
 fn unix(path: &Path) -> io::Result<OwnedFd> {
     let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // The time-out applies to `connect` too: a server that accepts no connections must not block this call.
+    // The time-out applies to `connect` too. Otherwise a server that accepts no connections could block this call.
     set_socket_timeout(&fd, Timeout::Send, Some(TICK))?;
     connect(&fd, &SocketAddrUnix::new(path)?)?;
     Ok(fd)

@@ -154,7 +154,7 @@ impl Headers {
 pub(super) struct Reply {
     pub(super) cookie: u64,
     pub(super) kind: ReplyKind,
-    /// The number of bytes of content after the header. In a simple reply to a read, this number does not include the data.
+    /// The number of bytes of content after the header. This number does not include the data in a simple reply to a read.
     pub(super) len: u64,
     /// Whether this part is the last part of the reply.
     pub(super) is_last: bool,

@@ -1,5 +1,5 @@
 //! Changes that do not break a read lease: an open for *reading* with `O_TRUNC`, and a truncation through an overlay above the file. Linux
-//! breaks a read lease only for an open for writing and for `truncate(2)` of the file itself.
+//! breaks a read lease in two cases: the file is opened for writing, or `truncate(2)` is called on the file itself.
 //!
 //! Therefore each file that is read raw also has an inotify watch. The thread that handles broken leases also gets the events of the watch.
 //! An event arrives only after the change, because a truncation does not wait for inotify. Until the thread runs, a reader can get the
@@ -16,11 +16,11 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 
 use crate::error::Errno;
 
-/// The inotify watches and their events. All handles of an inode share one watch, which ends with its first event.
+/// The inotify watches and their events. All handles of an inode share one watch. A watch ends with its first event.
 #[derive(Debug)]
 pub(super) struct Changes {
-    /// The inotify instance, or the error of its creation. The creation can fail, because the kernel limits the number of instances of a
-    /// user. Without an instance, no file is read raw, and each file reports this error.
+    /// The inotify instance, or the error of its creation. The kernel limits the number of instances of a user. Without an instance, no
+    /// file is read raw, and each file reports this error.
     inotify: Result<OwnedFd, Errno>,
     /// The number of files for each watch.
     watches: Mutex<HashMap<i32, u32>>,

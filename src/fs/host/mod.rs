@@ -7,10 +7,10 @@
 //! that opens the file for writing, or truncates the file, must wait until the lease is released. ironmap first acquires the lease. Then
 //! the kernel writes the data back, and FIEMAP returns the map. Therefore the map stays valid while the lease is held.
 //!
-//! A read is **trusted only if the lease was held until the read completed**. Each tenure of a lease has a number ([`Tenure`]) that a
-//! reader samples before and after the read. When a lease is broken, the number changes before the lease is released. The reader then
+//! A read is **trusted only if the lease was held until the read completed**. Each tenure of a lease has a number ([`Tenure`]). A reader
+//! loads the number before and after the read. When a lease is broken, the number changes before the lease is released. The reader then
 //! discards the data and repeats the read through the kernel. Therefore the lease can be released without waiting for reads in flight. A
-//! writer waits only until one thread wakes up. It does not wait for readers, which might not return to their queue for a long time.
+//! writer waits only until one thread wakes up. It does not wait for readers, because a reader may use its queue rarely.
 //!
 //! The kernel removes a broken lease by force after `/proc/sys/fs/lease-break-time`. If this process is stopped for that long, the number
 //! is still unchanged when the process runs again. Therefore the keeper checks all leases at intervals much shorter than that time. A
@@ -56,7 +56,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sys::lease;
 use crate::units::{BlockSize, InodeNo};
 
-/// If a lease was held for less than this time, the delay before the next attempt doubles.
+/// If a lease was held for a shorter time, the delay before the next attempt doubles.
 const SHORT: Duration = Duration::from_secs(1);
 /// The delay between a break and the next attempt to acquire the lease: the minimum and the maximum.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(10));
@@ -306,7 +306,8 @@ impl HostFile {
         HostMap::read(self.file.as_fd(), facts.statx.stx_size, self.block, &beneath)
     }
 
-    /// Makes the kernel serve the file if raw reads rely on the immutable flag and the flag was removed. No event reports the removal.
+    /// Raw reads of some files rely on the immutable flag. If the flag was removed, this function makes the kernel serve the file. No event
+    /// reports the removal.
     fn check_flag(&self) {
         let xfs = self.facts.fs() == Ok(HostFs::Xfs);
         let relies = xfs && !self.assume_no_dedupe && self.facts.is_immutable();
@@ -349,8 +350,8 @@ impl HostFile {
     fn end_tenure(&self, update: impl FnOnce(&mut Status)) {
         let mut status = self.lock();
         self.tenure.end(self.keeper.unique());
-        // The status must be up to date before the waiting writer continues. The map is freed afterwards, so that the writer does not wait
-        // for the deallocation.
+        // The status must be up to date before the waiting writer continues. The map is freed afterwards. So the writer does not wait for
+        // the deallocation.
         update(&mut status);
         let map = status.map.take();
         self.let_go();
@@ -387,7 +388,7 @@ impl Drop for HostFile {
             return;
         }
         self.keeper.forget(self.file.as_raw_fd(), self.index);
-        // A forked process may still have the file open, so the lease is released explicitly. Closing the file would not be enough.
+        // The lease is released explicitly. A close of the file does not release it if a forked process still has the file open.
         self.let_go();
         self.keeper.changes().forget(*self.watch.get_mut());
     }

@@ -17,14 +17,14 @@ use rustix::fs::{CWD, Mode, OFlags, Statx, StatxFlags};
 
 use super::Refusal;
 
-/// The first value is the minimum time for which a result is cached. If the read of the marks took long, the result is cached longer: for
-/// the time of the read, multiplied by the second value.
+/// The minimum time for which a result is cached, and a factor. After a slow read of the marks, the result is cached for the time of the
+/// read multiplied by the factor.
 const KEPT: (Duration, u32) = (Duration::from_secs(1), 20);
 /// The maximum length that is read from the `fdinfo` of a descriptor. Each mark is a line of about a hundred bytes.
 const LONGEST: u64 = 64 << 20;
 
-/// The permission events before data are read: `FAN_ACCESS_PERM` and `FAN_PRE_ACCESS`. Permission events for opens are not checked, because
-/// the kernel sent them when this process opened the file.
+/// The permission events before data are read: `FAN_ACCESS_PERM` and `FAN_PRE_ACCESS`. Permission events for opens are not checked. The
+/// kernel sent them when this process opened the file.
 const BEFORE_READS: u64 = 0x0002_0000 | 0x0010_0000;
 /// This flag extends a mark on a directory to the entries of the directory (`FAN_EVENT_ON_CHILD`).
 const ON_CHILD: u64 = 0x0800_0000;
@@ -142,8 +142,8 @@ fn read(info: impl Read, marks: &mut Vec<Mark>) {
     }
 }
 
-/// Returns the mark in a line, if the mark has permission events before reads. An example of a line is `fanotify ino:7 sdev:800013 mflags:0
-/// mask:20000 ...`. A line can also contain only `mnt_id:` or `sdev:`. All numbers are hexadecimal.
+/// Returns the mark in a line. Marks without permission events before reads are skipped. An example of a line is `fanotify ino:7
+/// sdev:800013 mflags:0 mask:20000 ...`. A line can also contain only `mnt_id:` or `sdev:`. All numbers are hexadecimal.
 fn mark(line: &str) -> Option<Mark> {
     let words = || line.strip_prefix("fanotify ").into_iter().flat_map(str::split_whitespace);
     let field = |name: &str| {

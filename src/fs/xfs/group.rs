@@ -16,8 +16,7 @@ use crate::units::DevOffset;
 /// The number of groups whose headers are checked when a volume is opened. This limit keeps the opening of large volumes fast.
 const AGES: u32 = 1024;
 
-/// Sums up the free blocks and the inodes of all groups. This is necessary after a crash, because the superblock's counters are then
-/// outdated.
+/// Sums up the free blocks and the inodes of all groups. After a crash, the superblock's counters are outdated, and these sums are needed.
 pub(super) fn count(metadata: &Metadata, superblock: &mut Superblock) -> Result<()> {
     let (mut blocks, mut inodes, mut free_inodes) = (0_u64, 0_u64, 0_u64);
     for group in 0..superblock.geometry.groups {
@@ -149,7 +148,7 @@ fn header(
 ) -> Result<Vec<u8>> {
     let geometry = &superblock.geometry;
     let at = geometry.group_start(group).0 + sector * geometry.sector as u64;
-    // The read covers whole sectors of the device, which can be larger than the sectors of the volume.
+    // The read covers whole sectors of the device. They can be larger than the sectors of the volume.
     let unit = u64::from(metadata.device().limits().logical_block);
     let (from, to) = (at / unit * unit, (at + geometry.sector as u64).next_multiple_of(unit));
     let mut bytes = vec![0; (to - from) as usize];

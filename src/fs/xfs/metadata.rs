@@ -44,8 +44,8 @@ impl Metadata {
         Self { device, geometry, cache, inodes, structures, overlay, head, events }
     }
 
-    /// Refuses a structure whose last change is past the head of the log, as Linux does. The log records of that change are lost, so their
-    /// changes of other structures are lost too.
+    /// Refuses a structure whose last change is past the head of the log, as Linux does. The log records of that change are lost. These
+    /// records may have contained changes of other structures too.
     pub(super) fn check_age(&self, lsn: u64, place: Place) -> Result<()> {
         if self.is_past_head(lsn) {
             let head = self.head;

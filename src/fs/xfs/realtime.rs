@@ -164,8 +164,8 @@ impl Realtime {
         self.has_groups && !self.is_zoned
     }
 
-    /// Decodes a block number into the group and the block in the group. Returns `None` if `count` blocks from this block on extend past
-    /// the end of the group or cannot belong to a file.
+    /// Decodes a block number into the group and the block in the group. Returns `None` if the `count` blocks from this block on are not
+    /// within the group, or cannot belong to a file.
     pub(super) fn within(&self, number: u64, count: u64) -> Option<(u64, u64)> {
         if self.has_superblock() && number < self.extent {
             return None;
@@ -235,7 +235,7 @@ impl Superblock {
         Ok(Some(DeviceRange { start, len: size - start }))
     }
 
-    /// Checks that `range` of the device contains the realtime files of the volume. The check uses only what the device itself records.
+    /// Checks that `range` of the device contains the realtime files of the volume. The check reads only the device itself.
     fn check_realtime_device(&self, device: &dyn Device, range: DeviceRange) -> Result<()> {
         let Some(realtime) = &self.realtime else {
             return Err(Error::invalid("the XFS volume has no realtime device"));

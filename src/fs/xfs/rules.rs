@@ -29,8 +29,8 @@ const LOG_BYTES: u64 = 1 << 31;
 const LOG_UNIT: u32 = 256 << 10;
 /// The size of a realtime extent in bytes.
 const EXTENT: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 30;
-/// The minimum length of a log of version 5, in blocks. Linux requires a length that depends on features and sizes: in the tests, from 294
-/// to 5244 blocks.
+/// The minimum length of a log of version 5, in blocks. The length that Linux requires depends on features and sizes. In the tests, it is
+/// between 294 and 5244 blocks.
 const LEAST_LOG_BLOCKS: u32 = 256;
 /// Inodes in a chunk.
 const CHUNK: u32 = 64;

@@ -37,7 +37,7 @@ pub(super) fn client(
     let place = format!("TLS with {}", name.to_str());
     let tls = ClientConnection::new(Arc::new(config), name);
     let mut tls = tls.map_err(|error| Error::invalid(format!("{place}: {error}")))?;
-    // The session's buffer needs no limit, because all of its bytes are sent before the session accepts more bytes.
+    // The session's buffer needs no limit. The session accepts more bytes only after all bytes in the buffer were sent.
     tls.set_buffer_limit(None);
     Ok(Client { session: Box::new(Verified { tls, place: place.clone(), lacks }), place })
 }
@@ -146,7 +146,7 @@ fn certificate(refused: &CertificateError) -> String {
     }
 }
 
-/// A client without a certificate of its own. It records whether the server requests one.
+/// A client without a certificate of its own. It records whether the server requests a certificate.
 #[derive(Debug)]
 struct Without(Arc<AtomicBool>);
 

@@ -62,7 +62,7 @@ enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Refusal {
     what: &'static str,
-    /// Whether the reason is certain even if the server ended the session with TLS's closing message.
+    /// Whether the reason also applies to a session that the server ended with TLS's closing message.
     is_certain: bool,
 }
 

@@ -52,8 +52,8 @@ impl AttributeChanges {
         self.0.contains_key(&inode)
     }
 
-    /// Applies the changes of an inode with this generation to a list of its attributes. A log can contain very many changes of one inode,
-    /// so each change costs only a hash lookup.
+    /// Applies the changes of an inode with this generation to a list of its attributes. A log can contain very many changes of one inode.
+    /// So each change costs only a hash lookup.
     pub(in crate::fs::xfs) fn apply(
         &self,
         (inode, generation): (InodeNo, u32),

@@ -115,7 +115,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Claims the blocks of a chunk that contain at least one of the chunk's inodes.
+    /// Claims the blocks of a chunk. A block without an inode of the chunk is not claimed.
     fn claim_chunk(&mut self, group: u32, record: Record) {
         let log = self.fs.superblock.geometry.inodes_per_block_log;
         if 1 << log > CHUNK {

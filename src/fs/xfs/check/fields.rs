@@ -32,8 +32,8 @@ impl Checker<'_> {
         self.check_flags(found, file_type);
         self.check_hints(found, file_type);
         self.check_times(found);
-        // `di_onlink` has three meanings. In an inode of version 1 it is the link count, and in a metadata file it is the kind of the file.
-        // In all other inodes it is 0.
+        // `di_onlink` has three meanings. In an inode of version 1, it is the link count. In a metadata file, it is the kind of the file.
+        // In all other inodes, it is 0.
         if found.is_metadata() {
             self.check_metadata_core(found, file_type);
         } else if found.raw.di_version > 1 {

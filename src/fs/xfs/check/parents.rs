@@ -57,7 +57,7 @@ struct Both {
 pub(super) struct Parents(Option<BTreeMap<InodeNo, Both>>);
 
 impl Parents {
-    /// Whether this is the second pass, which reads directories and attributes again only to collect names.
+    /// Whether this is the second pass. This pass reads directories and attributes again, and only collects names.
     pub(super) fn are_collected(&self) -> bool {
         self.0.is_some()
     }
@@ -151,8 +151,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Records the parent pointers of an inode with unfinished attribute changes in the log. The recorded state is the state after these
-    /// changes.
+    /// Some inodes have unfinished attribute changes in the log. Records the parent pointers of such an inode after these changes.
     pub(super) fn change_parents(&mut self, found: &Found) {
         let number = found.number;
         let mut pointers = std::mem::take(&mut self.changing);

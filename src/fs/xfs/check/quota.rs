@@ -110,7 +110,7 @@ impl Checker<'_> {
             let what = "the inode of the quota file does not exist".into();
             return self.findings.add(place, Kind::Damaged { what });
         };
-        // A quota file has the size 0, because its entries are stored past the end of the file.
+        // A quota file has the size 0. Its entries are stored past the end of the file.
         self.findings.expect(found.place("di_size"), found.size(), 0_u64);
         let map = self.fs.check_map(&mut Findings::default(), &found, Which::Data);
         let per_block = self.fs.superblock.geometry.block.bytes() / size_of::<RawQuota>();

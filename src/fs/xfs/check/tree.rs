@@ -17,7 +17,7 @@ use crate::units::{FsBlock, InodeNo};
 /// The maximum number of levels of a tree.
 const MAX_LEVELS: u32 = 12;
 
-/// The sort key of records. Keys are compared number by number, the first number first.
+/// The sort key of records. Keys are compared lexicographically.
 pub(super) type Key = [u64; 3];
 
 /// The properties of a kind of tree.

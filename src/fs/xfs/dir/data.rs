@@ -20,8 +20,8 @@ const KIND: u8 = 3;
 pub(super) struct Data<'a> {
     bytes: &'a [u8],
     start: usize,
-    /// Whether this is the directory's only block and also contains the index. A directory with a separate index can also have a single
-    /// block of entries.
+    /// Whether this is the directory's only block and also contains the index. A directory with a single block of entries can also have a
+    /// separate index.
     pub(super) is_only: bool,
     pub(super) index: &'a [RawHashEntry],
     place: Place,

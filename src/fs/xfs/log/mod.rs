@@ -48,7 +48,7 @@ pub struct LogState {
     pub finished: u64,
     /// The number of attribute changes in `finished`.
     pub finished_attributes: u64,
-    /// Operations that recovery does not finish: the name of the operation, and its number of unfinished intents.
+    /// The operations that recovery does not finish. Each has a name and a number of unfinished intents.
     pub unfinished: Vec<(&'static str, u64)>,
     /// The position of the head: cycle and block.
     pub head: (u32, u32),

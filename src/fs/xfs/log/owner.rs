@@ -1,5 +1,5 @@
 //! Changes the owner of map blocks. When two files exchange their maps (`xfs_fsr`), the log contains the inodes, but not the blocks of the
-//! map B+trees. Each of these blocks records the inode that owns it, so recovery writes the new owner into each block.
+//! map B+trees. Each of these blocks records its owner, an inode. So recovery writes the new owner into each block.
 
 use zerocopy::FromBytes;
 use zerocopy::big_endian::U64;

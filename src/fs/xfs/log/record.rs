@@ -44,8 +44,8 @@ pub(super) struct LogBlocks<'a> {
     pub(super) count: u32,
 }
 
-/// A log record. In the log, each block begins with the cycle number. In this structure, each block begins with its own first word, which
-/// the record's header saves.
+/// A log record. In the log, each block begins with the cycle number. In this structure, each block begins with its own first word. The
+/// record's header saves these words.
 pub(super) struct Record {
     pub(super) lsn: u64,
     pub(super) operations: u32,
@@ -55,7 +55,7 @@ pub(super) struct Record {
     pub(super) place: Place,
 }
 
-/// Fields of a record's header, read without checks. The checks would refuse an unmount record that another kind of machine wrote.
+/// Fields of a record's header, read without checks. The checks would refuse an unmount record from another kind of machine.
 pub(super) struct Outline {
     pub(super) tail: Position,
     /// The maximum number of blocks of a record, as set by the mount that wrote this record.
