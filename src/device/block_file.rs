@@ -313,7 +313,7 @@ impl BlockFile {
             let start = pos - skip as u64;
             let want = (skip + buf.len() - done).next_multiple_of(unit as usize).min(bounce.len());
             let count = (want - skip).min(buf.len() - done);
-            // The image may end within its last block. A direct read must request the whole block, and is then short.
+            // The image may end within its last block. A direct read must request the whole block. The read is then short.
             self.fill(&mut bounce[..want], DevOffset(start), skip + count)?;
             buf[done..done + count].copy_from_slice(&bounce[skip..skip + count]);
             done += count;

@@ -47,10 +47,10 @@ impl FromStr for CrashState {
 /// The states that a device can have after a crash.
 ///
 /// Every write that was durable at the power cut is present. A write with [FUA](Entry::Write::fua) is durable when it is acknowledged. Any
-/// other write or discard becomes durable with a flush: the flush is issued after the acknowledgement of the write or discard, and is
-/// acknowledged itself. A write that is not durable can be present completely, in part or not at all. Its parts are logical blocks of the
-/// device. On a device without a volatile cache every acknowledged write is durable. A failed write never becomes durable. If a flush
-/// fails, the writes that it covers never become durable, even after later flushes.
+/// other write or discard becomes durable with the first acknowledged flush that was issued after its acknowledgement. A write that is not
+/// durable can be present completely, in part or not at all. Its parts are logical blocks of the device. On a device without a volatile
+/// cache every acknowledged write is durable. A failed write never becomes durable. If a flush fails, the writes that it covers never
+/// become durable, even after later flushes.
 #[derive(Debug)]
 pub struct Crashes {
     base: Ram,

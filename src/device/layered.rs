@@ -1,6 +1,6 @@
-//! A device over another device, with a [`Layer`] between them. Each request reaches the layer before the device below. Each result reaches
-//! the layer before the caller. Examples of layers are [`Sim`](super::Sim), which injects failures, and [`Record`](super::Record), which
-//! logs requests.
+//! A device over another device, with a [`Layer`] between them. The layer receives each request before the device below receives it. The
+//! layer also receives each result before the caller receives it. Examples of layers are [`Sim`](super::Sim), which injects failures, and
+//! [`Record`](super::Record), which logs requests.
 
 use std::fmt;
 use std::io::IoSlice;

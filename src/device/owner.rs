@@ -77,7 +77,7 @@ impl Drop for Written {
 }
 
 /// Refuses an image that a program has open or mapped for writing, if a lease can detect this. The caller must call this function before it
-/// opens the image for writing. Its own open would make the kernel refuse the lease.
+/// opens the image for writing. An open by the caller would make the kernel refuse the lease.
 pub(super) fn refuse_writers(path: &Path, stat: &Stat) -> Result<()> {
     if OURS.lock().contains(&(stat.st_dev, stat.st_ino)) {
         return Ok(());
@@ -90,7 +90,7 @@ pub(super) fn refuse_writers(path: &Path, stat: &Stat) -> Result<()> {
     if asked != Ok(true) || !tells(file.as_fd()) {
         return Ok(());
     }
-    // If the program has also locked the image, the error for a locked image is returned. It contains more details.
+    // If the program has also locked the image, the error for a locked image is returned. This error contains more details.
     Err(match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
         Err(OsErrno::AGAIN) => holders::locked(path, file.as_fd()),
         _ => busy(path, "open for writing by another program"),
@@ -304,8 +304,8 @@ pub(super) fn sharing(stat: &Stat) -> Vec<u64> {
     }
 }
 
-/// Other device nodes with the bytes of a block device: the nodes of its disk and of its partitions. If the block device is a loop device,
-/// also the block device that is its file.
+/// Other device nodes with the bytes of a block device: the nodes of its disk and of its partitions. If the block device is a loop device
+/// over another block device, the node of that device is included.
 pub(super) fn other_nodes(stat: &Stat) -> Vec<PathBuf> {
     let Claim::Devices(devices) = Claim::of(stat) else { return Vec::new() };
     let mut nodes = Vec::new();

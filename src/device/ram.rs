@@ -18,8 +18,8 @@ type Chunk = Arc<[u8; CHUNK]>;
 
 /// A device in memory. Ranges that were never written are zeros and use no memory.
 ///
-/// Like a block device, it refuses requests that violate its [`Limits`]: a write or a queued read with an unaligned position, length or
-/// address.
+/// Like a block device, a `Ram` refuses requests that violate its [`Limits`]: a write or a queued read with an unaligned position, length
+/// or address.
 #[derive(Debug)]
 pub struct Ram {
     content: Arc<Content>,

@@ -161,7 +161,7 @@ mod tests {
         bytes.chunks(SECTOR as usize).take_while(|sector| **sector == [fill; 512]).count()
     }
 
-    /// Calls of the device and requests of its queues are counted together, with all kinds of requests. Only the request with the selected
+    /// Calls of the device and requests of its queues are counted together. All kinds of requests count. Only the request with the selected
     /// number fails.
     #[test]
     fn the_request_of_a_number_fails_once() {

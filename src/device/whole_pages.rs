@@ -22,7 +22,7 @@ pub(super) fn least_align(dir: &Path) -> u32 {
 fn takes_whole_pages(dir: &Path, depth: usize) -> bool {
     let Ok(mut dir) = dir.canonicalize() else { return false };
     if dir.join("partition").exists() {
-        // The disk's directory lists the devices that a disk uses. The directory of a partition does not list them.
+        // The directory of a disk lists the devices that the disk uses. The directory of a partition does not list them.
         dir.pop();
     }
     if dir.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"zram")) {

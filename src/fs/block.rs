@@ -17,7 +17,7 @@ struct Content {
     verified: Verified,
 }
 
-/// The verified checksums of one version of a block. So each checksum is computed only once.
+/// The verified checksums of one version of a block. A verified checksum is not computed again.
 #[derive(Default)]
 struct Verified {
     /// The kind and number of the structure for which the block was first verified; 0 before the first verification. A reader of another

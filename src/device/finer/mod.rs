@@ -1,6 +1,6 @@
 //! A device that accepts shorter requests than the device below it. ironmap uses this device if a volume's blocks are shorter than the
-//! shortest request to the volume's device. Examples of such devices are an export with a minimum block size, an integrity device with
-//! larger sectors, and a namespace with sectors of 4096 bytes.
+//! shortest request to the volume's device. Examples of devices with a long shortest request are an export with a minimum block size, an
+//! integrity device with larger sectors, and a namespace with sectors of 4096 bytes.
 //!
 //! A unit has the length of the shortest request of the device below. Requests of whole units are passed on unchanged. A read of a part of
 //! a unit reads the unit. A write of a part of a unit reads the unit, changes the part, and writes the unit. The other bytes are written
@@ -236,7 +236,7 @@ impl Device for Finer {
             let _locked = self.inner.units.lock(self.inner.around(start, end - start));
             self.inner.below.write_zeroes(DevOffset(start), end - start)?;
         }
-        // The whole units lie between two ranges, each of which is shorter than a unit.
+        // The whole units lie between two ranges. Each of these ranges is shorter than a unit.
         let zeros = vec![0; self.inner.unit as usize];
         let zero = |from: u64, to: u64| {
             self.inner.write(

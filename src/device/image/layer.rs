@@ -170,8 +170,8 @@ impl Layer {
     }
 
     /// Replaces the refcount table by a larger table that imago has already written. imago requests this by a write of a new header. In
-    /// this header, all other fields must have the values that imago has received. If a field differs, the write is not a header. Wrong
-    /// refcounts then made imago place a table at position 0.
+    /// this header, all other fields must have the values that imago has received. If a field differs, the write is not a header. Because
+    /// of wrong refcounts, imago has then placed a table at position 0.
     fn move_refcounts(&self, order: &mut Order, header: &[u8]) -> Result<(), Errno> {
         let is_header = |seen: [u8; SEEN_LEN]| {
             let known = [0..REFCOUNTS.start, REFCOUNTS.end..header.len()];

@@ -106,7 +106,7 @@ impl Qcow2 {
             let (at, left) = (at + done as u64, (data.len() - done) as u64);
             let (old, len) =
                 access.get_shallow_mapping(at, left).map_err(|error| failed(&error))?;
-            // If the old clusters have one of these mappings, a write frees them.
+            // A write frees old clusters with one of these mappings.
             let frees = matches!(
                 old,
                 ShallowMapping::Raw { writable: false, .. } | ShallowMapping::Special { .. }

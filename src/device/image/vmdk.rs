@@ -127,7 +127,7 @@ impl Line {
         }
         let path = descriptor.parent().unwrap_or(Path::new("")).join(&self.file);
         // The image may come from an untrusted archive, which may also contain a symbolic link. So the file of an extent must not be a
-        // link.
+        // symbolic link.
         if path.is_symlink() {
             let what = format!("the extent {:?} is a symbolic link", self.file);
             return Err(Error::unsupported(what));

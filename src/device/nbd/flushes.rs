@@ -62,7 +62,8 @@ impl Link {
         state.held.push(Held { request, tag, until });
     }
 
-    /// Completes each stored flush if all earlier flushes were answered. After a failed flush, completes all stored flushes with the error.
+    /// Completes each stored flush for which all earlier flushes were answered. After a failed flush, completes all stored flushes with the
+    /// error.
     pub(super) fn release(&self, state: &mut State, own: &Arc<Mailbox>) {
         if state.held.is_empty() {
             return;

@@ -155,7 +155,7 @@ impl Link {
     }
 
     /// The errno of a failed attempt to connect, and whether more attempts are useless. If the server itself reports an error, more
-    /// attempts are useful, because a server that is still starting may report any error.
+    /// attempts are useful. A server that is still starting may report any error.
     fn failed(&self, error: &Error) -> (Errno, bool) {
         let mut shared = self.session.shared.lock();
         if shared.ended.is_none() {

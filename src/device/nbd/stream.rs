@@ -17,7 +17,7 @@ use rustix::net::{
 
 use super::Server;
 
-/// The longest wait of one call. Then the caller checks the time-out.
+/// The longest wait of one call. After the wait, the caller checks the time-out.
 const TICK: Duration = Duration::from_millis(500);
 /// The size of a socket's buffer for unsent data. A larger buffer means fewer calls for a large request.
 const SEND_BUFFER: usize = 1 << 20;

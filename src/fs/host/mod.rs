@@ -10,7 +10,7 @@
 //! A read is **trusted only if the lease was held until the read completed**. Each tenure of a lease has a number ([`Tenure`]). A reader
 //! loads the number before and after the read. When a lease is broken, the number changes before the lease is released. The reader then
 //! discards the data and repeats the read through the kernel. Therefore the lease can be released without waiting for reads in flight. A
-//! writer waits only until one thread wakes up. It does not wait for readers, because a reader may use its queue rarely.
+//! writer waits only until one thread wakes up. A writer does not wait for readers. A reader might not return to its queue for a long time.
 //!
 //! The kernel removes a broken lease by force after `/proc/sys/fs/lease-break-time`. If this process is stopped for that long, the number
 //! is still unchanged when the process runs again. Therefore the keeper checks all leases at intervals much shorter than that time. A

@@ -31,7 +31,7 @@ impl Proof {
         proof
     }
 
-    /// Whether the proof is recent. The kernel cannot have removed a lease by force since a recent proof.
+    /// Whether the proof is recent enough: the kernel cannot have removed a lease by force since then.
     #[must_use]
     #[inline(always)]
     pub fn is_young(&self) -> bool {

@@ -107,8 +107,8 @@ impl MapChange {
 }
 
 impl Exchange {
-    /// Replaces the blocks of `own` in the exchanged range. The new blocks are those of `other` in its range. `extents` are the extents of
-    /// `own`. `others` are the extents of `other`. `first` are the extents of the exchange's first file.
+    /// Replaces the blocks of `own` in the exchanged range. The new blocks are the blocks of `other` in its range. `extents` are the
+    /// extents of `own`. `others` are the extents of `other`. `first` are the extents of the exchange's first file.
     pub(super) fn apply(
         &self,
         [own, other]: [Side; 2],

@@ -24,7 +24,7 @@ pub(super) struct Group {
     pub(super) recorded: Option<Vec<Owned>>,
     /// The counts that the reference-count tree records; `None` if the group has no such tree, or if a part of the tree is damaged.
     pub(super) shared: Option<Vec<Shared>>,
-    /// Whether the free space is known, because the free-space tree is undamaged.
+    /// Whether the free space is known. It is unknown if the free-space tree is damaged.
     pub(super) free_is_known: bool,
     /// The number of blocks in use.
     pub(super) used: u64,
