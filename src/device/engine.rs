@@ -49,7 +49,7 @@ impl Engine {
         (Self::Image, "image"),
     ];
 
-    /// Whether each request completes within the call that submits it, so that a queue depth has no effect.
+    /// Whether each request completes within the call that submits it. The queue depth then has no effect.
     #[must_use]
     pub fn is_immediate(self) -> bool {
         matches!(self, Self::Psync | Self::Dax | Self::Null | Self::Image)
@@ -76,7 +76,7 @@ impl FromStr for Engine {
     }
 }
 
-/// The reason why a store of files (a volume or a host) does not use io_uring, although its options permit io_uring.
+/// The reason why a volume or a host does not use io_uring, although the options permit io_uring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NoIoUring {
@@ -175,7 +175,7 @@ fn open_over(file: &Arc<BlockFile>, engine: Engine) -> Result<OpenedEngine> {
             return Ok(Arc::new(device) as Arc<dyn Device>);
         }
         let device = Arc::new(Uring::new(Arc::clone(file), options)) as Arc<dyn Device>;
-        // A kernel may lack io_uring or forbid it. A queue is opened here as a test, so that this call reports the error.
+        // A kernel may lack io_uring, or may forbid its use. This call opens a queue as a test, and reports the error.
         device.queue(&QueueOptions::new().depth(1)).map(|_| device)
     };
     let mut no_io_uring = None;

@@ -23,7 +23,7 @@ pub(super) struct ImageFile {
 /// The device and the inode number of a file.
 pub(super) type Identity = (u64, u64);
 
-/// The identity of a regular file. An image may name any file, so a file of another kind is refused before it is opened.
+/// The identity of a regular file. An image may name any file. So a file of another kind is refused before it is opened.
 pub(super) fn identity_of(path: &Path) -> Result<Identity> {
     let failed = |errno: OsErrno| Error::io(errno, path.display().to_string());
     let stat = rustix::fs::stat(path).map_err(failed)?;

@@ -81,7 +81,7 @@ impl fmt::Debug for Image {
 }
 
 impl Image {
-    /// Opens an image, and locks it and its backing files against other programs.
+    /// Opens an image. Locks the image and its backing files against other programs.
     ///
     /// `Busy` if another program has locked one of the files for writing. If the image is opened for writing, also `Busy` if another
     /// program has locked one of the files for reading. `ReadOnly` if the image is opened for writing but its format can only be read;

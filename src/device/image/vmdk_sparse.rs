@@ -175,7 +175,7 @@ impl Sparse {
         Ok(())
     }
 
-    /// Reads a part of a compressed grain. The last grain of the disk may be shorter than the others; it is filled up with zeros.
+    /// Reads a part of a compressed grain. If the last grain of the disk is shorter than the others, zeros are appended.
     fn read_compressed(&self, buf: &mut [u8], at: u64, skip: u64, place: Place) -> Result<()> {
         let mut last = self.last.lock();
         let known = last.as_ref().filter(|(of, _)| *of == at);

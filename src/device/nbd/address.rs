@@ -43,8 +43,8 @@ pub struct Address {
 pub enum Tls {
     /// The server must have a certificate of a trusted authority.
     Certificates {
-        /// A directory with the file `ca-cert.pem`, and optionally the files `ca-crl.pem`, `client-cert.pem` and `client-key.pem`. Without
-        /// a directory, the authorities of the system are trusted.
+        /// A directory with the file `ca-cert.pem`. It can also contain `ca-crl.pem`, `client-cert.pem` and `client-key.pem`. Without a
+        /// directory, the authorities of the system are trusted.
         directory: Option<PathBuf>,
         /// The name that the server's certificate must have, if it differs from the name of the host.
         hostname: Option<String>,
@@ -88,8 +88,8 @@ impl Address {
         Self::SCHEMES.iter().any(|scheme| text.starts_with(scheme.as_bytes()))
     }
 
-    /// The same address with other paths of the socket, the certificates and the keys. Each path is replaced by the result of the function
-    /// `path`, if this result is not `None`.
+    /// Returns the address with other paths of the socket, the certificates and the keys. Each path is replaced by the result of the
+    /// function `path`. A result of `None` leaves a path unchanged.
     #[must_use]
     pub fn with_path(&self, path: &dyn Fn(&Path) -> Option<PathBuf>) -> Self {
         let other = |old: &PathBuf| path(old).unwrap_or_else(|| old.clone());
@@ -253,7 +253,7 @@ fn timeout(seconds: &str) -> Result<Duration> {
 
 fn tcp_server(authority: &str) -> Result<Server> {
     let (host, port) = match authority.rsplit_once(':') {
-        // If a bracket follows the last colon, the colon is a part of an IPv6 address, and the address has no port.
+        // A bracket after the last colon shows that this colon is a part of an IPv6 address. The address then has no port.
         Some((host, port)) if !port.contains(']') => {
             let digits = port.bytes().all(|digit| digit.is_ascii_digit()).then_some(port);
             let number = digits.and_then(|digits| digits.parse().ok()).filter(|port| *port > 0);

@@ -127,7 +127,7 @@ fn addresses_with_pre_shared_keys_are_read_and_written() {
     }
 }
 
-/// If an address requests a method that does not verify the server, the error names this method.
+/// An address can request a method that does not verify the server. The error then names this method.
 #[cfg(feature = "tls")]
 #[test]
 fn other_ways_to_authenticate_are_refused() {

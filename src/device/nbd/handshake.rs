@@ -38,7 +38,7 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    /// The sizes that apply according to the protocol if a server does not report its own sizes.
+    /// The sizes for a server that does not report its own sizes. The protocol defines these sizes.
     const UNSAID: Self = Self { minimum: 1, preferred: 4096, maximum: 32 << 20 };
 
     fn check(self) -> Result<Self> {
@@ -204,7 +204,7 @@ fn choose_allocation(talk: &Talk<'_>, name: &str) -> Result<Option<u32>> {
                 let number = number.filter(|(_, name)| *name == ALLOCATION.as_bytes());
                 chosen = number.map(|(number, _)| u32::from_be_bytes(*number)).or(chosen);
             }
-            // If the error concerns the export itself, the later selection of the export returns the same error.
+            // An error of the export itself is ignored here. The later selection of the export returns the same error.
             kind if kind & option_reply::ERROR != 0 => return Ok(None),
             kind => {
                 return Err(broken(format!("a reply to an option has the unknown type {kind}")));
@@ -232,7 +232,7 @@ fn greet(talk: &Talk<'_>) -> Result<u16> {
     Ok(greeting)
 }
 
-/// Requests TLS. If the server does not support TLS, this is an error, because the address requires TLS.
+/// Requests TLS. Fails if the server does not support TLS.
 fn start_tls(talk: &Talk<'_>) -> Result<()> {
     talk.ask(option::STARTTLS, &[])?;
     let (kind, content) = talk.reply(option::STARTTLS)?;
@@ -290,7 +290,7 @@ fn go(talk: &Talk<'_>, name: &str, headers: Headers) -> Result<Option<Export>> {
     Err(broken("the server sends too many replies about the export"))
 }
 
-/// Selects the export by the older option `EXPORT_NAME`. If the server has no such export, it closes the connection.
+/// Selects the export by the older option `EXPORT_NAME`. A server without such an export closes the connection.
 fn by_name(talk: &Talk<'_>, name: &str, headers: Headers, zeroes: bool) -> Result<Export> {
     talk.ask(option::EXPORT_NAME, name.as_bytes())?;
     let size = talk.u64().map_err(|error| match error.kind() {
@@ -308,7 +308,7 @@ fn not_found(name: &str) -> Error {
     Error::new(ErrorKind::NotFound, format!("the server has no export {name:?}"))
 }
 
-/// A reason, followed by the text of the server, if it has sent a text.
+/// A reason, followed by the server's text if there is one.
 fn with_text(why: &str, text: &[u8]) -> String {
     let text: String =
         String::from_utf8_lossy(text).chars().filter(|c| !c.is_control()).take(200).collect();

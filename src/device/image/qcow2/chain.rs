@@ -9,7 +9,7 @@ use super::super::file::{Identity, ImageFile, identity_of};
 use super::header::Header;
 use crate::error::{Context, Error, ErrorKind, Result};
 
-/// The largest number of images in a chain, which is an image with its backing files.
+/// The largest number of images in a chain. A chain is an image and its backing files.
 const MAX_DEPTH: usize = 32;
 
 /// An image of a chain.

@@ -35,8 +35,8 @@ impl XfsInode {
         Ok(content)
     }
 
-    /// Appends one part of a value or target to `content`. `len` is the length of the complete value or target. The part is in `blocks`,
-    /// which have one header if the volume has checksums.
+    /// Appends one part of a value or target to `content`. `len` is the length of the complete value or target. The part is in `blocks`. On
+    /// a volume with checksums, these blocks have one header.
     pub(in crate::fs::xfs) fn remote_part(
         &self,
         blocks: &[FsBlock],

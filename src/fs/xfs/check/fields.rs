@@ -32,8 +32,8 @@ impl Checker<'_> {
         self.check_flags(found, file_type);
         self.check_hints(found, file_type);
         self.check_times(found);
-        // `di_onlink` has three meanings. In an inode of version 1 it is the link count, and in a metadata file it is the kind of the file.
-        // In all other inodes it is 0.
+        // `di_onlink` has three meanings. In an inode of version 1, it is the link count. In a metadata file, it is the kind of the file.
+        // In all other inodes, it is 0.
         if found.is_metadata() {
             self.check_metadata_core(found, file_type);
         } else if found.raw.di_version > 1 {
@@ -300,7 +300,7 @@ impl Checker<'_> {
         good
     }
 
-    /// Checks the recorded format of the attribute fork in an inode that has no attribute fork.
+    /// Checks the format field of the attribute fork in an inode without an attribute fork.
     fn check_no_fork(&mut self, found: &Found) {
         let stored = found.raw.di_aformat;
         // In the inodes of a new chunk, the recorded format is 0.

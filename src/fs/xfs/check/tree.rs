@@ -17,7 +17,7 @@ use crate::units::{FsBlock, InodeNo};
 /// The maximum number of levels of a tree.
 const MAX_LEVELS: u32 = 12;
 
-/// The sort key of records. Keys are compared number by number, the first number first.
+/// The sort key of records. Keys are compared lexicographically.
 pub(super) type Key = [u64; 3];
 
 /// The properties of a kind of tree.
@@ -178,7 +178,7 @@ impl<'s> Walk<'s> {
     }
 }
 
-/// The decoded header of a block. In a group and in a file, block numbers have different widths, and headers have different lengths.
+/// The decoded header of a block. The lengths of headers and block numbers depend on the location of the tree.
 struct Decoded {
     magic: [u8; 4],
     level: u16,
@@ -344,8 +344,8 @@ impl Checker<'_> {
         let is_top = level as usize + 1 == walk.last.len();
         let least = match walk.home {
             Home::Group(_) if is_top => usize::from(level > 0),
-            // A root in an inode can have a single child. Such a child may be less than half full. It only has to contain more records than
-            // fit into the inode.
+            // A root in an inode can have a single child. Such a child may be less than half full. The child only has to contain more
+            // records than fit into the inode.
             Home::File(_) if is_top => 1,
             _ => room / 2,
         };

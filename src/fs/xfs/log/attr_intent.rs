@@ -14,8 +14,8 @@ const PLACE: Place = Place::new("intent of an attribute");
 const LONGEST_NAME: usize = 255;
 const LONGEST_VALUE: usize = 64 << 10;
 
-/// Adds the change of an intent, by the rules of the kernel's recovery. `allowed` states whether the superblock permits attribute intents
-/// in the log. Intents that change parent pointers do not need this permission.
+/// Adds the change of an intent. The rules are those of the kernel's recovery. `allowed` states whether the superblock permits attribute
+/// intents in the log. Intents that change parent pointers do not need this permission.
 pub(super) fn add_attributes(
     regions: &[Vec<u8>],
     allowed: bool,
