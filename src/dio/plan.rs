@@ -1,5 +1,5 @@
-//! The plan of a request that does not take the simple path. The plan is the mappings of the request's range. It determines whether memory
-//! is copied, the flags of the bios, and the completion work.
+//! The plan of a request that does not take the simple path: the mappings of the request's range. The plan determines the flags of the
+//! bios, the completion work, and whether memory is copied.
 
 use super::bounce;
 use super::{DioFlags, Request, State, Target};
@@ -52,8 +52,8 @@ fn check_blocks(plan: &[Iomap], request: &Request) -> Result<()> {
     Ok(())
 }
 
-/// Whether the request's memory needs no copy. The device must accept the buffers, and also the parts into which the mappings cut the
-/// buffers. `copied` contains the address bits that require a copy.
+/// Whether the request's memory needs no copy. The device must accept the buffers. It must also accept the parts into which the mappings
+/// cut the buffers. `copied` contains the address bits that require a copy.
 pub(super) fn is_direct<M: MapFile>(
     target: &Target<'_, M>,
     copied: usize,
@@ -85,9 +85,8 @@ pub(super) fn is_direct<M: MapFile>(
 }
 
 impl<M: MapFile> Target<'_, M> {
-    /// Returns the number of bytes, at most `len`, that one bounce buffer can contain. The mappings cut the buffer, and each cut must be at
-    /// an address that the device accepts. If all cuts are at such addresses, the result is `len`. Otherwise it is the length of the first
-    /// mapping.
+    /// Returns the number of bytes, at most `len`, that one bounce buffer can contain. The mappings cut the buffer, and the device must
+    /// accept the address of each cut. If it accepts all addresses, the result is `len`. Otherwise it is the length of the first mapping.
     pub(super) fn uncut(&self, pos: FilePos, len: usize, resident: bool) -> usize {
         if !self.geometry.cuts_can_be_misaligned() {
             return len;
@@ -100,8 +99,8 @@ impl<M: MapFile> Target<'_, M> {
     }
 }
 
-/// Whether a range of this kind must be transferred. An unwritten extent is not transferred for a read, which gets zeros. It is transferred
-/// for a write, and then converted to a written extent.
+/// Whether a range of this kind must be transferred. A write transfers to an unwritten extent, which is then converted to a written extent.
+/// A read of an unwritten extent needs no transfer: it returns zeros.
 pub(super) fn is_transferred(op: BioOp, kind: IomapType) -> bool {
     match kind {
         IomapType::Mapped => true,
@@ -110,8 +109,8 @@ pub(super) fn is_transferred(op: BioOp, kind: IomapType) -> bool {
     }
 }
 
-/// Fails if the request has NOWAIT, and too few slots or bounce buffers are free for its plan. If `direct` is true, no bounce buffers are
-/// needed.
+/// Fails if the request has NOWAIT, and its plan needs more slots or bounce buffers than are free. If `direct` is true, no bounce buffers
+/// are needed.
 pub(super) fn check_room(
     queue: &dyn DeviceQueue,
     state: &State,
@@ -141,7 +140,7 @@ pub(super) fn check_room(
 }
 
 /// The flags of a plan's bios. If there are several bios, HIPRI is cleared, because no bio is polled. For a write of several bios, NOWAIT
-/// is cleared too. Otherwise the device could carry out one bio and refuse another, so that only a part of the data would be written.
+/// is cleared too. Otherwise the device could refuse one bio after another bio was written.
 pub(super) fn bio_flags<M>(
     target: &Target<'_, M>,
     plan: &[Iomap],
@@ -162,7 +161,7 @@ pub(super) fn left_by(plan: &[Iomap]) -> CompletionWork {
     plan.iter().filter_map(Iomap::completion_work).collect()
 }
 
-/// Whether all blocks of a range are written. The result is `Some(false)` if some blocks are unwritten, and `None` if a block is missing.
+/// Whether all blocks of a range are written. `Some(false)` if a block is unwritten; `None` if a block is missing.
 pub(crate) fn blocks_of<M: MapFile>(
     map: &M,
     pos: FilePos,

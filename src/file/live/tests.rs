@@ -41,8 +41,8 @@ fn queue(volume: &Volume) -> Queue {
     volume.queue(&QueueOptions::default()).unwrap()
 }
 
-/// After several writes, a query returns a modification time that is not before the last write. This is true for writes through any queue,
-/// even if the queue was dropped. A second query returns the same time.
+/// After several writes, a query returns a modification time that is not before the last write. The writes may use any queue, even a queue
+/// that was dropped. A second query returns the same time.
 #[test]
 fn a_write_is_seen_to_be_as_young_as_it_is() {
     let (volume, number) = volume();
