@@ -32,8 +32,7 @@ pub trait Files {
     /// `Io` if the kernel refuses to create the queue.
     fn queue(&self, options: &QueueOptions) -> Result<Queue>;
 
-    /// The engine of the store's queues. If the caller has provided the device, the engine is [`Engine::Auto`]. Otherwise it is another
-    /// engine.
+    /// The engine of the store's queues. [`Engine::Auto`] means that the caller has provided the device.
     fn engine(&self) -> Engine;
 
     /// The reason why the [engine](Self::engine) is psync although the options of the store permit io_uring.

@@ -25,7 +25,7 @@ pub(crate) struct Shared {
     pub(crate) keeping: Keeping,
     /// The engine that the options select.
     pub(crate) requested: Engine,
-    /// The engine of the first queue. It is [`Engine::Auto`] if the caller has provided the device.
+    /// The engine of the first queue. [`Engine::Auto`] means that the caller has provided the device.
     pub(crate) engine: Engine,
     pub(crate) no_io_uring: Option<NoIoUring>,
     /// A device that the caller has given. It serves all reads, instead of the devices of the file systems.

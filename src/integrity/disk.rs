@@ -17,7 +17,7 @@ pub(super) const BLOCK_LEN: u64 = BLOCK as u64;
 pub(super) const MAGIC: [u8; 8] = *b"ironPI01";
 pub(super) const VERSION: u32 = 1;
 
-/// A bit of `features`: the application tag of a tuple contains the generation of the sector's region.
+/// A bit of `features`: the application tag of a tuple is the generation of the sector's region.
 pub(super) const GENERATIONS: u32 = 0x1;
 /// All known bits of `features`.
 pub(super) const KNOWN_FEATURES: u32 = GENERATIONS;
@@ -26,7 +26,7 @@ pub(super) const KIND_T10: u8 = 1;
 pub(super) const KIND_NVME64: u8 = 2;
 pub(super) const MODE_BITMAP: u8 = 1;
 pub(super) const MODE_JOURNAL: u8 = 2;
-/// The value of `state` after the device was closed: no program has it open for writing, and no recovery is needed.
+/// The value of `state` in a closed device: no program has the device open for writing, and no recovery is needed.
 pub(super) const STATE_CLEAN: u8 = 1;
 pub(super) const STATE_OPEN: u8 = 2;
 
@@ -102,12 +102,12 @@ pub(super) struct RawRecord {
     pub(super) extents: U32,
     /// The CRC32C of the whole record, computed with this field as 0.
     pub(super) checksum: U32,
-    /// The CRC64 (NVMe) of the rest of the record. A CRC32C alone is not enough for data that end with their own CRC32C, such as an ext4
-    /// superblock. If a torn write leaves an older superblock in the record, the record's CRC32C is still the same.
+    /// The CRC64 (NVMe) of the rest of the record. Some data end with their own CRC32C, for example an ext4 superblock. If a torn write
+    /// leaves an older superblock in the record, the record's CRC32C does not change. The CRC64 does.
     pub(super) body: U64,
 }
 
-/// Consecutive sectors that a record contains, or that it marks as [discarded](DISCARDED).
+/// Consecutive sectors whose data are in a record, or that the record marks as [discarded](DISCARDED).
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct RawExtent {
@@ -115,8 +115,8 @@ pub(super) struct RawExtent {
     pub(super) count: U64,
 }
 
-/// A bit in the count of an extent. It means that the extent's sectors were discarded and may have any content. Such a record contains only
-/// this extent, without tuples and data.
+/// A bit in the count of an extent. It means that the extent's sectors were discarded and may have any content. The record then contains
+/// only this extent, without tuples and data.
 pub(super) const DISCARDED: u64 = 1 << 63;
 
 const _: () = {

@@ -1,9 +1,9 @@
 //! One block of tags in memory, and the writes in flight to its sectors.
 //!
-//! A write does not wait for another write to the same sector, because no thread may be polling the queue of the other write. While a
-//! sector is being written, it may contain its old data or the data of any of its writers. The tuples of all these data are kept in memory.
-//! If two writes overlap, the writer that completes last writes the sector again, while no other write is in flight. So the data and the
-//! tag come from the same write.
+//! A write does not wait for another write to the same sector: perhaps no thread polls the queue of the other write. During a write, a
+//! sector may contain its old data or the data of any of its writers. The tuples of all these data are kept in memory. If two writes
+//! overlap, the last writer that completes writes the sector again, while no other write is in flight. Data and tag then come from the same
+//! write.
 
 use std::ops::Range;
 
@@ -26,8 +26,7 @@ pub(super) struct Candidates {
     pub(super) busy: bool,
 }
 
-/// A sector to which several writes are in flight. It can also be a sector with one write in flight, if this write has overlapped with
-/// others.
+/// A sector to which several writes are in flight. If all of them except one have ended, the sector stays here until the last one ends.
 #[derive(Debug)]
 struct Contested {
     index: usize,
@@ -58,11 +57,11 @@ pub(super) struct TagBlock {
     pub(super) dirty: bool,
     /// The number of changes of the block in memory.
     pub(super) changes: u64,
-    /// Whether the block was used since the search for a block to evict last examined it.
+    /// Whether the block was used since the last search for a block to evict.
     pub(super) used: bool,
     pub(super) tuples: Buffer,
-    /// The tuples of the writes in flight. They are valid for the sectors whose bits in `busy` are set. If several writes to a sector are
-    /// in flight, its tuple belongs to the newest write.
+    /// The tuples of the writes in flight. A tuple is valid if its sector's bit in `busy` is set. If several writes to a sector are in
+    /// flight, the tuple belongs to the newest write.
     pending: Option<Box<[u8; BLOCK]>>,
     busy: [u64; MOST / 64],
     /// The number of writes in flight. The block stays in memory until all of them end.
@@ -88,7 +87,7 @@ impl TagBlock {
         })
     }
 
-    /// Whether another block may replace this block. If this block is dirty, it must be written first.
+    /// Whether another block may replace this block. A dirty block must be written first.
     pub(super) fn is_free(&self) -> bool {
         self.pins == 0 && !self.loading && !self.writing
     }
@@ -235,16 +234,16 @@ impl TagBlock {
         left
     }
 
-    /// The number of times that a writer of this sector has joined or left while other writes were in flight. The last writer calls this
-    /// function before it reads or rewrites the sector.
+    /// The number of times that a writer of this sector has joined or left during other writes. The last writer calls this function before
+    /// it reads or rewrites the sector.
     pub(super) fn turns(&self, index: usize) -> u32 {
         let found = self.contested.iter().find(|contested| contested.index == index);
         found.map_or(0, |contested| contested.turns)
     }
 
-    /// Sets the tuple that the last writer has computed for the sector. It is set only if no writer has joined or left since
-    /// [`turns`](Self::turns) returned `turns`. `None` means that the content is unknown; the tag is then unchanged. Returns false if
-    /// another writer has joined and ended since then. It is then unknown which of the two writers wrote last.
+    /// Sets the tuple that the last writer has computed for the sector, if no writer has joined or left since [`turns`](Self::turns)
+    /// returned `turns`. Without a tuple, the content is unknown, and the tag stays unchanged. Returns false if another writer has joined
+    /// and ended in the meantime: it is unknown which of the two writers wrote last.
     #[must_use]
     pub(super) fn resolve(&mut self, index: usize, tuple: Option<Packed>, turns: u32) -> bool {
         let found = self.contested.iter().position(|contested| contested.index == index);
