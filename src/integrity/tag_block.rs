@@ -269,7 +269,7 @@ impl TagBlock {
     }
 }
 
-/// Returns the words of a bit set that contain bits of a range, and for each word the bits of the range.
+/// For a range of a bit set: returns the index of each word, with the bits of the range in this word.
 #[inline]
 fn words(range: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
     (range.start / 64..range.end.div_ceil(64)).map(move |word| {
@@ -294,7 +294,7 @@ mod tests {
         TagBlock::new(TupleKind::T10).unwrap()
     }
 
-    /// After a range was claimed, the sectors of the range are busy, and no other sectors.
+    /// When a range was claimed, only the sectors of this range are busy.
     #[test]
     fn a_range_is_busy_where_it_was_claimed() {
         for start in [0, 1, 62, 63, 64, 65, 127, 300] {
@@ -315,8 +315,7 @@ mod tests {
         }
     }
 
-    /// While writes are in flight, the sector may contain its old data or the data of any of these writes. The last writer resolves the
-    /// sector.
+    /// During several writes, the sector may contain its old data or the data of any of these writes. The last writer resolves the sector.
     #[test]
     fn of_writers_that_met_the_last_one_resolves() {
         let mut slot = slot();
@@ -331,19 +330,19 @@ mod tests {
         assert!(slot.end(7..8, Outcome::Written).is_empty());
         assert!(slot.end(7..8, Outcome::Written).is_empty());
         assert_eq!(slot.end(7..8, Outcome::Written)[..], [7]);
-        // Another writer joins before the last writer has resolved the sector. The new writer must then resolve it.
+        // A new writer joins before the last writer has resolved the sector. The new writer must then resolve the sector.
         let turns = slot.turns(7);
         slot.claim(7..8, &[4; 8]);
         assert!(slot.resolve(7, Some(tuple(3)), turns));
         slot.pins -= 1;
         assert!(slot.is_busy(7) && slot.candidates(7).tuples.contains(&tuple(3)));
         assert_eq!(slot.end(7..8, Outcome::Written)[..], [7]);
-        // Another writer joins and ends before the last writer resolves the sector. The sector may contain the data of either writer.
+        // A new writer joins and ends before the last writer resolves the sector. The sector may contain the data of either writer.
         let turns = slot.turns(7);
         slot.claim(7..8, &[5; 8]);
         assert!(slot.end(7..8, Outcome::Written).is_empty());
         assert!(!slot.resolve(7, Some(tuple(4)), turns) && slot.is_busy(7));
-        // If the other writer joined before the last writer called `turns`, the sector may also contain the data of either writer.
+        // The new writer joins before the last writer calls `turns`. Again, the sector may contain the data of either writer.
         slot.claim(7..8, &[6; 8]);
         let turns = slot.turns(7);
         assert!(slot.end(7..8, Outcome::Written).is_empty());
@@ -354,7 +353,7 @@ mod tests {
         assert_eq!((slot.tuple(7), slot.is_busy(7), slot.is_free()), (tuple(4), false, true));
     }
 
-    /// After a failed write, the sectors must be read, because their content is unknown. A write that wrote nothing does not change the
+    /// After a failed write, the content of the sectors is unknown, and they must be read. A write that wrote nothing does not change the
     /// tags.
     #[test]
     fn the_tags_of_a_writer_depend_on_its_end() {
