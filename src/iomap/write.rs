@@ -23,7 +23,7 @@
 //! Source: Linux's `iomap_ops` (`begin`, `end`) and `iomap_dio_ops` (`end_io`), with two differences. In Linux, `begin` returns one
 //! mapping, and the core calls it again for the next mapping. In ironmap, one call covers the whole range: one transaction allocates all
 //! blocks, and the mappings are then read without a lock. In Linux, `end` is called for each mapping. In ironmap, the completion work is
-//! computed from the mapping. A call of the file system's code would cost more than a short write. Zeroing past the end is a separate step
+//! computed from the mapping. A call of the file system's code would cost more than the write. Zeroing past the end is a separate step
 //! ([`WriteFile::zero_tail`]), like Linux's `iomap_zero_range`.
 
 use std::io::IoSlice;

@@ -19,7 +19,7 @@ const ZFS_LABELS: &[At] = &[
     At::End { unit: 256 << 10, back: (512 - 128) << 10 },
     At::End { unit: 256 << 10, back: (256 - 128) << 10 },
 ];
-/// An external XFS log may begin within a record. So the first record header is searched for, in a range of this length.
+/// An external XFS log may begin within a record. The first record header is searched for in a range of this length.
 const LOG_START: usize = 256 << 10;
 
 pub(super) const CHECKED: &[Checked] = &[
@@ -66,7 +66,7 @@ fn u16_at(bytes: &[u8], at: usize) -> u16 {
     bytes.get(at..at + 2).map_or(0, |two| u16::from_le_bytes([two[0], two[1]]))
 }
 
-/// An uberblock begins with 0x00BAB10C as 64 bits in either byte order. Its length is 1 KiB or more.
+/// An uberblock begins with 0x00BAB10C as a 64-bit number in either byte order. Its length is 1 KiB or more.
 fn is_zfs(bytes: &[u8]) -> bool {
     const MAGIC: u64 = 0x00BA_B10C;
     bytes.chunks_exact(1024).any(|slot| {

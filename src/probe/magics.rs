@@ -6,9 +6,9 @@
 pub(super) enum At {
     /// The position is this number of bytes after the start.
     Start(u64),
-    /// The position is `back` bytes before the end. For this, the size of the device is rounded down to whole units.
+    /// The position is `back` bytes before the end. The size of the device is first rounded down to whole units.
     End { unit: u64, back: u64 },
-    /// The position is this number of bytes before the end of the first page. Every page size that a machine may have is tried.
+    /// The position is this number of bytes before the end of the first page. Every possible page size is tried.
     EndOfPage(u64),
 }
 
@@ -71,7 +71,7 @@ const PROMISE: &[At] = &[
     sectors(3087),
 ];
 
-/// The positions at which the second header of LUKS 2 may be. Its distance from the start is the length of the first header with its area.
+/// The positions at which the second header of LUKS 2 may be. A position is the length of the first header with its area.
 const LUKS_SECOND: &[At] = &[
     Start(16 << 10),
     Start(32 << 10),
@@ -84,8 +84,8 @@ const LUKS_SECOND: &[At] = &[
     Start(4 << 20),
 ];
 
-/// The formats, the most reliable first: long magic numbers at unusual positions are first, and short magic numbers, which may occur by
-/// chance, are last.
+/// The formats, the most reliable first. Long magic numbers at unusual positions come first. Short magic numbers, which may occur by
+/// chance, come last.
 pub(super) const MAGICS: &[Magic] = &[
     // Containers. Sources: LUKS On-Disk Format Specification 1 and 2; Linux's Documentation/admin-guide/device-mapper and md.rst; man
     // lvm(8).
