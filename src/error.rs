@@ -77,8 +77,8 @@ pub enum ErrorKind {
     UnknownFormat,
     /// The content or the name is encrypted, and ironmap has no key for it.
     Encrypted,
-    /// Another program or node uses the volume: it is mounted, attached to a loop device, locked, or in use according to its MMP block. An
-    /// operation that would have to wait also returns this kind, if the calling thread has requests in flight.
+    /// Another program or node uses the volume: it is mounted, attached to a loop device, locked, or in use according to its MMP block.
+    /// There is a second meaning: an operation would have to wait, but the calling thread has requests in flight.
     Busy,
     /// The file or directory does not exist.
     NotFound,
@@ -246,7 +246,7 @@ struct Repr {
 #[derive(PartialEq)]
 enum Step {
     Operation(String),
-    /// A file, a device or an image. The name is the name that the caller used.
+    /// The name of a file, a device or an image, as the caller wrote it.
     Name(String),
 }
 
@@ -259,7 +259,7 @@ impl Step {
 }
 
 impl Error {
-    /// Creates an error of this kind. `what` is a clause that states the reason. Words of the kind are not repeated.
+    /// Creates an error of this kind. `what` is a clause that states the reason, without the words of the kind.
     #[cold]
     pub fn new(kind: ErrorKind, what: impl Into<Cow<'static, str>>) -> Self {
         Self(Box::new(Repr {
@@ -310,7 +310,7 @@ impl Error {
     }
 
     /// Adds the name of the file, device or image that has failed. If the previous step is a name at the end of this path, the path
-    /// replaces this name. Otherwise the name would be shown twice.
+    /// replaces the name. So no name is shown twice.
     #[must_use]
     pub fn at(mut self, name: impl fmt::Display) -> Self {
         let name = name.to_string();

@@ -31,7 +31,7 @@ pub struct ErrorEvent {
     pub direction: Direction,
     /// The file that the request accessed.
     pub inode: InodeNo,
-    /// The position of the request in the file. For a direct read, this is the start of the first logical block.
+    /// The position of the request in the file. For a direct read, this is the start of a logical block.
     pub pos: FilePos,
     /// The length of the whole request in bytes, even if only a part failed. For a direct read, the range is extended to whole logical
     /// blocks. It ends at the latest with the file's last block.
@@ -107,8 +107,9 @@ impl Events {
         (kept.events.drain(..).collect(), dropped)
     }
 
-    /// Returns the sectors that did not match their protection tuples in reads since the last call, oldest first. Also returns the number
-    /// of older sectors that were dropped. The device is an [integrity device](crate::integrity), or has its own protection information.
+    /// Returns the sectors that did not match their protection tuples, oldest first. Only sectors that were read since the last call are
+    /// returned. Also returns the number of older sectors that were dropped. The device is an [integrity device](crate::integrity), or has
+    /// its own protection information.
     #[must_use]
     pub fn take_wrong_tuples(&self) -> (Vec<WrongTuple>, u64) {
         let mut kept = self.lock();

@@ -1,4 +1,4 @@
-//! A bio: one request to one device, and the memory that it owns until it completes.
+//! A bio is one request to one device. It owns the memory of the request until it completes.
 //!
 //! A request passes its memory to the device in an owned [`Bio`], and gets the memory back in a [`Done`]. While a device owns the bio, no
 //! other code can use the memory.
@@ -35,8 +35,8 @@ bitflags! {
         const DSYNC = 0x4;
         /// The device writes all of the data or nothing (`RWF_ATOMIC`).
         const ATOMIC = 0x8;
-        /// Applies to a read that fails with EILSEQ (the data do not match their checksums). The queue repeats the read into its own
-        /// memory. The reason is that another thread may have changed the caller's memory during the read. Devices ignore this flag.
+        /// If a read fails with EILSEQ (the data do not match their checksums), the queue repeats the read into its own memory. Perhaps
+        /// another thread has changed the caller's memory during the read. Devices ignore this flag.
         const REREAD = 0x10;
     }
 }
@@ -49,7 +49,7 @@ impl BioFlags {
     }
 }
 
-/// Identifies the device of a bio: the device that the queue was made for, or an [attached](crate::device::DeviceQueue::attach) device.
+/// Identifies the device of a bio: the queue's own device, or an [attached](crate::device::DeviceQueue::attach) device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dev(pub(crate) u32);
 
@@ -116,8 +116,8 @@ pub enum BioEnd {
 }
 
 impl BioEnd {
-    /// Returns the token and the file's index, if the bio is a whole request that needs no more work after a full transfer. The index is
-    /// `None` if the file cannot change. For any other bio the result is `None`.
+    /// For a whole request that needs no more work after a full transfer: returns the token and the file's index. The index is `None` if
+    /// the file cannot change. For all other bios the result is `None`.
     #[inline(always)]
     pub(crate) fn whole(&self) -> Option<(u64, Option<u32>)> {
         match *self {
@@ -154,7 +154,7 @@ pub struct Done {
     pub result: Result<usize, Errno>,
 }
 
-/// The result of a bio that was a whole request. The bio has transferred all of its bytes, and needs no more work.
+/// The result of a whole request. Its bio has transferred all of its bytes, and needs no more work.
 #[derive(Debug)]
 pub struct Whole {
     /// The token with which the caller identifies the request.
@@ -169,7 +169,7 @@ impl Done {
     /// Converts the bio to the result of a [`Whole`] request.
     ///
     /// # Errors
-    /// Returns the completed bio if it is a part of a request, transferred fewer bytes, or needs more work.
+    /// Returns the completed bio if it is a part of a request, if its transfer was short, or if it needs more work.
     #[inline(always)]
     #[allow(
         clippy::result_large_err,
@@ -193,7 +193,7 @@ pub struct Completion {
     pub token: u64,
     /// The memory that the request was started with.
     pub memory: Memory,
-    /// The number of bytes that were transferred. A read transfers fewer bytes than requested only at the end of the file.
+    /// The number of bytes that were transferred. A read is short only at the end of the file.
     pub result: error::Result<usize>,
 }
 

@@ -48,7 +48,7 @@ pub(crate) fn cut_mut<'b>(
     within_mut(bufs, range).map(IoSliceMut::new).collect()
 }
 
-/// Computes the bytes of each buffer that are in a range. Each call processes the next buffer.
+/// For each buffer in turn: computes which of its bytes are in a range.
 struct Cutter {
     range: Range<usize>,
     /// The position of the next buffer's first byte.

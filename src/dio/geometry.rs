@@ -13,9 +13,9 @@ const MAX_SEGMENTS: usize = 1024;
 /// How memory is kept unchanged during a transfer, if the device computes checksums, protection information or parity over the memory.
 ///
 /// If the memory of a write changes during the transfer, the stored checksum does not match the stored data. If the memory of a read
-/// changes, the read fails although the medium has no error. Other code may write to borrowed bytes (`&[u8]`): another process may share
-/// their memory. A [`Buffer`](crate::bio::Buffer) is different. While it is in a queue or a call borrows it, only `unsafe` code can write
-/// to it.
+/// changes, the read fails although the medium has no error. Other code may write to borrowed bytes (`&[u8]`): for example, another process
+/// may share this memory. While a [`Buffer`](crate::bio::Buffer) is in a queue or is borrowed by a call, only `unsafe` code can write to
+/// it.
 ///
 /// The compiler ensures that safe code cannot change such a buffer:
 ///
@@ -66,8 +66,8 @@ impl StablePages {
     }
 }
 
-/// The limits of requests to a file, which follow from the device and the file's block size. They are computed when the file is opened,
-/// because every request needs them.
+/// The limits of requests to a file, which follow from the device and the file's block size. They are computed once, when the file is
+/// opened.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Geometry {
     pub(super) limits: Limits,
@@ -94,7 +94,7 @@ pub(super) struct Copied {
 }
 
 impl Copied {
-    /// The bits for a write for which a call waits, by the owner of the memory.
+    /// The address bits that require a copy, for a write for which a call waits. They depend on the owner of the memory.
     #[inline(always)]
     pub(super) fn writes_of(&self, source: Source) -> usize {
         match source {
@@ -145,8 +145,8 @@ impl Geometry {
         self.has_none(self.dma_mask, pos, bufs)
     }
 
-    /// Whether a request needs no copy of its memory. One mapping must cover the request completely. `copied` contains the address bits
-    /// that require a copy.
+    /// Whether a request needs no copy of its memory. The caller has checked that one mapping covers the request. `copied` contains the
+    /// address bits that require a copy.
     pub(super) fn is_direct(
         &self,
         copied: usize,

@@ -1,15 +1,15 @@
 //! The direct-I/O core. It turns a request for a range of a file into requests to the device. The model is Linux's `fs/iomap/direct-io.c`.
 //!
 //! A `Request` takes the simple path (`simple`) if one bio is enough and the mapping is in memory. Every other request takes one of four
-//! paths. The path depends on the owner of the memory, and on whether the device accepts the memory:
+//! paths. The path depends on two facts: who owns the memory, and whether the device accepts the memory.
 //!
 //! | memory | direct | through bounce buffers |
 //! |---|---|---|
 //! | borrowed for the call | `generic`, `write` | `bounce` |
 //! | owned by the queue until the pop | `queued` (one bio), `split` (several) | `split::bounced` |
 //!
-//! A fifth path (`bounce::short`) has one bounce buffer. It serves requests that could take the simple path if their data need not be
-//! copied.
+//! There is a fifth path (`bounce::short`) with one bounce buffer. A request that cannot take the simple path only because its data must be
+//! copied takes the fifth path.
 
 mod bounce;
 mod generic;
@@ -63,7 +63,7 @@ bitflags! {
     /// hundred times. After that, the request fails with EIO. A transfer of less than a logical block is handled in the same way.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct DioFlags: u8 {
-        /// If the request would have to wait for metadata, a slot or the device, it fails with EAGAIN and has no effect.
+        /// The request fails with EAGAIN if it would have to wait for metadata, a slot or the device. It then has no effect.
         const NOWAIT = 0x1;
         /// The queue polls for the completion. The flag has no effect if the device does not support polling, or if the request needs
         /// several bios.
@@ -71,8 +71,7 @@ bitflags! {
         /// The request does not take the simple path. In Linux the flag also makes the submitter wait; ironmap does not do this.
         const FORCE_WAIT = 0x4;
         /// If there is not enough space for all data, the write fails and the file keeps its content. Without this flag, the write is
-        /// short. There is one exception to the flag: in a file with a block map (no extents), the data before the end of the file may have
-        /// been written.
+        /// short. In a file with a block map (no extents), the data before the end of the file may have been written in spite of the error.
         const WHOLE = 0x8;
         /// The data are copied through a bounce buffer even if the device accepts the memory.
         const BOUNCE = 0x10;
@@ -88,8 +87,8 @@ bitflags! {
 
 /// The largest number of times that a request without NOWAIT is repeated after EAGAIN.
 const RETRIES: u8 = 100;
-/// A request with this inode number reports no event if it fails. The caller repeats the request on another path. If the repeat fails too,
-/// it reports an event.
+/// An inode number that stands for "no event": the failure of such a request is not reported. The caller repeats the request on another
+/// path, which reports its own failure.
 pub(crate) const UNTOLD: InodeNo = InodeNo(0);
 
 impl DioFlags {
@@ -115,8 +114,8 @@ pub(crate) struct Target<'a, M> {
     pub(crate) inode: InodeNo,
     /// `i_size`, read at the start of the request.
     pub(crate) size: u64,
-    /// Whether the handle refuses misaligned requests, as `O_DIRECT` does. The field is a reference, so the simple path, which does not
-    /// need the value, does not load it.
+    /// Whether the handle refuses misaligned requests, as `O_DIRECT` does. The simple path does not need the value. Because the field is a
+    /// reference, the simple path does not load the value.
     pub(crate) strict: &'a bool,
     /// The request's lock on the file's content. The lock is released when the request is complete. `None` if the file cannot change.
     pub(crate) live: Option<Holding>,
@@ -135,7 +134,7 @@ pub(crate) struct State {
     /// The largest logical block size of all devices, minus one. The length of a short transfer is rounded down to a multiple of this block
     /// size.
     sector_mask: u64,
-    /// Which write-through requests may flush a device. The largest value of all devices applies.
+    /// Which write-through requests may flush a device. If the devices differ, the largest value applies.
     through_flushes: ThroughFlushes,
     simple: bool,
     stats: Stats,
@@ -144,14 +143,15 @@ pub(crate) struct State {
     /// Requests of the short path, each of which copies its data through one bounce buffer.
     shorts: Slab<Short>,
     finished: VecDeque<Completion>,
-    /// Whether a completion was popped since the last [`Self::take_fresh`]. Completions from the device's queue are not counted.
+    /// Whether a completion was popped since the last [`Self::take_fresh`]. Only completions that did not come from the device's queue
+    /// count.
     fresh: bool,
     /// The number of requests that were submitted but not yet popped.
     outstanding: usize,
     /// Whether the caller has called [`wait`] since its last [`poll`].
     waited: bool,
-    /// The number of requests that [`wait`] counted as complete although their transfers were short. The count grows when such a completion
-    /// is popped. Completions of full transfers need no additional work.
+    /// [`wait`] counts a request as complete even if its transfer was short. This field is the number of these requests. It is increased
+    /// when such a completion is popped. Completions of full transfers need no additional work.
     counted_early: usize,
     /// The bounce buffers of the queue.
     pool: Pool,
@@ -237,7 +237,8 @@ impl State {
         self.finished.push_back(completion);
     }
 
-    /// Does the same as [`DeviceQueue::take_fresh`], for requests that complete without the device: reads of holes and reads past the end.
+    /// Does the same as [`DeviceQueue::take_fresh`], for requests that complete without the device. These are reads of holes and reads past
+    /// the end.
     #[inline(always)]
     pub(crate) fn take_fresh(&mut self) -> bool {
         std::mem::take(&mut self.fresh)
@@ -278,8 +279,8 @@ impl State {
 
 impl Drop for State {
     fn drop(&mut self) {
-        // The requests that the queue still contains have completed, or their memory is leaked. Their callers get no completions. Their
-        // locks and reserved ranges are released here, because other requests may wait for them.
+        // The requests that the queue still contains have completed, or their memory is leaked. Their callers get no completions. Other
+        // requests may wait for the locks and reserved ranges of these requests, so the locks and ranges are released here.
         let shorts = self.shorts.iter().filter_map(Short::completing);
         let splits = self.splits.iter().filter_map(SplitRequest::completing);
         splits.chain(shorts).for_each(|completing| self.files.abandon(completing));
@@ -346,7 +347,7 @@ pub(crate) fn read_vectored_now<Q: DeviceQueue, M: MapFile>(
     generic::read_now(queue, state, target, bufs, request)
 }
 
-/// Returns the device offset of a read into lent memory. The result is `None` if one transfer cannot carry out the read.
+/// Returns the device offset of a read into lent memory, or `None` if one transfer cannot carry out the read.
 #[inline(always)]
 pub(crate) fn place_lent<M: MapFile>(
     state: &mut State,
@@ -409,7 +410,8 @@ pub(crate) fn submit_read<Q: DeviceQueue, M: MapFile>(
     }
 }
 
-/// Returns a completion, if there is one. If [`wait`] has counted a request whose transfer was short, waits until the rest is transferred.
+/// Returns a completion, if there is one. [`wait`] may have counted a request whose transfer was short. This function then waits until the
+/// rest is transferred.
 #[inline(always)]
 pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Completion> {
     loop {
@@ -445,8 +447,8 @@ pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Co
 }
 
 impl Io<'_> {
-    /// Handles a read on the simple path that was short or failed. After a short read or EAGAIN, the generic path repeats the read from its
-    /// start.
+    /// Handles a read on the simple path that was short or failed. After a short read or EAGAIN, the generic path reads the whole range
+    /// again.
     #[cold]
     #[inline(never)]
     fn read_again<M: MapFile>(
@@ -480,8 +482,7 @@ impl Io<'_> {
         let there = |state: &State| state.finished.len() + state.files.unsynced();
         let before = there(self.state);
         self.complete(done);
-        // `complete` may have completed requests. They can be popped immediately or after a sync, and are counted elsewhere. So they are
-        // subtracted here.
+        // The completions that `complete` has just finished are counted elsewhere. So they are subtracted here.
         self.state.counted_early =
             self.state.counted_early.saturating_sub(there(self.state) - before);
     }

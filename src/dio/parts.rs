@@ -1,4 +1,4 @@
-//! Cuts the memory of a request into parts, each of which is contiguous on the device. Joins the parts again.
+//! Cuts the memory of a request into parts, and joins the parts again. Each part is contiguous on the device.
 
 use std::collections::VecDeque;
 use std::ops::{DerefMut, Range};
@@ -56,7 +56,7 @@ pub(super) fn to_memory(mut buffers: Buffers) -> Memory {
     }
 }
 
-/// Joins the parts, which must be in order, to buffers of the form that the caller submitted.
+/// Joins the parts to buffers of the form that the caller submitted. The parts must be in order.
 pub(super) fn join(parts: impl Iterator<Item = Buffer>, shape: &Shape) -> Memory {
     let mut joined: Vec<Buffer> = Vec::new();
     for part in parts {

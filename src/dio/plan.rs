@@ -9,7 +9,7 @@ use crate::error::{Errno, Error, Result};
 use crate::iomap::{Iomap, IomapDevice, IomapType, MapFile, Mappings};
 use crate::units::FilePos;
 
-/// The mappings of a range. Each is cut so that one bio can transfer it. In the range of a write, every mapping must have blocks.
+/// The mappings of a range. Each mapping is cut so that one bio can transfer it. For a write, every mapping must have blocks.
 pub(super) fn plan<M: MapFile>(
     state: &mut State,
     target: &Target<'_, M>,
@@ -67,7 +67,7 @@ pub(super) fn is_direct<M: MapFile>(
     if !geometry.cuts_can_be_misaligned() {
         return true;
     }
-    // A part can begin in the middle of any buffer. Its offset in this buffer depends on the lengths of all earlier buffers.
+    // A part can begin in the middle of any buffer. The offset of the part in this buffer depends on the lengths of all earlier buffers.
     let whole =
         bufs.len() == 1 || bufs.into_iter().all(|(_, len)| geometry.takes_distance(len as u64));
     let len = target.span(request).device;
@@ -86,7 +86,8 @@ pub(super) fn is_direct<M: MapFile>(
 
 impl<M: MapFile> Target<'_, M> {
     /// Returns the number of bytes, at most `len`, that one bounce buffer can contain. The mappings cut the buffer, and the device must
-    /// accept the address of each cut. If it accepts all addresses, the result is `len`. Otherwise it is the length of the first mapping.
+    /// accept the address of each cut. If the device accepts any cut, the result is `len`. Otherwise the result is the length of the first
+    /// mapping.
     pub(super) fn uncut(&self, pos: FilePos, len: usize, resident: bool) -> usize {
         if !self.geometry.cuts_can_be_misaligned() {
             return len;
@@ -140,7 +141,7 @@ pub(super) fn check_room(
 }
 
 /// The flags of a plan's bios. If there are several bios, HIPRI is cleared, because no bio is polled. For a write of several bios, NOWAIT
-/// is cleared too. Otherwise the device could refuse one bio after another bio was written.
+/// is cleared too. With NOWAIT, the device could write one bio and refuse another.
 pub(super) fn bio_flags<M>(
     target: &Target<'_, M>,
     plan: &[Iomap],

@@ -26,7 +26,7 @@ pub(crate) struct Request {
 pub(crate) enum Source {
     /// Borrowed bytes. Other code may write to them.
     Lent,
-    /// A [`Buffer`](crate::bio::Buffer) that a call borrows, or that has moved into the queue. Safe code cannot change it.
+    /// A [`Buffer`](crate::bio::Buffer) that is borrowed by a call, or that has moved into the queue. Safe code cannot change it.
     Buffer,
     /// Memory that belongs to ironmap itself.
     Engine,
@@ -57,8 +57,8 @@ impl Request {
         Self { flags, ..Self::of(BioOp::Write, pos, len) }
     }
 
-    /// Creates a queued request whose length is 0. The length of its memory is computed where it is needed, because a vectored request
-    /// needs the sum of several lengths.
+    /// Creates a queued request whose length is 0. The length is computed later, where it is needed. The computation takes time if the
+    /// memory has several buffers.
     #[inline(always)]
     pub(crate) fn queued(op: BioOp, pos: FilePos, flags: DioFlags, token: u64) -> Self {
         Self { flags, token, ..Self::of(op, pos, 0) }

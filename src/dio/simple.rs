@@ -22,7 +22,7 @@ const REFUSED: DioFlags = DioFlags::FORCE_WAIT.union(DioFlags::BOUNCE);
 
 /// The gate for a read. Returns the device offset, or the reason why the read cannot take the simple path.
 ///
-/// All callers ensure that the request is a read, that it does not continue an earlier part, and that the file is not encrypted.
+/// All callers ensure three conditions. The request is a read. It does not continue an earlier part. The file is not encrypted.
 #[inline(always)]
 pub(super) fn gate<M: MapFile>(
     state: &State,
@@ -88,8 +88,8 @@ fn written_since<M: MapFile>(map: &M, pos: FilePos, len: usize) -> Result<DevOff
     }
 }
 
-/// The gate for a write. Memory whose address has one of the bits in `copied` must be copied, and does not pass. The length of the write is
-/// at most one bio. If the extent is unwritten, it must be converted after the write.
+/// The gate for a write. `copied` contains the address bits that require a copy. Memory with one of these bits does not pass. The length of
+/// the write is at most one bio. If the extent is unwritten, it must be converted after the write.
 #[inline(always)]
 pub(super) fn gate_write<M: MapFile>(
     state: &State,

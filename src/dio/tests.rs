@@ -1,5 +1,5 @@
-//! Tests of cases that no real volume or device can produce on purpose: a failure of one condition of the simple path, injected errors, and
-//! short transfers.
+//! Tests of cases that a real volume or device does not produce on purpose. These are failures of single conditions of the simple path,
+//! injected errors, and short transfers.
 
 use std::io::IoSlice;
 use std::sync::LazyLock;
@@ -150,7 +150,7 @@ fn every_gate_of_the_simple_path_closes() {
     assert_eq!(gate(&on, &protected, 0, 512, 4096, NONE), Err(NotSimple::Integrity));
 }
 
-/// If the data of a mapping must be verified, the shortcut of the generic path refuses it. The simple path does the same.
+/// The shortcut of the generic path refuses a mapping whose data must be verified. The simple path does the same.
 #[test]
 fn a_piece_with_integrity_takes_no_short_cut() {
     let mut map = Fake::mapped();

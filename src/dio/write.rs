@@ -37,7 +37,7 @@ pub(crate) fn overwrite_now<Q: DeviceQueue, M: MapFile>(
     let (address, copied) = (buf.as_ptr().addr(), target.geometry.copied);
     let passed = simple::gate_write(state, target, request, address, copied.ours);
     let (at, left) = match passed {
-        // A write-through bio is not enough for an unwritten range. The data are durable only after the range was converted.
+        // If the range is unwritten, a write-through bio is not enough: the range must also be converted before the data are durable.
         Ok((_, left)) if request.through && !left.is_empty() => return None,
         Ok(passed) => passed,
         Err(reason) => {
@@ -88,8 +88,7 @@ impl Io<'_> {
         self.write_all(to, &[IoSlice::new(&buf[done..])], at).ok()
     }
 
-    /// Does the same as [`go_on`](Self::go_on), if the data are the first `len` bytes of the pool's [own
-    /// copy](super::bounce::Pool::own_copy).
+    /// Does the same as [`go_on`](Self::go_on). The data are the first `len` bytes of the pool's [own copy](super::bounce::Pool::own_copy).
     #[cold]
     fn go_on_with_copy(
         &mut self,

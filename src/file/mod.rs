@@ -32,7 +32,7 @@ pub struct File {
 }
 
 /// The kind of the file. Each request examines the kind only once, at its start. `repr(u8)` makes the discriminant a separate byte.
-/// Otherwise the compiler would store it in unused bits of a field, and each request would need four more instructions to read it.
+/// Otherwise the compiler would store the discriminant in unused bits of a field. Each request would then need four more instructions.
 #[derive(Clone)]
 #[repr(u8)]
 enum Backing {
@@ -82,7 +82,8 @@ impl File {
         }
     }
 
-    /// The size in bytes. The size of a host file can change while the kernel serves the file. It is 0 if the kernel does not report it.
+    /// The size in bytes. The size of a host file can change while the kernel serves the file. If the kernel does not report the size, the
+    /// result is 0.
     #[must_use]
     pub fn size(&self) -> u64 {
         match &self.backing {
@@ -175,7 +176,7 @@ impl File {
                 format!("cannot allocate {len} bytes for the content"),
             )
         };
-        // The memory is allocated before the first read. If the file is larger than the memory, the call fails at once.
+        // The memory is allocated before the first read. If there is too little memory, the call fails at once.
         usize::try_from(self.size())
             .ok()
             .and_then(|size| content.try_reserve_exact(size.saturating_add(1)).ok())
@@ -279,8 +280,9 @@ impl File {
         }
     }
 
-    /// Writes a [`Buffer`] at a position with flags and waits. Safe code cannot change the buffer during the call. If the device computes
-    /// checksums over the data, borrowed bytes would be copied, but the buffer is not ([`StablePages::Owned`](crate::StablePages::Owned)).
+    /// Writes a [`Buffer`] at a position with flags and waits. Safe code cannot change the buffer during the call. Therefore a device that
+    /// computes checksums does not need a copy of the buffer ([`StablePages::Owned`](crate::StablePages::Owned)). It would need a copy of
+    /// borrowed bytes.
     ///
     /// # Errors
     /// The errors of [`write_at_with`](Self::write_at_with).

@@ -281,8 +281,8 @@ impl HostHandle {
                 map: &Straight { size },
                 dev,
                 geometry: &descriptor.geometry,
-                // A failure does not become an event, because the kernel then reads the range again. If the file has become shorter, only
-                // the direct read fails.
+                // A failure of the direct read does not become an event, because the kernel then reads the range again. The file may have
+                // become shorter.
                 inode: UNTOLD,
                 size,
                 strict: &true,
@@ -302,8 +302,8 @@ impl HostHandle {
                 Err(Rejected::boxed(error, memory))
             }
             result => {
-                // This completion is popped like all others. A pop finds the caller's token in the request's booking. Therefore this
-                // request needs a booking too.
+                // This completion is popped like all others. A pop finds the caller's token in the booking of the request. So a booking is
+                // created here.
                 let token = lanes.begin_done(token, pos);
                 state.finish(Completion { token, memory, result });
                 Ok(())

@@ -80,7 +80,8 @@ options!(FileOptions {
     /// Whether each write is made at the present end of the file (`O_APPEND`). The position that the caller requests is ignored. This
     /// option implies [`write`](Self::write).
     append: bool,
-    /// Whether the open truncates the file to zero bytes. This option needs [`write`](Self::write), and excludes [`append`](Self::append).
+    /// Whether the open truncates the file to zero bytes. This option needs [`write`](Self::write). It cannot be combined with
+    /// [`append`](Self::append).
     truncate: bool,
     /// Whether the file is created if it does not exist. The file must be opened by path and for writing.
     create: bool,
@@ -90,8 +91,8 @@ options!(FileOptions {
     /// applied.
     mode: u32,
     /// Whether the file refuses the requests that `O_DIRECT` refuses. Position and length of a request must then be multiples of the
-    /// logical block, and its memory must be aligned. Without this option, the data of a misaligned request are copied. The copy uses
-    /// bounce buffers. If the kernel serves the file, it uses the page cache.
+    /// logical block, and its memory must be aligned. Without this option, the data of a misaligned request are copied through bounce
+    /// buffers. If the kernel serves the file, they are copied through the page cache.
     direct: bool,
     /// For host files on XFS with reflink: the caller promises that no program dedupes this file while it is open. Dedupe can move data
     /// without an open for writing. The lease does not detect this. Without the promise, the kernel serves the file. An immutable file

@@ -1,8 +1,8 @@
 //! Batches of reads into borrowed memory. The reads of a batch are in flight at the same time. The call returns after the last read.
 //!
-//! A read of a batch must pass the gate for the simple path, which checks that one bio can carry out the read. A read that does not pass is
-//! carried out separately after the batch. So is a read whose transfer failed or was short. In a batch, the gate accepts a read of the
-//! length of one bio.
+//! A read of a batch must pass the gate for the simple path, which checks that one bio is enough. In a batch, a read may be as long as one
+//! bio. A read that does not pass is carried out separately after the batch. A read whose transfer failed or was short is also carried out
+//! separately.
 
 use std::io::IoSliceMut;
 
@@ -83,7 +83,7 @@ const _: () = assert!(IN_FLIGHT <= u64::BITS as usize);
 
 impl Queue {
     /// Carries out all reads, and returns when all are complete. The reads can be from any files of the queue's volume or host. The memory
-    /// is only borrowed. At most 64 reads are in flight, and each needs a slot of the queue. Each read has its own result.
+    /// is only borrowed. At most 64 reads are in flight. Each of them needs a slot of the queue. Each read has its own result.
     ///
     /// ```
     /// # use ironmap::prelude::*;

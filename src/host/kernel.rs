@@ -156,7 +156,7 @@ impl OpenFile {
                     (failed, repeats) = (true, repeats - 1);
                     direct = descriptor;
                 }
-                // If EAGAIN follows after some bytes, the result is a short count. The kernel's own reads do the same.
+                // If EAGAIN follows after some bytes, the result is a short count, as in the kernel's own reads.
                 Err(OsErrno::AGAIN) if done > 0 => break,
                 // The file system does not support NOWAIT. The read might wait.
                 Err(OsErrno::OPNOTSUPP) if flags.contains(DioFlags::NOWAIT) => {

@@ -1,8 +1,8 @@
-//! The state of host files in one queue: the requests in flight, and a lane for each file. The lane contains the file's map in one tenure:
-//! the last tenure that the queue used.
+//! The state of host files in one queue: the requests in flight, and a lane for each file. The lane contains the file's map in the last
+//! tenure that the queue used.
 //!
-//! A read needs its map until it completes. The map may be replaced earlier, if the lease is broken. Each queue has its own reference count
-//! of the map. With one shared count, each read would write to shared memory twice.
+//! A read needs its map until it completes. If the lease is broken, the map may be replaced earlier. Each queue has its own reference count
+//! of the map. If there were one shared count, each read would write to shared memory twice.
 
 use std::cell::{Cell, RefCell};
 use std::io::IoSliceMut;
@@ -27,7 +27,7 @@ pub(crate) struct Lanes {
     devices: Vec<Option<Dev>>,
     requests: Vec<Booking>,
     free: Vec<u32>,
-    /// Whether the proof of the leases was recent when it was last checked. It is checked once for each group of completions that arrive
+    /// Whether the proof of the leases was recent at its last check. The proof is checked once for each group of completions that arrive
     /// together.
     young: bool,
 }

@@ -1,5 +1,5 @@
-//! The state of a [`Host`](crate::Host) that its files and queues use. It consists of the devices of the mounted file systems, each opened
-//! once, and the keeper of the leases. A queue reads host files through its lanes.
+//! The state of a [`Host`](crate::Host) that its files and queues use: the devices of the mounted file systems, and the keeper of the
+//! leases. Each device is opened once. A queue reads host files through its lanes.
 
 mod kernel;
 mod lanes;

@@ -29,7 +29,7 @@ struct Closing {
 
 impl Drop for Closing {
     fn drop(&mut self) {
-        // The wait includes threads that use other files. It is usually omitted, because no thread uses this file.
+        // The wait includes threads that use other files. If no thread uses this file, as usual, the wait is omitted.
         if self.file.strong_count() > 0 {
             self.keeper.let_go();
         }

@@ -1,4 +1,4 @@
-//! Reports how a host file is read at present: from the device, or through the kernel. The report states the reason for the kernel.
+//! Reports how a host file is read at present: from the device or through the kernel. The kernel reads for a reason that the report states.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use super::HostDevice;
 use crate::device::path::DevicePathKind;
 use crate::fs::host::{HostFile, HostFs, Refusal};
 
-/// How a host file is read at present: from the device, or through the kernel and for which reason.
+/// How a host file is read at present: from the device or through the kernel.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct HostReport {
@@ -36,7 +36,7 @@ pub struct HostReport {
 pub struct DeviceReport {
     /// The device node through which the file is read, and the kind of its device path. `None` if no node can be opened.
     pub device_path: Option<(PathBuf, DevicePathKind)>,
-    /// The position on this node's device of the file system's first byte, in bytes.
+    /// The position of the file system on the device of this node, in bytes.
     pub base: u64,
     /// Whether this node supports NOWAIT. `None` if no node can be opened. Without NOWAIT, a queued read of the file completes before its
     /// submission returns.

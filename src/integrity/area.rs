@@ -99,7 +99,7 @@ impl Superblock {
         }
         let sequence = raw.sequence.get();
         if sequence > u64::MAX / 2 {
-            // Each change of the superblock increases the sequence. A larger sequence than this limit is refused, because an increase could
+            // Each change of the superblock increases the sequence. A sequence above this limit is refused, because an increase could
             // overflow.
             return bad("sequence", sequence);
         }
@@ -249,9 +249,9 @@ impl Superblock {
 const MOST_REFUSED: u32 = 64;
 
 /// Searches for the first copy of the superblock, if the last copy cannot be used. The search goes backwards from the end of the device. If
-/// the last copy is torn or unreadable, the search covers the entire device: a first copy exists, and the journal may have any length. If
-/// the last block contains other data, there is most likely no tag area. The search then covers the last 1/16 of the device and 1 GiB. Tags
-/// need at most 1/32 of the device.
+/// the last copy is torn or unreadable, a first copy exists. The journal may have any length, so the search covers the entire device. If
+/// the last block contains other data, there is most likely no tag area. The search then covers only the last 1/16 of the device and 1 GiB.
+/// Tags need at most 1/32 of the device.
 fn find_first(
     device: &dyn Device,
     last: &Error,

@@ -1,5 +1,5 @@
-//! Copies data through bounce buffers, which are memory of the queue. There are two reasons to copy: the device does not accept the address
-//! of the caller's memory, or other code could change this memory during the transfer.
+//! Copies data through bounce buffers, which are memory of the queue. Data are copied for two reasons: the device refuses the address of
+//! the caller's memory, or other code could change this memory during the transfer.
 //!
 //! A bounce buffer is called a piece. A request takes one piece after the other from the queue's [pool](Pool). Therefore a small pool is
 //! enough for a large request. If no piece is free, the request waits until other requests complete. The queue's own thread makes all
@@ -26,7 +26,7 @@ use crate::iomap::MapFile;
 use crate::units::{DevOffset, FilePos};
 
 impl Io<'_> {
-    /// Takes pieces for `len` bytes in total. If too few pieces are free, waits for requests in flight.
+    /// Takes pieces for `len` bytes in total. If too few pieces are free, waits until other requests complete.
     pub(super) fn take_pieces(&mut self, len: usize, nowait: bool) -> Result<Buffers> {
         let mut pieces = Buffers::new();
         let mut rest = len;
@@ -135,8 +135,8 @@ impl Io<'_> {
         Ok(())
     }
 
-    /// Repeats a read whose data did not match their checksums. The data are read into a reserved piece, which no other code can change,
-    /// and are then copied. The repeat never waits for a free piece.
+    /// Repeats a read whose data did not match their checksums. The data are read into a reserved piece, and then copied. No other code can
+    /// change this piece. The repeat never waits for a free piece.
     #[cold]
     pub(super) fn reread(
         &mut self,

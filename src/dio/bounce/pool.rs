@@ -7,8 +7,8 @@ use crate::device::DeviceQueue;
 use crate::error::Result;
 use crate::sys::copy;
 
-/// The sizes of pieces, in bytes. A request uses the smallest piece that is large enough. If no piece is large enough, it uses several
-/// pieces.
+/// The sizes of pieces, in bytes. A request uses the smallest piece that is large enough. If no piece is large enough, the request uses
+/// several pieces.
 const SIZES: [usize; 4] = [4 << 10, 16 << 10, PIECE, LARGE];
 /// One of the sizes of pieces, in bytes. A transfer that is shorter than [`LARGE`] uses pieces of at most this size. The limit of a pool is
 /// at least this size.
@@ -21,7 +21,7 @@ const ROOMY: usize = 4 * LARGE;
 /// The default limit of the total size of the pieces, in bytes.
 const LIMIT: usize = 2 << 20;
 
-/// The length of a copy, in bytes, that takes as long as a submission or a wait.
+/// The longest copy, in bytes, that is as fast as a submission or a wait.
 const SLIGHT: usize = SIZES[1];
 
 /// The pieces of a queue. A piece is allocated when a request first needs it.
@@ -56,7 +56,7 @@ fn class(len: usize) -> usize {
     }
 }
 
-/// Whether a copy of `len` bytes takes long. During a long copy, the device should have other requests.
+/// Whether a copy of `len` bytes takes long. During a long copy, the device should work on other requests.
 #[inline]
 pub(in crate::dio) fn is_long(len: usize) -> bool {
     len > SLIGHT
@@ -109,13 +109,13 @@ impl Pool {
         if len >= LARGE && self.limit >= ROOMY { LARGE } else { len.min(PIECE) }
     }
 
-    /// The number of bytes that the next transfer of borrowed memory copies, if `len` bytes remain. This is one large piece, or at most
-    /// twice [`PIECE`].
+    /// The number of bytes that the next transfer of borrowed memory copies, if `len` bytes remain. The limit is one large piece or twice
+    /// [`PIECE`].
     pub(in crate::dio) fn transfer(&self, len: usize) -> usize {
         self.next(len).max(len.min(2 * PIECE)).min(self.limit)
     }
 
-    /// Takes a piece of the length that [`next`](Self::next) returns for `len`. Returns `None` if a new piece would exceed the limit.
+    /// Takes a piece. [`next`](Self::next) determines the length of the piece. Returns `None` if a new piece would exceed the limit.
     pub(in crate::dio) fn take(
         &mut self,
         queue: &mut dyn DeviceQueue,
@@ -239,7 +239,7 @@ mod tests {
         pool.give(&mut queue, large);
         let again = pool.take(&mut queue, PIECE - 1).unwrap().unwrap();
         assert_eq!((again.address(), again.len()), (address, PIECE - 1));
-        // If a piece of another size is needed, unused pieces are freed to stay within the limit.
+        // If a piece of another size is needed, unused pieces are freed. The pool then stays within its limit.
         small.into_iter().for_each(|piece| pool.give(&mut queue, piece));
         assert!(pool.take(&mut queue, PIECE).unwrap().is_some());
         assert_eq!((pool.bytes(), pool.free()), (2 * PIECE, 0));

@@ -1,8 +1,7 @@
-//! The short path: one extent, one bounce buffer (a piece), one transfer, and no plan. It serves requests that could take the simple path
-//! if their data need not be copied.
+//! The short path: one extent, one bounce buffer (a piece), one transfer, and no plan. A request that cannot take the simple path only
+//! because its data must be copied takes this path.
 //!
-//! A request takes this path if it meets all conditions of the simple path except those for its memory, and if a piece is free. Otherwise
-//! it takes the generic path.
+//! A piece must be free. Otherwise the request takes the generic path.
 
 use super::{PIECE, is_long};
 use crate::bio::{Bio, BioEnd, BioOp, Buffer, CompletionWork, Done, Memory};
@@ -65,7 +64,7 @@ impl Io<'_> {
         self.state.shorts.remove(request).map_or(Ok(()), |short| Err(short.memory.into()))
     }
 
-    /// Ends a transfer, and returns its piece to the pool. If the transfer is a `clean` read, first copies the data to the caller's memory.
+    /// Ends a transfer, and returns its piece to the pool. For a `clean` read, first copies the data to the caller's memory.
     #[inline(always)]
     fn end_transfer(&mut self, done: Done, request: u32, clean: bool) -> Option<Short> {
         let Bio { op, memory: piece, .. } = done.bio;

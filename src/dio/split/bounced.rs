@@ -29,8 +29,8 @@ fn too_long() -> Error {
 }
 
 impl Io<'_> {
-    /// Submits a mapping of a request in pieces. `offset` is the position of the mapping in the request. If the pool has no free piece,
-    /// waits until a piece in flight completes.
+    /// Submits a mapping of a request in pieces. `offset` is the position of the mapping in the request. If no piece is free, waits for the
+    /// end of a transfer.
     pub(super) fn start_pieces(
         &mut self,
         dev: Dev,

@@ -68,7 +68,7 @@ impl SplitRequest {
             rest: VecDeque::new(),
             shape: Shape::Flat,
             bounced: None,
-            // The submission counts as one part. Without this part, early completions would end the request before the submission ends.
+            // The submission counts as one part. So early completions of bios do not end the request during the submission.
             in_flight: 1,
             error: None,
             retries: RETRIES,

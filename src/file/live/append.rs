@@ -1,6 +1,5 @@
 //! Appends, and the ranges that they reserve past the end of the file. While the range of an append is reserved, the append has a shared
-//! lock on the file's content. A truncation or a move of blocks needs an exclusive lock. Therefore no range is reserved during these
-//! operations.
+//! lock on the file's content. A thread needs an exclusive lock to truncate the file or to move blocks. At that time no range is reserved.
 
 use std::io::IoSlice;
 

@@ -110,8 +110,8 @@ impl LiveFile {
         self.writing == Writing::AtEnd
     }
 
-    /// Returns the mapping that contains a position. A range of an unwritten extent that already contains data counts as written, even if
-    /// the metadata do not record the conversion yet.
+    /// Returns the mapping that contains a position. Parts of unwritten extents may already contain data, although the metadata do not
+    /// record this yet. These parts count as written.
     pub(super) fn map(&self, pos: FilePos) -> Result<Iomap> {
         let open = &self.handle.inode;
         loop {

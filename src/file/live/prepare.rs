@@ -16,7 +16,7 @@ pub(super) const SYNCED: DioFlags = DioFlags::DSYNC.union(DioFlags::SYNC);
 pub(super) enum Ready {
     /// The file has blocks for the request. The device can write the data. The request may be shorter than the caller's write.
     Blocks { request: Request, left: CompletionWork },
-    /// The write is an append, and the file ends at this position, which is not at a sector boundary.
+    /// The write is an append. The file ends at this position, which is not at a sector boundary.
     Unaligned(FilePos),
     /// The file system must write the data, because the file has inline data or cannot have unwritten blocks.
     ByFileSystem,
@@ -36,8 +36,8 @@ pub(super) struct Wanted {
 }
 
 impl LiveFile {
-    /// Carries out the steps of a write before its transfer. The caller has checked that the length is aligned, and also the position, if
-    /// it is known.
+    /// Carries out the steps of a write before its transfer. The caller has checked that the length is aligned. A known position is also
+    /// aligned.
     ///
     /// The content is locked from the first step until the returned guard is dropped. No block moves during this time. Each change of the
     /// inode also acquires the inode's lock. A write with NOWAIT fails if it would have to change the inode.
@@ -99,8 +99,8 @@ impl LiveFile {
     }
 
     /// Prepares a write whose position is known. The caller has locked the content. If the inode has changed, the view of the file is
-    /// updated. The inode can change although the content is locked: an append may have waited for its position, and changes of attributes
-    /// do not lock the content.
+    /// updated. The lock of the content does not prevent all changes of the inode. An append may have waited for its position. Changes of
+    /// attributes do not lock the content.
     pub(super) fn prepare_held(
         &self,
         queue: &mut Queue,

@@ -36,8 +36,8 @@ pub(super) fn target_by_metadata<'a>(
     }
 }
 
-/// Records that a write has changed the file's time stamps. Only the first write after a query of the times reads the clock and sets the
-/// times. Later writes only mark the inode, which is faster. The next query then sets the times (POSIX: "marked for update").
+/// Records that a write has changed the file's time stamps. The first write after a query of the times reads the clock and sets the times.
+/// Later writes are faster: they only mark the inode. The next query then sets the times (POSIX: "marked for update").
 #[inline(always)]
 pub(super) fn stamp_overwrite(view: &View, file: &LiveFile) {
     if view.queue_file.wrote() {

@@ -92,7 +92,7 @@ fn a_write_is_seen_to_be_as_young_as_it_is() {
     volume.close().unwrap();
 }
 
-/// If a write only marks the inode, the modification time is set at the timer's next run. A later query does not change it.
+/// If a write only marks the inode, the timer's next run sets the modification time. A later query does not change it.
 #[test]
 fn a_noted_write_is_no_younger_than_the_timers_last_look() {
     let (volume, number) = volume();

@@ -28,8 +28,8 @@ enum Unaligned {
 }
 
 impl LiveFile {
-    /// Writes data that do not begin and end at sector boundaries. The range is locked exclusively from the read of the sectors at both
-    /// ends until the data are written. An append locks the whole content of the file.
+    /// Writes data that do not begin and end at sector boundaries. The sectors at both ends are read first. The range is locked exclusively
+    /// during the read and the write. An append locks the whole content of the file.
     pub(super) fn write_unaligned(&self, queue: &mut Queue, write: &mut Lent<'_>) -> Result<usize> {
         let (at, len, flags) = (write.at, write.len(), write.flags);
         if flags.contains(DioFlags::NOWAIT) {

@@ -22,7 +22,7 @@ pub(super) struct Lent<'a> {
     pub(super) at: WriteAt,
     pub(super) flags: DioFlags,
     pub(super) source: Source,
-    /// The position at which the data were written. It is also set if the write fails after it has written a part.
+    /// The position at which the data were written. If the write fails after a part, the position is set too.
     pub(super) pos: FilePos,
 }
 
@@ -166,9 +166,9 @@ impl LiveFile {
         dio::write_now(queue.device.as_dyn(), &mut queue.state, &target, bufs, request)
     }
 
-    /// Converts ranges of unwritten extents that contain data. A write calls this function if it has found many of these ranges. A write
-    /// with NOWAIT does not call it, because it must not wait. An error is ignored, because the write itself is complete. The next sync or
-    /// close converts the remaining ranges, and reports an error.
+    /// Converts ranges of unwritten extents that contain data. A write calls this function if there are many of these ranges. A write with
+    /// NOWAIT must not wait, and does not call this function. An error is ignored here, because the write itself is complete. The next sync
+    /// or close converts the remaining ranges, and reports an error.
     pub(super) fn write_done(&self, queue: &mut Queue, flags: DioFlags) {
         if !flags.contains(DioFlags::NOWAIT) {
             let _ = self.convert(queue);
