@@ -1,6 +1,6 @@
 //! Direct I/O on the files of a Linux file system, from user space, at the speed of the raw device.
 //!
-//! ironmap itself maps a range of a file to extents, and sends one request to the block device. The library has two types to begin with:
+//! ironmap itself maps a range of a file to extents, and sends one request to the block device. Most programs begin with one of two types:
 //!
 //! - A [`Volume`] is an unmounted file system. The library reads and writes ext2, ext3 and ext4. It reads XFS, and overwrites existing data
 //!   of XFS files. If a write would change XFS metadata, it fails.

@@ -67,7 +67,7 @@ impl Host {
     }
 
     /// Creates a host that reads all data from a device that the caller provides. This device is a layer over the device of the file
-    /// system. An example is a layer that injects faults.
+    /// system. For example, it injects faults.
     ///
     /// # Errors
     /// The errors of [`new`](Self::new).

@@ -217,7 +217,7 @@ impl Superblock {
             Ok(found)
         };
         Ok(if tail {
-            // The position of the first copy is only in the last copy. If the last copy is torn, the first copy must be searched for.
+            // The position of the first copy is read from the last copy. If the last copy is torn, the first copy must be searched for.
             match read(last) {
                 Ok(found) => [read(found.info.area_start), Ok(found)],
                 Err(error) => [find_first(device, &error, read), Err(error)],

@@ -98,11 +98,12 @@ impl Checked {
         }
     }
 
-    /// Begins a write of whole sectors. When this function returns, readers see the new tuples, and the write's regions are durably marked
-    /// as dirty.
+    /// Begins a write of whole sectors. When this function returns, the regions of the write are durably marked as dirty, and readers see
+    /// the new tuples.
     ///
     /// # Errors
-    /// The errors of the tag device. EAGAIN if `nowait` is set and the function would have to wait. After an error the write has not begun.
+    /// The errors of the tag device. If `nowait` is set and the function would have to wait, the error is EAGAIN. After an error the write
+    /// has not begun.
     #[inline]
     pub(super) fn begin(
         &self,
@@ -212,8 +213,8 @@ impl Checked {
         }
     }
 
-    /// Makes data and tags agree for some sectors of a piece. `left` contains the indexes of these sectors. `mine` contains the data of the
-    /// last writer, if writes overlapped.
+    /// Makes data and tags agree for some sectors of a piece. `left` contains the indexes of these sectors. If writes overlapped, `mine`
+    /// contains the data of the last writer.
     #[cold]
     fn resolve(
         &self,
@@ -308,8 +309,8 @@ impl Checked {
     }
 
     /// Gives one sector of a dirty region a tag with the region's generation. This is necessary if the write that made the region dirty
-    /// wrote nothing. Without the tag, a scrub would report this write as lost. Only a sector that matches its tag gets the new tag,
-    /// because a new tag would hide a fault. If no sector matches its tag, the region stays dirty.
+    /// wrote nothing. Without the tag, a scrub would report this write as lost. The sector must match its old tag, because a new tag would
+    /// hide a fault. If no sector matches its tag, the region stays dirty.
     ///
     /// # Errors
     /// The errors of the tag device.
@@ -330,7 +331,7 @@ impl Checked {
             if !self.read_sector(sector).is_ok_and(fits) {
                 continue;
             }
-            // This simulates a write of the present content whose result is unknown. The end of the simulated write computes the new tag.
+            // This simulates a write of the present content. Its result counts as unknown, so its end computes the new tag.
             let mut tuples = Tuples::default();
             tuples.0.extend_from_slice(&tuple[..size]);
             let at = DevOffset(sector << self.tagging.shift);
@@ -349,7 +350,7 @@ impl Checked {
         Home { data: &*self.data, tags: &self.tags, durability: &self.durability }
     }
 
-    /// Writes all data and tags to their final positions. If no recovery is needed after that, marks the device as closed in the
+    /// Writes all data and tags to their final positions. If the device then needs no recovery, marks the device as closed in the
     /// superblock.
     pub(super) fn close(&self) -> Result<()> {
         if !self.writable {

@@ -1,7 +1,7 @@
 //! The dirty map records the regions that are being written. After a crash, only the sectors of these regions are read and get new tags.
 //!
-//! The bit of a region is durably set before the first write to the region begins. The bit is cleared when no write to the region is in
-//! flight, and the data and tags of all earlier writes are durable.
+//! The bit of a region is durably set before the first write to the region begins. Two conditions must be met before the bit is cleared. No
+//! write to the region is in flight. The data and tags of all earlier writes are durable.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -17,9 +17,9 @@ use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 const DIRTY: u64 = 1 << 31;
 /// A flag in a region's state: at least one sector has a tag with the region's generation.
 const TRACE: u64 = 1 << 30;
-/// The mask for the lower bits of the state, which count the writes in flight.
+/// The mask for the number of writes in flight, which is in the lower bits of the state.
 const FLYING: u64 = TRACE - 1;
-/// The unit of the upper bits of the state, which count the writes that have begun.
+/// The unit of the number of begun writes, which is in the upper bits of the state.
 const BEGUN: u64 = 1 << 32;
 
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(super) struct Regions {
     generations_at: u64,
     shift: u32,
     states: Box<[AtomicU64]>,
-    /// The generation of each region. Empty if generations are not tracked. A thread that writes generations has the map's lock.
+    /// The generation of each region. Empty if generations are not tracked. A thread needs the map's lock to write generations.
     generations: Box<[AtomicU32]>,
     dirty: AtomicU32,
     /// The regions whose bits a waiting thread needs. One flush serves all of them.
@@ -42,7 +42,7 @@ pub(super) struct Regions {
 struct Map {
     blocks: Vec<[u8; SEALED]>,
     generations: Vec<[u8; SEALED]>,
-    /// Regions that are not dirty, although their bits may be set on the device. A write of the map has failed.
+    /// Regions that are not dirty. Their bits may be set on the device, because a write of the map has failed.
     doubtful: BTreeSet<u32>,
     /// Whether the device was closed. After that, no bit can be set.
     closed: bool,
@@ -143,7 +143,7 @@ impl Regions {
         Ok(Found { regions, dirty, bad_blocks })
     }
 
-    /// Writes to the device a map in which no region is dirty. Does not flush the device.
+    /// Writes a map without dirty regions to the device. Does not flush the device.
     pub(super) fn format(area: &Area, info: &Info) -> Result<()> {
         for number in 0..(info.tags_at() - info.map_at()) / BLOCK_LEN {
             area.write_sealed(&[0; SEALED], info.map_at() + number * BLOCK_LEN, false)?;
@@ -235,7 +235,7 @@ impl Regions {
         wanted.retain(|region| !self.is_dirty(*region) && self.stillness(*region).is_none());
         let written = self.write_dirty(&mut map, &wanted);
         if let Err(error) = written {
-            // The bits stay set in the map in memory, but the regions do not count as dirty. Other threads that wait for these regions
+            // In memory, the bits stay set in the map, but the regions do not count as dirty. Other threads that wait for these regions
             // write the bits themselves.
             map.doubtful.extend(wanted);
             return Err(error.context("set bits of the dirty map"));
@@ -247,8 +247,8 @@ impl Regions {
         Ok(())
     }
 
-    /// Sets the bits of regions durably, and increases their generations. The bits are written first. Otherwise a crash could leave a clean
-    /// region with a new generation that is in no tag.
+    /// Sets the bits of regions durably, and increases their generations. The bits are written first. In the other order, a crash could
+    /// leave a clean region whose new generation is in no tag.
     fn write_dirty(&self, map: &mut Map, regions: &[u32]) -> Result<()> {
         let blocks = regions.iter().map(|region| map.set(*region, true)).collect();
         self.write_blocks(&map.blocks, self.map_at, blocks, true)?;
@@ -325,7 +325,7 @@ impl Regions {
     }
 
     /// Corrects the bits and generations of doubtful regions on the device. These regions are not dirty. The generations are written before
-    /// the bits, because a region without a bit must have a tag with its generation.
+    /// the bits are cleared, because a clean region must have a tag with its generation.
     fn resolve(&self, map: &mut Map) -> Result<()> {
         let regions: Vec<_> = map.doubtful.iter().copied().collect();
         if !self.generations.is_empty() {
@@ -338,8 +338,8 @@ impl Regions {
         Ok(())
     }
 
-    /// Returns the dirty regions that have no write in flight, with their states. These regions can be [cleared](Self::clear). Regions
-    /// without a tag of their generation are omitted.
+    /// Returns the dirty regions that have no write in flight, and their states. [`clear`](Self::clear) can then clear these regions.
+    /// Regions without a tag of their generation are omitted.
     pub(super) fn idle(&self) -> Vec<(u32, u64)> {
         let needed = if self.generations.is_empty() { DIRTY } else { DIRTY | TRACE };
         let idle = |(region, state): (usize, &AtomicU64)| {
@@ -350,7 +350,7 @@ impl Regions {
     }
 
     /// Clears the bits of these regions. A region to which a write has begun since [`idle`](Self::idle) keeps its bit. Data and tags of all
-    /// earlier writes must be durable. The change itself need not be durable: if a crash undoes it, the recovery only reads more regions
+    /// earlier writes must be durable. The cleared bits need not be durable: if a crash restores them, the recovery only reads more regions
     /// than necessary.
     pub(super) fn clear(&self, idle: &[(u32, u64)]) -> Result<()> {
         let mut map = self.map.lock();

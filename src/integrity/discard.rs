@@ -1,8 +1,8 @@
 //! Discards. The content of discarded sectors is undefined, and their tags record this.
 //!
 //! Two reads of a discarded sector may return different data. Its tuple therefore has a special form that no data have. It matches any
-//! content until the sector is written again. In bitmap mode, a recovery replaces this tuple: it gives all sectors of dirty regions tags of
-//! their present content, because they may have been written.
+//! content until the sector is written again. In bitmap mode, a recovery replaces this tuple if the sector is in a dirty region, because
+//! the sector may have been written.
 
 use super::checked::Checked;
 use super::disk::DISCARDED;
@@ -93,8 +93,8 @@ impl Checked {
     }
 }
 
-/// The outcome of a discard for the new tags. A failed discard may have changed some sectors. Nobody needs their content, so their tags may
-/// match any content.
+/// The outcome of a discard for the new tags. A failed discard may have changed some sectors. Their content is not needed any more, so
+/// their tags may match any content.
 fn outcome(discarded: &Result<()>) -> Outcome {
     match discarded.as_ref().map_err(Error::errno) {
         Err(Errno::EOPNOTSUPP) => Outcome::Nothing,

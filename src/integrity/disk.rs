@@ -63,13 +63,13 @@ pub(super) struct RawSuperblock {
     pub(super) checksum: U32,
 }
 
-/// A sealed block: a block of the dirty map, a block of the generations, or a head of the journal. It contains its content and its
+/// A sealed block: a block of the dirty map, a block of the generations, or a head of the journal. The block contains a content and a
 /// checksum.
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct RawSealed {
     pub(super) content: [u8; SEALED],
-    /// The CRC32C of the number of the block in the area (as u64) and of the content.
+    /// The CRC32C of the number of the block in the area (as u64), followed by the content.
     pub(super) checksum: U32,
 }
 
@@ -90,7 +90,7 @@ pub(super) struct RawJournalHead {
 pub(super) const HEAD_MAGIC: [u8; 8] = *b"ironPIjh";
 pub(super) const RECORD_MAGIC: [u8; 8] = *b"ironPIjr";
 
-/// The first part of a journal record. The extents follow, then the tuples, with padding up to a whole block, then the data.
+/// The first part of a journal record. After it come the extents, the tuples, padding up to a whole block, and the data.
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct RawRecord {
@@ -102,12 +102,12 @@ pub(super) struct RawRecord {
     pub(super) extents: U32,
     /// The CRC32C of the whole record, computed with this field as 0.
     pub(super) checksum: U32,
-    /// The CRC64 (NVMe) of the rest of the record. Some data end with their own CRC32C, for example an ext4 superblock. If a torn write
-    /// leaves an older superblock in the record, the record's CRC32C does not change. The CRC64 does.
+    /// The CRC64 (NVMe) of the rest of the record. A CRC32C is not enough for data that end with their own CRC32C, for example an ext4
+    /// superblock. A torn write could leave an older superblock in the record, and the record's CRC32C would still be correct.
     pub(super) body: U64,
 }
 
-/// Consecutive sectors whose data are in a record, or that the record marks as [discarded](DISCARDED).
+/// Consecutive sectors. The record contains their data, or marks them as [discarded](DISCARDED).
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct RawExtent {

@@ -1,4 +1,4 @@
-//! Flushes of the data device and the tag device. A failed flush may have lost earlier writes. After it, every flush of the integrity
+//! Flushes of the data device and the tag device. A failed flush may have lost earlier writes. Therefore every later flush of the integrity
 //! device fails, and the device is not marked as closed.
 
 use std::sync::Arc;
@@ -6,8 +6,8 @@ use std::sync::Arc;
 use crate::device::{self, Device};
 use crate::error::{Context, Result};
 
-/// The flushes of both devices. If the tags are in the tail of the data device, both fields refer to this device. Two devices can share a
-/// cache too, for example two partitions of one disk.
+/// The flushes of both devices. If the tags are in the tail of the data device, both fields refer to this device. Two different devices may
+/// share a cache, for example two partitions of one disk.
 #[derive(Clone, Debug)]
 pub(super) struct Durability {
     pub(super) data: Arc<device::Durability>,

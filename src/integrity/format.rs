@@ -104,7 +104,7 @@ pub fn format(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Info> {
     let (info, area_len) = lay_out(&**data, tags.map(|tags| &**tags), options)?;
-    // Only tags are written. Only the tag device must accept requests of one block.
+    // Only tags are written, so only the tag device must accept requests of one block.
     let (device, _) = Finer::for_blocks(Arc::clone(tags.unwrap_or(data)), |_| Some(BLOCK));
     let device = &device;
     if !options.force
@@ -116,8 +116,8 @@ pub fn format(
         ));
     }
     let area = Area { device: Arc::clone(device), durability: Arc::default() };
-    // After an interrupted format, an open must not find an area, whether incomplete or old. The superblocks of the old area are first
-    // overwritten with zeros, because this format may use other positions.
+    // If this format is interrupted, an open must not find an incomplete area or the old area. The superblocks of the old area may be at
+    // other positions. So they are first overwritten with zeros.
     let zeros = Buffer::aligned(BLOCK)?;
     let mut places = Vec::new();
     for old in Superblock::copies(&**device, tags.is_none())?.into_iter().flatten() {

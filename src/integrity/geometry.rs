@@ -1,4 +1,4 @@
-//! The positions of all parts of a tag area. A create and an open compute them from the same parameters.
+//! The positions of all parts of a tag area. They are computed from the same parameters at each open as at the creation.
 
 use super::disk::{BLOCK, BLOCK_LEN, SEALED};
 use crate::error::{Error, Result};
@@ -11,7 +11,7 @@ pub enum Mode {
     /// disk, a crash can tear a write.
     #[default]
     Bitmap,
-    /// Data and tags are first written to a journal. After a crash, a write is present completely and with its tags, or not at all.
+    /// Data and tags are first written to a journal. After a crash, either the whole write is present with its tags, or nothing of it.
     Journal,
 }
 
@@ -135,8 +135,8 @@ impl Info {
     /// Sets `data_size` to the largest size for which data and area fit on one device of `size` bytes. Returns the number of bytes after
     /// the data.
     pub(super) fn fit(&mut self, size: u64) -> Result<u64> {
-        // Each iteration computes by how many bytes data and area exceed the device, and shortens the data by this number. Shorter data
-        // never need a longer area, so the loop ends.
+        // Data and area together exceed the device. Each iteration shortens the data by the excess. Shorter data never need a longer area,
+        // so the loop ends.
         let usable = size / BLOCK_LEN * BLOCK_LEN;
         self.data_size = usable;
         for _ in 0..64 {
@@ -161,7 +161,7 @@ pub(super) const REGIONS_PER_MAP_BLOCK: u64 = SEALED as u64 * 8;
 /// The number of counters in a block of the generations.
 pub(super) const GENERATIONS_PER_BLOCK: u64 = SEALED as u64 / 2;
 
-/// The default size of a region. With this size the map fits in one block. The smallest default is 1 MiB.
+/// The default size of a region, at least 1 MiB. With this size the map fits in one block.
 pub(super) fn default_region(data_size: u64) -> u64 {
     data_size.div_ceil(REGIONS_PER_MAP_BLOCK).next_power_of_two().max(1 << 20)
 }

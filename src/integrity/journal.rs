@@ -1,8 +1,8 @@
-//! The journal. After a crash, a write is present completely and with its tags, or not at all.
+//! The journal. After a crash, either the whole write is present with its tags, or nothing of it.
 //!
-//! Writes that are submitted together form one record. The record is durable before its first write begins at the final position (home).
-//! Checksums show whether a record is complete. The journal ends before the first incomplete record. When the ring of records is full, the
-//! data and tags of all records are made durable at home. Then the ring is emptied.
+//! Writes that are submitted together form one record. The record is made durable first. Then each write is made at its final position
+//! (home). Checksums show whether a record is complete. The journal ends before the first incomplete record. When the ring of records is
+//! full, the data and tags of all records are made durable at home. Then the ring is emptied.
 
 use std::io::IoSlice;
 
@@ -347,8 +347,8 @@ impl Journal {
         RawExtent { sector: sector.into(), count: count.into() }
     }
 
-    /// Appends a record. If the journal has too little space, first empties it. The returned guard prevents that the journal is emptied
-    /// again.
+    /// Appends a record. If the journal has too little space, first empties it. The journal is not emptied again before the returned guard
+    /// is dropped.
     pub(super) fn enter(
         &self,
         home: Home<'_>,

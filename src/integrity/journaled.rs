@@ -10,7 +10,7 @@ use super::tagging::Tuples;
 use crate::error::{Errno, Error, Result};
 
 impl Checked {
-    /// Writes through the journal. After a crash, the write is present completely, or not at all.
+    /// Writes through the journal. After a crash, either the whole write is present, or nothing of it.
     ///
     /// # Errors
     /// The errors of the devices.

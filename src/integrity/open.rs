@@ -31,8 +31,8 @@ pub struct IntegrityOptions {
     pub most_dirty: u32,
     /// The identity of the data device. Zeros if the device has no identity. If the tags were created for another identity, the open fails.
     pub data_uuid: [u8; 16],
-    /// Accepts a data device with another identity. The tags then belong to this device. With this option, a recovery also continues after
-    /// these errors:
+    /// Accepts a data device with another identity. The tags then belong to this device. With this option, these errors do not end a
+    /// recovery:
     ///
     /// - the replay of the journal cannot write a sector;
     /// - the tags of a dirty region cannot be read;
@@ -81,7 +81,7 @@ pub(super) fn open(
     let info = superblock.info;
     check(&*data, &info)?;
     let (data, _) = Finer::for_blocks(data, |_| Some(info.interval as usize));
-    // If the tags are in the tail, one block of the device may contain data and tags. So one `Finer` must write both.
+    // If the tags are in the tail, one block of the device may contain both data and tags. So one `Finer` must write data and tags.
     let tag_device = match tail {
         true => Arc::clone(&data),
         false => Finer::for_blocks(tag_device, |_| Some(BLOCK)).0,

@@ -1,7 +1,7 @@
 //! The queue of an integrity device. It uses the data device's queue. A read is verified when it is popped. A write updates the tags.
 //!
 //! The data device's queue (the queue below) receives a bio and later returns the same bio. The bio contains everything that its completion
-//! needs. Only in journal mode does a write wait for another write. The other write belongs to a running thread, because
+//! needs. A write waits for another write only in journal mode. The other write then belongs to a running thread, because
 //! [`commit`](DeviceQueue::commit) waits for the writes that it submits.
 
 use std::collections::VecDeque;
@@ -343,7 +343,7 @@ impl DeviceQueue for IntegrityQueue {
                 Err(errno) => self.hold(bio, Err(errno)),
             },
             BioOp::Flush => {
-                // The flush is made by a call, because this device cannot follow a flush in the queue below. If such a flush failed, a
+                // The flush is made by a call, because this device cannot follow a flush in the queue below. If a flush there failed, a
                 // concurrent flush could still succeed.
                 let flushed = self.flush_now(Dev::OWN).map(|()| 0);
                 self.hold(bio, flushed);
@@ -390,7 +390,7 @@ impl DeviceQueue for IntegrityQueue {
     }
 
     /// Carries out uncommitted writes, as other queues do. Waits for the writes in flight, because otherwise their sectors would stay
-    /// claimed forever. The queue below may leak bios, and the content of their sectors may then change at any time. The regions of these
+    /// claimed forever. If the queue below leaks bios, the content of their sectors may change at any time. Then the regions of these
     /// sectors stay dirty, and the device stays in use.
     fn drain(&mut self) -> Drained {
         if !self.staged.is_empty() {

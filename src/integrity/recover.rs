@@ -27,9 +27,9 @@ pub struct Recovered {
     /// The number of regions that were being written before the crash. The recovery has read all sectors of these regions. On a read-only
     /// device, the regions are unverified.
     pub regions: u64,
-    /// In these regions, the number of sectors that did not match their tags. The sectors got new tags.
+    /// The number of sectors in these regions that did not match their tags. The sectors got new tags.
     pub retagged: u64,
-    /// In these regions, the number of sectors that could not be read, or whose tags could not be read. The sectors keep their tags.
+    /// The number of sectors in these regions that could not be read, or whose tags could not be read. The sectors keep their tags.
     pub unreadable: u64,
     /// The number of records of the journal whose writes were repeated.
     pub records: u64,

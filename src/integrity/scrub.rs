@@ -24,14 +24,14 @@ pub enum ScrubFinding {
         half: Half,
         /// The first sector.
         sector: u64,
-        /// The number of sectors. It is 1 if the data device refuses. If the tag device refuses, all sectors count whose tags are in the
-        /// unreadable block.
+        /// The number of sectors. If the data device refuses, it is 1. If the tag device refuses, it is the number of compared sectors
+        /// whose tags are in the unreadable block.
         count: u64,
         /// The errno of the device.
         errno: Errno,
     },
-    /// The map records a generation of a region, but no sector has a tag with this generation. The last writes to the region were lost,
-    /// both data and tags.
+    /// The map records a generation of a region, but no sector has a tag with this generation. The data and tags of the last writes to the
+    /// region were lost.
     LostWrites {
         /// The start of the region.
         at: DevOffset,
@@ -234,7 +234,7 @@ impl Scrub<'_> {
     /// Records that a device has refused to read sectors, or their tags.
     ///
     /// # Errors
-    /// Returns `error` if it concerns the whole device: all other positions would fail too.
+    /// Returns `error` if it concerns the whole device. The scrub must then end.
     fn refused(&mut self, half: Half, sector: u64, count: u64, error: Error) -> Result<()> {
         match error.kind() {
             ErrorKind::Io(errno) if is_of_a_place(errno) => {
@@ -247,8 +247,8 @@ impl Scrub<'_> {
     }
 }
 
-/// Whether a block device's errno concerns only some sectors: ENODATA is an error of the medium, EILSEQ an error of the device's own
-/// protection information, EREMOTEIO an error of the target. Any other errno concerns the whole device.
+/// Whether a block device's errno concerns only some sectors. Three values do: ENODATA (an error of the medium), EILSEQ (an error of the
+/// device's own protection information), and EREMOTEIO (an error of the target).
 pub(super) fn is_of_a_place(errno: Errno) -> bool {
     matches!(errno, Errno::EIO | Errno::ENODATA | Errno::EILSEQ | Errno::EREMOTEIO)
 }

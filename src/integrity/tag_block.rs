@@ -2,8 +2,8 @@
 //!
 //! A write does not wait for another write to the same sector: perhaps no thread polls the queue of the other write. During a write, a
 //! sector may contain its old data or the data of any of its writers. The tuples of all these data are kept in memory. If two writes
-//! overlap, the last writer that completes writes the sector again, while no other write is in flight. Data and tag then come from the same
-//! write.
+//! overlap, the writer that completes last writes the sector again. No other write is in flight at that time, so data and tag come from the
+//! same write.
 
 use std::ops::Range;
 
@@ -241,9 +241,9 @@ impl TagBlock {
         found.map_or(0, |contested| contested.turns)
     }
 
-    /// Sets the tuple that the last writer has computed for the sector, if no writer has joined or left since [`turns`](Self::turns)
-    /// returned `turns`. Without a tuple, the content is unknown, and the tag stays unchanged. Returns false if another writer has joined
-    /// and ended in the meantime: it is unknown which of the two writers wrote last.
+    /// Sets the tuple that the last writer has computed for the sector. `turns` is an earlier result of [`turns`](Self::turns). If a writer
+    /// has joined or left since then, the tuple is not set. If `tuple` is `None`, the content is unknown, and the tag stays unchanged.
+    /// Returns false if another writer has joined and ended in the meantime: it is unknown which of the two writers wrote last.
     #[must_use]
     pub(super) fn resolve(&mut self, index: usize, tuple: Option<Packed>, turns: u32) -> bool {
         let found = self.contested.iter().position(|contested| contested.index == index);

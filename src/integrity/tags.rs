@@ -1,4 +1,4 @@
-//! The tags in memory: a cache of the area's tag blocks. Its size is limited.
+//! The tags in memory: a cache of the area's tag blocks, with a limited size.
 //!
 //! The cache is divided into shards, each with one lock. This lock is locked only while tuples are read or set, and never during a request
 //! to the device. A thread reads or writes a block within one call. Other threads may wait for the end of this call.
@@ -55,7 +55,7 @@ pub(super) struct Tags {
 #[derive(Debug)]
 struct Shard {
     state: Mutex<Slots>,
-    /// Signalled when a block was read or written, and when a write has ended while threads wait.
+    /// Signalled when a block was read or written. Also signalled at the end of a write while threads wait.
     changed: Condvar,
 }
 
@@ -135,8 +135,8 @@ impl Tags {
         &self.shards[block as usize % SHARDS]
     }
 
-    /// Calls `work` with a block. A block that is not in memory is first read from the device. If `nowait` is set, the call fails with
-    /// EAGAIN instead of reading.
+    /// Calls `work` with a block. A block that is not in memory is first read from the device. If `nowait` is set, the block is not read,
+    /// and the call fails with EAGAIN.
     ///
     /// # Errors
     /// The errors of the tag device.
@@ -262,8 +262,8 @@ impl Tags {
         written.context(|| format!("write tag block {block}"))
     }
 
-    /// Returns the content of a block on the device, if it differs from the block in memory. The device has then lost a write of the block
-    /// or changed the block. A block that changes in memory during the call is not compared.
+    /// Returns the content of a block on the device, if it differs from the block in memory. In this case, the device has lost a write of
+    /// the block or has changed the block. A block that changes in memory during the call is not compared.
     ///
     /// # Errors
     /// The errors of the tag device.
@@ -292,7 +292,7 @@ impl Tags {
         Ok(differs.then_some(stored))
     }
 
-    /// Writes all blocks that were changed before the call to the device. Does not flush the device.
+    /// Writes changed blocks to the device. Blocks that change during the call may be omitted. Does not flush the device.
     ///
     /// # Errors
     /// The errors of the tag device. The next call repeats a failed write.

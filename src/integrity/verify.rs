@@ -14,8 +14,8 @@ use crate::units::DevOffset;
 /// The number of tuples that are copied from a block in one step.
 const BATCH: usize = 32;
 
-/// A sector that is being written is read repeatedly, until it matches the tuple of a writer. The reads end after this time. No write of a
-/// device takes longer.
+/// The time limit for repeated reads of a sector that is being written. The sector is read until it matches the tuple of a writer. No write
+/// of a device takes longer than this time.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Checked {

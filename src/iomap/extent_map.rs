@@ -84,9 +84,9 @@ impl Extent {
 /// The file is divided into chunks of equal size, about as many as there are extents. For each chunk, the index contains a copy of the
 /// first extent that ends past the start of the chunk. In a large map each step of a search is a cache miss. Therefore a lookup first reads
 /// two index entries whose addresses it can compute: the entry of the block's chunk, and the next entry. In most cases one of these two
-/// extents contains the block. Otherwise the lookup searches the list of extents. There are three such cases: another extent of the same
-/// chunk precedes the block's extent, the block is in a hole, or its content is not written data. The search is a binary search within the
-/// chunk. For each extent, the list needs 24 bytes, and the index needs 10 to 20 bytes.
+/// extents contains the block. In all other cases, the lookup searches the chunk's part of the list by a binary search. This happens if the
+/// block is in a hole, if its content is not written data, or if its extent follows another extent in the same chunk. For each extent, the
+/// list needs 24 bytes, and the index needs 10 to 20 bytes.
 #[derive(Debug)]
 pub struct ExtentMap {
     size: BlockSize,
@@ -110,9 +110,8 @@ struct Chunk {
 }
 
 impl Chunk {
-    /// The largest number of blocks in a chunk, and in an extent that is described in the index. The distance from the first block of such
-    /// an extent to a block of its chunk, or of the previous chunk, is then less than 2^31. So two block numbers can be compared by their
-    /// lower halves.
+    /// The largest number of blocks in a chunk, and in an extent that is described in the index. Within this limit, the numbers of two
+    /// blocks that are compared differ by less than 2^31. Therefore the lower halves of the numbers are enough for the comparison.
     const LONGEST: u64 = 1 << 29;
 
     fn new(at: usize, extent: &Extent, blocks: Range<u64>) -> Self {

@@ -107,7 +107,7 @@ impl Iomap {
     }
 }
 
-/// Returns the first position at or after `pos` and before `size` that contains data (`SEEK_DATA`). `None` if there is no such position.
+/// Returns the first position from `pos` to `size` that contains data (`SEEK_DATA`). `None` if there is no such position.
 ///
 /// # Errors
 /// The errors of reading the map.
@@ -119,8 +119,8 @@ pub fn seek_data(
     seek(file, pos, size, true)
 }
 
-/// Returns the first position at or after `pos` and before `size` that is a hole (`SEEK_HOLE`). If there is no hole, returns `size`. If
-/// `pos` is at or past `size`, returns `None`.
+/// Returns the first position from `pos` to `size` that is in a hole (`SEEK_HOLE`). If there is no hole, returns `size`. If `pos` is at or
+/// past `size`, returns `None`.
 ///
 /// # Errors
 /// The errors of reading the map.

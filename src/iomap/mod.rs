@@ -1,4 +1,4 @@
-//! Where the data of a file's range are stored: the mapping with its kinds and flags, and the trait that a file system implements.
+//! Where the data of a file's range are stored. This module contains the mapping, and the trait that a file system implements.
 //!
 //! The terms are those of Linux's `include/linux/iomap.h`.
 
@@ -105,8 +105,8 @@ pub trait MapFile {
     /// The errors of reading and checking the metadata.
     fn map(&self, pos: FilePos, len: u64) -> Result<Iomap>;
 
-    /// Returns the mapping for a write. If the blocks at `pos` are shared, the data of the write go to new blocks, and the mapping has
-    /// [`IomapFlags::SHARED`]. The mapping then describes the new blocks, or a hole if they are not allocated yet. The [completion
+    /// Returns the mapping for a write. If the blocks at `pos` are shared, the data of the write go to new blocks. The mapping then has
+    /// [`IomapFlags::SHARED`]. It describes the new blocks, or a hole if they are not allocated yet. The [completion
     /// work](Iomap::completion_work) of the write adds the new blocks to the file. This method allocates nothing, because the core may call
     /// it several times for one write.
     ///

@@ -21,8 +21,8 @@
 //! block is carried out by the [file system](Begun::ByFileSystem).
 //!
 //! Source: Linux's `iomap_ops` (`begin`, `end`) and `iomap_dio_ops` (`end_io`), with two differences. In Linux, `begin` returns one
-//! mapping, and the core calls it again for the next mapping. In ironmap, one call covers the whole range: one transaction allocates all
-//! blocks, and the mappings are then read without a lock. In Linux, `end` is called for each mapping. In ironmap, the completion work is
+//! mapping, and the core calls it again for the next mapping. In ironmap, one call covers the whole range. One transaction allocates all
+//! blocks. After that, the mappings are read without a lock. In Linux, `end` is called for each mapping. In ironmap, the completion work is
 //! computed from the mapping. A call of the file system's code would cost more than the write. Zeroing past the end is a separate step
 //! ([`WriteFile::zero_tail`]), like Linux's `iomap_zero_range`.
 
@@ -64,7 +64,7 @@ pub struct Write {
     pub len: u64,
     /// The size of the file, including writes that are not in the metadata yet.
     pub size: u64,
-    /// The size of the file when its last block was zeroed after the end for this write. `None` if the block was not zeroed.
+    /// The size of the file when the rest of its last block was zeroed for this write. `None` if the rest was not zeroed.
     pub zeroed: Option<u64>,
     /// The options of the write.
     pub intent: WriteIntent,
@@ -81,7 +81,7 @@ pub enum Begun {
     },
     /// The file system writes ([`WriteFile::write_from`]), because the file has inline data or cannot have unwritten blocks.
     ByFileSystem,
-    /// The write begins past the end of the file. First, the last block is [zeroed](WriteFile::zero_tail) after the end. Then the device
+    /// The write begins past the end of the file. First, the rest of the last block is [zeroed](WriteFile::zero_tail). Then the device
     /// writes.
     ZeroTail,
 }
@@ -91,7 +91,7 @@ pub enum Begun {
 pub enum WriteAt {
     /// This position.
     Pos(FilePos),
-    /// The end of the file. If writes that extend the file are in flight, the end of the last of them.
+    /// The end of the file, or the end of the last write in flight that extends the file.
     End,
 }
 
@@ -110,8 +110,8 @@ impl WriteAt {
 pub struct Snapshot {
     /// The inode's change counter. The snapshot is valid until the counter changes.
     pub changes: u64,
-    /// Whether an overwrite of mapped blocks needs only the transfer. This is false if the file system must check the write, and for files
-    /// with set-id bits, inline data or shared blocks.
+    /// Whether an overwrite of mapped blocks needs only the transfer. This is false for files with set-id bits, inline data or shared
+    /// blocks. It is also false if the file system must check the write.
     pub plain: bool,
     /// The size and the map. They do not keep the file open: a queue may have a snapshot of a closed file.
     pub map: Box<dyn WriteMap>,
@@ -142,7 +142,7 @@ pub trait WriteMap: MapFile + Send {
 
 /// An open file whose data can be written.
 pub trait WriteFile: Send + Sync {
-    /// Reads the metadata of the file for later requests. Only two flags of the intent have an effect: [`WriteIntent::NOWAIT`] and
+    /// Reads the metadata of the file for later requests. Only these flags have an effect: [`WriteIntent::NOWAIT`] and
     /// [`WriteIntent::KEEP_SET_ID`].
     ///
     /// # Errors
@@ -199,8 +199,8 @@ pub trait WriteFile: Send + Sync {
         intent: WriteIntent,
     ) -> Result<(FilePos, usize)>;
 
-    /// Carries out the completion work of all completed writes in one transaction. Then increments the change counter. After that, removes
-    /// the pending work. The inode is locked during both steps.
+    /// Carries out the completion work of all completed writes in one transaction. Then increments the change counter, and after that
+    /// removes the pending work. The inode is locked from the increment to the removal.
     ///
     /// # Errors
     /// `Busy` if the calling thread has requests in flight and would have to wait; `NoSpace` if an extent must be split; `ReadOnly`, `Io`.
@@ -215,7 +215,7 @@ pub trait WriteFile: Send + Sync {
     /// Whether the metadata that a read of the file needs are durable. If so, a write needs no commit: only its data must reach the medium.
     fn is_durable(&self) -> bool;
 
-    /// Makes the volume read-only after an error. When all later changes fail, calls `then`.
+    /// Makes the volume read-only after an error. Calls `then` when no later change can succeed.
     fn end_volume(&self, why: &Error, then: &mut dyn FnMut());
 
     /// Records the time of a write without a transaction. By default this does nothing.

@@ -67,8 +67,8 @@ pub enum Medium {
 }
 
 impl Location {
-    /// Parses a location that a user wrote: a site ([`Site::parse`]), or `integrity:DATA` or `integrity:DATA,TAGS`, where DATA and TAGS are
-    /// sites. `noload:` may precede each of these. A text that begins with `integrity:` or `noload:` never names a file. For a file with
+    /// Parses a location that a user wrote. It is a site ([`Site::parse`]), `integrity:DATA`, or `integrity:DATA,TAGS`, where DATA and TAGS
+    /// are sites. Each of these may follow `noload:`. A text that begins with `integrity:` or `noload:` never names a file. For a file with
     /// such a name, write `./integrity:...`.
     ///
     /// # Errors
@@ -108,7 +108,7 @@ impl Location {
         })
     }
 
-    /// The same location with other paths. `path` returns the new path for a path, or `None` if the path stays unchanged.
+    /// The same location with other paths. `path` returns the new path, or `None` if the path stays unchanged.
     #[must_use]
     pub fn with_paths(&self, path: &dyn Fn(&Path) -> Option<PathBuf>) -> Self {
         let site = |site: &Site| Site {
@@ -228,8 +228,8 @@ impl Site {
         Ok(Self { medium, part })
     }
 
-    /// Returns the first byte and the length of the part. `None` for the whole device. If the location does not state the length, the
-    /// length comes from the partition table or the LVM metadata.
+    /// Returns the first byte and the length of the part. `None` for the whole device. A location without a length uses the partition table
+    /// or the LVM metadata.
     ///
     /// # Errors
     /// `NotFound` for a partition that does not exist; `Corrupt` for a damaged table; `InvalidInput` for a part that ends past the device;

@@ -26,7 +26,8 @@ pub struct LocationOptions {
     pub write: bool,
     /// The value of [`IntegrityOptions::force`] for an integrity device.
     pub force: bool,
-    /// Whether a partition may end past the end of a truncated device. If so, its part on the device is opened for reading.
+    /// Whether a partition may end past the end of a truncated device. The part of the partition that is on the device is then opened for
+    /// reading.
     pub truncated: bool,
     /// Whether metadata and small writes of an image file use the page cache. The kernel then writes many of them together. Requests of
     /// queues stay direct. A flush makes the data durable in both cases. The option has no effect on devices, on a part of an image, and on
@@ -119,8 +120,8 @@ impl Location {
     /// Opens the device exclusively. An integrity device that was not closed is recovered, if it is opened for writing.
     ///
     /// # Errors
-    /// `Busy` if another program uses the device; `InvalidInput` if a volume that is opened without reading its journal is opened for
-    /// writing; the errors of [`Integrity::open`]. An error of an integrity device names the half that caused it (data or tags).
+    /// `Busy` if another program uses the device; `InvalidInput` if a [`Location::NoLoad`] is opened for writing; the errors of
+    /// [`Integrity::open`]. An error of an integrity device names the half that caused it (data or tags).
     pub fn open(&self, options: &LocationOptions) -> Result<OpenLocation> {
         if let Self::NoLoad(inner) = self {
             refuse_to_write(options.write)?;
@@ -158,8 +159,7 @@ impl Location {
     /// Opens the halves of an integrity device exclusively, in order to create or examine the integrity device.
     ///
     /// # Errors
-    /// `Busy` if another program uses a half; `InvalidInput` if the halves overlap, or if a volume that is opened without reading its
-    /// journal is opened for writing.
+    /// `Busy` if another program uses a half; `InvalidInput` if the halves overlap, or if a [`Location::NoLoad`] is opened for writing.
     pub fn open_halves(&self, engine: Engine, write: bool) -> Result<Halves> {
         if let Self::NoLoad(inner) = self {
             refuse_to_write(write)?;
@@ -329,7 +329,7 @@ struct Opening {
 
 impl Opening {
     /// # Errors
-    /// If `write` is set, the error of a part that can only be read.
+    /// If `write` is set, fails for a part that can only be read.
     fn of(window: Option<Window>, write: bool) -> Result<Self> {
         let Some(Window { bounds, fault, only_read }) = window else {
             return Ok(Self { window: None, segments: None, fault: None });

@@ -44,7 +44,7 @@ pub(super) struct Window {
     pub(super) bounds: Bounds,
     /// A text for the user, if the partition table or the LVM metadata have a fault.
     pub(super) fault: Option<String>,
-    /// The error that refuses to open the part for writing. `None` if the part can be written.
+    /// The error of an attempt to open the part for writing. `None` if the part can be written.
     pub(super) only_read: Option<Error>,
 }
 
@@ -63,9 +63,9 @@ impl Window {
         Self { bounds: Bounds::Range(start, len), fault: None, only_read: None }
     }
 
-    /// Adds a fault of the partition table, if there is one. The part can then only be read. One reason is that the remaining copy of a
-    /// table may be older than the lost copy. Its partitions may then overlap other data. The rule also applies to a part from an offset
-    /// on, because the table determines its end.
+    /// Adds a fault of the partition table, if there is one. The part can then only be read. The reason: if one copy of a table is lost,
+    /// the other copy may be older, and its partitions may overlap other data. A part from an offset on has the same restriction, because
+    /// the table determines its end.
     fn with_fault(mut self, fault: Option<String>) -> Self {
         self.only_read = fault.as_ref().map(|fault| {
             Error::new(
@@ -142,7 +142,7 @@ impl fmt::Display for Part {
     }
 }
 
-/// Parses a number of bytes. `None` if the text is not a number; the inner error if the number exceeds 64 bits.
+/// Parses a number of bytes. `None` if the text is not a number. The inner error means that the number exceeds 64 bits.
 fn bytes(text: &str) -> Option<Result<u64, ()>> {
     let (digits, shift) = match text.as_bytes().last()? {
         b'K' | b'k' => (&text[..text.len() - 1], 10),
@@ -186,7 +186,7 @@ fn from(device: &dyn Device, offset: u64) -> Result<Window> {
     Ok(Window::range(offset, rest.min(end - offset)).with_fault(fault))
 }
 
-/// Finds a logical volume. If it is in one range of the device, requests to it cost no more than requests to a partition.
+/// Finds a logical volume. A logical volume in one range of the device costs no more than a partition.
 #[cfg(feature = "lvm")]
 fn logical(device: &dyn Device, group: &str, volume: &str) -> Result<Window> {
     let groups = lvm::Groups::read(device)?;

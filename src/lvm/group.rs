@@ -163,7 +163,8 @@ impl Physical {
 }
 
 impl Logical {
-    /// Damaged segments are a fault of the logical volume, and not an error: the other logical volumes of the group do not depend on it.
+    /// Damaged segments do not end the parsing, because the other logical volumes of the group do not depend on them. They are recorded as
+    /// a fault of this logical volume.
     fn parse(
         name: &str,
         section: &Section,
@@ -249,7 +250,7 @@ impl Segment {
         let mut areas = SmallVec::new();
         for (on, first) in pairs {
             let Some(index) = physical.index_of(on) else {
-                // The name is a logical volume and not a physical volume, for example while pvmove runs.
+                // `on` is a logical volume and not a physical volume, for example while pvmove runs.
                 return Ok(Self {
                     len,
                     kind: Kind::Other(format!("striped over {}", check_name(on)?)),
@@ -262,8 +263,8 @@ impl Segment {
     }
 }
 
-/// Marks the logical volumes whose content belongs to a snapshot: the store of the snapshot, and the origin into which it is being merged.
-/// Each snapshot is described by a hidden logical volume.
+/// Marks two kinds of logical volumes that depend on snapshots. One kind contains the changes of a snapshot. The other kind is an origin
+/// into which a snapshot is being merged. A hidden logical volume describes each snapshot.
 fn mark_snapshots(logical: &mut [Logical], sections: Option<&Section>) -> Result<()> {
     let mut marks = Vec::new();
     for (_, section) in sections.into_iter().flat_map(Section::sections) {

@@ -1,7 +1,7 @@
 //! The label of a physical volume. It contains the positions of the metadata areas.
 //!
-//! The format is described by libvslvm ("Logical Volume Manager (LVM) format"). All numbers are little-endian. A sector has 512 bytes here,
-//! for all sector sizes of the device.
+//! The format is described by libvslvm ("Logical Volume Manager (LVM) format"). All numbers are little-endian. In this format, a sector
+//! always has 512 bytes.
 
 use super::text::corrupt;
 use crate::device::Device;
@@ -10,7 +10,7 @@ use crate::partition::{u32_at, u64_at};
 use crate::units::DevOffset;
 
 const SECTOR: usize = 512;
-/// The label is in one of this number of sectors, counted from the first sector.
+/// The number of sectors that may contain the label. They are at the start of the physical volume.
 const PLACES: u64 = 4;
 /// The length in bytes of a label's header. The header of the physical volume follows.
 const LABEL: usize = 32;
@@ -32,7 +32,7 @@ const CRC: crc::Crc<u32> = {
     const LVM: crc::Algorithm<u32> = crc::Algorithm {
         init: 0xF597_A6CF_u32.reverse_bits(),
         xorout: 0,
-        // The crate `crc` does not use these two values. For LVM's parameters, they are not known.
+        // These two values are not known for LVM's parameters. The crate `crc` does not use them.
         check: 0,
         residue: 0,
         ..crc::CRC_32_ISO_HDLC
@@ -133,7 +133,7 @@ impl Label {
     }
 }
 
-/// Returns the text of a metadata area. `None` if the area contains no text, or only a text that must be ignored.
+/// Returns the text of a metadata area. `None` if there is no text, or if the text must be ignored.
 fn text(range: Range<'_>, (start, len): (u64, u64)) -> Result<Option<Text>> {
     let header = range.read(start, AREA)?;
     let (stored, computed) = (u32_at(&header, 0), CRC.checksum(&header[4..]));

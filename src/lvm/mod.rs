@@ -32,7 +32,7 @@ struct OnDisk {
     id: Id,
     /// The first byte on the disk, and the length in bytes.
     range: (u64, u64),
-    /// The identity of the group in the physical volume's own metadata. `None` if it has no metadata.
+    /// The identity of the group in the physical volume's own metadata. `None` if the physical volume has no metadata.
     group: Option<String>,
 }
 
@@ -112,7 +112,7 @@ impl Groups {
             .position(|known| (known.checksum, known.text_len) == (text.checksum, len))
     }
 
-    /// Stores the metadata of a group. Newer metadata of the group that are already stored remain.
+    /// Stores the metadata of a group. If newer metadata of the group are already stored, keeps the newer metadata.
     fn keep_newest(&mut self, what: &str, group: Group) -> Result<()> {
         let same = |known: &Group| known.id == group.id || known.name == group.name;
         let Some(known) = self.groups.iter_mut().find(|known| same(known)) else {
@@ -154,8 +154,8 @@ impl Groups {
     /// merged.
     ///
     /// # Errors
-    /// `NotFound` for an unknown name. `Unsupported` if a segment is neither linear nor striped, if a physical volume is not on this disk,
-    /// or if the content belongs to a snapshot. `Corrupt` if the metadata contradict the disk.
+    /// `NotFound` for an unknown name. `Unsupported` if a segment is not linear or striped, if a physical volume is on another disk, or if
+    /// the content belongs to a snapshot. `Corrupt` if the metadata contradict the disk.
     pub fn find(&self, group: &str, name: &str) -> Result<Vec<Segment>> {
         let found = self.groups.iter().find(|known| known.name == group);
         let logical = found.and_then(|found| {
@@ -203,7 +203,7 @@ impl Groups {
     }
 
     /// The first byte of an area on the disk. The area must be within its physical volume. The physical volume's own metadata must name the
-    /// group too: after a move to another group, the physical volume has other content.
+    /// same group. Otherwise the physical volume was moved to another group, and has other content.
     fn first_byte(&self, group: &Group, area: &Area) -> Result<u64> {
         let Physical { name, id, .. } = &group.physical[area.physical];
         let Some(on_disk) = self.physical.iter().find(|on_disk| on_disk.id == *id) else {

@@ -113,7 +113,7 @@ impl Section {
     }
 }
 
-/// A parser. Each step consumes at least one byte. The length of the text therefore limits the number of steps.
+/// A parser. Each step consumes at least one byte of the text, so the number of steps is limited.
 struct Parser<'a> {
     text: &'a [u8],
     at: usize,
@@ -263,8 +263,8 @@ mod tests {
         assert!(vg.pairs("status").is_err(), "two texts");
     }
 
-    /// The parser does not panic on damaged text. Each prefix of a valid text is an error. A text with one changed byte is a section or an
-    /// error.
+    /// The parser does not panic on damaged text. For each prefix of a valid text, the parser returns an error. For a text with one changed
+    /// byte, it returns a section or an error.
     #[test]
     fn a_damaged_text_is_an_error_or_a_text() {
         let text = b"vg { id = \"x\" list = [\"a\", 1] inner { number = 2 } }";

@@ -1,10 +1,10 @@
-//! The lock of a file's content. Direct I/O acquires a shared lock. An operation that moves blocks locks a range exclusively. So does an
-//! operation that reads a part of a block and writes it again.
+//! The lock of a file's content. Direct I/O acquires a shared lock. Two kinds of operations lock a range exclusively: they move blocks, or
+//! they read a part of a block and write it again.
 //!
-//! A request has the lock from its submission to its completion. The completion may be in another call, so a guard on the stack cannot
-//! represent the lock. Each queue has its own [`Lane`], which counts the queue's requests that have locked the content. Two queues that
-//! read or overwrite one file therefore write to no common cache line. An exclusive lock costs more: its thread closes the lanes and waits
-//! until they are empty. While a thread has or wants an exclusive range, other requests do not use lanes. They lock ranges.
+//! A request has the lock from its submission to its completion. A guard on the stack cannot represent the lock, because the completion may
+//! be in another call. Each queue has its own [`Lane`], which counts the queue's requests that have locked the content. Therefore two
+//! queues that read or overwrite one file do not write to a common cache line. An exclusive lock costs more: its thread closes the lanes
+//! and waits until they are empty. While a thread has or wants an exclusive range, other requests do not use lanes. They lock ranges.
 //!
 //! A thread acquires the content lock before the lock of the inode. It never waits for the content lock while it has another lock. A thread
 //! that waits must have no requests in flight on the file, because only this thread can process their completions.
@@ -68,7 +68,7 @@ struct Within {
     lanes: Vec<Arc<Lane>>,
     /// Whether a write was recorded in a lane that is now removed. The next `take_written` resets the value.
     written: bool,
-    /// The claims of ranges, in order. If two claims conflict, the later claim waits for the earlier claim.
+    /// The claims of ranges, in the order in which they were made. A claim waits for all earlier claims that conflict with it.
     claims: Vec<Claim>,
     last: u64,
     /// Whether a lost queue has requests in flight to this file. These requests never end.
@@ -82,7 +82,7 @@ struct Claim {
     exclusive: bool,
 }
 
-/// The claim of a range. The range is locked, or the claim waits for it.
+/// The claim of a range. The range is locked, or the claim is waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the range stays claimed until the ticket is returned"]
 pub(crate) struct Ticket {
@@ -102,7 +102,7 @@ pub struct Alone {
 
 impl ContentLock {
     /// Registers the process with the kernel (`membarrier`) for the barrier of the lanes. In a process with several threads, the
-    /// registration takes at least 10 ms. Therefore the open of a volume registers the process, and not the first request.
+    /// registration takes at least 10 ms. Therefore the process is registered when a volume is opened, before the first request.
     pub(crate) fn prepare() {
         barrier::promise();
     }
@@ -114,7 +114,7 @@ impl ContentLock {
         lane
     }
 
-    /// Removes a lane and its count. The device has completed the counted requests. Otherwise the queue would still exist.
+    /// Removes a lane and its count. The requests that are counted have completed, because the queue is being dropped.
     pub(crate) fn remove_lane(&self, lane: &Arc<Lane>) {
         let mut within = self.within.lock();
         within.lanes.retain(|other| !Arc::ptr_eq(other, lane));
@@ -189,8 +189,8 @@ impl ContentLock {
     /// Waits until the range is locked.
     ///
     /// # Errors
-    /// `Io` if the claim is exclusive, its range is not free, and a queue was [lost](Self::lose): the requests of a lost queue may never
-    /// end.
+    /// `Io` if the claim would have to wait for requests of a [lost](Self::lose) queue, which may never end. Only an exclusive claim gets
+    /// this error.
     pub(crate) fn wait(&self, ticket: &Ticket) -> Result<()> {
         let mut within = self.within.lock();
         while !within.grants(ticket) {

@@ -49,7 +49,7 @@ impl FileHandle {
     }
 }
 
-/// The indexes of a volume's open files. They are small numbers: a queue uses them as indexes of a vector of views.
+/// The indexes of a volume's open files. The indexes are small, because a queue stores its views in a vector with these indexes.
 #[derive(Debug, Default)]
 pub(crate) struct FileIndexes(Mutex<Indexes>);
 
@@ -83,8 +83,8 @@ impl Drop for FileIndex {
     }
 }
 
-/// Keeps a timer running, with which a file system commits its changes periodically. The timer must not own a strong reference to the file
-/// system.
+/// Keeps a timer running. At each run of the timer, a file system commits its changes. The timer must not own a strong reference to the
+/// file system.
 #[derive(Clone)]
 pub struct CommitTimer(
     #[expect(dead_code, reason = "the value is stored so that its drop stops the timer")]

@@ -54,9 +54,9 @@ impl OpenInode {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// Locks a range of the content exclusively. Waits if the range is not free. An operation needs this lock to move or free the blocks of
-    /// the range, or to read and rewrite a part of a block. The caller acquires this lock before any lock of the file system. If the caller
-    /// changes the metadata, it calls [`changed`](Self::changed) before it drops the guard.
+    /// Locks a range of the content exclusively. Waits if the range is not free. An operation needs this lock if it moves or frees blocks
+    /// of the range, or rewrites a part of a block. The caller acquires this lock before any lock of the file system. If the caller changes
+    /// the metadata, it calls [`changed`](Self::changed) before it drops the guard.
     ///
     /// # Errors
     /// `Busy` if the calling thread has requests in flight and would have to wait; `Io` if a lost queue has requests that never end.
@@ -80,7 +80,8 @@ impl OpenInode {
         self.mapped_in.fetch_max(tid, Ordering::Relaxed);
     }
 
-    /// Records a completed write with its completion work. Returns whether there are so many ranges that a conversion is due.
+    /// Records a completed write with its completion work. Returns whether a conversion is due. This is true if there are many recorded
+    /// ranges.
     #[inline]
     pub(crate) fn wrote(&self, pos: FilePos, len: usize, left: CompletionWork) -> bool {
         let end = pos.0 + len as u64;

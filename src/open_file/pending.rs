@@ -94,15 +94,15 @@ impl Pending {
     }
 
     /// Locks the order of appends. An append has this lock while it may still [give back](Self::give_back) or [shorten](Self::shorten) its
-    /// reserved range. Without the lock, a later append could reserve the position after this range. A gap of zeros would then remain in
-    /// the file.
+    /// reserved range. Without the lock, a later append could begin after a range that is then given back or shortened. A gap of zeros
+    /// would remain in the file.
     pub(crate) fn order(&self) -> MutexGuard<'_, ()> {
         self.order.lock()
     }
 
-    /// Reserves `len` bytes for an append, and returns their position. It is after the end of the file, and after all writes in flight that
-    /// extend the file. `size` is the size in the metadata. The range stays reserved until the append [ends](Self::place_ended). If
-    /// `is_old` returns true, a conversion may have changed the size, and the result is `None`.
+    /// Reserves `len` bytes for an append, and returns their position. The position is after the end of the file, and after all writes in
+    /// flight that extend the file. `size` is the size in the metadata. The range stays reserved until the append
+    /// [ends](Self::place_ended). If `is_old` returns true, a conversion may have changed the size, and the result is `None`.
     pub(crate) fn append(&self, size: u64, len: u64, is_old: impl FnOnce() -> bool) -> Option<u64> {
         let mut within = self.within.lock();
         if is_old() {
@@ -203,7 +203,7 @@ impl Pending {
         if what.orphan {
             (within.orphan, within.reach) = (false, 0);
         }
-        // The counter is incremented before the flag is cleared. A thread that sees no ranges also sees that the metadata have changed.
+        // The counter is incremented before the flag is cleared. So a thread for which there are no ranges also sees the new counter.
         changed();
         self.ranges.store(!within.written.is_empty(), Ordering::Release);
         // If a write has extended the file in the meantime, the exchange fails, and the larger size stays recorded.

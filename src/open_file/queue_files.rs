@@ -158,7 +158,7 @@ impl QueueFiles {
         keep: impl FnOnce() -> Arc<FileHandle>,
     ) -> Option<&'a OpenInode> {
         let (inode, within) = (&*file.inode, file.by_lane.get());
-        // The request is counted before the check of the lane, which almost always succeeds.
+        // The request is counted before the lane is checked. In most cases the check succeeds.
         file.by_lane.set(within + 1);
         let open = if within == 0 { file.enter() } else { !inode.content.is_wanted() };
         if !open {

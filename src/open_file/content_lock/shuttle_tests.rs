@@ -168,8 +168,8 @@ fn a_thread_that_does_not_wait_loses_no_wakeup() {
     });
 }
 
-/// A queue is lost, and its requests never end. A thread that wants an exclusive lock on the range of these requests gets an error, even if
-/// it began to wait before the loss.
+/// A queue is lost, and its requests never end. A thread that wants an exclusive lock on their range gets an error. This is also true if
+/// the thread began to wait before the loss.
 #[test]
 fn a_thread_that_waits_for_a_lost_queue_gets_an_error() {
     explore(1, || {
