@@ -162,7 +162,7 @@ pub fn check_tail(device: &dyn Device, from: u64, lost: TailLoss) -> Result<()> 
     }
 }
 
-/// Refuses a device without ext2, ext3 or ext4. For XFS, the error names an alternative.
+/// Refuses a device that does not contain ext2, ext3 or ext4. For XFS, the error names an alternative.
 fn check_ext4(device: &dyn Device, of_xfs: &str) -> Result<()> {
     let format = if device.size() < SMALLEST { None } else { find_format(device)? };
     match format.map(|format| format.name) {
@@ -174,8 +174,7 @@ fn check_ext4(device: &dyn Device, of_xfs: &str) -> Result<()> {
     }
 }
 
-/// The part of a device that its file system uses. `None` if no known format is found. The inner error is the reason why the part is not
-/// known.
+/// The part of a device that its file system uses. `None` if no known format is found. The inner error states why the part is not known.
 fn footprint_on(device: &dyn Device) -> Result<Option<Result<Footprint>>> {
     if device.size() < SMALLEST {
         return Ok(None);

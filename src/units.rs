@@ -1,8 +1,8 @@
 //! The units of positions and addresses. Each unit is a separate type.
 //!
 //! A byte position in a file, a byte offset on the device and a block number are all integers. A program that confuses two of them would
-//! read wrong data without an error. With separate types, the compiler refuses this program. A conversion between two units has the block
-//! size as an argument.
+//! read wrong data without an error. With separate types, the compiler refuses this program. A conversion between two units needs the block
+//! size.
 
 use std::fmt;
 use std::ops::{Add, AddAssign};

@@ -8,8 +8,8 @@
 //! | borrowed for the call | `generic`, `write` | `bounce` |
 //! | owned by the queue until the pop | `queued` (one bio), `split` (several) | `split::bounced` |
 //!
-//! There is a fifth path (`bounce::short`) with one bounce buffer. A request that cannot take the simple path only because its data must be
-//! copied takes the fifth path.
+//! There is a fifth path (`bounce::short`) with one bounce buffer. A request takes it if it meets all conditions of the simple path, except
+//! that its data must be copied.
 
 mod bounce;
 mod generic;

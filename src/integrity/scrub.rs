@@ -247,8 +247,8 @@ impl Scrub<'_> {
     }
 }
 
-/// Whether a block device's errno concerns only some sectors. Three values do: ENODATA (an error of the medium), EILSEQ (an error of the
-/// device's own protection information), and EREMOTEIO (an error of the target).
+/// Whether a block device's errno concerns only some sectors. This is true for four values: EIO, ENODATA (an error of the medium), EILSEQ
+/// (an error of the device's own protection information), and EREMOTEIO (an error of the target).
 pub(super) fn is_of_a_place(errno: Errno) -> bool {
     matches!(errno, Errno::EIO | Errno::ENODATA | Errno::EILSEQ | Errno::EREMOTEIO)
 }

@@ -207,12 +207,12 @@ impl QueueFiles {
         self.leave(completing.slot, completing.hold);
     }
 
-    /// Handles a queue that is lost with requests in flight. The contents of their files stay locked, and the files stay open, until the
-    /// process ends. Returns the handles that keep the files open. The caller must [notify](super::ContentLock::lose) threads that wait for
-    /// these contents.
+    /// Handles a queue that is lost with requests in flight. Until the process ends, the files of these requests stay open, and their
+    /// contents stay locked. Returns the handles that keep the files open. The caller must [notify](super::ContentLock::lose) threads that
+    /// wait for these contents.
     #[cold]
     pub(crate) fn leak(&mut self) -> Vec<Arc<FileHandle>> {
-        // No thread can process the completions. These requests no longer count as requests in flight of this thread.
+        // No thread can process the completions. So the requests no longer count as requests in flight of this thread.
         self.in_flight = InFlight::default();
         let files = std::mem::take(&mut self.files).into_iter().flatten();
         let leak = |file: Rc<QueueFile>| {

@@ -12,7 +12,7 @@ use crate::iomap::{
 };
 use crate::units::FilePos;
 
-/// The number of lookups after which a small map is read as a whole. Each of these lookups reads one leaf of the extent tree.
+/// After this number of lookups, a small map is read as a whole. A lookup in a map that is not in memory reads one leaf of the extent tree.
 const LOOKUPS: u32 = 16;
 /// This number of extents can be read in the time of one lookup.
 const EXTENTS_A_LOOKUP: usize = 64;
@@ -75,7 +75,7 @@ impl Views {
     /// Returns the view of a file. If the inode has changed, first updates the view.
     ///
     /// # Errors
-    /// The errors of reading the inode; `WouldBlock` if `nowait` is set and the call would have to wait for the inode's lock or the device.
+    /// The errors of reading the inode; `WouldBlock` if `nowait` is set and the call would have to wait.
     pub(crate) fn current(
         &mut self,
         files: &mut QueueFiles,
@@ -154,8 +154,8 @@ impl View {
 
     /// Whether the metadata for reads of the overwritten range are durable.
     pub(crate) fn is_durable(&self) -> bool {
-        // The result is stored in the view: a change of the map or size makes the view out of date. Pending writes do not change the inode,
-        // and are checked each time.
+        // The result is stored in the view. If the map or the size changes, the view becomes out of date. Pending writes do not change the
+        // inode, so they are checked each time.
         if !self.durable.get() {
             self.durable.set(self.file.upgrade().is_some_and(|file| file.is_durable()));
         }
@@ -188,8 +188,8 @@ impl View {
     /// The size, including pending writes. `None` if the view is out of date.
     #[inline(always)]
     pub(crate) fn current_size(&self, inode: &OpenInode) -> Option<u64> {
-        // The order of the two reads matters. A conversion first increments the change counter, and then removes the pending size. A thread
-        // that misses the pending size for this reason sees the new change counter.
+        // The order of the two reads matters. A conversion first increments the change counter, and then removes the pending size. If a
+        // thread reads the size after its removal, it sees the new change counter.
         let pending = inode.pending.size();
         (inode.changes() == self.changes).then(|| self.size.max(pending))
     }
@@ -256,7 +256,7 @@ impl MapFile for View {
             if iomap.kind != IomapType::Unwritten {
                 return Ok(iomap);
             }
-            // During a conversion, the range may be missing from the pending writes. The change counter has then changed.
+            // A conversion may remove the range from the pending writes at the same time. The change counter has then changed.
             let is_old = || self.open().changes() != changes;
             if let Some(refined) = self.open().pending.refine(iomap, pos, is_old) {
                 return Ok(refined);

@@ -15,7 +15,7 @@ const MAX_ENTRIES: usize = 1 << 20;
 const PLACE: Place = Place::new("GPT header");
 const CRC: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_ISO_HDLC);
 
-/// The contents of a GPT. If the first copy is damaged or lost, `fault` is a text for the user.
+/// The contents of a GPT. `fault` is a text for the user about the loss of the first copy.
 pub(super) struct Found {
     pub(super) partitions: Vec<Partition>,
     pub(super) fault: Option<String>,
@@ -33,8 +33,8 @@ struct Copy {
     usable: [u64; 2],
 }
 
-/// Reads the partitions from the header in sector 1. If this header is damaged, or is missing on a disk with a protective MBR, reads the
-/// backup in the last sector. Returns `None` if there is no GPT.
+/// Reads the partitions from the header in sector 1. If this header is damaged, reads the backup in the last sector. A missing header
+/// counts as damaged if the disk has a protective MBR. Returns `None` if there is no GPT.
 pub(super) fn read(
     device: &dyn Device,
     sectors: [u64; 3],

@@ -42,7 +42,7 @@ pub(super) fn is_protective(device: &dyn Device) -> Result<Option<bool>> {
     Ok(entries.map(|entries| entries.iter().any(|entry| entry.is_protective())))
 }
 
-/// Whether the entries can be a partition table. The signature is not enough, because boot sectors of file systems end with the same two
+/// Whether the entries can be a partition table. A check of the signature is not enough: boot sectors of file systems end with the same two
 /// bytes.
 fn is_plausible(entries: &[Entry; 4]) -> bool {
     entries.iter().all(|entry| matches!(entry.status, 0 | 0x80))

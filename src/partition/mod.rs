@@ -49,14 +49,15 @@ impl PartitionTable {
     /// Reads the partition table of a device. Returns `None` if the device has no table.
     ///
     /// # Errors
-    /// `Corrupt` if both copies of a GPT are damaged or lost, if the copies disagree, if only the backup is left, or if the table
-    /// contradicts itself; `Io`.
+    /// `Corrupt` for a GPT whose copies are both damaged or lost, whose copies disagree, or of which only the backup is left; `Corrupt` for
+    /// a table that contradicts itself; `Io`.
     pub fn read(device: &dyn Device) -> Result<Option<Self>> {
         // A block device reports its sector size. An image has sectors of 512 bytes, or rarely of 4096. The block size of an NBD server
         // says nothing about the sector size. So several sizes are tried, until the GPT's signature is found.
         let sector = u64::from(device.limits().logical_block).max(512);
         let sectors = [sector, 512, 4096];
-        // If the MBR does not state that there is a GPT, a GPT on the disk is older than the MBR. It is ignored, as in Linux.
+        // The MBR may state that there is a GPT. If it does not, a GPT on the disk is older than the MBR, and is ignored. Linux ignores it
+        // too.
         let protective = mbr::is_protective(device)?;
         if protective != Some(false)
             && let Some(found) = gpt::read(device, sectors, protective.is_some())?
@@ -82,8 +83,8 @@ impl PartitionTable {
         Ok(Some(Self { kind: TableKind::Mbr, partitions, fault: None, tables }))
     }
 
-    /// The end of the partition that contains `offset`. If no partition contains it: the start of the next partition or of the next bytes
-    /// of the table.
+    /// The end of the partition that contains `offset`. If no partition contains `offset`, the start of the next partition, or of the
+    /// table's next bytes if they come first.
     #[must_use]
     pub fn end_from(&self, offset: u64) -> u64 {
         let ends = self.partitions.iter().filter_map(|partition| {
@@ -91,7 +92,7 @@ impl PartitionTable {
             [partition.start, end].into_iter().find(|end| *end > offset)
         });
         let tables = self.tables.iter().map(|table| table.start).filter(|start| *start > offset);
-        // A partition may end past the usable space that the table states. For an offset in a partition, only the end of the partition
+        // A partition may end past the usable space that the table states. If the offset is in a partition, only the end of this partition
         // matters.
         let tables = tables.filter(|_| !self.is_in_partition(offset));
         ends.chain(tables).min().unwrap_or(u64::MAX)
@@ -231,7 +232,8 @@ mod tests {
         assert_eq!(table.to_string(), r#"its GPT has p1 (8 MiB, "boot"), p3 (16 MiB, "Größe")"#);
     }
 
-    /// A part from a first byte on ends at the end of its partition, at the start of the next partition, or at the backup of the table.
+    /// A part may be named by its first byte. It then ends at the end of its partition, at the start of the next partition, or at the
+    /// backup of the table.
     #[test]
     fn a_place_ends_where_a_partition_begins_or_ends() {
         let Some(image) = gpt_disk() else { return };
@@ -277,7 +279,7 @@ mod tests {
                 image.as_file().write_all_at(&[0; 512], *at).unwrap();
             }
         };
-        // Each case consists of the lost sectors and the expected result: an error, or whether the table has a fault.
+        // Each case consists of the lost sectors and the expected result. The result is an error, or whether the table has a fault.
         for (lost, expected) in [
             (&[][..], Ok(false)),
             (&[LAST], Ok(false)),
@@ -407,7 +409,8 @@ mod tests {
         let image = tempfile::NamedTempFile::new().unwrap();
         image.as_file().set_len(MIB).unwrap();
         assert_eq!(table(image.path()).unwrap(), None);
-        // A file system's boot sector also ends with 55 AA. Read as partition entries, its code would have invalid status bytes.
+        // A file system's boot sector also ends with 55 AA. If its code were a partition table, the status bytes of the entries would be
+        // wrong.
         image.as_file().write_all_at(&[0xEB; 510], 0).unwrap();
         image.as_file().write_all_at(&[0x55, 0xAA], 510).unwrap();
         assert_eq!(table(image.path()).unwrap(), None);

@@ -1,4 +1,4 @@
-//! Formats whose magic number is too short, or has no fixed position. For these formats, other fields of the header are checked too.
+//! Formats with a short magic number, or without a fixed position for it. For these formats, other fields of the header are checked too.
 
 use super::magics::{At, FAT};
 
@@ -114,7 +114,7 @@ fn is_minix(bytes: &[u8]) -> bool {
     [false, true].into_iter().any(|swapped| {
         let old = matches!(order(16, swapped), 0x137F | 0x138F | 0x2468 | 0x2478);
         let new = order(24, swapped) == 0x4D5A;
-        // In version 3 a number of 32 bits precedes the fields of the other versions.
+        // In version 3, the other fields follow a number of 32 bits.
         let at = if new { 6 } else { 4 };
         let inodes = if new { 1 } else { u32::from(order(0, swapped)) };
         let (inode_map, zone_map) = (order(at, swapped), order(at + 2, swapped));
@@ -128,7 +128,7 @@ fn is_minix(bytes: &[u8]) -> bool {
     })
 }
 
-/// The label contains two magic bytes near its end. The exclusive or of all its 16-bit words is 0.
+/// The label contains two magic bytes near its end. The exclusive or (XOR) of all 16-bit words of the label is 0.
 fn is_sun_label(bytes: &[u8]) -> bool {
     let (words, _) = bytes.as_chunks::<2>();
     bytes.get(508..510) == Some(&[0xDA, 0xBE])

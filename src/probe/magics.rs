@@ -1,5 +1,5 @@
 //! The table of formats that have a magic number: the formats of `blkid -k`, and formats of images. docs/PROVENANCE.md names the source of
-//! each position and number: a published description or a kernel header.
+//! each position and number. A source is a published description or a kernel header.
 
 /// A position on a device.
 #[derive(Clone, Copy)]
@@ -54,7 +54,7 @@ const LUKS: &str = "a LUKS container: unlock it first, and name the device below
 const SWAP: &str = "a Linux swap area, not a file system";
 pub(super) const FAT: &str = "a FAT file system: not supported";
 
-/// The positions at which the metadata of Promise's firmware RAID may be, in sectors before the end.
+/// The positions at which the metadata of Promise's firmware RAID may be. The unit is a sector, counted from the end.
 const PROMISE: &[At] = &[
     sectors(63),
     sectors(255),
@@ -71,7 +71,8 @@ const PROMISE: &[At] = &[
     sectors(3087),
 ];
 
-/// The positions at which the second header of LUKS 2 may be. A position is the length of the first header with its area.
+/// The positions at which the second header of LUKS 2 may be. The second header follows the first header with its area, which has one of
+/// these lengths.
 const LUKS_SECOND: &[At] = &[
     Start(16 << 10),
     Start(32 << 10),

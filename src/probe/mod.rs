@@ -63,7 +63,7 @@ impl Content<'_> {
         places.any(|at| (format.check)(&self.at(at, format.len)))
     }
 
-    /// The `len` bytes at a position. The result is shorter at the end of the device, and if the device cannot be read.
+    /// The `len` bytes at a position. If the device ends earlier or cannot be read, the result is shorter.
     fn at(&mut self, at: u64, len: usize) -> Vec<u8> {
         let end = at.saturating_add(len as u64).min(self.device.size());
         let mut bytes = Vec::with_capacity(len);
@@ -75,7 +75,7 @@ impl Content<'_> {
                     let skip = (from % PART) as usize;
                     bytes.extend(&part[skip..skip + (until - from) as usize]);
                 }
-                // Another sector of the part may be the unreadable one. So only the requested bytes are read.
+                // The part contains an unreadable sector. The requested bytes may still be readable, so only they are read.
                 None => {
                     let mut piece = vec![0; (until - from) as usize];
                     if self.device.read_exact_at(&mut piece, DevOffset(from)).is_err() {
@@ -143,8 +143,8 @@ fn logical_volumes(_: &dyn Device) -> Option<String> {
     None
 }
 
-/// Describes content of a device that a user may still need: a format or a partition table. The text is a clause of a sentence. `None` if
-/// the content is not recognised.
+/// Describes the content of a device, if a user may still need it: a format or a partition table. The text is a clause of a sentence.
+/// `None` if the content is not recognised.
 pub(crate) fn occupant(device: &dyn Device) -> Option<String> {
     if let Some(what) = probe(device) {
         // The text after the name tells the user how the content can be read. It is not needed here.

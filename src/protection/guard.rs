@@ -6,8 +6,8 @@ use crc_fast::{CrcAlgorithm, Digest, checksum};
 
 /// The guard of T10 DIF: CRC16 with polynomial 0x8BB7, highest bit first.
 ///
-/// With the `seed` 0, the result is the standard guard. Otherwise the CRC register begins with `seed`. Each seed gives another guard for
-/// the same data.
+/// If `seed` is 0, the result is the standard guard. Otherwise the CRC register begins with `seed`. Each seed gives another guard for the
+/// same data.
 #[must_use]
 #[inline]
 pub fn t10_dif(data: &[u8], seed: u16) -> u16 {
@@ -16,8 +16,8 @@ pub fn t10_dif(data: &[u8], seed: u16) -> u16 {
 
 /// The guard of NVMe's 64-bit tuples: CRC64 with polynomial 0xAD93D23594C93659, lowest bit first, inverted before and after.
 ///
-/// With the `seed` 0, the result is the standard guard. Otherwise the CRC register begins with the inverse of `seed`. Each seed gives
-/// another guard for the same data.
+/// If `seed` is 0, the result is the standard guard. Otherwise the CRC register begins with the inverse of `seed`. Each seed gives another
+/// guard for the same data.
 #[must_use]
 #[inline]
 pub fn nvme64(data: &[u8], seed: u64) -> u64 {
@@ -25,7 +25,7 @@ pub fn nvme64(data: &[u8], seed: u64) -> u64 {
 }
 
 /// Computes a CRC whose register begins with `begin`. `standard` is the initial value of the standard algorithm. Any other initial value
-/// needs a `Digest`, which takes some 20 ns longer. For 512 bytes of data, this matters.
+/// needs a `Digest`, which takes some 20 ns longer. This time matters for 512 bytes of data.
 #[inline]
 fn crc(algorithm: CrcAlgorithm, begin: u64, standard: u64, data: &[u8]) -> u64 {
     if begin == standard {

@@ -1,9 +1,8 @@
-//! Tuples, which are the protection information of sectors, and the mismatch between a sector and its tuple.
+//! A tuple is the protection information of a sector. A mismatch is a difference between a sector and its tuple.
 //!
 //! In this module, no value of a tag has a special meaning. In T10 an application tag of 0xFFFF disables the check of a sector. This module
 //! does not implement that rule, because damage must not disable a check. A discarded sector may contain any bytes. Its tuple contains the
-//! complement of the normal reference tag, and a guard that is computed from the sector's number. The tuple of a discarded sector is as
-//! unlikely to result from damage as any other tuple.
+//! complement of the normal reference tag, and a guard that is computed from the sector's number. Damage very rarely produces such a tuple.
 
 use std::fmt;
 use std::mem::offset_of;
@@ -49,8 +48,7 @@ impl Interval {
 pub enum TupleKind {
     /// T10 DIF: a CRC16, and the lower 32 bits of the sector's number. Sectors at a distance of 2^32 have the same reference tag.
     ///
-    /// The guard detects every change of one or two bits. Of the larger changes that spread over more than 16 bits, it misses one in
-    /// 65,536.
+    /// The guard detects every change of one or two bits. It misses one in 65,536 of the larger changes that spread over more than 16 bits.
     T10,
     /// NVMe with a 64-bit guard: a CRC64, and the lower 48 bits of the sector's number.
     Nvme64,
@@ -74,8 +72,8 @@ pub struct Protection {
     pub kind: TupleKind,
     /// The number of bytes that a tuple protects.
     pub interval: Interval,
-    /// Whether the application tag is a generation, which may differ from sector to sector. The generation is also the seed of the guard. A
-    /// changed bit in the generation is then detected, even if the expected generation is unknown.
+    /// Whether the application tag is a generation, which may differ from sector to sector. The generation is also the seed of the guard.
+    /// So the guard detects a changed bit in the generation, even if the expected generation is unknown.
     pub generation: bool,
 }
 

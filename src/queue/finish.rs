@@ -10,14 +10,15 @@ use crate::bio::CompletionWork;
 use crate::dio::Unsynced;
 use crate::error::{Errno, Error, ErrorKind, Result};
 
-/// The drop of a lost queue waits at most this time while the volume's error is written to the device. A device that does not answer may
-/// never complete this write.
+/// The volume's error is written to the device. The drop of a lost queue waits for this write, but at most this time. If the device does
+/// not answer, the write may never complete.
 const NOTED: Duration = Duration::from_secs(1);
 /// The completion work that needs a sync. A sync includes a conversion.
 const SYNCS: CompletionWork = CompletionWork::SYNC.union(CompletionWork::DATASYNC);
 
 impl Queue {
-    /// Converts files that have many unconverted ranges. Syncs or converts the files of waiting writes, once for all writes of a file.
+    /// Converts files that have many unconverted ranges. Also syncs or converts the files of waiting writes. Each file is synced or
+    /// converted once for all of its writes.
     #[cold]
     pub(super) fn finish_left(&mut self) {
         for keep in self.state.files.take_full() {
@@ -58,8 +59,8 @@ impl Queue {
         }
     }
 
-    /// Runs an operation that fails with `Busy` if it would have to wait while this thread has requests in flight. After `Busy`, completes
-    /// a request of this queue, and tries again.
+    /// Runs an operation again and again while it fails with `Busy`. This error means that the operation would have to wait while this
+    /// thread has requests in flight. After each `Busy`, completes a request of this queue.
     pub(crate) fn alone<R>(&mut self, work: impl Fn() -> Result<R>) -> Result<R> {
         loop {
             match work() {
@@ -72,8 +73,8 @@ impl Queue {
     }
 
     /// Makes the volume read-only after a queue was lost with writes in flight. These writes may reach their blocks at any time, so no
-    /// other file may get the blocks. All later changes fail, the content of the files stays locked, and threads that wait for this lock
-    /// get an error. The error is also written to the device. A separate thread does this, because the device may not answer.
+    /// other file may get the blocks. All later changes fail. The content of the files stays locked. Threads that wait for this lock get an
+    /// error. The error is also written to the device. A separate thread does this, because the device may not answer.
     #[cold]
     pub(super) fn lose(&mut self) {
         let kept = self.state.files.leak();

@@ -18,13 +18,14 @@ use crate::open_file::{Owner, Views};
 ///
 /// A queue belongs to the thread that made it (it is neither `Send` nor `Sync`). Queues share no state. Two threads that read one file do
 /// not slow each other down. The drop of a queue waits for its requests in flight and frees their memory. Unsafe code, such as a binding
-/// for another language, may drop a queue in another thread under two conditions: the queue has no [outstanding](Self::outstanding)
-/// requests, and a device of this crate has created it.
+/// for another language, may drop a queue in another thread. There are two conditions: the queue has no [outstanding](Self::outstanding)
+/// requests, and a device of this crate has created the queue.
 ///
-/// The kernel may stop serving a queue while requests are in flight. This happens if a seccomp filter forbids the process to use io_uring,
-/// or if the process closes the descriptor of the io_uring. The completions of these requests cannot be observed. The drop of the queue
-/// leaks their memory, and the device stays open until the process ends. If some of the requests are writes, they may reach the device at
-/// any time. The volume then becomes read-only and reports the reason. Requests that the kernel had not accepted fail and have no effect.
+/// The kernel may stop serving a queue while requests are in flight. There are two causes: a seccomp filter forbids io_uring to the
+/// process, or the process closes the descriptor of the io_uring. The completions of these requests cannot be observed. The drop of the
+/// queue leaks their memory, and the device stays open until the process ends. If some of the requests are writes, they may reach the
+/// device at any time. The volume then becomes read-only and reports the reason. Requests that the kernel had not accepted fail and have no
+/// effect.
 ///
 /// # In an event loop
 ///
@@ -119,8 +120,8 @@ impl Queue {
     }
 
     /// Sets the largest number of bytes of bounce buffers of this queue. The default is 2 MiB, and the minimum is 64 KiB. The data of a
-    /// larger request are copied piece by piece. If all buffers are in use, a request waits for completions; with NOWAIT it fails with
-    /// EAGAIN. An atomic write whose data are copied cannot be longer than this limit.
+    /// larger request are copied piece by piece. If all buffers are in use, a request waits for completions. With NOWAIT the request fails
+    /// with EAGAIN. An atomic write whose data are copied cannot be longer than this limit.
     pub fn set_bounce_limit(&mut self, limit: usize) {
         self.state.set_bounce_limit(self.device.as_dyn(), limit);
     }
@@ -168,8 +169,9 @@ impl Queue {
     }
 
     /// A descriptor for an event loop. It becomes readable when a request completes. The program first [clears](Readiness::clear) the
-    /// descriptor. Then it calls [`poll`](Self::poll), which also submits queued requests, and pops completions. If there was none and
-    /// requests are outstanding, the program waits for the descriptor. Several calls return descriptors of the same event.
+    /// descriptor. Then it calls [`poll`](Self::poll), which also submits queued requests. After that it pops completions. If there was no
+    /// completion and requests are outstanding, the program waits for the descriptor. The descriptors of several calls refer to the same
+    /// event.
     ///
     /// # Errors
     /// `Io` with EOPNOTSUPP if the queue polls its devices ([`DioFlags::HIPRI`](crate::dio::DioFlags::HIPRI)); `Io` if no descriptor is
@@ -179,8 +181,8 @@ impl Queue {
         fd.map(Readiness).map_err(|errno| Error::io(errno, "create an eventfd for the queue"))
     }
 
-    /// Submits queued requests to the device and collects completions. The call does not wait for the device. There is one exception: for
-    /// completed writes that must be durable ([`DioFlags::DSYNC`](crate::dio::DioFlags::DSYNC)), it syncs their files and waits.
+    /// Submits queued requests to the device and collects completions. The call does not wait for the device. There is one exception. If
+    /// completed writes must be durable ([`DioFlags::DSYNC`](crate::dio::DioFlags::DSYNC)), the call syncs their files and waits.
     ///
     /// # Errors
     /// `Io` if the kernel refuses the call. All later calls then fail too. Requests that the kernel has not accepted complete with this
@@ -192,8 +194,8 @@ impl Queue {
     }
 
     /// Submits queued requests, and waits until `min` requests have completed. If fewer requests are outstanding, waits for all of them.
-    /// After that, as many calls of [`pop`](Self::pop) return a completion. For a short transfer, `pop` waits until the rest is
-    /// transferred.
+    /// For each of these requests, a call of [`pop`](Self::pop) then returns a completion. If a transfer was short, `pop` waits until the
+    /// rest is transferred.
     ///
     /// # Errors
     /// The errors of [`poll`](Self::poll).

@@ -1,7 +1,8 @@
 //! A condition variable that wakes all waiting threads in one call.
 //!
 //! parking_lot's condition variable moves its waiting threads to the lock. Each of them then wakes the next one when it gets a processor.
-//! With more threads than processors, this takes long. In the meantime other threads do all the work, and threads do not share commits.
+//! This takes long if there are more threads than processors. In the meantime other threads do all the work, and threads do not share
+//! commits.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;

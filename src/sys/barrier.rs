@@ -1,5 +1,5 @@
-//! A memory barrier between two threads. One thread needs the barrier often, the other rarely. The kernel can move the whole cost to the
-//! second thread.
+//! A memory barrier between two threads. One thread (the frequent thread) needs the barrier often. The other thread (the rare thread) needs
+//! it rarely. The kernel can move the whole cost of the barrier to the rare thread.
 //!
 //! Each of two threads writes a value, and then reads the value of the other thread. At least one thread must see the other thread's write
 //! (Dekker's algorithm). So each thread needs a barrier between its write and its read. The frequent thread does this for each request. The

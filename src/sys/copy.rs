@@ -1,11 +1,11 @@
-//! A copy between the memory of a caller and this crate's own memory. The copy is sound even if other code accesses the caller's memory at
-//! the same time.
+//! A copy between the memory of a caller and this crate's own memory. Other code may access the caller's memory at the same time. The copy
+//! is sound in this case too.
 
 /// Copies `from` to `to`, which have the same length.
 ///
-/// Other code may be able to access the caller's memory, through a raw pointer or a mapping that processes share. It may read or write the
-/// memory during the copy. For the compiler, this would be a data race and undefined behaviour. The accesses are therefore hidden from the
-/// compiler. Each byte of the copy is a value that the byte of the source had at some moment during the call.
+/// Other code may read or write the caller's memory during the copy, through a raw pointer or a mapping that processes share. For the
+/// compiler, this would be a data race and undefined behaviour. The accesses are therefore hidden from the compiler. Each byte of the copy
+/// is a value that the byte of the source had at some moment during the call.
 ///
 /// # Panics
 /// Panics if the lengths differ.

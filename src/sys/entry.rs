@@ -268,8 +268,8 @@ mod tests {
         RingNumber::MIN
     }
 
-    /// Simulates the kernel's read. Writes 0, 1, 2, ... to the memory whose addresses are in the entry, and writes the tuples. Returns the
-    /// number of bytes of data.
+    /// Simulates the kernel's read. Writes 0, 1, 2, ... to the request's memory, whose addresses are in the entry. Also writes the tuples.
+    /// Returns the number of bytes of data.
     fn carry_out(entry: &squeue::Entry) -> usize {
         // SAFETY: an entry is 64 bytes without padding.
         let words: [u64; 8] = unsafe { std::mem::transmute_copy(entry) };

@@ -1,5 +1,5 @@
 //! The interface between an open file and imago, the library for formats of disk images. imago's trait declares transfers as unsafe,
-//! because some implementations require aligned memory. This module requires no alignment.
+//! because some of its implementations require aligned memory. This module requires no alignment.
 
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};

@@ -1,4 +1,4 @@
-//! The operations that use `ioctl`. They query a file's extents, its attributes and its file system. Others operate on block devices.
+//! The operations that use `ioctl`. Some query a file's extents, a file's attributes, or a file system. Others operate on block devices.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -187,8 +187,8 @@ pub(crate) fn is_read_only(device: BorrowedFd<'_>) -> Result<bool, Errno> {
     Ok(read_only != 0)
 }
 
-/// The file that a loop device uses. It is identified by `st_dev` and `st_ino` of its `stat`. If the file is itself a device, `st_rdev` is
-/// added.
+/// The file that a loop device uses. Three fields of the file's `stat` identify it: `st_dev`, `st_ino` and `st_rdev`. The field `st_rdev`
+/// matters only if the file is a device.
 ///
 /// ENXIO if the loop device uses no file.
 pub(crate) fn loop_backing(device: BorrowedFd<'_>) -> Result<(u64, u64, u64), Errno> {

@@ -43,7 +43,7 @@ pub(crate) struct Watcher {
 impl Watcher {
     /// Acquires a read lease on an open file. The kernel notifies the thread when the lease is broken.
     ///
-    /// EAGAIN if a program has the file open for writing, EACCES if the file belongs to another user and `CAP_LEASE` is missing, EINVAL if
+    /// EAGAIN if a program has the file open for writing. EACCES if the file belongs to another user and `CAP_LEASE` is missing. EINVAL if
     /// the file system has no leases.
     pub(crate) fn lease(self, file: BorrowedFd<'_>) -> Result<(), Errno> {
         self.tell(file)?;
@@ -168,7 +168,7 @@ fn is_given(file: BorrowedFd<'_>, kind: libc::c_int) -> Result<bool, Errno> {
 
 /// Whether any process has a file open or mapped for writing. The caller has opened the file for reading.
 ///
-/// EACCES if the file belongs to another user and `CAP_LEASE` is missing, EINVAL if the file system or the system's settings permit no
+/// EACCES if the file belongs to another user and `CAP_LEASE` is missing. EINVAL if the file system or the system's settings permit no
 /// leases.
 pub(crate) fn has_writers(file: BorrowedFd<'_>) -> Result<bool, Errno> {
     is_given(file, libc::F_RDLCK).map(|given| !given)
@@ -179,7 +179,7 @@ pub(crate) fn is_alone(file: BorrowedFd<'_>) -> Result<bool, Errno> {
     is_given(file, libc::F_WRLCK)
 }
 
-/// Whether the read lease on an open file is valid. It is not valid from the moment when the kernel begins to break it.
+/// Whether the read lease on an open file is valid. When the kernel begins to break the lease, it is no longer valid.
 pub(crate) fn stands(file: BorrowedFd<'_>) -> bool {
     // SAFETY: the descriptor is open, and the command takes no argument.
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLEASE) == libc::F_RDLCK }
@@ -200,8 +200,8 @@ mod tests {
 
     use super::*;
 
-    /// The functions report no writer and no other descriptor for a file that is open once. They detect a second descriptor for reading,
-    /// and one for writing.
+    /// A file that is open once has no writers and no other descriptor. The functions detect a second descriptor for reading, and then one
+    /// for writing.
     #[test]
     fn openers_are_seen_and_no_lease_stays() {
         let dir = tempfile::tempdir().unwrap();
@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(is_alone(writer.as_fd()), Ok(true));
     }
 
-    /// An open for writing waits until the notified thread has released the lease, and not longer.
+    /// An open for writing waits until the notified thread has released the lease. It does not wait longer.
     #[test]
     fn a_break_is_signalled_only_to_the_watching_thread() {
         let dir = tempfile::tempdir().unwrap();

@@ -10,9 +10,9 @@ use crate::error::Errno;
 
 /// A shared mapping of a file.
 ///
-/// Another program may change the mapped memory at any time, by changes of the file. Therefore this module never creates a reference to
-/// this memory. If the file is truncated, the next copy causes a fault (SIGBUS), as with every mapping of a file. A copy also causes a
-/// fault if the file system cannot provide a page. The reason can be a lack of space, or an error of the device.
+/// If another program changes the file, the mapped memory changes at any time. Therefore this module never creates a reference to this
+/// memory. If the file is truncated, the next copy causes a fault (SIGBUS), as with every mapping of a file. A copy also causes a fault if
+/// the file system cannot provide a page. The reason can be a lack of space, or an error of the device.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<u8>,
@@ -42,8 +42,8 @@ impl Mapping {
         Ok(Self { base, len, writable })
     }
 
-    /// Replaces pages of a read-only mapping by pages of zeros that do not belong to the file. `at` must be the start of a page. EINVAL if
-    /// it is not, if the mapping is writable, or if the range is not within the mapping.
+    /// Replaces pages of a read-only mapping by pages of zeros that do not belong to the file. EINVAL if the mapping is writable, if the
+    /// range is not within the mapping, or if `at` is not the start of a page.
     pub(crate) fn cover(&mut self, at: usize, len: usize) -> Result<(), Errno> {
         if self.writable || at.checked_add(len).is_none_or(|end| end > self.len) {
             return Err(Errno::EINVAL);

@@ -31,7 +31,7 @@ const STATUS: i32 = 0x7FF;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NamespaceId {
     pub(crate) number: u32,
-    /// The size of a logical block, as the logarithm to base two of its bytes.
+    /// The number of bytes of a logical block, as a logarithm to base two.
     pub(crate) shift: u32,
     /// The number of metadata bytes of each block. They contain a tuple. A transfer uses separate memory for them.
     pub(crate) metadata: u32,

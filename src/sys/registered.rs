@@ -78,8 +78,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         }
     }
 
-    /// Registers the allocation of one buffer. If this is not possible, the kernel pins the buffer's pages for each request. Reasons are a
-    /// full table, and a refusal by the kernel.
+    /// Registers the allocation of one buffer. If no entry is free or the kernel refuses, the buffer is not registered. The kernel then
+    /// pins its pages for each request.
     #[cold]
     pub(crate) fn register_one(&mut self, buffer: &mut Buffer) {
         let Some(place) = self.free_places().and_then(Vec::pop) else { return };

@@ -27,8 +27,9 @@ const COMMAND: u64 = 1 << 62;
 
 static NEXT_RING: AtomicU32 = AtomicU32::new(1);
 
-/// The number of the ring. Numbers repeat after 2^32 rings. Memory that is registered with an earlier ring may then count as registered
-/// with this ring. This is safe: the kernel refuses an address outside of the memory that this ring has registered at the same index.
+/// The number of the ring. Numbers repeat after 2^32 rings. After that, memory that is registered with an earlier ring may count as
+/// registered with this ring. This is safe: the kernel refuses an address outside of the memory that this ring has registered at the same
+/// index.
 fn next_ring() -> RingNumber {
     RingNumber::new(NEXT_RING.fetch_add(1, Ordering::Relaxed)).unwrap_or(RingNumber::MAX)
 }
@@ -256,7 +257,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
     }
 
     /// Completes the requests that the kernel had not taken when it refused the ring. The ring is not entered again, so the kernel will
-    /// never take them. A kernel thread that takes entries may still take them. In this case no request is completed.
+    /// never take them. There is one exception: if a kernel thread takes entries, it may still take them, and no request is completed here.
     #[cold]
     fn recall(&mut self, errno: Errno) {
         if self.sqpoll {
@@ -381,7 +382,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
     /// Abandons the `open` requests with borrowed memory after the ring was lost.
     ///
     /// This is sound if all of these requests are still in the submission queue, as its last entries. The kernel then never takes them,
-    /// because the ring is not entered again. If the kernel has taken a request, it may write to the memory at any time, and the completion
+    /// because the ring is not entered again. If the kernel has taken a request, it may write to the memory at any time. The completion
     /// cannot be observed. A return would then be undefined behaviour, and a wait would not end. Therefore this function ends the program.
     /// This happens only if the kernel accepts the submission of the requests, and refuses a later call while they are in flight.
     #[cold]
@@ -405,8 +406,8 @@ impl<T: Passenger, W: Width> Drop for Ring<T, W> {
             // files stay open.
             return;
         }
-        // The kernel removes a ring some time after its descriptor was closed. Until then, the registered files would stay open, and an
-        // exclusive open of a device among them would fail. So the files are removed from the ring first.
+        // The kernel removes a ring some time after its descriptor was closed. Until then, the registered files would stay open. If one of
+        // them is a device, an exclusive open of the device would fail. So the files are first removed from the ring.
         let _ = self.ring.submitter().unregister_files();
         // SAFETY: dropped once, here, and not used afterwards.
         unsafe { ManuallyDrop::drop(&mut self.ring) };
@@ -548,8 +549,8 @@ mod tests {
         });
     }
 
-    /// Nothing is written to the pipe, so reads from it do not complete. A request that the kernel took before the ring's descriptor was
-    /// replaced stays in its slot. A request that was only queued is returned.
+    /// Nothing is written to the pipe, so reads from it do not complete. A request that the kernel has already taken stays in its slot. A
+    /// request that was only queued is returned.
     #[test]
     fn requests_that_the_kernel_took_stay_with_a_ring_without_descriptor() {
         let (empty, _writer) = std::io::pipe().unwrap();

@@ -43,8 +43,8 @@ impl<T> Slots<T> {
             slots: ManuallyDrop::new(slots),
             free: 0,
             in_flight: 0,
-            // The queue has its full capacity from the start: every request may complete early. While the kernel uses memory that a caller
-            // lends, no memory may be allocated.
+            // The queue has its full capacity from the start, because every request may complete early. No memory may be allocated while
+            // the kernel uses memory that a caller lends.
             early: VecDeque::with_capacity(count as usize),
             batch: NONE + 1,
         }
@@ -150,8 +150,8 @@ impl<T> Slots<T> {
     }
 
     /// Completes the requests of the current batch with a result, if the kernel has taken none of them. Returns the number of completed
-    /// requests. `untaken` is the number of requests that the kernel has not taken. If the batch contains more requests, some of them were
-    /// taken, but it is unknown which. Then no request is completed.
+    /// requests. `untaken` is the number of requests that the kernel has not taken. If the batch contains more requests than this, the
+    /// kernel has taken some of them. It is unknown which, so no request is completed.
     #[cold]
     pub(super) fn recall(&mut self, untaken: usize, result: i32) -> usize {
         let batch = self.batch;

@@ -1,7 +1,7 @@
 //! The processor's cycle counter. A thread can read it after every request without a function call.
 //!
-//! A call of the vDSO would contain a `ret` soon after a system call. This can cost a third of the time of a read (docs/BENCHMARKS.md,
-//! "Returns across a system call").
+//! The vDSO is not used. A call of it would contain a `ret` soon after a system call, which can cost a third of the time of a read
+//! (docs/BENCHMARKS.md, "Returns across a system call").
 
 use std::time::{Duration, Instant};
 
@@ -39,7 +39,7 @@ pub(crate) fn ticks() -> u64 {
 
 /// The number of ticks per second, measured for a millisecond. The result is never too high, and at most one percent too low.
 pub(crate) fn rate() -> u64 {
-    // Reads both clocks. The thread may be interrupted between the calls. The time is that of some moment between the two counts.
+    // Reads both clocks. The thread may be interrupted between the calls. The result is the time of some moment between the two counts.
     let moment = || (ticks(), Instant::now(), ticks());
     let mut attempts = 0;
     loop {
@@ -66,8 +66,8 @@ pub(crate) fn rate() -> u64 {
 mod tests {
     use super::*;
 
-    /// The measured rate is never too high, even if other threads compete for the processors. With too high a rate, ironmap would trust a
-    /// check of the leases for too long.
+    /// The measured rate is never too high, even if other threads compete for the processors. If the rate were too high, ironmap would
+    /// trust a check of the leases for too long.
     #[test]
     fn the_rate_is_not_too_high_on_a_busy_machine() {
         const THREADS: usize = 8;

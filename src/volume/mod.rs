@@ -120,7 +120,7 @@ impl Volume {
         Ok(volume)
     }
 
-    /// Creates a volume from a file system that the caller has created, and its device.
+    /// Creates a volume from a file system and its device. The caller has created both.
     #[doc(hidden)]
     #[must_use]
     pub fn of(fs: Arc<dyn FileSystem>, device: Arc<dyn Device>) -> Self {
@@ -249,8 +249,8 @@ impl Volume {
     ///
     /// # Errors
     /// `IsADirectory`, `WrongFileType`, or `Encrypted`; `NotFound` if the file was removed since its inode was read; `ReadOnly` if the
-    /// options open the file for writing, and the volume is open only for reading; `InvalidInput` if the options truncate the file but do
-    /// not open it for writing.
+    /// options open the file for writing, and the volume is open only for reading; `InvalidInput` if the options truncate the file without
+    /// opening it for writing.
     pub fn open_inode(&self, inode: impl Into<InodeRef>, options: FileOptions) -> Result<File> {
         check_options(&options)?;
         let InodeRef { number, read } = inode.into();
@@ -272,7 +272,7 @@ impl Volume {
                 "the content is encrypted, and the key is not available",
             ));
         }
-        // The size that was read here may be too small, if the inode is open elsewhere. So the file is truncated even if this size is 0.
+        // If the inode is open elsewhere, the size that was read here may be too small. So the file is truncated even if this size is 0.
         let inode = if options.truncate {
             self.fs.writable()?.truncate(inode.number(), 0)?;
             held.inode()?
@@ -334,8 +334,8 @@ fn format_for(device: &dyn Device, how: How) -> Result<&'static Format> {
     })
 }
 
-/// The block size in the superblock that is used to open the volume. This is the backup that the options name, or else the primary
-/// superblock. If the primary superblock is damaged, it is a backup that is found.
+/// The block size in the superblock that is used to open the volume. If the options name a backup, this backup is used. Otherwise the
+/// primary superblock is used. If the primary superblock is damaged, a backup that is found is used.
 ///
 /// # Errors
 /// If the volume is opened for writing, the errors of the device. For reading, there are no errors, because a backup may be readable.

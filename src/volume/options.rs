@@ -131,8 +131,8 @@ impl VolumeOptions {
         Ok(volume)
     }
 
-    /// The device of the volume's journal: the device that the options name, or else the device that is found. `None` if the volume does
-    /// not need the journal.
+    /// The device of the volume's journal. If the options name a device, it is this device. Otherwise it is the device that is found.
+    /// `None` if the volume does not need the journal.
     fn journal_of(&self, volume: &dyn Device) -> Option<Location> {
         match &self.journal {
             Some(named) => Some(named.clone()),

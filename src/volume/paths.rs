@@ -16,10 +16,10 @@ use crate::fs::{
 use crate::queue::Queue;
 use crate::units::InodeNo;
 
-/// The greatest depth of a tree that can be removed. If a tree is deeper, most likely a directory contains itself. This is an error.
+/// The greatest depth of a tree that can be removed. A deeper tree is an error: most likely a directory contains itself.
 const MAX_DEPTH: usize = 4096;
 
-/// The largest number of consecutive listings without a name that could be removed. Other threads may have removed the listed names.
+/// The largest number of consecutive listings from which no name was removed. Other threads may have removed the listed names.
 const MAX_FRUITLESS: u32 = 64;
 
 /// The entries of a directory.
@@ -39,7 +39,7 @@ impl<'a> Name<'a> {
     }
 }
 
-/// Whether the path ends with a slash. Then it can only belong to a directory.
+/// Whether the path ends with a slash. Only a directory can have such a path.
 fn asks_for_directory(path: &Path) -> bool {
     path.as_os_str().as_bytes().ends_with(b"/")
 }
@@ -355,7 +355,8 @@ impl Volume {
             .at(|| path.display())
     }
 
-    /// Creates a file and opens it. The opened file is always the new file. Another thread may replace its name at the same time.
+    /// Creates a file and opens it. The opened file is always the new file, even if another thread gives the name to another file at the
+    /// same time.
     fn create_new(&self, path: &Path, options: FileOptions) -> Result<File> {
         check_writes(&options).at(|| path.display())?;
         self.require_file_name(path)?;

@@ -1,5 +1,5 @@
-//! The short path: one extent, one bounce buffer (a piece), one transfer, and no plan. A request that cannot take the simple path only
-//! because its data must be copied takes this path.
+//! The short path: one extent, one bounce buffer (a piece), one transfer, and no plan. A request takes this path if it meets all conditions
+//! of the simple path, except that its data must be copied.
 //!
 //! A piece must be free. Otherwise the request takes the generic path.
 
