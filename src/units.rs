@@ -56,8 +56,8 @@ impl AddAssign<u64> for FilePos {
 }
 
 unit! {
-    /// A byte offset on the device, from the start of the file system. For a file system in a partition, a lower layer adds the start of
-    /// the partition.
+    /// A byte offset on the device, from the start of the file system. If the file system is in a partition, a lower layer adds the start
+    /// of the partition.
     DevOffset
 }
 unit! {

@@ -1,7 +1,7 @@
 //! The direct-I/O core. It turns a request for a range of a file into requests to the device. The model is Linux's `fs/iomap/direct-io.c`.
 //!
 //! A `Request` takes the simple path (`simple`) if one bio is enough and the mapping is in memory. Every other request takes one of four
-//! paths. The path depends on two facts: who owns the memory, and whether the device accepts the memory.
+//! paths. The path depends on the owner of the memory, and on whether the device accepts the memory.
 //!
 //! | memory | direct | through bounce buffers |
 //! |---|---|---|
@@ -194,7 +194,7 @@ impl State {
         self.through_flushes != ThroughFlushes::Never
     }
 
-    /// Whether a queued write-through request that writes this memory may flush a device.
+    /// Whether a device may flush because of a queued write-through request with this memory.
     pub(crate) fn queued_flushes(&self, memory: &Memory) -> bool {
         match self.through_flushes {
             ThroughFlushes::Never => false,

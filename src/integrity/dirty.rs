@@ -17,9 +17,9 @@ use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 const DIRTY: u64 = 1 << 31;
 /// A flag in a region's state: at least one sector has a tag with the region's generation.
 const TRACE: u64 = 1 << 30;
-/// The mask for the number of writes in flight, which is in the lower bits of the state.
+/// The lower bits of the state contain the number of writes in flight. This is their mask.
 const FLYING: u64 = TRACE - 1;
-/// The unit of the number of begun writes, which is in the upper bits of the state.
+/// The upper bits of the state contain the number of begun writes. This value is one write.
 const BEGUN: u64 = 1 << 32;
 
 #[derive(Debug)]
