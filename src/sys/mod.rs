@@ -1,5 +1,5 @@
 //! The only unsafe code of the crate: memory to which the kernel may write, rings, mappings, and system calls without a safe wrapper. A
-//! comment at each use proves its safety. The functions that this module exports are safe to call in any order.
+//! comment at each use proves its safety. The exported functions are safe to call in any order.
 #![allow(unsafe_code)]
 
 pub(crate) mod barrier;
