@@ -7,7 +7,7 @@ use ironmap_image::source::Source;
 /// The maximum number of links that Linux follows on one path.
 const MAX_LINKS: usize = 40;
 
-/// Returns the path of a file without symbolic links, `.` and `..`. The last component of the path need not exist.
+/// Returns the canonical path of a file: it has no symbolic links, `.` or `..`. The last component of the path need not exist.
 pub(crate) fn path_without_links(source: &Source, path: &[u8]) -> ironmap::Result<Vec<u8>> {
     let fs = source.fs();
     // `stack` contains the directories that were visited, each with its name and inode. `rest` contains the remaining components in reverse

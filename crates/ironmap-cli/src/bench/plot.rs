@@ -1,4 +1,4 @@
-//! Draws the results: each combination of options has a group of bars, which show the ratios to the first target.
+//! Draws the results. Each combination of options has a group of bars. A bar shows the ratio to the first target.
 
 use std::path::Path;
 
@@ -92,8 +92,7 @@ fn combination(row: &Row) -> String {
     format!("{work} of {size}, {engine}, {iodepth} in flight{jobs}")
 }
 
-/// A label, and a number that distinguishes equal labels in a group. Two labels are equal if two requested engines fall back to the same
-/// engine.
+/// A label. Equal labels in a group get different numbers. Two labels are equal if two requested engines fall back to the same engine.
 type Series<'a> = (&'a str, usize);
 
 /// The groups and the series of a picture.
@@ -191,7 +190,7 @@ fn draw(rows: &[Row], picture: &mut String) -> std::result::Result<(), Box<dyn s
         .x_label_area_size(LINE + MARGIN)
         .y_label_area_size(AXIS - MARGIN)
         .build_cartesian_2d(0.0..step * groups.len() as f64, 0.0..top)?;
-    // The labels of the horizontal axis are drawn by code below, because the library would place them at arbitrary positions.
+    // The code below draws the labels of the horizontal axis. The library would place them at arbitrary positions.
     let axis = if *counted { "instructions" } else { "requests a second; the first target is 1" };
     let mut mesh = chart.configure_mesh();
     mesh.disable_x_mesh().x_labels(0).y_desc(axis).label_style(("sans-serif", 12)).draw()?;
@@ -311,7 +310,7 @@ mod tests {
         assert!(picture.contains("line: lowest to highest run"));
     }
 
-    /// An SVG file cannot have the name of another format.
+    /// The name of an SVG file must not have the extension of another format.
     #[test]
     fn a_picture_has_a_name_of_its_format() {
         for (name, instead) in [("a.png", Some("a.svg")), ("b/c.PDF", Some("b/c.svg"))]

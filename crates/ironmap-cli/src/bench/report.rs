@@ -267,7 +267,7 @@ impl<'a> JsonRow<'a> {
     }
 }
 
-/// Writes the rows and the machine as JSON, to standard output if no file is given.
+/// Writes the rows and the machine as JSON. Without a file, the output is standard output.
 pub(super) fn json(rows: &[Row], file: Option<Output>) -> Result<(), Failure> {
     let document =
         Document { machine: machine(), results: rows.iter().map(JsonRow::new).collect() };

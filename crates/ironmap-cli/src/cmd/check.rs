@@ -83,7 +83,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     } else {
         print(args, &source, &checked).map_err(Failure::stdout)
     };
-    // The exit code must be correct even if the reader of the findings has closed its pipe.
+    // The exit code must be correct even if the output is a closed pipe.
     if !checked.is_clean() {
         let count = checked.counts.iter().skip(1).sum::<u64>();
         let s = if count == 1 { "" } else { "s" };

@@ -121,7 +121,7 @@ fn make(subject: &Subject<'_>, name: &Name, last: &[u8]) -> ironmap::Result<()> 
     }
 }
 
-/// Makes the link under a temporary name and renames it to the final name. Therefore a file with the final name exists at every moment.
+/// Makes the link under a temporary name, and renames it to the final name. A file with the final name exists at every moment.
 fn replace(
     subject: &Subject<'_>,
     name: &Name,

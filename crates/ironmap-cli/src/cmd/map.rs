@@ -19,9 +19,9 @@ use crate::terminal::{one_line, stdout};
 
 /// Shows the extents of files: the locations of their blocks on the device
 ///
-/// Blocks that are contiguous in the file and on the device are shown as one extent, even if the volume has several entries for them.
-/// Preallocated blocks past the end of a file are shown for a volume's file, but not for a host file. If a host file must be read
-/// through the kernel, the reason is shown instead of the extents.
+/// Blocks that are contiguous in the file and on the device are shown as one extent. Preallocated blocks past the end of a file are shown
+/// for a volume's file, but not for a host file. If a host file must be read through the kernel, the reason is shown instead of the
+/// extents.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -102,7 +102,7 @@ fn of_host(path: &Path) -> Result<MapRecord, Failure> {
     let (file, report) = HostSource::open()?.file(path, FileOptions::default())?;
     let (extents, report) = match extents(&file, report.size) {
         Ok(extents) => (Some(extents), report),
-        // If the file has lost its lease, the map is not available, because the kernel serves the reads of the file.
+        // The file has lost its lease. The kernel serves its reads, so the map is not available.
         Err(error) if error.kind() == ErrorKind::Unsupported => {
             (None, file.host().unwrap_or(report))
         }

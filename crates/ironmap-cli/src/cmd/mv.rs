@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     })
 }
 
-/// Whether a symbolic link points to a file by this name, and not by another name of the same file.
+/// Whether a symbolic link points to a file by this name. A link to another name of the same file does not count.
 fn leads_to_name(link: &Name, to: &Name) -> bool {
     let path = path_without_links(&link.source, link.path()).ok();
     let name = path.and_then(|path| link.beside(&path).ok());

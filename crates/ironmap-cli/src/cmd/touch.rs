@@ -69,7 +69,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         let set = SetAttributes::new()
             .accessed((both || args.access).then_some(accessed))
             .modified((both || args.modification).then_some(modified))
-            // The times of an append-only file can only be set to the current time, and only both at once. The kernel has the same rule.
+            // For an append-only file, only the current time is allowed, and only for both times at once. The kernel has the same rule.
             .times_of_use(both && !chosen);
         let set =
             name.fs().writable().and_then(|writer| writer.set_attributes(inode.number(), &set));

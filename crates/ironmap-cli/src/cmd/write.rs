@@ -39,7 +39,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         if let Some(inode) = name.look(Follow::All)? {
             check_kind(&name, &inode)?;
         }
-        // The first chunk is read before the file is truncated, so that an unreadable input does not empty the file.
+        // The first chunk is read before the file is truncated. If the input is unreadable, the file keeps its content.
         let mut chunk = Vec::with_capacity(CHUNK);
         let ended = fill(&mut chunk)?;
         let Some(inode) = find_or_create(&name, true)? else { return Ok(()) };

@@ -1,9 +1,10 @@
-//! The mount options of ext4 that `ironmap mount` does not implement. It accepts the options that would have no effect on this mount, and
-//! refuses all others with a hint.
+//! The mount options of ext4 that `ironmap mount` does not implement. Options without an effect on this mount are accepted. All others are
+//! refused with a hint.
 //!
 //! The names are those of ext4(5) and of the kernel's Documentation/admin-guide/ext4.rst.
 
-/// Accepted options without a value: every mount of ironmap behaves as the option requests, or the option only tunes the kernel's ext4.
+/// Accepted options without a value. Every mount of ironmap already behaves as the option requests, or the option only tunes the kernel's
+/// ext4.
 const WITHOUT_VALUE: &[&str] = &[
     "acl",
     "user_xattr",
@@ -80,7 +81,7 @@ pub(super) fn number(text: &str) -> Option<u32> {
         None if text.starts_with('0') => (text, 8),
         None => (text, 10),
     };
-    // The standard library would accept a plus sign here, so a sign at the start of the digits is refused.
+    // The standard library would accept a plus sign at the start of the digits.
     u32::from_str_radix(digits, radix).ok().filter(|_| !digits.starts_with('+'))
 }
 
@@ -119,7 +120,7 @@ pub(super) fn judge(name: &str, value: Option<&str>) -> Option<Result<(), String
     }
 }
 
-/// The advice for a refused option, which a mount of ironmap cannot implement.
+/// The advice for an option that a mount of ironmap cannot implement.
 fn instead_of(name: &str) -> Option<&'static str> {
     Some(match name {
         "data" => "data is always written as with data=ordered; leave out the option",

@@ -1,7 +1,7 @@
-//! The inodes that the kernel uses: the number of lookups of each inode, and a hold on each inode that has lost its last name.
+//! The inodes that the kernel uses. For each inode, the number of lookups is counted. An inode that has lost its last name is held.
 //!
 //! The kernel may use the number of an inode until it has forgotten every lookup of this inode. The inode can lose its last name before
-//! that, for example if a working directory is removed, or a file that is open with `O_PATH`. An inode without a name is therefore held
+//! that. Examples are a removed working directory, and a removed file that is open with `O_PATH`. An inode without a name is therefore held
 //! until the kernel forgets it. An inode with a name needs no hold.
 
 use std::collections::HashMap;
@@ -37,7 +37,7 @@ pub(super) struct Manner {
 /// The state of an inode that the kernel uses.
 pub(super) struct Node {
     manner: Mutex<Manner>,
-    /// The time, in seconds since 1970, until which reads do not check the access time. A change of the inode resets this value.
+    /// Reads do not check the access time until this time, in seconds since 1970. A change of the inode resets this value.
     quiet_until: AtomicI64,
     /// The number of times that a name in this directory was removed or replaced.
     names_changed: AtomicU64,
@@ -75,13 +75,13 @@ impl Node {
         now < self.quiet_until.load(Ordering::Relaxed)
     }
 
-    /// Makes reads skip the check of the access time until `then`. The caller must call this function before it reads the inode, so that a
-    /// concurrent change of the inode resets the value.
+    /// Makes reads skip the check of the access time until `then`. The caller must call this function before it reads the inode. A
+    /// concurrent change of the inode then resets the value.
     pub(super) fn quiet_until(&self, then: i64) {
         self.quiet_until.store(then, Ordering::SeqCst);
     }
 
-    /// Makes reads check the access time at `then`, if [`Self::quiet_until`] has set a later time.
+    /// Makes reads check the access time at `then` at the latest.
     pub(super) fn quiet_no_longer_than(&self, then: i64) {
         self.quiet_until.fetch_min(then, Ordering::Relaxed);
     }
@@ -134,8 +134,7 @@ impl Nodes {
             known.lookups = known.lookups.saturating_sub(times);
             if known.lookups == 0 { shard.remove(&inode) } else { None }
         };
-        // The drop of the hold may free the inode, and this needs a transaction. Therefore the table of nodes must not be locked during the
-        // drop.
+        // The drop of the hold may free the inode, which needs a transaction. Therefore the table of nodes is not locked during the drop.
         drop(forgotten);
     }
 

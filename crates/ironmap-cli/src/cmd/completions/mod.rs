@@ -38,8 +38,7 @@ const BEGIN: &str = "\n_ironmap() {\n";
 /// Adds a call of `ironmap complete` to the generated script. The script makes this call for words that contain a path in a volume.
 fn with_names(shell: Shell, script: &str) -> String {
     let first = |ask: &str, names: &str| {
-        // The generated script for bash begins with the function itself. `BEGIN` begins with a newline, so a newline is put before the
-        // script.
+        // The script for bash begins directly with the function, but `BEGIN` begins with a newline. Therefore a newline is added here.
         let script = format!("\n{script}");
         let script = script.replacen(BEGIN, &format!("\n{names}{BEGIN}    {ask} && return 0\n"), 1);
         script.trim_start().to_owned()

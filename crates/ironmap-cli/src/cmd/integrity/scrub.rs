@@ -88,7 +88,7 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     drop(bar);
     let scrubbed = scrubbed.map_err(|error| Failure::at(&args.device, &error))?;
     let Scrubbed { sectors, discarded, mismatches, unreadable, skipped, lost, .. } = scrubbed;
-    // The exit code must be correct even if the reader of the findings has closed its pipe.
+    // The exit code must be correct even if the output is a closed pipe.
     if mismatches + unreadable + lost > 0 {
         let what = format!(
             "{mismatches} wrong sectors, {unreadable} unreadable, {lost} regions with lost writes"

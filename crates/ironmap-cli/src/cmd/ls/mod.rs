@@ -94,8 +94,7 @@ impl Listed {
         self.inode.file_type() == FileType::Directory
     }
 
-    /// Returns the beginning of the headings for the directories below this directory: the name of the volume, or nothing. In a heading,
-    /// the path follows.
+    /// Returns the beginning of a heading: the name of the volume, or nothing. In the heading, the path of the directory follows.
     fn prefix(&self) -> &[u8] {
         self.name.strip_suffix(&*self.path).unwrap_or_default()
     }
@@ -132,8 +131,8 @@ fn find(args: &Args, volumes: &mut Volumes, target: &Target) -> Result<Listed, F
             Err(failure) => return Err(failure),
         }
     }
-    // With several arguments, each name begins with the volume. A heading always begins with the volume, because `ls` begins a heading with
-    // the argument.
+    // With several arguments, each name begins with the volume. A heading always begins with the volume. The reason is that `ls` begins a
+    // heading with the argument.
     let headed = args.recursive && found.is_directory() && !args.directory;
     let named = headed || args.targets.len() > 1;
     let name = if named { target.bytes() } else { target.path.clone() };
