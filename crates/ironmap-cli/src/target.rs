@@ -54,8 +54,8 @@ fn end_of_format(text: &[u8], at: usize) -> Option<usize> {
     image::Address::prefix_of(text.get(at..)?).map(|(_, len)| at + len)
 }
 
-/// Returns the end of the volume in `VOLUME:/PATH`: the position of the first `:/` or `:<12>`. A `:/` that is part of `integrity:/...`,
-/// `nbd://...` or `qcow2:/...` does not count.
+/// Returns the position at which the volume in `VOLUME:/PATH` ends: the first `:/` or `:<12>`. A `:/` within `integrity:/...`, `nbd://...`
+/// or `qcow2:/...` does not count.
 pub(crate) fn end_of_volume(text: &[u8]) -> Option<usize> {
     let prefix = prefix_of_volume(text);
     let begin = |at| end_of_host(text, at).or_else(|| end_of_format(text, at));
@@ -115,8 +115,7 @@ fn parse_anywhere(text: &OsStr) -> Result<Subject, String> {
 pub(crate) fn parse_volume(text: &OsStr) -> Result<Location, String> {
     refuse_host(text)?;
     let link = link_of_tag(text);
-    // A missing link must be an error. Otherwise, a command could create a file with the name of the link in /dev, which is a file system
-    // in memory.
+    // A missing link must be an error. Otherwise, a command could create a file with this name in /dev, a file system in memory.
     if let Some(link) = link.as_ref().filter(|link| !Path::new(link).exists()) {
         let (text, link) = (text.display(), link.display());
         return Err(format!(

@@ -11,7 +11,7 @@ use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 
 use ironmap_image::quote;
 
-/// Buffered standard output. If the reader of a pipe has closed it, a write ends the command without a message.
+/// Buffered standard output. If the output is a closed pipe, a write ends the command without a message.
 pub(crate) struct Out {
     to: BufWriter<StdoutLock<'static>>,
     terminal: bool,
@@ -21,7 +21,7 @@ pub(crate) fn stdout() -> Out {
     Out { to: BufWriter::new(io::stdout().lock()), terminal: io::stdout().is_terminal() }
 }
 
-/// Prints one line and flushes the output, because an error in the drop of `Out` would be lost.
+/// Prints one line and flushes the output. A drop of `Out` would not report an error.
 pub(crate) fn print_line(line: impl Display) -> io::Result<()> {
     let mut out = stdout();
     writeln!(out, "{line}")?;

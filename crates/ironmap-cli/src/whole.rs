@@ -13,16 +13,16 @@ use ironmap_image::spared::Spared;
 
 use crate::failure::hint_at;
 
-/// A file that is being written. The existing file with its name is not changed before [`keep`](Self::keep). If the value is dropped
-/// without `keep`, the new file is removed. A file that cannot be replaced is written directly.
+/// A new output file. It does not replace the existing file before [`keep`](Self::keep). If the value is dropped without `keep`, the new
+/// file is removed. An existing file that cannot be replaced is written directly.
 pub(crate) struct Whole {
     path: PathBuf,
     /// The path of the temporary file, or `None` if the file is written directly.
     part: Option<PathBuf>,
-    /// A duplicate of the writer's descriptor; `None` for a pipe or a terminal, which cannot be synced.
+    /// A duplicate of the writer's descriptor, for a sync. `None` for a pipe or a terminal.
     file: Option<File>,
-    /// Whether the content of the existing file is overwritten, so that the file keeps its inode. This is done for a file with several
-    /// names or another owner.
+    /// Whether the content of the existing file is overwritten. The file then keeps its inode. This is done for a file with several names
+    /// or another owner.
     in_place: bool,
 }
 
@@ -83,7 +83,7 @@ impl Whole {
         Ok((whole, file))
     }
 
-    /// Returns a `Whole` that writes directly to a file that cannot be replaced.
+    /// Returns a `Whole` for a file that cannot be replaced. The file is written directly.
     fn itself(path: PathBuf, file: File, synced: bool) -> io::Result<(Self, File)> {
         let same = synced.then(|| file.try_clone()).transpose()?;
         Ok((Self { path, part: None, file: same, in_place: false }, file))
@@ -149,7 +149,7 @@ impl Drop for Whole {
     }
 }
 
-/// An output file of a command. The file is opened before the command's work, and written after it.
+/// An output file of a command. The command opens the file before its work, and writes the file after its work.
 pub(crate) struct Output {
     whole: Whole,
     file: File,

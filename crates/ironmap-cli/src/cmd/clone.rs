@@ -32,8 +32,8 @@ static ZEROS: [u8; 4096] = [0; 4096];
 
 /// Copies a device, image or export, or a part of one, to another device, image or export
 ///
-/// Zeros are not copied: holes of images, ranges without data in an NBD export or a qcow2 image, and zeros in the data. A missing TARGET is
-/// made as a raw image with holes. If TARGET is larger than SOURCE, the remaining part of TARGET is not changed.
+/// Zeros are neither transferred nor written: holes of images, ranges without data in an NBD export or a qcow2 image, and zeros in the
+/// data. A missing TARGET is made as a raw image with holes. If TARGET is larger than SOURCE, the remaining part of TARGET is not changed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -59,7 +59,7 @@ impl Seen {
             };
             let result = result.trim_start_matches(['=', ' ']).parse().unwrap();
             if len < 4096 && seen.requests == 0 {
-                // Before the first request, the bench probes once which alignment of requests is needed.
+                // Before the first request, the bench probes the alignment that requests need.
                 continue;
             }
             seen.requests += 1;
@@ -71,8 +71,8 @@ impl Seen {
     }
 }
 
-/// On a raw device, and on a file that the kernel serves, each request of the bench is the same single system call as with fio's psync
-/// engine. The requests cover the same range, and the file is opened with the same flags.
+/// On a raw device, and on a file that the kernel serves, each request of the bench is one system call. fio's psync engine makes the same
+/// system call, covers the same range, and opens the file with the same flags.
 #[test]
 fn requests_are_those_of_fio() {
     require!([Need::Root, Need::Tool("fio"), Need::Tool("strace")]);

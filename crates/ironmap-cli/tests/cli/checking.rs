@@ -93,7 +93,7 @@ fn faults_are_shown_as_json() {
     assert_eq!(output.status.code(), Some(4));
 }
 
-/// If the file contains no volume, the exit code differs from the exit code for a fault.
+/// A file without a volume gives another exit code than a volume with a fault.
 #[test]
 fn a_file_without_a_volume_is_not_checked() {
     let bench = Bench::empty();

@@ -43,7 +43,7 @@ fn a_word_is_completed_by_the_names_of_its_directory() {
     }
 }
 
-/// bash splits words at the characters of COMP_WORDBREAKS, and replaces only the last part of the word by the result.
+/// bash splits words at the characters of COMP_WORDBREAKS. It replaces only the last part of the word by the result.
 #[test]
 fn bash_completes_names_in_a_volume() {
     require!([Need::Tool("bash")]);
@@ -69,7 +69,7 @@ fn bash_completes_names_in_a_volume() {
     assert_eq!(complete("ironmap ls -l image@0:/sm", &words), "/small\n");
     let words = ["ironmap", "cat", "~/image", ":", "/sm"];
     assert_eq!(complete("ironmap cat ~/image:/sm", &words), "/small\n");
-    // White space is quoted in the result, and may occur in the word to complete.
+    // White space is quoted in the result. The word to complete may contain white space.
     let words = ["ironmap", "cat", "a\\ disk", ":", "/no"];
     let found = complete("ironmap cat a\\ disk:/no", &words);
     assert_eq!(found, "$'/not utf-8 \\377%'\n/nothing\n");

@@ -12,8 +12,8 @@ use crate::require;
 use crate::support::{Bench, text, tool};
 use crate::trees::{compare, view};
 
-/// Runs the same steps on two volumes: with ironmap, and with coreutils on a mount. `@/` is the root of the volume or of the mount, and a
-/// line that begins with `!` must fail. The outputs and the resulting trees must be the same.
+/// Runs the same steps on two volumes: with ironmap, and with coreutils on a mount. `@/` is the root of the volume or of the mount. A line
+/// that begins with `!` must fail. The outputs and the resulting trees must be the same.
 fn same(steps: &str) {
     let bench = Bench::empty();
     std::fs::write(bench.path("file"), "of the host").unwrap();
@@ -46,8 +46,8 @@ fn same(steps: &str) {
     compare(&expected, &view(mount.dir(), begun));
 }
 
-/// A name with a slash at the end must be a directory: a symbolic link to a directory is not moved, and no other type of file is made with
-/// such a name.
+/// A name with a slash at the end must be a directory. A symbolic link to a directory is not moved. No other type of file is made with this
+/// name.
 #[test]
 fn a_slash_asks_for_a_directory() {
     require!([Need::Root]);

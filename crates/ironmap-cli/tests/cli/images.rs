@@ -67,8 +67,8 @@ fn pack(bench: &Bench, name: &str, options: &str) -> PathBuf {
     archive
 }
 
-/// A volume made from an archive has the files that GNU tar extracts. The archives have every format of GNU tar and every supported
-/// compression, and are files or streams.
+/// mkfs makes a volume from an archive. The volume has the files that GNU tar extracts. Every format of GNU tar and every supported
+/// compression is tested, as a file and as a stream.
 #[test]
 fn an_archive_makes_what_tar_extracts() {
     require!([Need::Root, Need::Tool("tar"), Need::Tool("zstd"), Need::Tool("setfacl")]);
@@ -305,7 +305,7 @@ fn damaged_archives_make_sound_volumes() {
     }
 }
 
-/// If an archive does not fit, the message names the first file that does not fit, and a size that is sufficient for the complete archive.
+/// If an archive does not fit, the message names the first file without space. It also names a sufficient size for the complete archive.
 #[test]
 fn an_archive_that_does_not_fit_is_one_line() {
     let bench = Bench::empty();
@@ -380,7 +380,7 @@ fn layers_hide_what_is_below() {
     found.sort();
     let expected = "|a|a/kept|a/replaced|a/through|becomes|lib|lost+found|opaque|opaque/dir|opaque/dir/new|opaque/new";
     assert_eq!(found, expected.split('|').map(PathBuf::from).collect::<Vec<_>>());
-    // A directory that is not a member of a layer, but contains files of the layer, keeps its time.
+    // A layer has a file of a directory, but not the directory itself as a member. The directory keeps its time.
     let dir = bench.json(&["stat", "--json", &bench.target("/a")]);
     assert_eq!(dir["modified"], "2001-09-09T01:46:40.000000000Z");
     bench.succeed(["mkfs", "-q", "-d", "1", "-d", "2", "plain", "8M"]);
@@ -437,7 +437,7 @@ fn an_image_is_as_large_as_its_content_needs() {
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
 }
 
-/// The kernel shows each file with the owner that an option or a map assigns, and shows the files of a device table.
+/// The kernel shows each file with the owner that an option or a map assigns. It also shows the files of a device table.
 #[test]
 fn owners_and_devices_are_what_was_asked_for() {
     require!([Need::Root]);
@@ -484,7 +484,7 @@ fn owners_and_devices_are_what_was_asked_for() {
     }
 }
 
-/// The same archive gives an image with the same bytes. The same applies to a tree, for any order in which its directories are read.
+/// The same archive gives an image with the same bytes. The same tree also does, even if its directories are read in another order.
 #[test]
 fn the_same_sources_make_the_same_bytes() {
     let bench = Bench::empty();

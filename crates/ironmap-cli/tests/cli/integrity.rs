@@ -132,7 +132,7 @@ fn a_volume_is_made_through_its_tags() {
     assert_eq!(scrubbed["sectors"], (32 << 20) / 512);
 }
 
-/// Both devices may be partitions of one disk; overlapping devices are refused.
+/// Both devices may be partitions of one disk. Overlapping devices are refused.
 #[test]
 fn halves_are_partitions_of_one_disk() {
     let bench = Bench::empty();
@@ -158,8 +158,8 @@ fn halves_are_partitions_of_one_disk() {
     refused(&inside, 3, &["disk@p1 and disk@2097152 overlap"]);
 }
 
-/// With each method that keeps the memory of a write unchanged, each read of a wrong sector counts and reports the sector once, although
-/// the device itself repeats the failed read.
+/// A sector is wrong. Each read counts and reports the sector once, although the device itself repeats the failed read. The rule holds for
+/// each method that keeps the memory of a write unchanged.
 #[test]
 fn a_wrong_sector_is_reported_once_for_each_read() {
     let bench = protected(&[]);
@@ -190,8 +190,8 @@ fn a_wrong_sector_is_reported_once_for_each_read() {
     assert_eq!(volume.events().wrong_tuples(), count);
 }
 
-/// After a bit of a file's data is flipped, a read of this file fails and names the sector. Other data can be read. The scrub lists this
-/// sector, and also a sector whose tag has a flipped bit.
+/// A bit of a file's data is flipped. A read of this file then fails and names the sector. Other data can be read. The scrub lists this
+/// sector. It also lists a sector with a flipped bit in its tag.
 #[test]
 fn flipped_bits_are_found() {
     let bench = protected(&[]);
@@ -317,7 +317,7 @@ fn a_killed_writer_is_recovered_from() {
     }
 }
 
-/// A data device and a tag device that do not belong together are refused, with one line that names the reason.
+/// A data device and a tag device that do not belong together are refused. One line names the reason.
 #[test]
 fn halves_that_do_not_fit_are_refused() {
     let bench = protected(&[]);

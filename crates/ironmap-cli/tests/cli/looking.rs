@@ -1,4 +1,5 @@
-//! The commands that only read print the same output as the programs with the same names on the kernel's mount of the same volume.
+//! Commands that only read print the same output as the Linux programs with the same names. The Linux programs read the kernel's mount of
+//! the same volume.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -86,7 +87,7 @@ impl Twin {
     }
 }
 
-/// Several files in one call, by names and inode numbers, are read in order. A missing file is reported, and the next file is still read.
+/// Several files in one call are read in order, by names and by inode numbers. A missing file is reported, and the next file is still read.
 #[test]
 fn reads_take_many_files_of_many_volumes() {
     let bench = Bench::new();
@@ -123,7 +124,7 @@ fn reads_take_many_files_of_many_volumes() {
     assert!(said.status.code() == Some(2) && text(&said.stderr).contains("VOLUME:/PATH"));
 }
 
-/// `VOLUME:<N>` is inode N for commands that read. Commands that need a name refuse it before any work.
+/// For commands that read, `VOLUME:<N>` is inode N. Commands that need a name refuse `VOLUME:<N>` before any work.
 #[test]
 fn an_inode_s_number_is_a_path() {
     let bench = Bench::new();
@@ -168,8 +169,8 @@ fn lists_are_those_of_ls() {
     for options in ["-1", "-i", "-d", "-R", "-di"] {
         twin.same(&format!("ls {options} @/"));
     }
-    // The options that show `..` are tested only below the root: the root of the mount has a parent directory on the host, and the root of
-    // the volume has none.
+    // On the host, the root of the mount has a parent directory. The root of the volume has no parent. Therefore the options that show `..`
+    // are tested only below the root.
     for options in ["-1", "-a", "-i", "-d", "-ai", "-R", "-Rai", "-di"] {
         twin.same(&format!("ls {options} @/dir"));
     }
@@ -191,7 +192,7 @@ fn lists_are_those_of_ls() {
     }
 }
 
-/// The headings of a recursive listing begin with the argument, so that each heading is a valid argument.
+/// The headings of a recursive listing begin with the argument. Therefore each heading is a valid argument.
 #[test]
 fn headings_of_ls_begin_with_the_argument() {
     require!([Need::Root]);
@@ -233,7 +234,7 @@ fn links_that_lead_in_a_circle_are_refused_by_ls() {
             assert_eq!(ours.status.code(), Some(code), "{command}: {}", text(&ours.stderr));
             let loops = text(&theirs.stderr).contains("Too many levels");
             assert_eq!(text(&ours.stderr).contains("(ELOOP)"), loops, "{command}");
-            // ironmap begins each name with the name of the volume, which is removed for the comparison.
+            // ironmap begins each name with the name of the volume. The comparison removes it.
             let printed = text(&ours.stdout).replace(&format!("{}:", twin.volume()), "");
             assert_eq!(printed, text(&theirs.stdout).replace(&at, ""), "{command}");
         }

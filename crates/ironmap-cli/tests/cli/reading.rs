@@ -1,4 +1,4 @@
-//! `info`, `ls`, `stat`, `cat`, `map`: their output for an image matches the source tree and the output of debugfs and dumpe2fs.
+//! Tests `info`, `ls`, `stat`, `cat` and `map` on an image. Their output matches the source tree, and the output of debugfs and dumpe2fs.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -102,7 +102,7 @@ fn stat_shows_times_in_full() {
     assert!(shown.contains("Access: (0644/-rw-r--r--)"), "{shown}");
 }
 
-/// `cat` prints every byte of a file, with holes as zeros, and follows symbolic links. This applies to each format of the extent map.
+/// `cat` prints every byte of a file, and zeros for holes. It follows symbolic links. This applies to each format of the extent map.
 #[test]
 fn cat_gives_the_bytes_of_the_source() {
     for options in [
@@ -338,8 +338,8 @@ fn manual_pages_and_completions_are_generated() {
     }
 }
 
-/// An unreadable journal is ignored if the user requests this, in the location or with the option. A warning reports that the changes in
-/// the journal are missing.
+/// On request, an unreadable journal is ignored. The request is a prefix of the location, or an option. A warning reports that the changes
+/// in the journal are missing.
 #[test]
 fn a_volume_is_read_without_its_journal_where_asked_for() {
     let bench = Bench::new();

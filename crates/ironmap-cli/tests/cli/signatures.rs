@@ -19,7 +19,7 @@ enum How {
     Program(&'static str),
     /// A header whose format wipefs reports.
     Header(Vec<(u64, Vec<u8>)>),
-    /// A header that wipefs does not report, because wipefs also verifies a checksum or other fields, which the test does not write.
+    /// A header that wipefs does not report. wipefs also verifies a checksum or other fields, which the test does not write.
     Silent(Vec<(u64, Vec<u8>)>),
 }
 

@@ -259,14 +259,14 @@ fn difference(ours: &str, kernels: &str) -> String {
     lines('-', &kernels) + &lines('+', &ours)
 }
 
-/// A program sees the same names, permissions, attributes and content as on the kernel's ext4, on a volume with blocks of 4 KiB.
+/// On a volume with blocks of 4 KiB, a program sees the same names, permissions, attributes and content as on the kernel's ext4.
 #[test]
 fn cases_with_blocks_of_4k_are_as_the_kernels() {
     require_mounts!("cases_with_blocks_of_4k_are_as_the_kernels");
     compare(&["-t", "ext4", "-b", "4096", "-N", "1024"]);
 }
 
-/// The cases also give the kernel's results on a volume with blocks of 1 KiB, which contain fewer names.
+/// The cases also give the kernel's results on a volume with blocks of 1 KiB. A block of 1 KiB contains fewer names.
 #[test]
 fn cases_with_blocks_of_1k_are_as_the_kernels() {
     require_mounts!("cases_with_blocks_of_1k_are_as_the_kernels");

@@ -18,8 +18,7 @@ fn volume(requests: &[&str]) -> Bench {
     bench
 }
 
-/// A name that leads to the journal's inode does not open the journal. This also holds after a listing, whose entries the kernel uses as
-/// lookups.
+/// A name that leads to the journal's inode does not open the journal, even after a listing.
 #[test]
 fn the_journal_cannot_be_opened_by_a_name() {
     require_mounts!("the_journal_cannot_be_opened_by_a_name");

@@ -1,7 +1,7 @@
 //! All operations on the content of one file, as in fsx. The test compares the content of the file with a copy in memory. The operations
 //! are reads and writes through the page cache and with O_DIRECT, truncation, all modes of `fallocate`, copies within the file, syncs,
-//! close and open. FUSE does not pass COLLAPSE_RANGE and INSERT_RANGE to the server, so the mount refuses them, and `ironmap fallocate`
-//! runs them while the volume is not mounted.
+//! close and open. FUSE does not pass COLLAPSE_RANGE and INSERT_RANGE to the server, so a mount refuses them. `ironmap fallocate` runs them
+//! while the volume is not mounted.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};

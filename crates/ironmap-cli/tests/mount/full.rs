@@ -95,8 +95,8 @@ fn a_cached_write_without_room_is_an_error() {
     }
 }
 
-/// A direct write fails with ENOSPC if not all of it fits, and the file keeps its content. The write is past the end of a file, or into a
-/// hole.
+/// A direct write fails with ENOSPC if the volume has too little space for it. The file keeps its content. The write is past the end of a
+/// file, or into a hole.
 #[test]
 fn a_direct_write_without_room_is_as_the_kernels() {
     const LEN: usize = 128 << 10;
@@ -130,7 +130,7 @@ fn a_direct_write_without_room_is_as_the_kernels() {
                 assert_eq!(kernels.0.as_deref(), Some("No space left on device"), "{what}");
                 assert_eq!(ours.0, kernels.0, "{what}");
                 assert_eq!(ours.1.len(), kernels.1.len(), "{what}");
-                // Without extents, ext4 has no unwritten blocks, so the content after a failed write may differ from the kernel's.
+                // Without extents, ext4 has no unwritten blocks. The content after a failed write may then differ from the kernel's.
                 assert!(features != "extents" || ours.1 == kernels.1, "{what}");
                 for dir in sides.dirs() {
                     let holes = File::options().write(true).open(dir.join("holes")).unwrap();

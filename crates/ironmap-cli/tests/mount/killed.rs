@@ -56,7 +56,7 @@ fn synced_data_survive_a_killed_daemon() {
     check(&bench.image());
 }
 
-/// A signal unmounts and closes the volume, even with open files: no recovery is needed.
+/// A signal unmounts and closes the volume, even with open files. No recovery is needed.
 #[test]
 fn a_signal_leaves_a_clean_volume() {
     require_mounts!("a_signal_leaves_a_clean_volume");
@@ -149,8 +149,8 @@ fn umount_does_not_wait_where_the_volume_stays_mounted() {
     check(&bench.image());
 }
 
-/// umount does not wait for a daemon that was killed, and reports that the volume was not closed: written data may be lost.
-/// umount succeeds if the volume was mounted read-only.
+/// umount does not wait for a daemon that was killed. It reports that the volume was not closed and that written data may be lost. If the
+/// volume was mounted read-only, umount succeeds.
 #[test]
 fn umount_says_that_the_daemon_was_killed() {
     require_mounts!("umount_says_that_the_daemon_was_killed");

@@ -1,4 +1,4 @@
-//! The attributes that the kernel has cached are correct after each operation that changes attributes.
+//! After each operation that changes attributes, the attributes in the kernel's cache are correct.
 
 use std::fs;
 use std::path::Path;

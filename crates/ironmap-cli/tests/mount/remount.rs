@@ -89,7 +89,7 @@ fn a_synced_mount_has_all_that_was_written() {
     }
 }
 
-/// With -v, a mount for writing prints one note. The note reports that sync -f commits nothing on the mount, and names the command to use
+/// With -v, a mount for writing prints one note. The note reports that sync -f commits nothing on the mount. It names the command to use
 /// instead. The message about a locked volume names the server and the directory. The flags -r, -w and -v have the same meaning as in
 /// mount(8), also for the helper.
 #[test]
@@ -140,7 +140,8 @@ fn flags_of_mount_8_and_the_note_on_sync() {
     check(&bench.image());
 }
 
-/// Calls the helper as mount(8) does for a remount: with all options of the changed mount, including the options that the kernel shows.
+/// Calls the helper as mount(8) does for a remount. It passes all options of the changed mount, including the options that the kernel
+/// shows.
 fn remount(bench: &Bench, dir: &Path, options: &str) -> Result<(), String> {
     let mut helper = Command::new(ironmap());
     helper.arg0("/sbin/mount.fuse.ironmap").args([&bench.image(), dir]).arg("-o");

@@ -136,8 +136,8 @@ impl Kernels {
         Self { dir: dir.to_owned() }
     }
 
-    /// Makes the kernel split unwritten extents exactly around written blocks. By default, the kernel instead writes zeros to a short
-    /// unwritten extent.
+    /// Makes the kernel split unwritten extents exactly around written blocks. By default, the kernel writes zeros to a short unwritten
+    /// extent instead of a split.
     fn without_zeroing(self) -> Self {
         let device = fs::metadata(&self.dir).unwrap().dev();
         let path = format!("/sys/fs/ext4/loop{}/extent_max_zeroout_kb", rustix::fs::minor(device));
@@ -160,8 +160,8 @@ pub(crate) fn unmount(dir: &Path) -> bool {
     when_not_busy(|| tool("umount").arg(dir).output().unwrap())
 }
 
-/// Repeats an unmount while the mount is in use: a child process that another test starts has copies of all descriptors until it executes
-/// its program.
+/// Repeats an unmount while the mount is in use. When another test starts a child process, the child has copies of all descriptors until it
+/// executes its program.
 pub(crate) fn when_not_busy(unmount: impl Fn() -> Output) -> bool {
     // Each try starts a process, which takes a millisecond.
     (0..500).any(|_| unmount().status.success())
@@ -176,7 +176,7 @@ pub(crate) struct Sides {
 }
 
 impl Sides {
-    /// Makes both sides, each with an image of 64 MiB. mke2fs makes the images with these options, and these debugfs requests change them.
+    /// Makes both sides, each with an image of 64 MiB. `mke2fs` contains the options of mke2fs. The debugfs `requests` change the images.
     pub(crate) fn new(mke2fs: &[&str], requests: &[&str]) -> Self {
         Self::with(mke2fs, requests, "allow_other,noatime")
     }

@@ -30,7 +30,7 @@ $user ./ironmap mount image mounted 2>&1 | grep -o ': -o uid=1000 '
 $user ./ironmap umount mounted
 ";
 
-/// Sends a signal to a daemon while a program writes to a file of the mount until it gets an error. The first run is without
+/// Sends a signal to a daemon. Meanwhile, a program writes to a file of the mount until it gets an error. The first run is without
 /// /sys/fs/fuse/connections. The second run has this directory, so that the user can abort the connection.
 const SIGNALS: &str = r#"
 end_it() {
@@ -61,8 +61,8 @@ fn played(script: &str) -> String {
     let bench = Bench::empty();
     let mke2fs = ["-qF", "-t", "ext4", "-E", "root_owner=1000:1000"];
     succeed(tool("mke2fs").args(mke2fs).arg(bench.path("image")).arg("32M"));
-    // Other users may have no access to the build directory. Another process copies the program: if this process opened the copy for
-    // writing, a child process of another test could inherit the descriptor, and the program could not be executed (ETXTBSY).
+    // Other users may have no access to the build directory. Another process copies the program. If this process copied it, a child process
+    // of another test could inherit the open descriptor. The copy could then not be executed (ETXTBSY).
     succeed(tool("cp").arg(ironmap()).arg(bench.path("ironmap")));
     fs::create_dir(bench.path("mounted")).unwrap();
     succeed(tool("chown").arg("-R").arg("1000:1000").arg(bench.dir.path()));

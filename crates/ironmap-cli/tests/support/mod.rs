@@ -77,8 +77,7 @@ impl Bench {
         command
     }
 
-    /// The program as a command. It receives the signals that end it, even if the tests were started with these signals ignored, as in a
-    /// shell's background.
+    /// The program as a command. It receives the signals that end it, even if the tests ignore these signals (as in a shell's background).
     pub fn hearing_command(&self) -> Command {
         let mut command = tool("env");
         command.arg("--default-signal=INT,TERM,HUP").arg(IRONMAP);

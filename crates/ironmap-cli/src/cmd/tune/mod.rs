@@ -25,9 +25,9 @@ use crate::terminal::stdout;
 
 /// Changes the label, the UUID and other settings of a volume, as tune2fs does
 ///
-/// Only the superblock and its backups are written. A volume that was not unmounted cleanly is recovered first. If a link with the name
-/// tune2fs or e2label calls the program, it accepts the options of tune2fs or e2label. Some of these options are refused by name. If an
-/// option is repeated, the last value counts; -o and -O can be given only once.
+/// Only the superblock and its backups are written. A volume that was not unmounted cleanly is recovered first. If the program is called as
+/// tune2fs or e2label (by a link with that name), it accepts the options of that program. It refuses some of them by name. If an option is
+/// repeated, the last value counts; -o and -O can be given only once.
 #[derive(Debug, clap::Args)]
 #[command(args_override_self = true)]
 #[command(after_help = "\

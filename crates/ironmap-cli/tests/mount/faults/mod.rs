@@ -204,7 +204,7 @@ fn a_device_whose_reads_fail() {
     each(Fault::Reads);
 }
 
-/// If all requests of the device fail, its state is as after a power cut.
+/// After the device has failed all requests, its state is as after a power cut.
 #[test]
 fn a_device_that_is_gone() {
     require_mounts!("a_device_that_is_gone");

@@ -49,8 +49,8 @@ fn verify(image: &Path, dir: &Path, told: &str, when: &str) {
     assert!(is_there || !told.is_empty(), "{when}: {} bytes, and nobody was told", there.len());
 }
 
-/// The lines in which e2fsck asks a question or reports a repair. If the flush of a transaction failed, the journal must be recovered. As
-/// after a crash of Linux, the counts of free blocks and inodes in the superblock are then out of date, so these two lines are allowed.
+/// The lines in which e2fsck asks a question or reports a repair. If the flush of a transaction failed, the journal must be recovered. The
+/// counts of free blocks and inodes in the superblock are then out of date, as after a crash of Linux. These two lines are allowed.
 fn complaints(found: &str) -> Vec<&str> {
     let is_recovered = found.contains("recovering journal");
     let forgiven = ["Free blocks count wrong (", "Free inodes count wrong ("];

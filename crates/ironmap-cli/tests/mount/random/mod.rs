@@ -1,6 +1,6 @@
-//! Runs a random sequence of operations, which a seed determines, on ironmap's mount and on the kernel's ext4. After each operation, its
-//! result and the visible state of its files must be the same on both sides. The complete trees are compared at intervals, and after each
-//! new mount. For times that come from the clock, the test only compares whether they have changed.
+//! Runs random operations on ironmap's mount and on the kernel's ext4. A seed determines the operations. After each operation, its result
+//! and the visible state of its files must be the same on both sides. The complete trees are compared at intervals, and after each new
+//! mount. For times that come from the clock, the test only compares whether they have changed.
 
 mod op;
 mod side;
@@ -75,7 +75,7 @@ fn run(seed: u64, count: u64, mke2fs: &[&str], options: &str) {
     mounted.end();
 }
 
-/// For operations of all kinds, in any order and by any user, the results and the visible state are the same as on the kernel's ext4.
+/// The results and the visible state are the same as on the kernel's ext4. Operations of all kinds run in any order and by any user.
 #[test]
 fn random_operations_give_what_they_give_on_the_kernels_ext4() {
     require_mounts!("random_operations_give_what_they_give_on_the_kernels_ext4");

@@ -182,8 +182,8 @@ impl Side {
             Op::Link(from, to) => {
                 fs::linkat(CWD, self.path(from), CWD, self.path(to), AtFlags::empty()).into()
             }
-            // A rename with `WHITEOUT` to an existing name is skipped, because the kernel's ext4 changes times before it refuses such a
-            // rename.
+            // The kernel's ext4 changes times before it refuses a rename with `WHITEOUT` to an existing name. Therefore such a rename is
+            // skipped.
             Op::Rename(_, to, how)
                 if how.contains(RenameFlags::WHITEOUT) && fs::lstat(self.path(to)).is_ok() =>
             {
@@ -278,7 +278,8 @@ impl Side {
             Op::Data(_, pos) => seek(file, SeekFrom::Data(*pos)).into(),
             Op::Hole(_, pos) => seek(file, SeekFrom::Hole(*pos)).into(),
             Op::Copy(_, from, to, at, len) => match open(to) {
-                // The kernel's ext4 accepts copies between direct files only if the copies are aligned, so all such copies are skipped.
+                // The kernel's ext4 accepts copies between direct files only if the copies are aligned. All copies between direct files are
+                // skipped.
                 Some(target) if is_direct(file) || is_direct(target) => Answer::Left,
                 Some(target) => {
                     let (mut from, mut at) = (*from, *at);
@@ -369,7 +370,7 @@ impl Side {
 
 fn become_user(user: u32) {
     let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
-    // The saved user ID allows the thread to become the superuser again, which is needed to set the group.
+    // The thread must become the superuser again to set the group. The saved user ID allows this.
     set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT).unwrap();
     set_thread_res_gid(Gid::ROOT, gid, Gid::ROOT).unwrap();
     set_thread_res_uid(Uid::ROOT, uid, Uid::ROOT).unwrap();
