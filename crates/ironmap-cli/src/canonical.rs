@@ -57,7 +57,7 @@ pub(crate) fn path_without_links(source: &Source, path: &[u8]) -> ironmap::Resul
     Ok(if path.is_empty() { b"/".to_vec() } else { path })
 }
 
-/// The names of a path in reverse order. A slash at the end of the path becomes an empty name, which requires a directory.
+/// The names of a path in reverse order. A slash at the end of the path becomes an empty name. The empty name requires a directory.
 fn components(path: &[u8]) -> Vec<Vec<u8>> {
     let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
     let end: &[&[u8]] = if path.ends_with(b"/") { &[b""] } else { &[] };

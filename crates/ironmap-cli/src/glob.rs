@@ -42,7 +42,7 @@ impl Glob {
     /// Whether the whole text matches. `*` and `?` also match slashes, and a dot at the beginning.
     pub(crate) fn matches(&self, text: &[u8]) -> bool {
         if text.is_ascii() {
-            // Each character is one byte, so the byte form of the pattern is enough. It needs no allocation.
+            // Each character is one byte. The byte form of the pattern is enough, and needs no allocation.
             let unit = |at: usize| text.get(at).map(|byte| Unit::Char((*byte).into()));
             return self.ways[0].matches(text.len(), unit);
         }

@@ -81,7 +81,7 @@ impl Step {
     }
 }
 
-/// Parses a clause such as `ugo+rwx-s`: letters for the users, then one or more operators, each with its permissions.
+/// Parses a clause such as `ugo+rwx-s`. Letters for the users come first. One or more operators follow, each with its permissions.
 fn parse_clause(clause: &str, steps: &mut Vec<Step>) -> Option<()> {
     let start = clause.find(['+', '-', '='])?;
     let mut who = 0;

@@ -44,7 +44,7 @@ fn end_of_host(text: &[u8], at: usize) -> Option<usize> {
     let slashes = rest.windows(3).position(|window| window == b"://")? + 3;
     let host =
         rest[slashes..].iter().position(|byte| *byte == b'/').unwrap_or(rest.len() - slashes);
-    // If the host name seems to end with a colon, this colon belongs to the `:/` before the path in the volume.
+    // A colon at the end of the host name belongs to the `:/` before the path in the volume.
     let ends = host > 0 && rest[..slashes + host].ends_with(b":");
     Some(at + slashes + host - usize::from(ends))
 }

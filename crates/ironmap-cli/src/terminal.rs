@@ -2,8 +2,8 @@
 //! this.
 //!
 //! Text from a volume can contain escape sequences that change a terminal's title or clipboard. All commands write to standard output
-//! through [`Out`], which does not pass these sequences to a terminal. Names are quoted first, so that users can distinguish and copy them.
-//! A pipe gets every byte unchanged.
+//! through [`Out`]. [`Out`] does not pass these sequences to a terminal. Names are also quoted, so that users can distinguish and copy
+//! them. A pipe gets every byte unchanged.
 
 use std::borrow::Cow;
 use std::fmt::{Display, Write as _};
@@ -54,7 +54,7 @@ impl Out {
     }
 }
 
-/// On a terminal, a control character becomes `\u001b` (which is also valid JSON), and a byte that is not UTF-8 becomes `\xff`.
+/// On a terminal, a control character becomes `\u001b`, for example. This is also valid JSON. A byte that is not UTF-8 becomes `\xff`.
 impl Write for Out {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if !self.terminal {

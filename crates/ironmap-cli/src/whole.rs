@@ -104,7 +104,7 @@ impl Whole {
         match renamed {
             Ok(true) => self.part = None,
             Ok(false) => copy(part, &self.path).map_err(failed)?,
-            // The existing file is a mount point, so it cannot be replaced.
+            // The existing file is a mount point. It cannot be replaced.
             Err(error) if is_mount(&error) => copy(part, &self.path).map_err(failed)?,
             Err(error) => return Err(failed(error)),
         }
@@ -121,7 +121,7 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 /// Returns a descriptor if the file is standard output or standard error of this process (for example /dev/stdout). Such a file may have no
-/// name, and its existing content is kept.
+/// name. Its existing content is kept.
 fn inherited(there: &fs::Metadata) -> Option<File> {
     let streams =
         [io::stdout().as_fd().try_clone_to_owned(), io::stderr().as_fd().try_clone_to_owned()];

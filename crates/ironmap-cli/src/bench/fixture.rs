@@ -88,7 +88,7 @@ impl Fixture {
         std::fs::create_dir(&tree).map_err(|error| io(&error, tree.display().to_string()))?;
         let free = Device::new(kind, &dir.join("free"))?;
         let mounted = if kind.is_file() {
-            // An image file is not mounted, so mke2fs copies the file into it.
+            // An image file is not mounted. mke2fs copies the file into it.
             if writes.is_none() {
                 fill(&tree.join("f"), FILE_BYTES)?;
             }

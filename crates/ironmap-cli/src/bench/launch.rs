@@ -14,7 +14,7 @@ use ironmap_load::prepare;
 use super::report::Row;
 use crate::failure::reported;
 
-/// Runs a plan in this process, which is a child of [`measure`], and prints the results.
+/// Runs a plan and prints the results. This process is a child of [`measure`].
 pub(super) fn child(plan: &str) -> Result<(), Failure> {
     let failed = |error: Error| super::failed(&error);
     let plan: Plan =

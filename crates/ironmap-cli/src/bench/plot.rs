@@ -17,8 +17,7 @@ const COLOURS: [RGBColor; 5] = [
     RGBColor(196, 78, 82),
 ];
 
-/// The estimated width of a character. The real width is not known, because it depends on the fonts of the viewer. All sizes in this file
-/// are in pixels.
+/// The estimated width of a character. The real width depends on the fonts of the viewer. All sizes in this file are in pixels.
 const CHARACTER: u32 = 7;
 const MARGIN: u32 = 12;
 const LINE: u32 = 20;
@@ -53,7 +52,7 @@ pub(super) fn other_name(path: &Path) -> Option<String> {
 /// The colour of a series. It is unique within a picture.
 fn colour(at: usize) -> RGBColor {
     COLOURS.get(at).copied().unwrap_or_else(|| {
-        // Each hue differs from the previous hue by the golden angle, so no hue is repeated. The lightness alternates, so that consecutive
+        // Each hue differs from the previous hue by the golden angle. No hue is repeated. The lightness alternates, which makes consecutive
         // colours differ clearly.
         let hue = (at as f64 * 0.381_966).fract();
         let (red, green, blue) =
@@ -261,7 +260,7 @@ mod tests {
         format!("#{red:02X}{green:02X}{blue:02X}")
     }
 
-    /// Each row has its own bar, its own line for the spread and its own colour, even if two rows have the same name.
+    /// Each row has a separate bar, a separate line for the spread and a unique colour. Two rows may have the same name.
     #[test]
     fn no_bar_hides_another_and_no_colour_comes_twice() {
         let distinct: std::collections::BTreeSet<_> = (0..24).map(hex).collect();

@@ -175,7 +175,7 @@ fn command(finding: &Finding, source: &Source) -> Option<String> {
         Ok(FileType::Regular) => format!("ironmap cat {target}"),
         Ok(FileType::Directory) => format!("ironmap cp -r {target} inode-{number}"),
         Ok(_) => format!("ironmap stat {target}"),
-        // The inode has no links or is damaged, so only `ironmap dump` can show it.
+        // The inode has no links or is damaged. Only `ironmap dump` can show it.
         Err(_) => format!("ironmap dump {} inode {number}", quoted(volume.as_bytes())),
     })
 }

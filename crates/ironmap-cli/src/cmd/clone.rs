@@ -108,7 +108,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     room.keep()
 }
 
-/// Refuses a target that is the source itself, or one of the files in which the source is stored.
+/// Refuses a target that is the source, or a file in which the source is stored.
 fn refuse_own(args: &Args, report: &Report) -> Result<(), Failure> {
     let spared = Spared::of(&args.source, report.context());
     let is_own = |site: &Site| {

@@ -207,7 +207,7 @@ fn checksum(source: &Source, inode: Inode, path: &[u8], queue: &mut Queue) -> Re
     Ok(crc32c::crc32c(&content[..count]))
 }
 
-/// Runs the bench on devices in memory, which it creates and removes.
+/// Runs the bench on devices in memory. Creates and removes these devices.
 fn measure(out: &Path, report: &mut Report, subcommand: RunCommand) -> Result<(), Failure> {
     let zram = rustix::process::geteuid().is_root()
         && Path::new("/sys/class/zram-control/hot_add").exists();

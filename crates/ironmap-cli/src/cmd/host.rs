@@ -123,7 +123,7 @@ impl DeviceRecord {
     }
 }
 
-/// Returns the state of the command's lease on the file, as a word.
+/// Returns a word for the state of the command's lease on the file.
 fn lease(report: &HostReport) -> &'static str {
     match &report.refusal {
         None => "stands",

@@ -46,7 +46,7 @@ pub(crate) struct Args {
     targets: Vec<OsString>,
 }
 
-/// The file to which a new name is given: an existing file for a hard link, or the target text for a symbolic link.
+/// The target of a new name. A hard link has an existing file as its target. A symbolic link has a text.
 enum Subject<'a> {
     File(&'a Found),
     Text(&'a OsStr),

@@ -123,7 +123,7 @@ fn of_host(path: &Path) -> Result<MapRecord, Failure> {
 
 fn extents(file: &impl MapFile, size: u64) -> Result<Vec<ExtentRecord>, Error> {
     let mut extents = Vec::new();
-    // The loop covers the complete map, because unwritten extents may lie past the end of the file.
+    // The loop covers the complete map: unwritten extents may lie past the end of the file.
     for iomap in Mappings::new(file, FilePos(0), FilePos(i64::MAX as u64)) {
         let iomap = iomap?;
         if iomap.kind != IomapType::Hole {

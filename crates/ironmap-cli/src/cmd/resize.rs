@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
     if args.print_minimum {
         return print_minimum(args, report);
     }
-    // The first signal is recorded. A second signal ends the program immediately, which is as safe as a power cut.
+    // The first signal is recorded. A second signal ends the program immediately. This is as safe as a power cut.
     interrupt::catch();
     let size = match args.size {
         Some(bytes) => NewSize::Bytes(bytes),

@@ -332,8 +332,8 @@ impl Filesystem for Server {
         self.give(move |mount| work(mount, &data));
     }
 
-    /// The kernel sends this request when a program closes a descriptor. There is no work to do, because every write was already answered. After ENOSYS, the kernel sends no further
-    /// `FLUSH` requests.
+    /// The kernel sends this request when a program closes a descriptor. Every write already has its reply, so there is no work to do.
+    /// After ENOSYS, the kernel sends no further `FLUSH` requests.
     fn flush(
         &self,
         _request: &Request,
@@ -537,7 +537,7 @@ impl Filesystem for Server {
             return work(&self.mount);
         }
         // Data in the kernel's cache must not be reported as a hole. Therefore this work waits until the kernel has sent its dirty pages.
-        // The work runs in its own thread, because a thread of the pool must not wait for writes that the pool serves.
+        // The work runs in a separate thread. A thread of the pool must not wait for writes that the pool serves.
         let mount = Arc::clone(&self.mount);
         let _ = thread::Builder::new().spawn(move || {
             mount.wait_for_pages(inode, offset);

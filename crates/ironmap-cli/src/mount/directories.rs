@@ -118,8 +118,8 @@ impl Mount {
     }
 }
 
-/// Returns attributes for an entry whose inode cannot be read or must not be used: the inode number, the file type, and an impossible size.
-/// The kernel then lists the entry, but does not cache a lookup. A later lookup of the name returns the error.
+/// Returns attributes for an entry whose inode cannot be read or must not be used. They are the inode number, the file type, and an
+/// impossible size. The kernel then lists the entry, but does not cache a lookup. A later lookup of the name returns the error.
 fn unknown(entry: &DirEntry) -> FileAttr {
     FileAttr {
         ino: INodeNo(entry.inode.0),

@@ -37,8 +37,8 @@ const WITHOUT_VALUE: &[&str] = &[
     "orlov",
     "bh",
     "nobh",
-    // Linux also ignores these options. `i_version` would count the changes of a file, which Linux always does. `mand` would enable
-    // mandatory locks, which Linux does not have.
+    // Linux also ignores these options. `i_version` would count the changes of a file. Linux always counts them. `mand` would enable
+    // mandatory locks. Linux does not have such locks.
     "i_version",
     "iversion",
     "noi_version",

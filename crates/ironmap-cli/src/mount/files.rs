@@ -18,7 +18,7 @@ use super::lane::{Lane, MOST};
 use super::names::check_named;
 use super::{Asker, Atime, Mount};
 
-/// Flags of `open`, with the values of Linux's `asm-generic/fcntl.h`, which most architectures use.
+/// Flags of `open`, with the values of Linux's `asm-generic/fcntl.h`. Most architectures use these values.
 mod open_flags {
     pub(super) const ACCESS_MODE: i32 = 0o3;
     pub(super) const APPEND: i32 = 0o2000;
@@ -140,8 +140,7 @@ impl Mount {
     /// cases, the kernel does not pass a short count to the program.
     ///
     /// For a write of cached pages, the kernel checks only the errno. For an asynchronous direct write, the kernel changes a short reply to
-    /// EIO, and the request does not show whether the write is asynchronous. In both cases, the reply is the full count or an
-    /// error.
+    /// EIO. The request does not show whether the write is asynchronous. In both cases, the reply is the full count or an error.
     pub(super) fn write(
         &self,
         handle: FileHandle,
@@ -181,7 +180,7 @@ impl Mount {
         }
     }
 
-    /// Removes set-id bits and capabilities. The kernel has cached the mode, so it must read the attributes again.
+    /// Removes set-id bits and capabilities. The kernel must then read the attributes again, because it has cached the mode.
     fn strip(&self, inode: InodeNo, keep: KeepSetId) -> Result<()> {
         if self.fs().writable()?.strip_privileges(inode, keep)? {
             self.nodes.get(inode).changed();
@@ -232,7 +231,7 @@ impl Mount {
             self.fs().writable().and_then(|writer| writer.fallocate(inode, how, FilePos(pos), len));
         if let Err(error) = &done {
             self.forget_pages(inode, pos, len);
-            // If no space is left, the file keeps the part that was written, and the result is the number of bytes that were written.
+            // If no space is left, the file keeps the bytes that were written. The result is their number.
             if !matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Quota) {
                 return Ok(done?);
             }
@@ -286,7 +285,7 @@ impl Mount {
         let (source, target) = (self.files.get(from.0)?, self.files.get(to.0)?);
         let inode = target.held.number();
         let len = len.min(COPIED);
-        // The server must also remove set-id bits before a copy, because the kernel does not remove them.
+        // The kernel does not remove set-id bits before a copy. The server must do it.
         if len > 0 && from.1 < source.file.size() {
             self.strip(inode, asker.keeps_set_id())?;
         }

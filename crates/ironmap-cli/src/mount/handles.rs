@@ -19,7 +19,7 @@ pub(super) struct OpenFile {
     pub(super) sync: bool,
     /// The `O_SYNC` and `O_DSYNC` flags of `open`. Of the later requests, only writes contain these flags.
     pub(super) sync_flags: i32,
-    /// The file for cached I/O, whose requests may have any position and length.
+    /// The file for cached I/O. Cached requests may have any position and length.
     pub(super) file: File,
     /// The file with the alignment rules of `O_DIRECT`. The first direct request opens it.
     pub(super) strict: OnceLock<File>,

@@ -1,7 +1,7 @@
 //! The I/O resources of a thread: a queue, and memory with the alignment that the device needs.
 //!
-//! In a request, the data from the kernel follow a header of 80 bytes, so the data are not aligned. The server cannot access the memory of
-//! the calling program. Therefore the data of each request are copied to or from a buffer of the thread. This buffer has the alignment for
+//! In a request of the kernel, the data follow a header of 80 bytes. These data are not aligned. The server cannot access the memory of the
+//! calling program. Therefore the data of each request are copied to or from a buffer of the thread. This buffer has the alignment for
 //! `O_DIRECT`.
 
 use std::cell::RefCell;

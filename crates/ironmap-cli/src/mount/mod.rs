@@ -58,7 +58,7 @@ pub(super) struct Mount {
     notifier: Arc<OnceLock<fuser::Notifier>>,
     /// The kernel's device number of the file system, once the volume is mounted.
     device: Arc<OnceLock<(u32, u32)>>,
-    /// Whether reads do not update access times, because the mount is read-only.
+    /// Whether the mount is read-only. In this case, reads do not update access times.
     no_times: AtomicBool,
 }
 
@@ -110,7 +110,7 @@ impl Mount {
     /// Makes the kernel read an inode's attributes again. The kernel keeps the cached pages of the inode.
     fn forget_attributes(&self, inode: InodeNo) {
         if let Some(notifier) = self.notifier.get() {
-            // An error is ignored, because the kernel may have forgotten the inode already.
+            // The kernel may have forgotten the inode already. Therefore an error is ignored.
             let _ = notifier.inval_inode(fuser::INodeNo(inode.0), -1, 0);
         }
     }
@@ -130,8 +130,9 @@ impl Mount {
         let _ = thread::Builder::new().spawn(forget);
     }
 
-    /// Waits until the kernel has sent its dirty pages of a file from a position on, and has received the replies. The notification makes
-    /// the kernel drop the pages. The kernel sends a dirty page before it drops the page. A thread that serves requests must not wait here.
+    /// Waits for the kernel's dirty pages of a file, from a position on. Returns when the kernel has received the replies to these writes.
+    /// The notification makes the kernel drop the pages. The kernel sends a dirty page before it drops the page. A thread that serves
+    /// requests must not wait here.
     fn wait_for_pages(&self, inode: InodeNo, from: i64) {
         if let Some(notifier) = self.notifier.get() {
             let _ = notifier.inval_inode(fuser::INodeNo(inode.0), from.max(0), 0);

@@ -43,7 +43,7 @@ pub(super) struct Node {
     names_changed: AtomicU64,
     /// Whether the kernel may have cached the target of this symbolic link. The kernel follows a cached link without a request.
     link_read: AtomicBool,
-    /// A hold on the inode, which is set when the inode loses its last name.
+    /// A hold on the inode. It is set when the inode loses its last name.
     held: Mutex<Option<Held>>,
 }
 
@@ -125,8 +125,7 @@ impl Nodes {
         known.or_insert_with(|| Entry { lookups: 0, node: node() }).lookups += 1;
     }
 
-    /// Subtracts `times` from the number of lookups, because the kernel has forgotten these lookups. When the number reaches zero, the hold
-    /// on the inode ends.
+    /// Subtracts `times` from the number of lookups. The kernel has forgotten these lookups. At zero lookups, the hold on the inode ends.
     pub(super) fn forget(&self, inode: InodeNo, times: u64) {
         let forgotten = {
             let mut shard = self.shard(inode);

@@ -61,7 +61,7 @@ pub(super) struct Options {
     pub(super) commit: Option<Duration>,
     /// Whether blocks are discarded on the device after they are freed.
     pub(super) discard: bool,
-    /// The reaction to an error of the volume, which must match the volume's own setting.
+    /// The reaction to an error of the volume. It must match the volume's own setting.
     pub(super) errors: Option<OnError>,
     /// Whether the kernel refuses to follow symbolic links. `None` if no option specifies this. fuser has no flag for this option.
     no_links: Option<bool>,
@@ -272,7 +272,7 @@ impl Options {
         }
     }
 
-    /// The number of threads. A thread waits while the device works, so there are more threads than processors.
+    /// The number of threads. There are more threads than processors, because a thread waits while the device works.
     pub(super) fn threads(&self) -> usize {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         self.threads.unwrap_or((2 * processors).clamp(4, 16))

@@ -117,7 +117,7 @@ fn wait_for_copies(dir: &Path, ending: &File, device: u64, report: &Report) -> R
     Ok(())
 }
 
-/// The processes that have the file system mounted in their mount namespace, as `PID (NAME)`.
+/// Processes with a mount namespace in which the file system is mounted, as `PID (NAME)`.
 fn holders(device: u64) -> Vec<String> {
     let number = number_of(device);
     let numbered = |entry: fs::DirEntry| {
@@ -172,7 +172,7 @@ pub(super) struct MountedAt {
 }
 
 impl MountedAt {
-    /// Returns a failure if the volume was open for writing, because the killed server has not closed it.
+    /// Returns a failure if the volume was open for writing. The killed server has not closed the volume.
     fn end(&self, dir: &Path) -> Result<(), Failure> {
         if self.read_only { Ok(()) } else { Err(not_closed(dir.display())) }
     }
@@ -328,7 +328,7 @@ impl Ending {
             Ok(()) => CLOSED.to_owned(),
             Err(failure) => failure.to_string(),
         };
-        // The pipe is empty and its reading end is open in this process, so a short write does not block.
+        // The write does not block, because the pipe is empty and its reading end is open in this process.
         let _ = self.writer.write_all(message.as_bytes());
     }
 }

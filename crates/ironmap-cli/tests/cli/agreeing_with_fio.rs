@@ -71,8 +71,8 @@ impl Seen {
     }
 }
 
-/// On a raw device, and on a file that the kernel serves, each request of the bench is one system call. fio's psync engine makes the same
-/// system call, covers the same range, and opens the file with the same flags.
+/// Each request of the bench is one system call. fio's psync engine makes the same calls, on the same range, with the same flags of the
+/// open. The target is a raw device, or a file that the kernel serves.
 #[test]
 fn requests_are_those_of_fio() {
     require!([Need::Root, Need::Tool("fio"), Need::Tool("strace")]);

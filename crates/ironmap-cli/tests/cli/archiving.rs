@@ -69,7 +69,7 @@ b' small; setfattr -n trusted.it -v x dir; setfacl -m user:7:r small; setfacl -d
     assert!(output.status.code() == Some(1) && output.stdout.is_empty());
 }
 
-/// An archive never overwrites its source volume, even if the output is another name of the volume or a loop device on it. After a failed
+/// An archive never overwrites its source volume. The output may be another name of the volume, or a loop device on it. After a failed
 /// write, the old archive still exists.
 #[test]
 fn an_archive_replaces_neither_its_volume_nor_a_good_archive() {

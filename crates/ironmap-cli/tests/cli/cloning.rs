@@ -80,7 +80,7 @@ fn every_byte_arrives_and_holes_stay() {
     assert!(log.find(" Flush id=") < log.find(" Extents id="), "not flushed before: {log}");
 }
 
-/// If the source ends within a sector of the target, the bytes of the target after the end of the source are not changed.
+/// The source ends within a sector of the target. The bytes of the target past the end of the source are not changed.
 #[test]
 fn the_end_of_a_source_within_a_sector_arrives() {
     require!([Need::Tool("nbdkit")]);

@@ -113,7 +113,7 @@ fn dest_means_what_it_means_to_cp() {
     assert_eq!(fs::read(bench.path("into/dir/.hidden")).unwrap(), b"hidden");
 }
 
-/// The program copies several trees of a volume in the same way as GNU cp copies the same trees on the host.
+/// The program copies several trees of a volume. GNU cp copies the same trees on the host, with the same result.
 #[test]
 fn several_sources_are_one_copy() {
     let bench = Bench::empty();
@@ -191,7 +191,7 @@ fn a_replaced_file_gets_no_link() {
     assert_eq!(fs::read(bench.path("out/f2")).unwrap(), b"one");
 }
 
-/// A directory on standard input is refused, as `ironmap write` refuses it.
+/// A directory on standard input is refused. `ironmap write` refuses it too.
 #[test]
 fn a_directory_on_standard_input_is_refused() {
     let bench = Bench::new();
@@ -434,7 +434,7 @@ fn a_copy_shows_its_progress_on_a_terminal() {
         ("@ mkfs -q -d source made 64M", [tree, "/12.10 MiB"]),
         ("@ mkfs -q -d source fitting", [tree, "/12.10 MiB"]),
     ] {
-        // On a busy machine, a copy may end before its sources are counted, so there are several tries.
+        // On a busy machine, a copy may end before its sources are counted. Therefore there are several tries.
         let mut shown = String::new();
         let has_totals = (0..20).any(|_| {
             // The destination of the previous try is removed, in the volume or on the host.
@@ -511,7 +511,7 @@ fn an_interrupted_copy_leaves_nothing() {
     }
 }
 
-/// If the program is started with a signal ignored, as by nohup, this signal does not end a copy.
+/// nohup starts a program with a signal ignored. This signal does not end a copy.
 #[test]
 fn an_ignored_error_ends_no_copy() {
     let bench = Bench::empty();

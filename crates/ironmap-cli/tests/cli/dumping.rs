@@ -66,7 +66,7 @@ fn mtime(said: &str) -> u64 {
     u64::from_str_radix(seconds, 16).unwrap()
 }
 
-/// For each entry of a leaf: the first block of the file, the first block of the volume, and the number of blocks.
+/// For each entry of a leaf: the first block in the file, the first block on the volume, and the number of blocks.
 fn extents(node: &Value) -> Vec<(u64, u64, u64)> {
     let mut all = Vec::new();
     for entry in node["entries"].as_array().unwrap() {

@@ -1,5 +1,5 @@
-//! Tests names with a slash at the end, symbolic links to themselves, and the output of `-v`. The results are the same as with coreutils on
-//! a copy of the volume that the kernel has mounted.
+//! Tests names with a slash at the end, symbolic links to themselves, and the output of `-v`. coreutils run on a copy of the volume that
+//! the kernel has mounted. The results are the same.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -281,8 +281,8 @@ fn append_only_files_take_the_time_of_now() {
     );
 }
 
-/// The lines of `-v` and `-c` are those of coreutils, even for failures. `chown -v` of a symbolic link without a target is not tested,
-/// because coreutils 9.1 prints an owner that it has not read.
+/// The lines of `-v` and `-c` are those of coreutils, even for failures. `chown -v` of a symbolic link without a target is not tested. For
+/// this case, coreutils 9.1 prints an owner that it has not read.
 #[test]
 fn verbose_lines_are_those_of_coreutils() {
     require!([Need::Root]);

@@ -153,8 +153,8 @@ const DIR: EntryType = EntryType::Directory;
 const LINK: EntryType = EntryType::Link;
 const SYMLINK: EntryType = EntryType::Symlink;
 
-/// If several members have the same name, the last member is kept, as GNU tar does. Directories are merged, and get the times of their last
-/// member.
+/// If several members have the same name, the last member is kept. GNU tar does the same. Directories are merged, and get the times of
+/// their last member.
 #[test]
 fn the_later_member_stays() {
     require!([Need::Root, Need::Tool("tar")]);
@@ -276,7 +276,7 @@ fn a_damaged_archive_is_refused() {
     }
 }
 
-/// After a change of any bytes of an archive, the volume is sound, and there is at most one line with an error.
+/// Any bytes of an archive are changed. The volume is sound, and there is at most one line with an error.
 #[test]
 fn damaged_archives_make_sound_volumes() {
     require!([Need::Tool("tar")]);

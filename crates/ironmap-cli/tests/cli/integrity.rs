@@ -380,7 +380,7 @@ fn a_device_with_content_is_refused() {
 }
 
 /// An ext4 with a damaged superblock may extend into the tail. Even `--force` does not overwrite this tail, and the error names the
-/// possible loss. The end of another file system is always unknown, so `--force` overwrites its tail.
+/// possible loss. The end of another file system is always unknown. For such a file system, `--force` overwrites the tail.
 #[test]
 fn a_tail_that_a_damaged_volume_may_have_is_not_taken_by_force() {
     let bench = Bench::new();

@@ -155,7 +155,7 @@ fn an_inode_s_number_is_a_path() {
     assert!(bench.succeed(["cat", "image:/again"]) == pattern(3 << 20 | 77, 1));
 }
 
-/// `ls` prints the same as GNU ls, with each option and with combinations of options.
+/// With each option and with combinations of options, `ls` prints the same as GNU ls.
 #[test]
 fn lists_are_those_of_ls() {
     require!([Need::Root]);
@@ -268,7 +268,7 @@ fn odd_twin() -> Twin {
     Twin::with(more, &requests)
 }
 
-/// Every letter of a format is printed as by stat(1), for every type of file, and for names that need quotes.
+/// Every letter of a format is printed as by stat(1). The files have every type, and some names need quotes.
 #[test]
 fn formats_of_stat_are_those_of_stat() {
     require!([Need::Root]);

@@ -120,7 +120,7 @@ fn a_copied_request_costs_at_most_so_many_instructions_above_its_copy() {
         // 50 instructions. They save about 400 ns, because a return after a system call is slow.
         ("randread", "1", 245.0),
         ("randread", "32", 470.0),
-        // Under valgrind, requests are so slow that the update of the timestamp may be counted in either of the compared rows.
+        // Under valgrind, requests are slow. The update of the timestamp may be counted in either row.
         ("randwrite", "1", 25.0 + STAMP),
         ("randwrite", "32", 500.0),
     ] {
@@ -162,7 +162,7 @@ fn overwrites_start_no_handle_and_take_no_exclusive_lock() {
         let counters = &vol.unwrap()["counters"];
         let count = |name: &str| counters[name].as_u64();
         assert!(count("overwrites") > Some(0), "{chosen:?}: {counters}");
-        // The first write of each thread looks up the file, so it does not take the simple path.
+        // The first write of each thread looks up the file. It does not take the simple path.
         assert!(count("writes") <= Some(4), "{chosen:?}: {counters}");
         let none = ["handles", "exclusive", "conversions", "zeroed"].map(count);
         assert_eq!(none, [Some(0); 4], "{chosen:?}: {counters}");

@@ -92,7 +92,7 @@ fn a_wrong_line_gets_the_line_to_type() {
     assert!(missing.iter().all(|path| !path.exists()));
 }
 
-/// The message about a locked image names the process that has locked it, which is this process.
+/// The message about a locked image names the process that has locked it. Here, this is the test process.
 #[test]
 fn a_lock_names_its_holder() {
     let bench = Bench::empty();

@@ -231,8 +231,8 @@ fn refused(bench: &Bench, args: &[&str], what: &[&str]) {
     assert!(said.lines().count() == 1 && !bench.path("image").exists(), "{args:?}: {said}");
 }
 
-/// Makes four directories, and an archive of each: an OCI layout, the unpacked archive of one image, the unpacked archive of two images, and
-/// an ordinary tree. Returns the descriptor of the image in the layout.
+/// Makes four directories, and an archive of each. They are an OCI layout, an unpacked archive of one image, an unpacked archive of two
+/// images, and an ordinary tree. Returns the descriptor of the image in the layout.
 fn make_archives(bench: &Bench) -> Value {
     let dir = bench.path("layout");
     layout(&dir);

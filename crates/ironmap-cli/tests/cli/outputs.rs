@@ -24,7 +24,7 @@ fn to_nobody(bench: &Bench, args: &[&str]) -> Output {
     to(bench, args, writer)
 }
 
-/// If standard output is full, the command fails with one line, as coreutils do.
+/// If standard output is full, the command fails with one line. coreutils do the same.
 #[test]
 fn a_full_standard_output_is_an_error() {
     let bench = Bench::new();

@@ -70,8 +70,8 @@ fn the_blocks_for_root_run() {
     }
 }
 
-/// Blocks that measure, or that take long, are not run. They contain only commands and options that exist: `ironmap` can parse its
-/// arguments, and the help of `./x` lists each of its commands.
+/// Blocks that measure, or that take long, are not run. Their commands and options exist. `ironmap` can parse its arguments, and the help
+/// of `./x` lists each of its commands.
 #[test]
 fn the_arguments_of_other_blocks_exist() {
     let help = Command::new("./x").arg("help").current_dir(WORKSPACE).output().unwrap();

@@ -229,8 +229,7 @@ fn a_volume_that_was_cut_short_is_read_as_far_as_it_goes() {
     assert!(whole > 0 && broken > 0, "{whole} whole, {broken} broken");
 }
 
-/// If a block of a directory is damaged, only the names in this block are lost. Names in other blocks are listed and found, as the kernel
-/// lists and finds them.
+/// If a block of a directory is damaged, only the names in this block are lost. The kernel and ironmap list and find names in other blocks.
 #[test]
 fn a_damaged_block_of_a_directory_loses_its_own_names() {
     require!([Need::Root]);

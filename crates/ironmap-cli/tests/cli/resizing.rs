@@ -81,7 +81,7 @@ fn fill(root: &Path) {
     std::os::unix::fs::symlink("l".repeat(200), root.join("dirs/long-link")).unwrap();
 }
 
-/// All files by their paths, each with type, links, size, mode, owner, time and attributes, and with its content or target.
+/// All files by their paths. The value contains type, links, size, mode, owner, time, attributes, and content or target.
 fn tree(bench: &Bench, image: &Path) -> BTreeMap<PathBuf, (String, Vec<u8>)> {
     let out = bench.path("out");
     let _ = fs::remove_dir_all(&out);

@@ -296,7 +296,7 @@ fn each_image_is_refused_by_its_own_name() {
     }
 }
 
-/// The signature of a suspended system is at the end of the first memory page, so its offset depends on the page size of the suspended
+/// The signature of a suspended system is at the end of the first memory page. Its offset depends on the page size of the suspended
 /// machine.
 #[test]
 fn a_suspended_system_is_refused_with_each_size_of_a_page() {

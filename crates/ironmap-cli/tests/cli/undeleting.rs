@@ -299,7 +299,7 @@ fn a_block_of_two_deleted_files_is_the_younger_ones() {
     let bench = Bench::empty();
     let image = Image::mke2fs("16M", &["-t", "ext4", "-b", "1024", "-J", "size=4"]);
     let mount = image.mount("noatime,commit=600");
-    // Each file is larger than half of the free space, so the second file reuses blocks of the first, deleted file.
+    // Each file is larger than half of the free space. The first file is deleted, and the second file reuses some of its blocks.
     let sync = || rustix::fs::syncfs(File::open(mount.dir()).unwrap()).unwrap();
     for (name, seed) in [("old", 1), ("young", 2)] {
         fs::write(mount.dir().join(name), pattern(7 << 20, seed)).unwrap();

@@ -3,8 +3,8 @@
 use crate::sides::{Sides, require_mounts};
 use crate::support::{text, tool};
 
-/// The listing after each case: type, permissions, links, owner, size and target of all remaining files. The size of a directory is omitted, because
-/// it depends on how its blocks were split.
+/// The listing after each case: type, permissions, links, owner, size and target of all remaining files. The size of a directory depends on
+/// how its blocks were split, so it is omitted.
 const LISTING: &str = r"find . -path ./lost+found -prune -o -type d -printf '%p %y %m %n %U:%G\n' -o -printf '%p %y %m %n %U:%G %s %l\n' | sort";
 const USER: &str = "setpriv --reuid=1000 --regid=1000 --clear-groups";
 const OTHER: &str = "setpriv --reuid=1001 --regid=1001 --clear-groups";
@@ -200,7 +200,7 @@ fn run(script: &str, number: usize, sides: &Sides) -> [String; 2] {
         );
         let out = tool("sh").arg("-c").arg(head).current_dir(dir).output().unwrap();
         let text = text(&out.stdout).replace(dir.to_str().unwrap(), "TOP");
-        // The messages of shells contain the name of the script, so the name is replaced.
+        // The messages of shells contain the name of the script. This name is replaced.
         text.replace(&format!("case{number}"), "CASE")
     })
 }

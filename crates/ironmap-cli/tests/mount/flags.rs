@@ -316,7 +316,7 @@ fn free_space_is_given_back() {
         let free = || rustix::fs::statvfs(&dir).unwrap();
         let before = free();
         fs::remove_file(dir.join("large")).unwrap();
-        // The kernel sends the last close asynchronously, so the blocks of the file are freed later.
+        // The kernel sends the last close asynchronously. The blocks of the file are freed later.
         let begin = Instant::now();
         while free().f_bfree < before.f_bfree + (7 << 20) / before.f_frsize {
             assert!(begin.elapsed() < Duration::from_secs(60), "{options}: no blocks are freed");
@@ -328,7 +328,7 @@ fn free_space_is_given_back() {
             let user = ["--reuid=1000", "--regid=1000", "--clear-groups", "fstrim"];
             assert!(!tool("setpriv").args(user).arg(&dir).output().unwrap().status.success());
             // The first five requests are invalid: a range outside of the volume or shorter than a block, or a minimum length that is too
-            // long. The last range is a part of the volume, which is not supported.
+            // long. The last range is only a part of the volume. Such a range is not supported.
             for (range, expected) in [
                 ("-o 1T", "Invalid argument"),
                 ("-l 100", "Invalid argument"),

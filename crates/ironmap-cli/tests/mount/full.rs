@@ -6,8 +6,8 @@ use std::path::Path;
 use crate::sides::{Ours, Sides, check, require_mounts, skip};
 use crate::support::{Bench, succeed, text, tool};
 
-/// Fills a volume except for `room` bytes, which are contiguous if possible. The writes are direct, because the page cache would accept
-/// more data than the volume has space for.
+/// Fills a volume except for `room` bytes. If possible, these bytes are contiguous. The writes are direct. The page cache would accept more
+/// data than the volume can store.
 pub(crate) fn leave(dir: &Path, room: u64) {
     let dd = |file: &str, arguments: &[&str]| {
         let file = format!("of={}", dir.join(file).display());

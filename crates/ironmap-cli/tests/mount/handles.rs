@@ -168,14 +168,14 @@ fn handles_that_were_made_up_lead_nowhere() {
         format!("{}{upper:08x}{lower:08x}{generation}", &handle[..16])
     };
     assert_eq!(made(number, &handle[32..]), handle, "a handle is made otherwise");
-    // The root has the number 1 in the FUSE protocol, so a handle with 1 is valid. On the volume, its number is 2, which no handle
-    // contains.
+    // The root has the number 1 in the FUSE protocol, so a handle with 1 is valid. On the volume, the root has the number 2. No handle
+    // contains 2.
     for number in
         (2..number).chain([number + 1, 16_000, 1 << 20, u64::from(u32::MAX), 1 << 40, u64::MAX])
     {
         for generation in ["00000000", &handle[32..]] {
             let found = open(&dir, &made(number, generation));
-            // One of the tested numbers may be that of lost+found, which has a name.
+            // One of the tested numbers may belong to lost+found. lost+found has a name.
             assert!(found == "ESTALE" || found.ends_with("/lost+found\n"), "{number}: {found}");
         }
     }

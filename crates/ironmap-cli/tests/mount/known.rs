@@ -75,7 +75,7 @@ fn attributes(path: &Path, ask: bool) -> String {
     )
 }
 
-/// Waits for the next tick of the clock for timestamps, so that the next change gets another time.
+/// Waits for the next tick of the clock for timestamps. The next change then gets another time.
 fn next_tick() {
     let now = || clock_gettime(ClockId::RealtimeCoarse);
     let begin = now();

@@ -26,9 +26,9 @@ fn kill(mut ours: Ours) {
     ours.wait();
 }
 
-/// A sync of a directory makes everything durable that the kernel has sent to the server: the entries of this directory, names and
-/// attributes in other directories, and the content of closed files. Data of open files may be lost if they are only in the kernel's page
-/// cache.
+/// A sync of a directory makes all changes durable that the kernel has sent to the server. They include entries of this directory, names
+/// and attributes in other directories, and the content of closed files. Data of open files may be lost if they are only in the kernel's
+/// page cache.
 #[test]
 fn a_synced_directory_has_all_that_was_sent() {
     require_mounts!("a_synced_directory_has_all_that_was_sent");
@@ -63,8 +63,8 @@ fn a_synced_directory_has_all_that_was_sent() {
     }
 }
 
-/// After `ironmap sync`, all earlier writes are durable, including data of open files and mappings in the kernel's page cache. (`sync -f`
-/// has the same purpose, but the kernel does not pass it to this FUSE server.)
+/// After `ironmap sync`, all earlier writes are durable. This includes data of open files and mappings in the kernel's page cache. (The
+/// kernel does not pass `sync -f` to this FUSE server.)
 #[test]
 fn a_synced_mount_has_all_that_was_written() {
     require_mounts!("a_synced_mount_has_all_that_was_written");

@@ -109,7 +109,7 @@ impl Ours {
 impl Drop for Ours {
     fn drop(&mut self) {
         match self.daemon.try_wait() {
-            // The daemon has ended without an error, so the directory must not be unmounted: another file system may be mounted there.
+            // The daemon has ended without an error. The directory must not be unmounted, because another file system may be mounted there.
             Ok(Some(status)) if status.success() => return,
             Ok(None) => {
                 let _ = self.daemon.kill();

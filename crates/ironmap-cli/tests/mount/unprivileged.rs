@@ -5,8 +5,8 @@ use std::fs;
 use crate::sides::{check, ironmap, require_mounts, skip};
 use crate::support::{Bench, succeed, text, tool};
 
-/// Prepares a user without privileges, and a FUSE device that every user may open, as on most systems. The test runs in a separate mount
-/// namespace, so that the device of the machine is not changed.
+/// Prepares a user without privileges. Prepares a FUSE device that every user may open, as on most systems. The test runs in a separate
+/// mount namespace, and does not change the device of the machine.
 const USER: &str = r"
 set -e
 mknod fuse c 10 229
@@ -31,7 +31,7 @@ $user ./ironmap umount mounted
 ";
 
 /// Sends a signal to a daemon. Meanwhile, a program writes to a file of the mount until it gets an error. The first run is without
-/// /sys/fs/fuse/connections. The second run has this directory, so that the user can abort the connection.
+/// /sys/fs/fuse/connections. In the second run, this directory exists, and the user can abort the connection.
 const SIGNALS: &str = r#"
 end_it() {
     $user ./ironmap mount -f --tell image mounted >told & daemon=$!

@@ -163,8 +163,8 @@ fn fill(root: &Path) {
         let flags = rustix::fs::AtFlags::empty();
         rustix::fs::utimensat(rustix::fs::CWD, root.join(name), &times, flags).unwrap();
     }
-    // If the file system does not support attributes in user.*, the attribute is missing. The tests compare with the source, so they accept
-    // the missing attribute.
+    // If the file system does not support attributes in user.*, the attribute is missing. The tests accept this, because they compare with
+    // the source.
     let _ =
         rustix::fs::setxattr(root.join("small"), "user.colour", b"gr\xfcn", XattrFlags::empty());
 }

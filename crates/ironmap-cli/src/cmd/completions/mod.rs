@@ -23,7 +23,7 @@ pub(crate) struct Args {
 
 /// `program` is the parser of the command line, with all subcommands.
 pub(crate) fn run(args: &Args, mut program: clap::Command) -> Result<(), Failure> {
-    // The generator panics if a write fails, so it writes to memory.
+    // The generator panics if a write fails. A write to memory cannot fail.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut program, "ironmap", &mut script);
     let script = with_names(args.shell, &String::from_utf8_lossy(&script));

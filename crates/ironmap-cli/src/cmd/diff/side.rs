@@ -1,4 +1,4 @@
-//! A file of one of the compared trees, in a volume or on the host.
+//! A file in one of the compared trees. The tree is in a volume or on the host.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -178,7 +178,7 @@ impl Reader {
                 count.map_err(|error| source.read_failed(path, &error))?
             }
             Content::Host(file, path) => {
-                // The read must end at or before the largest file position, because the kernel refuses a longer read.
+                // The kernel refuses a read that ends after the largest file position.
                 let most = (i64::MAX as u64).saturating_sub(pos).min(CHUNK as u64) as usize;
                 let count = file.read_at(&mut self.buffer[..most], pos);
                 count.map_err(|error| Failure::host(path.display(), error))?

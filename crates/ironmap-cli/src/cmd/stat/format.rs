@@ -19,7 +19,7 @@ enum Piece {
     Field(Field),
 }
 
-/// A conversion such as `%-10.3s`: a letter, and the flags and numbers that pad or shorten its value.
+/// A conversion such as `%-10.3s`. It has a letter for the value. Flags and numbers pad or shorten the value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Field {
     letter: u8,
@@ -253,8 +253,8 @@ fn device_number((major, minor): (u32, u32)) -> u64 {
     minor & 0xff | (major & 0xfff) << 8 | (minor & 0xffff_ff00) << 12 | (major & 0xffff_f000) << 32
 }
 
-/// Seconds since 1970 without a sign, with `digits` digits after the point. The rounding is the same as in `stat`: towards zero if the
-/// rounded fraction is not 0, and otherwise towards the past.
+/// Seconds since 1970 without a sign, with `digits` digits after the point. As in `stat`, the time is rounded towards zero. If the rounded
+/// fraction is 0, the time is rounded towards the past.
 fn seconds(at: Timestamp, digits: usize) -> String {
     let power = |digits: usize| 10_u32.pow(digits.min(9) as u32);
     let (count, unit) = (power(digits), power(9 - digits.min(9)));

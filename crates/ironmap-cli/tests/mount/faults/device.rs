@@ -1,5 +1,5 @@
-//! A device that fails on request. The device is a file in a file system that this process serves, and the content of the file is stored in
-//! an image.
+//! A device that fails on request. The device is a file in a file system that this process serves. An image contains the content of the
+//! file.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};

@@ -1,4 +1,4 @@
-//! Faults of volumes under load: a device that fails some requests, or all of them, a full volume, a killed daemon, or a clock that jumps.
+//! Faults of volumes under load. A device fails some or all requests, the volume is full, the daemon is killed, or the clock jumps.
 //! Afterwards, all synced data exist, and e2fsck finds no fault.
 
 mod device;

@@ -1,5 +1,5 @@
-//! Writes that the kernel has cached may fail later, because there is no space or the device fails. In such a case, the writer gets an
-//! error from `write`, `msync` or `fsync`. If there is no error, all of the data exist.
+//! Writes that the kernel has cached may fail later: the volume is full, or the device fails. The writer then gets an error from `write`,
+//! `msync` or `fsync`. If there is no error, all of the data exist.
 
 use std::fs;
 use std::path::Path;

@@ -15,7 +15,7 @@ use crate::sides::{Sides, long, require_mounts};
 /// The number of operations between two mounts.
 const PERIOD: u64 = 400;
 
-/// Waits for the next tick of the clock of file systems, so that later changes get another time.
+/// Waits for the next tick of the clock of file systems. Later changes then get another time.
 fn tick() {
     let begin = clock_gettime(ClockId::RealtimeCoarse);
     while clock_gettime(ClockId::RealtimeCoarse) == begin {

@@ -23,7 +23,7 @@ pub(super) enum Answer {
     Bytes(Vec<u8>),
     Names(Vec<Vec<u8>>),
     Refused(Errno),
-    /// The operation was skipped, because no file is open in the slot or the two sides are known to differ (docs/MOUNT.md).
+    /// The operation was skipped. No file is open in the slot, or the two sides are known to differ (docs/MOUNT.md).
     Left,
 }
 
@@ -130,8 +130,8 @@ impl Seen {
     }
 }
 
-/// The paths of a tree. Each has its attributes, its extended attributes, its content (the bytes of a file, or the target of a symbolic
-/// link), and its ranges of data. Whole trees are compared in this form.
+/// The paths of a tree. Each path has attributes, extended attributes, content, and ranges of data. The content of a symbolic link is its
+/// target. Whole trees are compared in this form.
 pub(super) type Tree = BTreeMap<PathBuf, (Seen, Xattrs, Vec<u8>, Vec<(u64, u64)>)>;
 
 pub(super) struct Side {
@@ -407,8 +407,7 @@ fn seek(file: &OwnedFd, to: SeekFrom) -> Result<u64> {
     fs::seek(file, to)
 }
 
-/// The ranges of a file with data. Only the data of these ranges are read into `content`, because a sparse file can be larger than the
-/// memory.
+/// The ranges of a file with data. Only these ranges are read into `content`. A sparse file can be larger than the memory.
 fn extents(path: &Path, content: &mut Vec<u8>) -> Vec<(u64, u64)> {
     let file = fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();
     let (mut found, mut at) = (Vec::new(), 0);
