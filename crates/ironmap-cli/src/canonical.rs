@@ -10,8 +10,7 @@ const MAX_LINKS: usize = 40;
 /// Returns the canonical path of a file: it has no symbolic links, `.` or `..`. The last component of the path need not exist.
 pub(crate) fn path_without_links(source: &Source, path: &[u8]) -> ironmap::Result<Vec<u8>> {
     let fs = source.fs();
-    // `stack` contains the directories that were visited, each with its name and inode. `rest` contains the remaining components in reverse
-    // order.
+    // `stack` contains the visited directories with their names and inodes. `rest` contains the remaining components in reverse order.
     let mut stack = Vec::new();
     let mut rest = components(path);
     let mut links = 0;

@@ -61,7 +61,7 @@ const READS: [&str; 18] = [
 const NO_VOLUME: [&str; 8] =
     ["bench", "clone", "completions", "demo", "host", "integrity", "man", "umount"];
 
-/// The command line. The help of a command shows the options for damaged volumes only if they apply to the command.
+/// The command line. If the options for damaged volumes apply to a command, the help of the command shows them.
 pub(crate) fn command() -> clap::Command {
     let mut command = Cli::command();
     let rescue = command.get_arguments().filter(|arg| arg.get_help_heading() == Some(RESCUE));

@@ -9,7 +9,7 @@ pub(crate) struct ModeChange(Vec<Step>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Step {
-    /// The mode bits of the users to which the step applies. 0 means all users, but without the bits in the umask.
+    /// The mode bits of the users to which the step applies. 0 means all users; the step then ignores the bits in the umask.
     who: u32,
     how: How,
     what: What,

@@ -19,7 +19,7 @@ pub(crate) struct Whole {
     path: PathBuf,
     /// The path of the temporary file, or `None` if the file is written directly.
     part: Option<PathBuf>,
-    /// A duplicate of the writer's descriptor, for a sync. `None` for a pipe or a terminal.
+    /// A duplicate of the writer's descriptor, which is used to sync the file. `None` for a pipe or a terminal.
     file: Option<File>,
     /// Whether the content of the existing file is overwritten. The file then keeps its inode. This is done for a file with several names
     /// or another owner.

@@ -74,7 +74,7 @@ pub(super) struct Fixture {
 }
 
 impl Fixture {
-    /// Makes the devices, the file system and, for a bench that only reads, the file.
+    /// Makes the devices and the file system. If the bench only reads, also makes the file.
     pub(super) fn new(kind: FixtureKind, fs: FsKind, writes: Option<ToWrite>) -> Result<Self> {
         if kind.is_file() && fs == FsKind::Xfs {
             return Err(Error::invalid(

@@ -61,7 +61,8 @@ pub(super) fn measure(plans: &[Plan], launches: usize) -> Result<Vec<Row>, Failu
     Ok(rows)
 }
 
-/// Makes the files for a plan before the first launch. Unwritten files can be measured only once, so they are made before each launch.
+/// Makes the files for a plan before the first launch. Files with unwritten extents are made before each launch, because they can be
+/// measured only once.
 pub(super) fn prepare(plan: &Plan, prepared: &mut bool) -> Result<()> {
     match plan.content {
         Some(Content::Written) if *prepared => Ok(()),

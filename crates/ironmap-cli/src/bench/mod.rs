@@ -354,7 +354,7 @@ impl BenchArgs {
     }
 }
 
-/// Refuses to destroy content without `--destroy`. Also refuses combinations of options that would not measure the requested work.
+/// Refuses options that would destroy content, if `--destroy` is missing. Also refuses options that would not measure the requested work.
 fn permit(args: &BenchArgs) -> std::result::Result<(), &'static str> {
     let keeps = |target: &TargetSpec| matches!(target, TargetSpec::Null { .. });
     let harms = args.writes() || args.content().is_some();

@@ -52,7 +52,7 @@ pub(super) fn other_name(path: &Path) -> Option<String> {
 /// The colour of a series. It is unique within a picture.
 fn colour(at: usize) -> RGBColor {
     COLOURS.get(at).copied().unwrap_or_else(|| {
-        // Each hue differs from the previous hue by the golden angle. No hue is repeated. The lightness alternates, which makes consecutive
+        // Each hue differs from the previous hue by the golden angle. No hue is repeated. The lightness alternates. Therefore consecutive
         // colours differ clearly.
         let hue = (at as f64 * 0.381_966).fract();
         let (red, green, blue) =
@@ -96,7 +96,7 @@ type Series<'a> = (&'a str, usize);
 
 /// The groups and the series of a picture.
 struct Layout<'a> {
-    /// The name of each group, and its rows, each with the number of its series.
+    /// The groups. A group has a name and rows. The number before a row is the index of its series.
     groups: Vec<(String, Vec<(usize, &'a Row)>)>,
     series: Vec<Series<'a>>,
     /// Whether the values are instructions instead of speeds.
@@ -322,7 +322,7 @@ mod tests {
         }
     }
 
-    /// Each group has its name below its bars, and names do not overlap. Each bar has its value above it. The legend is beside the bars.
+    /// The name of a group is below its bars. Names do not overlap. The value of a bar is above the bar. The legend is beside the bars.
     #[test]
     fn every_group_is_named_and_the_legend_hides_no_bar() {
         let labels = ["raw", "kernel", "vol simple=1", "vol simple=0"];

@@ -100,7 +100,7 @@ fn integrity(target: &TargetSpec) -> Option<&'static str> {
     target.variant()?.stable_pages().map(|stable| stable.name())
 }
 
-/// The write counters in the table: the number of writes by the simple path, and the work that writes cause in the volume.
+/// The write counters in the table. The first counts the writes by the simple path. The others count work that writes cause in the volume.
 const WRITE_COUNTS: [&str; 5] = ["overwrites", "handles", "conversions", "zeroed", "exclusive"];
 
 /// The columns of measured rows.

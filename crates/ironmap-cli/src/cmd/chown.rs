@@ -140,7 +140,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         let found = match volumes.find(target, follow) {
             Ok(found) => found,
             Err(failure) => {
-                // If the target of a symbolic link does not exist, the message contains the owner of the link itself.
+                // The message contains the owner of a symbolic link whose target does not exist.
                 let link = volumes.find(target, Follow::NotLast).ok();
                 let old = link.as_ref().map(|link| link.inode.stat());
                 change.say(&quoted(&target.bytes()), Outcome::Failed, old, report)?;

@@ -264,7 +264,7 @@ impl Copy<'_> {
         Ok(Some(part))
     }
 
-    /// Copies a range of at most one chunk. Pieces of `GRAIN` bytes that contain only zeros become zeros in the target.
+    /// Copies a range of at most one chunk. A piece of `GRAIN` bytes that contains only zeros becomes zeros in the target.
     fn copy(&self, range: Range<u64>, buffer: &mut Buffer) -> Result<(), Failure> {
         let len = (range.end - range.start) as usize;
         let read = self.source.read_exact_at(&mut buffer[..len], DevOffset(range.start));

@@ -214,7 +214,7 @@ fn measure(out: &Path, report: &mut Report, subcommand: RunCommand) -> Result<()
     let fixture = if zram { "zram" } else { "shm" };
     let (json, svg) = (out.join("bench.json"), out.join("bench.svg"));
     let (json, svg) = (json.display().to_string(), svg.display().to_string());
-    // XFS is preferred. ext4 caches its metadata in the page cache of the device, which slows down the `host:` targets on this device.
+    // XFS is preferred. ext4 caches its metadata in the page cache of the device. This slows down the `host:` targets.
     let xfs = zram
         && std::env::var_os("PATH").is_some_and(|path| {
             std::env::split_paths(&path).any(|dir| dir.join("mkfs.xfs").exists())

@@ -138,7 +138,7 @@ fn replace(
         if found.name.dir == name.dir && found.name.name == name.name {
             return Err(Failure::new(format!("'{}' and '{name}' are the same file", found.name)));
         }
-        // Both names already belong to the same file, so nothing needs to be done.
+        // Both names already belong to the same file.
         return Ok(());
     }
     // A symbolic link must not replace the file to which it points. It would then point to itself, and the file would be lost.

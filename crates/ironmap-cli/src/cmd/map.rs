@@ -158,8 +158,8 @@ fn extent(iomap: &Iomap, size: u64) -> ExtentRecord {
     }
 }
 
-/// Prints the map in blocks, like filefrag. The column `expected` contains the position at which an extent would be contiguous with the
-/// previous extent. Two extents also count as contiguous if their distance on the device equals their distance in the file.
+/// Prints the map in blocks, like filefrag. The column `expected` contains the position that would make an extent contiguous with the
+/// previous extent. Extents are also contiguous if their distance on the device equals their distance in the file.
 fn print(target: &Subject, map: &MapRecord) -> std::io::Result<()> {
     let (name, block) = (one_line(&target.to_string()), u64::from(map.block_size));
     let (size, blocks) = (map.size, map.size.div_ceil(block));

@@ -11,7 +11,7 @@ use crate::target::{self, Target};
 
 /// Renames files, or moves them to another directory of their volume
 ///
-/// An existing file with the new name is replaced atomically: after a crash, either the old or the new file has the name. Files cannot be
+/// A file that already has the new name is replaced atomically. After a crash, either the old or the new file has the name. Files cannot be
 /// moved between volumes: copy them with cp -a, and remove them with rm -r.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

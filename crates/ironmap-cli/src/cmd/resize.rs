@@ -73,7 +73,7 @@ pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
     print(args, &resized)
 }
 
-/// If the volume is in a part of a disk or image: returns the limit of the volume's size, and a way to raise this limit.
+/// Returns the maximum size of a volume in a part of a disk or image, and a way to raise this maximum.
 fn end_of(volume: &Location) -> Option<(&'static str, &'static str)> {
     match volume.data().part {
         Part::Partition(_) => {

@@ -62,7 +62,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         let inode = match (args.no_dereference, args.no_create) {
             (false, no_create) => find_or_create(&name, !no_create)?,
             (true, true) => name.look(Follow::NotLast)?,
-            // With -h, only an existing file or link is changed, and no file is made.
+            // With -h, no file is made.
             (true, false) => Some(name.find(Follow::NotLast)?),
         };
         let Some(inode) = inode else { return Ok(()) };

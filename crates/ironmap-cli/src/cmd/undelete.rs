@@ -133,7 +133,7 @@ fn deletion(file: &Deleted) -> Option<Timestamp> {
     file.deleted.map(|seconds| Timestamp { seconds: seconds.into(), nanoseconds: 0 })
 }
 
-/// Prints a line for each file: inode, time of deletion, size, percentage of free blocks, path, and problem.
+/// Prints a line for each file: inode, time of deletion, size, percentage of its blocks that are free, path, and problem.
 fn print(files: &[&Deleted]) -> std::io::Result<()> {
     let (mut out, clock) = (stdout(), Clock::local());
     for file in files {

@@ -103,8 +103,8 @@ impl Mount {
 }
 
 impl Asker {
-    /// Whether a change by the caller keeps set-id bits. Only a change by the superuser keeps them, because the request does not contain
-    /// the caller's capabilities.
+    /// Whether a change by the caller keeps set-id bits. The request does not contain the caller's capabilities. Therefore only a change by
+    /// the superuser keeps the bits.
     pub(super) fn keeps_set_id(self) -> KeepSetId {
         if self.uid == 0 { KeepSetId::Yes } else { KeepSetId::No }
     }

@@ -69,7 +69,7 @@ impl Ready {
         rustix::stdio::dup2_stdout(&null)?;
         rustix::stdio::dup2_stderr(&null)?;
         log.enter_background();
-        // The result is ignored: the call fails only if this process is already the leader of a process group.
+        // The call fails only if this process is already the leader of a process group. Such a failure is ignored.
         let _ = rustix::process::setsid();
         env::set_current_dir("/")
     }

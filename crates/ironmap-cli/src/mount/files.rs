@@ -92,7 +92,7 @@ impl Mount {
         open.iter().filter(|open| open.writes).map(|open| open.held.number()).collect()
     }
 
-    /// Whether an inode is open for writing. Only then can the kernel have dirty pages of the inode.
+    /// Whether an inode is open for writing. Otherwise, the kernel has no dirty pages of the inode.
     pub(super) fn is_open_for_writing(&self, inode: InodeNo) -> bool {
         self.files.any(|open| open.writes && open.held.number() == inode)
     }

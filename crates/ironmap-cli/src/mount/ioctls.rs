@@ -102,8 +102,8 @@ impl Mount {
             .volume
             .ext4()
             .map_or(end, |ext4| u64::from(ext4.superblock().blocks_per_group) * block);
-        // EINVAL has three causes: a range outside the volume, a range shorter than a block, and a minimum length above the length of a
-        // group. The kernel's ext4 has the same rule.
+        // EINVAL means that the range is outside the volume or shorter than a block, or that the minimum length exceeds a group. The
+        // kernel's ext4 has the same rule.
         if from >= end || len < block || least > group {
             return Err(Fail::new(Errno::EINVAL));
         }

@@ -58,7 +58,7 @@ pub(super) struct Mount {
     notifier: Arc<OnceLock<fuser::Notifier>>,
     /// The kernel's device number of the file system, once the volume is mounted.
     device: Arc<OnceLock<(u32, u32)>>,
-    /// Whether the mount is read-only. In this case, reads do not update access times.
+    /// Whether the mount is read-only. Reads then do not update access times.
     no_times: AtomicBool,
 }
 
@@ -101,8 +101,8 @@ impl Mount {
         self.volume.fs()
     }
 
-    /// Returns the inode number for a node number of the FUSE protocol. Node number 1 is the root. No other inode has this node number: the
-    /// inode with the number 1 has no name.
+    /// Returns the inode number for a node number of the FUSE protocol. Node number 1 is the root. No other inode has this node number,
+    /// because inode 1 has no name.
     fn inode_of(&self, node: fuser::INodeNo) -> InodeNo {
         if node.0 == PROTOCOL_ROOT { self.fs().root() } else { InodeNo(node.0) }
     }
@@ -154,7 +154,7 @@ impl Mount {
             let node = self.nodes.get(*inode);
             node.changed();
             sync |= node.manner().sync;
-            // The next read of the symbolic link updates its access time, so the kernel must not follow the link from its cache.
+            // The next read of the symbolic link updates its access time. Therefore the kernel must not follow the link from its cache.
             if self.options.atime == Atime::Relative && node.take_link_read() {
                 self.forget_pages(*inode, 0, u64::MAX);
             }

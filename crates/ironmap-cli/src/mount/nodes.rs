@@ -125,7 +125,7 @@ impl Nodes {
         known.or_insert_with(|| Entry { lookups: 0, node: node() }).lookups += 1;
     }
 
-    /// Subtracts `times` from the number of lookups. The kernel has forgotten these lookups. At zero lookups, the hold on the inode ends.
+    /// The kernel has forgotten some lookups. Subtracts `times` from the number of lookups. At zero lookups, the hold on the inode ends.
     pub(super) fn forget(&self, inode: InodeNo, times: u64) {
         let forgotten = {
             let mut shard = self.shard(inode);

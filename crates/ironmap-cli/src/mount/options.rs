@@ -53,7 +53,7 @@ pub(super) struct Options {
     /// The source in `/proc/mounts`, by default the volume.
     pub(super) name: Option<String>,
     pub(super) atime: Atime,
-    /// Whether a read of a directory does not update the access time of the directory.
+    /// Whether a read of a directory leaves its access time unchanged.
     pub(super) no_directory_atime: bool,
     /// Whether the kernel collects written data, and sends the data later.
     pub(super) writeback: bool,

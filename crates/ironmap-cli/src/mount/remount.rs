@@ -71,7 +71,7 @@ pub(super) struct Syncs(Mutex<Waiting>);
 #[derive(Default)]
 struct Waiting {
     answers: Vec<Answer>,
-    /// Whether a thread is running. It will also serve requests that arrive later.
+    /// Whether a thread is running. The thread also serves requests that arrive later.
     served: bool,
 }
 

@@ -323,7 +323,7 @@ fn check_policy(options: &Options, volume: &Volume) -> Result<(), Failure> {
     )))
 }
 
-/// The failure to mount the volume. The error is a message of fusermount3, the errno of the mount, or the errno of the open of /dev/fuse.
+/// The failure to mount the volume. The error is a message of fusermount3, or the errno of `mount`, or the errno of `open` for /dev/fuse.
 fn not_mounted(dir: &Path, error: io::Error) -> Failure {
     if error.raw_os_error().is_none() {
         return said_by_fusermount(&error.to_string());

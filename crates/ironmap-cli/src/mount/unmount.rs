@@ -317,7 +317,7 @@ impl Ending {
         Ok(Self { reader, writer })
     }
 
-    /// The value of the root's attribute. With it, other programs find the pipe and wait for the end.
+    /// The value of the root's attribute. Programs that wait for the end use this value to find the pipe.
     pub(super) fn place(&self, writes: bool) -> String {
         let how = if writes { "rw" } else { "ro" };
         format!("{} {} {how}", std::process::id(), self.reader.as_raw_fd())

@@ -511,7 +511,7 @@ fn an_interrupted_copy_leaves_nothing() {
     }
 }
 
-/// nohup starts a program with a signal ignored. This signal does not end a copy.
+/// If the parent process ignores a signal, as nohup does, this signal does not end a copy.
 #[test]
 fn an_ignored_error_ends_no_copy() {
     let bench = Bench::empty();

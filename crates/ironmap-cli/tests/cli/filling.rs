@@ -158,7 +158,7 @@ fn an_image_is_no_source_of_its_own() {
     }
 }
 
-/// The volume is a loop device for an image. The image is still recognised as a source.
+/// The volume is a loop device for an image. The image cannot be a source of this volume.
 #[test]
 fn an_image_is_no_source_of_its_loop_device() {
     require!([Need::Root, Need::Tool("losetup")]);

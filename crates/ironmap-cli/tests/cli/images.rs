@@ -380,7 +380,7 @@ fn layers_hide_what_is_below() {
     found.sort();
     let expected = "|a|a/kept|a/replaced|a/through|becomes|lib|lost+found|opaque|opaque/dir|opaque/dir/new|opaque/new";
     assert_eq!(found, expected.split('|').map(PathBuf::from).collect::<Vec<_>>());
-    // A layer has a file of a directory, but not the directory itself as a member. The directory keeps its time.
+    // A layer contains a file of a directory, but not the directory itself. The directory keeps its time.
     let dir = bench.json(&["stat", "--json", &bench.target("/a")]);
     assert_eq!(dir["modified"], "2001-09-09T01:46:40.000000000Z");
     bench.succeed(["mkfs", "-q", "-d", "1", "-d", "2", "plain", "8M"]);

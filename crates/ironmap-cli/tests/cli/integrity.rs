@@ -75,8 +75,8 @@ fn scrub(bench: &Bench, device: &str) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// A volume is changed and read through its integrity device, by every name of the device. Afterwards, the data device is a plain ext4 in
-/// which e2fsck finds no fault.
+/// A volume is changed and read through its integrity device. Every name of the device is used. Afterwards, the data device is a plain ext4
+/// in which e2fsck finds no fault.
 #[test]
 fn a_volume_is_served_through_its_tags() {
     for options in [&["--mode", "bitmap"][..], &["--mode", "journal", "--guard", "crc64"]] {

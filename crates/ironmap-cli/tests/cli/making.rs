@@ -187,7 +187,7 @@ fn a_tree_that_does_not_fit_is_one_line() {
     fill("large", 3, 9 << 20);
     fill("blocks", 170, 60_000);
     fill("inodes", 3000, 0);
-    // If the user requests a number of inodes, a larger volume does not have more inodes.
+    // If the user requests a number of inodes, the volume has this number. A larger volume does not have more.
     let output = bench.run(["mkfs", "-q", "-N", "100", "-d", "inodes", "image", "64M"]);
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");

@@ -229,7 +229,8 @@ fn a_volume_that_was_cut_short_is_read_as_far_as_it_goes() {
     assert!(whole > 0 && broken > 0, "{whole} whole, {broken} broken");
 }
 
-/// If a block of a directory is damaged, only the names in this block are lost. The kernel and ironmap list and find names in other blocks.
+/// If a block of a directory is damaged, only the names in this block are lost. Names in other blocks are listed and found. The kernel does
+/// the same.
 #[test]
 fn a_damaged_block_of_a_directory_loses_its_own_names() {
     require!([Need::Root]);
@@ -273,7 +274,7 @@ fn a_damaged_block_of_a_directory_loses_its_own_names() {
     }
 }
 
-/// The names in the listings that mounts use: block by block, and in the order of the hash tree.
+/// The names in the two kinds of listings that mounts use. One lists block by block, the other in the order of the hash tree.
 fn listed_for_mounts(image: &Image) -> BTreeSet<String> {
     let volume = image.open().unwrap();
     let _ = volume.fs().take_notices();

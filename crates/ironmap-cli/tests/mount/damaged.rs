@@ -34,7 +34,7 @@ fn the_journal_cannot_be_opened_by_a_name() {
     check(&bench.image());
 }
 
-/// If an inode cannot be read, all other names are still listed. The name of this inode is listed with its type, and each use of this name
+/// If an inode cannot be read, all other names are still listed. The name of this inode is listed with its type. Each use of this name
 /// returns the error.
 #[test]
 fn a_damaged_inode_hides_no_names() {

@@ -95,7 +95,7 @@ fn a_last_commit_that_fails_is_reported() {
     assert!(at_end.contains(lost), "{at_end}");
 }
 
-/// The end of a mount removes only this mount, and not another mount beneath it at the same directory.
+/// The end of a mount removes only this mount. Another mount beneath it, at the same directory, stays.
 #[test]
 fn a_mount_beneath_stays() {
     require_mounts!("a_mount_beneath_stays");

@@ -21,7 +21,7 @@ pub(crate) fn leave(dir: &Path, room: u64) {
         assert!(told.contains("No space left on device"), "the filler: {told}");
     }
     fs::remove_file(dir.join("kept")).unwrap();
-    // Freed blocks can be allocated again only after the commit of their transaction.
+    // Freed blocks can be allocated again after the commit of their transaction.
     File::open(dir).unwrap().sync_all().unwrap();
 }
 

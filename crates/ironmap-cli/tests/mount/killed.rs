@@ -94,7 +94,8 @@ fn a_read_only_mount_in_the_background_writes_nothing() {
     assert!(fs::read(bench.image()).unwrap() == before);
 }
 
-/// `ironmap umount` returns when the volume is closed. Another program can then open the volume. It does not unmount other file systems.
+/// `ironmap umount` returns when the volume is closed. Another program can then open the volume. `ironmap umount` does not unmount other
+/// file systems.
 #[test]
 fn umount_waits_until_the_volume_is_closed() {
     require_mounts!("umount_waits_until_the_volume_is_closed");

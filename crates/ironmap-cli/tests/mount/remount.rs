@@ -182,7 +182,7 @@ fn a_mount_becomes_read_only_and_writable_again() {
         assert!(shown.contains(flags), "{shown}, not {flags}");
     };
     shows(" ro,nosuid,relatime");
-    // For `ironmap mount -o remount`, the user names only the changes, and all other options are kept.
+    // For `ironmap mount -o remount`, the user names only the changes. All other options are kept.
     bench.succeed(["mount", "-o", "remount,noexec", "mounted"]);
     shows(" ro,nosuid,noexec,");
     // mount(8) omits the options that must be cleared.

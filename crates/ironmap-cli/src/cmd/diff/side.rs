@@ -188,7 +188,7 @@ impl Reader {
     }
 }
 
-/// The first byte at which two files of equal size differ. Ranges that are holes in both files are not read.
+/// The position of the first difference between two files of equal size. Ranges that are holes in both files are not read.
 pub(super) fn first_difference(
     a: &Side,
     b: &Side,

@@ -52,7 +52,7 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let record = Record {
         device: args.device.to_string(),
         closed: clean,
-        // After a clean close the dirty map is not valid, so no region counts as dirty.
+        // After a clean close, the dirty map is not valid. No region counts as dirty.
         dirty_regions: if clean { 0 } else { dirty },
         journal_records: records,
         journal_sectors: sectors,

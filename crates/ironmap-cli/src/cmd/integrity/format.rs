@@ -34,7 +34,8 @@ pub(super) struct Args {
     /// new tags. A journal makes every write atomic
     #[arg(long, value_enum, default_value = "bitmap")]
     mode: HowSafe,
-    /// Count the generations of each region. A scrub then finds a write that lost both data and tag. Only in bitmap mode
+    /// Count the generations of each region. A scrub then finds a lost write, even if both its data and its tag were lost. Only in bitmap
+    /// mode
     #[arg(long)]
     generation: bool,
     /// The number of bytes that a bit of the map covers: a power of two; by default, the map fills one block

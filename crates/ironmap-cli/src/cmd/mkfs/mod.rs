@@ -24,9 +24,8 @@ use crate::terminal::{one_line, stdout};
 
 /// Makes an ext4 volume on a device, in a partition of an image, or in an image file
 ///
-/// The defaults are those of mke2fs. If SIZE is given, a missing image file is made, and a shorter image file is
-/// extended. A device or image with a file system or a partition table is refused without --force. A device or image in use is
-/// always refused.
+/// The defaults are those of mke2fs. If SIZE is given, a missing image file is made, and a shorter image file is extended. Without --force,
+/// a device or image with a file system or a partition table is refused. A device or image in use is always refused.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -253,8 +253,8 @@ fn device_number((major, minor): (u32, u32)) -> u64 {
     minor & 0xff | (major & 0xfff) << 8 | (minor & 0xffff_ff00) << 12 | (major & 0xffff_f000) << 32
 }
 
-/// Seconds since 1970 without a sign, with `digits` digits after the point. As in `stat`, the time is rounded towards zero. If the rounded
-/// fraction is 0, the time is rounded towards the past.
+/// Seconds since 1970 without a sign, with `digits` digits after the point. As in `stat`, a time is rounded towards the past if its rounded
+/// fraction is 0. Other times are rounded towards zero.
 fn seconds(at: Timestamp, digits: usize) -> String {
     let power = |digits: usize| 10_u32.pow(digits.min(9) as u32);
     let (count, unit) = (power(digits), power(9 - digits.min(9)));
@@ -281,7 +281,7 @@ fn named(owners: &Owners, name: String, number: u32) -> String {
 mod tests {
     use super::*;
 
-    /// A damaged inode may contain nanoseconds of a second or more. Its times are still shown.
+    /// The nanoseconds in a damaged inode may exceed a second. The times are still shown.
     #[test]
     fn nanoseconds_of_any_number_are_shown() {
         for seconds in [i64::MIN, -1, 0, i64::MAX] {

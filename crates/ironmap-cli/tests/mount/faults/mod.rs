@@ -218,7 +218,7 @@ fn a_daemon_that_is_killed() {
     each(Fault::Killed);
 }
 
-/// On a full volume, no earlier data are lost, and the removal of files frees space.
+/// When the volume becomes full, no earlier data are lost. The removal of files frees space.
 #[test]
 fn a_volume_that_is_full() {
     require_mounts!("a_volume_that_is_full");

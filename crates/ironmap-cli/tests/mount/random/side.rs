@@ -161,7 +161,7 @@ impl Side {
         self.slots = Default::default();
     }
 
-    /// Runs an operation as a user. The user has only one group, the user's own.
+    /// Runs an operation as a user. The user is a member of only one group.
     pub(super) fn apply(&mut self, user: u32, op: &Op) -> Answer {
         become_user(user);
         let answer = self.work(op);
@@ -399,8 +399,8 @@ fn is_direct(file: &OwnedFd) -> bool {
     fs::fcntl_getfl(file).unwrap().contains(OFlags::DIRECT)
 }
 
-/// The kernel reports an unwritten extent as data while the page cache contains pages of it. Therefore the file is first synced, and its
-/// pages are dropped.
+/// The kernel reports an unwritten extent as data while the page cache contains pages of it. Therefore the file is first synced. After
+/// that, its pages are dropped.
 fn seek(file: &OwnedFd, to: SeekFrom) -> Result<u64> {
     fs::fdatasync(file)?;
     fs::fadvise(file, 0, None, fs::Advice::DontNeed)?;
