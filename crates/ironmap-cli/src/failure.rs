@@ -84,7 +84,7 @@ fn misused(what: &str, command: &str, one_code: bool) -> ExitCode {
     exit_code(Some(Reason::Usage), one_code)
 }
 
-/// The hint in messages: the option that permits overwriting a device that is not empty.
+/// The hint in messages. It names the option with which a command overwrites a device that is not empty.
 pub(crate) const FORCED: &str = "-F overwrites it";
 
 /// Adds a hint to the failure if the cause is a device or a file that is not empty.

@@ -57,8 +57,8 @@ impl Way {
     /// Whether a text of `len` units matches.
     fn matches(&self, len: usize, text: impl Fn(usize) -> Option<Unit>) -> bool {
         let (mut pattern, mut at) = (&self.pattern[..], 0);
-        // `star` is the pattern after the last star, and the end of the text that this star matches. After a mismatch, only this star needs
-        // to match one more unit.
+        // `star` contains the pattern after the last star, and the end of the text that this star matches. After a mismatch, only this star
+        // needs to match one more unit.
         let mut star = None;
         loop {
             if let [Unit::Char('*'), rest @ ..] = pattern {
@@ -182,7 +182,7 @@ fn element(text: &[Unit]) -> Option<(Element, &[Unit])> {
 
 /// Whether a unit is in a POSIX class. `None` if the class does not exist; then the pattern matches nothing.
 fn is_of_class(unit: Unit, class: &str) -> Option<bool> {
-    // U+FFFD stands for a byte that is not part of a character. U+FFFD is in no class.
+    // U+FFFD stands for a byte that is not part of a character. No class contains U+FFFD.
     let it = if let Unit::Char(it) = unit { it } else { char::REPLACEMENT_CHARACTER };
     let known = it != char::REPLACEMENT_CHARACTER;
     let alphabetic = it.is_alphabetic() || !it.is_ascii() && it.is_numeric();

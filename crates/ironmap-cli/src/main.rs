@@ -1,4 +1,4 @@
-//! The `ironmap` program: commands that access files of unmounted volumes, and read files of mounted file systems.
+//! The `ironmap` program. Its commands access files of unmounted volumes, and read files of mounted file systems.
 
 mod acl;
 mod bench;

@@ -9,7 +9,7 @@ pub(crate) struct ModeChange(Vec<Step>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Step {
-    /// The mode bits of the users to which the step applies. 0 means all users; the step then ignores the bits in the umask.
+    /// The mode bits of the users to which the step applies. 0 means all users. The step then does not change the bits in the umask.
     who: u32,
     how: How,
     what: What,
@@ -31,7 +31,7 @@ enum What {
         /// `X`: execute permission for directories, and for files that some user may already execute.
         search: bool,
     },
-    /// The permissions of the user, the group or others are copied. The number is the shift of these three bits in the mode.
+    /// Copies the permissions of the user, the group or others. The number is the shift of these three bits in the mode.
     Copy(u32),
 }
 

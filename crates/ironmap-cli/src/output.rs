@@ -221,7 +221,7 @@ impl FileRecord {
         Self { volume: Some(volume.to_string()), ..self }
     }
 
-    /// Adapts the record to a file of a mounted file system. The kernel does not report the generation, so the generation is removed.
+    /// Adapts the record to a file of a mounted file system. Removes the generation, because the kernel does not report it.
     pub(crate) fn of_host(self, served: Option<Served>) -> Self {
         Self { generation: None, served, ..self }
     }

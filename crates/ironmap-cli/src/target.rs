@@ -23,7 +23,7 @@ pub(crate) fn parse(text: &OsStr) -> Result<Target, String> {
     Ok(Target { volume, path: bytes[colon + 1..].to_vec() })
 }
 
-/// Parses `VOLUME:/PATH`, or `VOLUME`, which means the root of the volume.
+/// Parses `VOLUME:/PATH` or `VOLUME`. `VOLUME` means the root of the volume.
 pub(crate) fn parse_tree(text: &OsStr) -> Result<Target, String> {
     if end_of_volume(text.as_bytes()).is_some() {
         return parse(text);

@@ -54,7 +54,8 @@ impl Out {
     }
 }
 
-/// On a terminal, a control character becomes `\u001b`, for example. This is also valid JSON. A byte that is not UTF-8 becomes `\xff`.
+/// On a terminal, control characters are escaped, for example as `\u001b`. This form is also valid JSON. A byte that is not UTF-8 is
+/// escaped as `\xff`.
 impl Write for Out {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if !self.terminal {
@@ -86,7 +87,7 @@ fn controls(char: char) -> bool {
     char.is_control() && char != '\n' && char != '\t'
 }
 
-/// A message as one line. Line breaks and terminal controls, which names may contain, are escaped.
+/// A message as one line. Names may contain line breaks and terminal controls. Both are escaped.
 pub(crate) fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for char in text.chars() {

@@ -13,15 +13,15 @@ use ironmap_image::spared::Spared;
 
 use crate::failure::hint_at;
 
-/// A new output file. It does not replace the existing file before [`keep`](Self::keep). If the value is dropped without `keep`, the new
-/// file is removed. An existing file that cannot be replaced is written directly.
+/// A new output file. [`keep`](Self::keep) replaces the existing file by the new file. If the value is dropped without `keep`, the new file
+/// is removed. An existing file that cannot be replaced is written directly.
 pub(crate) struct Whole {
     path: PathBuf,
     /// The path of the temporary file, or `None` if the file is written directly.
     part: Option<PathBuf>,
     /// A duplicate of the writer's descriptor, which is used to sync the file. `None` for a pipe or a terminal.
     file: Option<File>,
-    /// Whether the content of the existing file is overwritten. The file then keeps its inode. This is done for a file with several names
+    /// Whether the content of the existing file is overwritten. The file then keeps its inode. This is done if the file has several names
     /// or another owner.
     in_place: bool,
 }

@@ -11,7 +11,7 @@ use super::report::Row;
 use ironmap_load::errors::{go_on, io};
 use ironmap_load::plan::Plan;
 
-/// The number N of requests. Both runs have the same warm-up, so the difference does not contain it.
+/// The number N of requests. Both runs have the same warm-up. The difference of their counts does not contain the warm-up.
 const REQUESTS: u64 = 20_000;
 
 /// Counts instructions for each target of each plan.

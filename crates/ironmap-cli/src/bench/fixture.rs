@@ -12,7 +12,7 @@ use ironmap_load::plan::Content;
 use ironmap_load::prepare::{FILL, ToWrite};
 use ironmap_load::target::{TargetSpec, Variant};
 
-/// The size of a fixture's device, and the size of the file on this device that the bench reads.
+/// The size of a fixture's device, and the size of its file. The bench reads this file.
 const DEVICE_BYTES: u64 = 1 << 30;
 const FILE_BYTES: u64 = 512 << 20;
 /// The kind and the location of a fixture's device.
@@ -88,7 +88,7 @@ impl Fixture {
         std::fs::create_dir(&tree).map_err(|error| io(&error, tree.display().to_string()))?;
         let free = Device::new(kind, &dir.join("free"))?;
         let mounted = if kind.is_file() {
-            // An image file is not mounted. mke2fs copies the file into it.
+            // An image file is not mounted. mke2fs copies the file into the image.
             if writes.is_none() {
                 fill(&tree.join("f"), FILE_BYTES)?;
             }

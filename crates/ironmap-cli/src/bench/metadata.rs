@@ -25,7 +25,8 @@ const BLOCK: usize = 4096;
 const SYNCS: Duration = Duration::from_millis(500);
 const WHO: Credentials = Credentials::new(0, 0, 0);
 
-/// The operations that ironmap and the kernel both run. The number of its directory and its own number determine the path of a file.
+/// The operations that ironmap and the kernel both run. Two numbers determine the path of a file: the number of its directory, and its own
+/// number.
 trait Names: Sync {
     fn mkdir(&self, dir: usize) -> Result<()>;
     fn create(&self, dir: usize, file: usize) -> Result<()>;
@@ -236,7 +237,7 @@ fn measure(names: &impl Names, files: usize) -> Result<Rates> {
     Ok(rates)
 }
 
-/// Measures ironmap and the kernel in turn in each round, and prints the medians and their ratio.
+/// In each round, measures ironmap and then the kernel. Prints the medians and their ratio.
 pub(super) fn run(kind: FixtureKind, files: usize, rounds: usize) -> Result<Table> {
     let scratch = Scratch::new(kind)?;
     let (mut ours, mut kernel) = (Vec::new(), Vec::new());

@@ -271,7 +271,7 @@ impl Outputs {
     }
 }
 
-/// Whether a target is the file at `path`, or is stored in this file.
+/// Whether a target is the file at `path`, or a volume in this file.
 fn is_in(target: &TargetSpec, path: &Path, report: &Report) -> bool {
     let location = match target {
         TargetSpec::Raw { path, .. }

@@ -194,7 +194,7 @@ fn draw(rows: &[Row], picture: &mut String) -> std::result::Result<(), Box<dyn s
     let mut mesh = chart.configure_mesh();
     mesh.disable_x_mesh().x_labels(0).y_desc(axis).label_style(("sans-serif", 12)).draw()?;
     for (group, (_, rows)) in groups.iter().enumerate() {
-        // The bars are in the centre of the space for the group. A group with the maximum number of bars fills this space.
+        // Each group has the same space, and its bars are in the centre. A group with the maximum number of bars fills the space.
         let first = group as f64 * step + (step - rows.len() as f64) / 2.0;
         for (at, (series, row)) in rows.iter().enumerate() {
             let (left, value) = (first + at as f64, layout.value(row));

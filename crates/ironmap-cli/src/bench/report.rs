@@ -73,7 +73,7 @@ impl Row {
     }
 }
 
-/// Returns the target's kind and variant. The target's name is added if an earlier target of the plan has the same kind.
+/// Returns the target's kind and variant. If an earlier target of the plan has the same kind, also returns the target's name.
 fn label(plan: &Plan, target: &TargetSpec) -> String {
     let text = target.to_string();
     let kind = |text: &str| text.split(':').next().unwrap_or_default().to_owned();

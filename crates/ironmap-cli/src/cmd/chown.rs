@@ -64,7 +64,7 @@ impl Owner {
             "" => Owners::new(false).group(gid),
             group => number_or_name(group),
         });
-        // The message contains ":GROUP" for a group name, but not for a group number. The message of chown is the same.
+        // The message contains ":GROUP" for a group name, but not for a group number. chown prints the same message.
         let named = group.as_ref().is_some_and(|group| group.parse::<u32>().is_err());
         let user = (ids.uid.is_some() || named).then(|| number_or_name(user));
         Ok(Self { ids, user, group })

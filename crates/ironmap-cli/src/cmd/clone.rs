@@ -164,8 +164,8 @@ struct Copy<'a> {
     unit: u64,
     zeros: Buffer,
     next: Mutex<Next>,
-    /// The last range of zeros that was found in the target. It remains valid: only this copy writes to the target, and it writes each
-    /// range only once.
+    /// The last range of zeros that was found in the target. The range stays valid: only this copy writes to the target, and the copy
+    /// writes each range once.
     blank: Mutex<Range<u64>>,
     /// The first failure.
     failed: Mutex<Option<Failure>>,

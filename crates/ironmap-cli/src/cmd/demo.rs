@@ -33,7 +33,7 @@ Examples:
   ironmap demo
   ironmap demo --tree /usr/share/doc --out /tmp/demo")]
 pub(crate) struct Args {
-    /// The tree to put into the image; of a large tree, only a part is copied
+    /// The tree to copy into the image. Only a part of a large tree is copied
     #[arg(long)]
     tree: Option<PathBuf>,
     /// The output directory

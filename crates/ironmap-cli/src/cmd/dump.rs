@@ -12,7 +12,7 @@ use crate::target;
 
 /// Shows the fields of an inode, a block, a group, a superblock or the journal, as JSON
 ///
-/// Fields have the names of Linux's documentation. Their values are those on disk, even if they are wrong. Nothing is written.
+/// Fields have the names of Linux's documentation. The values on disk are printed, even wrong values. Nothing is written.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -14,7 +14,7 @@ use crate::host_source::HostSource;
 use crate::output::{Encoding, JsonArray, Served};
 use crate::terminal::{one_line, stdout};
 
-/// Shows whether files of mounted file systems can be read directly from the device, or the reason why not
+/// Shows whether files of mounted file systems can be read directly from the device. If not, shows the reason
 ///
 /// If possible, a file is read directly from the device (raw), and a lease on the file protects the reads from writers. Otherwise, the file
 /// is read through the kernel, and the reason is shown. This is not a failure.

@@ -29,7 +29,7 @@ pub(crate) struct Args {
     /// Replace an existing file
     #[arg(short, long)]
     force: bool,
-    /// Replace a destination that is a symbolic link to a directory, instead of making the link in the directory
+    /// If the destination is a symbolic link to a directory, replace this link. Without -n, the new link is made in the directory
     #[arg(short, long)]
     no_dereference: bool,
     /// Treat the last argument as the new name, even if it is a directory

@@ -192,7 +192,7 @@ fn print(target: &Subject, map: &MapRecord) -> std::io::Result<()> {
     out.flush()
 }
 
-/// The position at which an extent would be contiguous with the previous extent. `None` if the extents are contiguous.
+/// The position that would make an extent contiguous with the previous extent. `None` if the extents are contiguous.
 fn gap(before: &ExtentRecord, extent: &ExtentRecord) -> Option<u64> {
     let expected = before.physical?.saturating_add(before.length);
     let hole = extent.logical.saturating_sub(before.logical.saturating_add(before.length));

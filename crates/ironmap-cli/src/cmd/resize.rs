@@ -17,7 +17,7 @@ use crate::terminal::{one_line, stdout};
 
 /// Makes a volume larger or smaller, as resize2fs does
 ///
-/// Without SIZE, the volume gets the size of the device or image. If SIZE is larger than an image file, the file is extended; if the volume
+/// Without SIZE, the volume gets the size of the device or image. If SIZE is larger than an image file, the file is extended. If the volume
 /// becomes smaller, the file is truncated. If the last group would contain hardly more than its own metadata, this group is omitted. The
 /// volume is then smaller than SIZE. A volume that was not unmounted cleanly is recovered first.
 ///

@@ -81,8 +81,8 @@ impl Filesystem for Server {
             // The kernel looks up "." and ".." to open a file handle whose inode it has forgotten.
             InitFlags::FUSE_EXPORT_SUPPORT,
         ];
-        // With strictatime, the kernel must not cache symbolic links. It follows a cached link without a request, so the server could not
-        // update the access time.
+        // With strictatime, the kernel must not cache symbolic links. The kernel follows a cached link without a request. The server could
+        // then not update the access time.
         if self.mount.options.atime != Atime::Strict {
             wanted.push(InitFlags::FUSE_CACHE_SYMLINKS);
         }

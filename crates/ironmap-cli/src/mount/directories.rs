@@ -64,8 +64,8 @@ impl Mount {
         })
     }
 
-    /// Passes each entry, with the position after the entry, to `add`. Stops when `add` returns true: the reply is full. If an error
-    /// follows some entries, the reply contains these entries. The next call reports the error.
+    /// Passes each entry and the position after the entry to `add`. Stops when `add` returns true, which means that the reply is full. If
+    /// an error follows some entries, the reply contains these entries. The next call reports the error.
     fn entries(
         &self,
         handle: FileHandle,
@@ -118,8 +118,8 @@ impl Mount {
     }
 }
 
-/// Returns attributes for an entry whose inode cannot be read or must not be used. They are the inode number, the file type, and an
-/// impossible size. The kernel then lists the entry, but does not cache a lookup. A later lookup of the name returns the error.
+/// Returns attributes for an entry whose inode cannot be read or must not be used. The attributes are the inode number, the file type, and
+/// an impossible size. The kernel then lists the entry, but does not cache a lookup. A later lookup of the name returns the error.
 fn unknown(entry: &DirEntry) -> FileAttr {
     FileAttr {
         ino: INodeNo(entry.inode.0),

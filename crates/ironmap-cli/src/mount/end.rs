@@ -50,8 +50,8 @@ impl End {
         self.device
     }
 
-    /// Unmounts, by force if the mount is in use. Programs that continue to use open files then get ENOTCONN. Before that, `wait_for_pages`
-    /// waits until the kernel has sent the data that programs have written.
+    /// Unmounts, by force if the mount is in use. First, `wait_for_pages` waits until the kernel has sent the data that programs have
+    /// written. After the unmount, programs that still use open files get ENOTCONN.
     pub(super) fn by_signal(&self, wait_for_pages: impl FnOnce() + Send + 'static) {
         let is_free = self.is_connected() && self.is_there() && {
             flush(&self.dir);
@@ -76,8 +76,8 @@ impl End {
             let _ = fs::write(abort, "1");
         }
         if self.is_connected() {
-            // Requests may still arrive, so the volume must not be closed. The volume remains as it would be after a crash, and the next
-            // mount recovers its journal.
+            // Requests may still arrive, so the volume must not be closed. The volume stays as after a crash. The next mount recovers the
+            // journal.
             print(format_args!(
                 "{}: the mount is in use and the FUSE connection cannot be aborted, so the volume is not closed",
                 self.dir.display()

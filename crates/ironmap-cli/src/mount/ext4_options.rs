@@ -53,7 +53,7 @@ const WITHOUT_VALUE: &[&str] = &[
     "nowarn_on_error",
 ];
 
-/// An option with a number: its name, a check for the values that the kernel accepts, and a description of these values.
+/// An option with a number. It has a name, a check, and a description of the values that the kernel accepts.
 type WithNumber = (&'static str, fn(u32) -> bool, &'static str);
 
 /// Accepted options with a number.
@@ -178,7 +178,7 @@ fn instead_of(name: &str) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    /// Each option of ext4 is known: it is accepted, or refused with a text that suggests what to do.
+    /// Each option of ext4 is accepted, or refused with a text that suggests a solution.
     #[test]
     fn each_option_of_ext4_is_taken_or_refused_with_what_to_do() {
         let taken = "stripe=16 init_itable init_itable=10 inode_readahead_blks=32 max_batch_time=15000 \

@@ -1,4 +1,4 @@
-//! Errors of requests: the errno for the kernel, and messages for errors whose cause an errno does not show.
+//! Errors of requests. The kernel gets an errno. If the errno does not show the cause, a message is printed.
 
 use std::fmt::Display;
 use std::sync::Once;

@@ -57,7 +57,7 @@ pub(super) struct Opened {
 
 impl Mount {
     /// Returns the options with which a file is opened. With `write_back`, the kernel sends cached pages in any order. The file is always
-    /// opened for writing. The kernel checks whether a program may write to its descriptor.
+    /// opened for writing, because the kernel checks what a program's descriptor permits.
     fn file_options(&self, strict: bool, write_back: bool) -> FileOptions {
         let options = FileOptions::new().write(self.volume.fs().is_writable()).direct(strict);
         options.keep_set_id(KeepSetId::Yes).write_back(write_back)
@@ -285,7 +285,7 @@ impl Mount {
         let (source, target) = (self.files.get(from.0)?, self.files.get(to.0)?);
         let inode = target.held.number();
         let len = len.min(COPIED);
-        // The kernel does not remove set-id bits before a copy. The server must do it.
+        // The kernel does not remove set-id bits before a copy. Therefore the server removes them.
         if len > 0 && from.1 < source.file.size() {
             self.strip(inode, asker.keeps_set_id())?;
         }

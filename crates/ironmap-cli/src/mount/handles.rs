@@ -15,7 +15,7 @@ pub(super) struct OpenFile {
     pub(super) writes: bool,
     /// Whether reads do not update the access time.
     pub(super) no_atime: bool,
-    /// Whether each write is durable when it returns. The metadata that a read of the data needs are then durable too.
+    /// Whether each write is durable when it returns. Metadata that are needed to read the data are then durable too.
     pub(super) sync: bool,
     /// The `O_SYNC` and `O_DSYNC` flags of `open`. Of the later requests, only writes contain these flags.
     pub(super) sync_flags: i32,

@@ -71,7 +71,7 @@ pub(super) struct Asker {
 impl Mount {
     fn new(volume: Volume, options: Options, ending: String) -> ironmap::Result<Self> {
         let nodes = Nodes::default();
-        // The kernel uses the root without a lookup. This code counts one.
+        // The kernel uses the root without a lookup. One lookup of the root is counted here.
         let root = volume.fs().root();
         nodes.remember(root, volume.fs().inspect(root, |root| Ok(options.manner(root)))?);
         let (files, directories) = (Handles::default(), Handles::default());
@@ -130,9 +130,8 @@ impl Mount {
         let _ = thread::Builder::new().spawn(forget);
     }
 
-    /// Waits for the kernel's dirty pages of a file, from a position on. Returns when the kernel has received the replies to these writes.
-    /// The notification makes the kernel drop the pages. The kernel sends a dirty page before it drops the page. A thread that serves
-    /// requests must not wait here.
+    /// Waits for the kernel's dirty pages of a file, from a position on. Returns when all these pages are written. The notification makes
+    /// the kernel drop the pages. The kernel sends a dirty page before it drops the page. A thread that serves requests must not wait here.
     fn wait_for_pages(&self, inode: InodeNo, from: i64) {
         if let Some(notifier) = self.notifier.get() {
             let _ = notifier.inval_inode(fuser::INodeNo(inode.0), from.max(0), 0);

@@ -74,7 +74,8 @@ impl Mount {
     }
 
     /// Returns the time for which the kernel may cache the names of a directory. In a casefolded directory, the removal of a name also
-    /// removes its other spellings. The kernel would cache each spelling as a separate name. Therefore it must not cache these names.
+    /// removes its other spellings. The kernel would cache each spelling as a separate name. Therefore the kernel must not cache these
+    /// names.
     fn valid_in(&self, dir: InodeNo) -> Duration {
         if self.nodes.get(dir).manner().casefold { Duration::ZERO } else { FOREVER }
     }

@@ -37,13 +37,13 @@ pub(super) struct Manner {
 /// The state of an inode that the kernel uses.
 pub(super) struct Node {
     manner: Mutex<Manner>,
-    /// Reads do not check the access time until this time, in seconds since 1970. A change of the inode resets this value.
+    /// Before this time (in seconds since 1970), reads do not check the access time. A change of the inode resets this value.
     quiet_until: AtomicI64,
     /// The number of times that a name in this directory was removed or replaced.
     names_changed: AtomicU64,
     /// Whether the kernel may have cached the target of this symbolic link. The kernel follows a cached link without a request.
     link_read: AtomicBool,
-    /// A hold on the inode. It is set when the inode loses its last name.
+    /// A hold on an inode that has lost its last name.
     held: Mutex<Option<Held>>,
 }
 
@@ -133,7 +133,7 @@ impl Nodes {
             known.lookups = known.lookups.saturating_sub(times);
             if known.lookups == 0 { shard.remove(&inode) } else { None }
         };
-        // The drop of the hold may free the inode, which needs a transaction. Therefore the table of nodes is not locked during the drop.
+        // A drop of the hold may free the inode. This needs a transaction. Therefore the table of nodes is not locked during the drop.
         drop(forgotten);
     }
 

@@ -163,7 +163,7 @@ impl Options {
             "threads" => self.threads = Some(number()?.clamp(1, 64) as usize),
             "fsname" => self.name = Some(value.to_owned()),
             "commit" => {
-                // The kernel stores the interval in milliseconds, which limits its length.
+                // The kernel stores the interval in milliseconds. This limits the interval.
                 let seconds = ext4_options::number(value);
                 let seconds = seconds.filter(|seconds| *seconds <= MOST_SECONDS);
                 let what = || {
@@ -189,7 +189,7 @@ impl Options {
     }
 
     /// The configuration for the kernel. If root makes the mount, devices and set-id programs work as on every mount. If another user makes
-    /// it, the kernel does not allow them.
+    /// the mount, the kernel does not allow devices and set-id programs.
     pub(super) fn for_kernel(&self, volume: &str, root: bool) -> fuser::Config {
         let name = self.name.clone().unwrap_or_else(|| volume.to_owned());
         let mut all = self.flags.clone();
@@ -319,7 +319,7 @@ pub(crate) fn as_mount_helper(args: &[OsString]) -> Option<Vec<OsString>> {
     Some(own)
 }
 
-/// Whether an option is accepted without effect. Either mount(8) implements it, or every mount behaves as it requests.
+/// Whether an option is accepted without effect. mount(8) implements such an option, or every mount behaves as the option requests.
 fn is_for_others(name: &str) -> bool {
     const NAMES: [&str; 12] = [
         "default_permissions",

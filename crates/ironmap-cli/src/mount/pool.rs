@@ -76,8 +76,8 @@ impl Pool {
         Arc::clone(&self.connection)
     }
 
-    /// Whether the calling thread can work and delay no other request. In this case, no job is in progress, and the kernel has sent no
-    /// other request.
+    /// Whether work of the calling thread delays no other request. This is true if no job is in progress, and the kernel has sent no other
+    /// request.
     pub(super) fn is_alone(&self) -> bool {
         if self.shared.lock().unfinished > 0 {
             return false;

@@ -1,8 +1,8 @@
-//! Serves two requests to a running mount. `mount -o remount` makes it read-only or writable. `ironmap sync` makes its data durable.
+//! Serves two requests to a running mount. `mount -o remount` makes the mount read-only or writable. `ironmap sync` makes the data durable.
 //!
 //! The kernel does not pass these two requests to this server. The protocol has no request for a remount. The kernel sends FUSE_SYNCFS only
-//! to some kinds of servers, and fuser 0.18 does not support it. Both commands therefore read an extended attribute of the root, and the
-//! server acts on the read.
+//! to some kinds of servers, and fuser 0.18 does not support it. Therefore both commands read an extended attribute of the root. The read
+//! makes the server act.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -50,7 +50,7 @@ pub(crate) fn sync(dir: &Path) -> std::result::Result<(), Failure> {
     };
     let root = rustix::fs::open(dir, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
     let root = root.map_err(failed)?;
-    // The kernel sends its cached data and times, but does not wait for the writes of pages.
+    // The kernel sends its cached data and times. It does not wait until pages are written.
     rustix::fs::syncfs(&root).map_err(failed)?;
     rustix::fs::fgetxattr(&root, SYNCED, &mut [0; 1]).map_err(failed)?;
     Ok(())
@@ -89,7 +89,7 @@ impl Syncs {
         drop(waiting);
         let mut served = Served { syncs: Arc::clone(self), ended: false };
         let mount = Arc::clone(mount);
-        // If no thread can be started, the closure is dropped, and the waiting requests fail.
+        // If no thread can be started, the closure is dropped. The requests that wait then fail.
         let _ = thread::Builder::new().spawn(move || {
             while let Some(answers) = served.next() {
                 let synced = mount.sync_all().map_err(|fail| mount.report(&fail));

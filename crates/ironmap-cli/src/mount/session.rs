@@ -31,8 +31,8 @@ const FUSE: &str = "/dev/fuse";
 /// Mounts a volume, so that all programs can use it
 ///
 /// This program serves the volume through FUSE, with all features of the library: journal, direct I/O, extended attributes, ACLs. After the
-/// mount, the program runs in the background. Unmount with fusermount3 -u, umount or a signal; the volume is then clean. If it is installed
-/// as /sbin/mount.fuse.ironmap, mount -t fuse.ironmap and /etc/fstab can use it.
+/// mount, the program runs in the background. Unmount with fusermount3 -u, umount or a signal; the volume is then clean. If the program is
+/// installed as /sbin/mount.fuse.ironmap, mount -t fuse.ironmap and /etc/fstab can use the program.
 ///
 /// sync -f and syncfs(2) commit nothing on such a mount: use ironmap sync DIR.
 #[derive(Debug, clap::Args)]
@@ -292,8 +292,8 @@ fn check_changes(options: &Options, volume: &Volume) -> Result<(), Error> {
     Err(Error::new(ErrorKind::ReadOnly, what))
 }
 
-/// Prints a warning if the user is not the owner of the volume. The kernel checks permissions as on every file system, so most accesses are
-/// denied.
+/// Prints a warning if the user is not the owner of the volume. The kernel checks permissions as on every file system. Most accesses of
+/// this user are denied.
 fn tell_owner(options: &Options, volume: &Volume, report: &Report) {
     let fs = volume.fs();
     let user = rustix::process::geteuid();

@@ -19,8 +19,8 @@ use rustix::time::Timespec;
 
 use super::Mount;
 
-/// An extended attribute of the root. The volume does not contain it. The value has three parts: the process ID of the server, the server's
-/// descriptor of the pipe that reports the end of the mount, and `rw` or `ro`.
+/// An extended attribute of the root. The volume does not contain it. The value contains the process ID of the server, and `rw` or `ro`. It
+/// also contains the server's descriptor of a pipe. The pipe reports the end of the mount.
 const SERVER: &str = "system.ironmap.server";
 
 /// The time after which the command looks for the processes that still use the mount.
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
         Err(Errno::NOTCONN) => return unmount_killed(dir),
         Err(errno) => return Err(not_served(dir, errno)),
     };
-    // The process is opened before the unmount. After the server has ended, another process may get its number.
+    // The process is opened before the unmount. After the server has ended, another process may get the same process ID.
     let (mut ending, process) = daemon.watch()?;
     let device = rustix::fs::stat(dir).map_err(failed)?.st_dev;
     unmount(dir, UnmountFlags::empty())?;
@@ -66,7 +66,7 @@ pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
     wait_for_copies(dir, &ending, device, report).map_err(failed)?;
     let mut message = String::new();
     ending.read_to_string(&mut message).map_err(|error| Failure::host(dir.display(), error))?;
-    // The server keeps its files open until it ends. This command waits for that.
+    // The server keeps its files open until it ends. Therefore this command waits for the end of the process.
     poll(&mut [PollFd::new(&process, PollFlags::IN)], None).map_err(failed)?;
     match message.as_str() {
         CLOSED => Ok(()),
@@ -350,11 +350,11 @@ pub(super) fn unmount(dir: &Path, how: UnmountFlags) -> Result<(), Failure> {
     Err(said_by_fusermount(&String::from_utf8_lossy(&done.stderr)))
 }
 
-/// The failure to unmount a mount in use. Names the programs that have an open file or their working directory in the mount.
+/// The failure to unmount a mount in use. Names programs with an open file or a working directory in the mount.
 fn busy(dir: &Path) -> Failure {
     /// The maximum number of programs that the failure names.
     const NAMED: usize = 8;
-    // Paths are compared as text. An access to the mount could block: its server may not answer.
+    // Paths are compared as text. An access to the mount could block, because the server may not answer.
     let place = absolute(dir).ok();
     let is_there = |link: PathBuf| {
         let path = fs::read_link(link).ok();

@@ -53,7 +53,7 @@ impl Seen {
             let (args, result) = rest.rsplit_once(") ").unwrap();
             let mut last = args.rsplit(", ").map(|arg| arg.parse::<u64>());
             let (Some(Ok(at)), Some(Ok(len))) = (last.next(), last.next()) else {
-                // The bench tests once whether the device supports NOWAIT. This test is the only call to preadv2.
+                // The bench probes once whether the device supports NOWAIT. This probe is the only call to preadv2.
                 assert_eq!(name, "preadv2", "{call}");
                 continue;
             };

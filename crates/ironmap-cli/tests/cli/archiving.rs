@@ -52,8 +52,8 @@ b' small; setfattr -n trusted.it -v x dir; setfacl -m user:7:r small; setfacl -d
         let mut found = view(mounted.dir(), i64::MAX);
         for views in [&mut expected, &mut found] {
             views.remove(Path::new("lost+found"));
-            // The archive of a directory is extracted into the root of a volume. The paths below then have other attributes than in the
-            // volume. Therefore they are not compared.
+            // The archive of a directory is extracted into the root of a volume. The attributes of these paths then differ from the volume.
+            // Therefore they are not compared.
             if dir != "/" {
                 views.remove(Path::new(""));
                 views.remove(Path::new(&format!("{long}/file")));

@@ -61,7 +61,7 @@ fn is_sound(image: &Path) {
     succeed(tool("e2fsck").arg("-fn").arg(image));
 }
 
-/// An ext4 with each block size can be changed on a loop device with sectors of 4096 bytes.
+/// On a loop device with sectors of 4096 bytes, an ext4 can be changed, with each block size.
 #[test]
 fn blocks_that_are_shorter_than_sectors_are_written() {
     require!([Need::Root, Need::Tool("losetup")]);

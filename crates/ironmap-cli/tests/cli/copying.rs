@@ -206,7 +206,8 @@ fn a_directory_on_standard_input_is_refused() {
     fsck(&bench.image());
 }
 
-/// `cp` does not follow symbolic links below DEST. The link has the name of a copied file or of a copied directory.
+/// `cp` does not follow symbolic links below DEST. In the test, a link has the name of a copied file, and a link has the name of a copied
+/// directory.
 #[test]
 fn links_below_dest_lead_nowhere() {
     let bench = Bench::new();

@@ -198,7 +198,7 @@ fn superblocks_are_those_of_dumpe2fs() {
     assert_eq!(journal["h_magic"], 0xC03B_3998_u32);
 }
 
-/// The kind of a block follows from its position or its content. All of its bytes are printed.
+/// The position or the content of a block determines its kind. All bytes of the block are printed.
 #[test]
 fn a_block_is_what_its_place_says() {
     let bench = Bench::with(&["-t", "ext4", "-b", "1024", "-I", "128"]);

@@ -1,5 +1,5 @@
-//! Tests names with a slash at the end, symbolic links to themselves, and the output of `-v`. coreutils run on a copy of the volume that
-//! the kernel has mounted. The results are the same.
+//! Tests names with a slash at the end, symbolic links to themselves, and the output of `-v`. coreutils give the same results on a mounted
+//! copy of the volume.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};

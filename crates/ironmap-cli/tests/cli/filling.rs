@@ -361,8 +361,8 @@ fn a_file_that_is_too_large_leaves_nothing() {
     assert_eq!(names(&bench, "new", "/"), ["small"]);
 }
 
-/// A layer can give a second name to a file of an earlier layer, and hide the old name. In this case, only the old name is removed. Names
-/// that the layer itself makes are kept.
+/// A layer can give a second name to a file of an earlier layer, and hide the old name. In this case, only the old name is removed. All
+/// names from the layer itself are kept.
 #[test]
 fn a_layer_hides_the_old_name_of_a_file() {
     let bench = Bench::empty();
@@ -391,7 +391,7 @@ fn a_layer_hides_the_old_name_of_a_file() {
     assert_eq!(names(&bench, "image", "/"), ["b", "d"]);
 }
 
-/// Zeros after the data of a gzip file are accepted, as gzip(1) accepts them.
+/// Zeros after the data of a gzip file are accepted. gzip(1) also accepts them.
 #[test]
 fn zeros_past_gzip_are_ignored() {
     require!([Need::Tool("gzip")]);

@@ -484,7 +484,8 @@ fn owners_and_devices_are_what_was_asked_for() {
     }
 }
 
-/// The same archive gives an image with the same bytes. The same tree also does, even if its directories are read in another order.
+/// The same archive gives an image with the same bytes. The same tree also gives the same bytes, even if its directories are read in
+/// another order.
 #[test]
 fn the_same_sources_make_the_same_bytes() {
     let bench = Bench::empty();

@@ -221,7 +221,7 @@ fn flipped_bits_are_found() {
     }
 }
 
-/// After two sectors are swapped, the reference tags of both sectors are wrong.
+/// Two sectors are swapped. The reference tags of both sectors are then wrong.
 #[test]
 fn swapped_sectors_are_found() {
     let bench = protected(&["--tag", "7"]);
@@ -343,7 +343,7 @@ fn halves_that_do_not_fit_are_refused() {
     assert!(text(&check.stdout).starts_with("data device: 62914560 bytes"));
 }
 
-/// A lock on the data device or on the tag device locks the integrity device.
+/// If the data device or the tag device is locked, the integrity device is locked.
 #[test]
 fn both_halves_are_locked() {
     let bench = protected(&[]);

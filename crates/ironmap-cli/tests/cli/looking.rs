@@ -72,7 +72,7 @@ impl Twin {
         text(&output.stdout).replace(&format!("{}:", self.volume()), "")
     }
 
-    /// The output of the program with the same name, without the path of the mount.
+    /// The output of the Linux program with the same name. The path of the mount is removed.
     pub(crate) fn theirs(&self, command: &str) -> String {
         let at = self.mount.dir().display().to_string();
         let words = Self::words(command, &at);

@@ -143,7 +143,7 @@ fn an_impossible_volume_is_refused_and_changes_nothing() {
     check(&bench.path("swap"));
 }
 
-/// Options of mke2fs are accepted. 0 means the default number of inodes. A feature can have an alternative name, and also enables the
+/// Options of mke2fs are accepted. 0 means the default number of inodes. A feature can have an alternative name. A feature also enables the
 /// features that it needs.
 #[test]
 fn options_of_mke2fs_are_accepted() {

@@ -94,7 +94,8 @@ fn overwrite_above_raw(fixture: &str, engine: &str, depth: &str) -> f64 {
     above_raw("vol:", &[&args[..], &["--rw", "randwrite", "--size", "64m"]].concat())
 }
 
-/// The instructions of a request to a target, minus the instructions of the bare submission. Asserts that the requested engine serves both.
+/// The instructions of a request to a target, minus the instructions of the bare submission. Asserts that the requested engine serves both
+/// requests.
 fn above_raw(target: &str, args: &[&str]) -> f64 {
     let only = format!("raw,{}", target.trim_end_matches(':'));
     let rows = bench(&[args, &["--instructions", "--only", &only]].concat());
@@ -108,8 +109,8 @@ fn above_raw(target: &str, args: &[&str]) -> f64 {
     count(target) - count("raw:")
 }
 
-/// Compares the methods that keep the memory of a write unchanged with zero copy. A method that copies costs little more than the copy
-/// itself. For the copy, valgrind counts one instruction per byte. A method that does not copy costs nothing.
+/// Compares two kinds of writes: with a method that keeps the memory of a write unchanged, and with zero copy. A method that copies costs
+/// little more than the copy itself. For the copy, valgrind counts one instruction per byte. A method that does not copy costs nothing.
 #[test]
 fn a_copied_request_costs_at_most_so_many_instructions_above_its_copy() {
     require!([Need::Tool("valgrind"), Need::Tool("mke2fs"), Need::Variable(RELEASE)]);
@@ -235,7 +236,7 @@ impl Drop for Running {
 }
 
 fn start(args: &[&str]) -> Running {
-    // The tests may have been started with signals ignored, as in a shell's background. The bench must receive these signals.
+    // In a shell's background, the tests ignore some signals. The bench must receive these signals.
     let mut command = Command::new("env");
     command.args(["--default-signal=INT,TERM,HUP", env!("CARGO_BIN_EXE_ironmap")]);
     command.arg("bench").args(args).stdout(Stdio::null()).stderr(Stdio::null());

@@ -181,8 +181,8 @@ impl Drop for Link {
     }
 }
 
-/// LABEL= and UUID= lead to the device by the symbolic links of udev. blkid(8) prints the names of these links. `mount` accepts the tags
-/// too.
+/// ironmap finds the device for LABEL= or UUID= by a symbolic link of udev. blkid(8) prints the name of this link. `mount` accepts the same
+/// tags.
 #[test]
 fn tags_lead_to_devices() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("blkid")]);

@@ -438,7 +438,7 @@ fn an_image_of_many_layers_takes_few_files() {
 }
 
 /// No name that begins with `.wh.` becomes a file of the volume. Members of a layer may be hard links to files that AUFS uses for itself.
-/// These files exist only until the layer is applied.
+/// These files are removed after the layer is applied.
 #[test]
 fn metadata_of_aufs_become_no_files() {
     let bench = Bench::empty();

@@ -103,8 +103,8 @@ fn results_are_not_written_over_a_target() {
     assert!(before == fs::read(bench.image()).unwrap());
 }
 
-/// The bench ends before its work in three cases: a result file cannot be written, a result file contains a volume, or the name of a
-/// picture has the extension of another format.
+/// The bench ends before its work in three cases. A result file cannot be written. A result file contains a volume. The name of a picture
+/// has the extension of another format.
 #[test]
 fn results_that_cannot_be_written_end_the_bench_at_once() {
     let bench = Bench::new();

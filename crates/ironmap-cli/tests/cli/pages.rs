@@ -52,7 +52,8 @@ fn the_blocks_for_users_run() {
     }
 }
 
-/// The blocks for root run as described. They run in a separate mount namespace. Its end removes all mounts, even after a failure.
+/// The blocks for root run as described. They run in a separate mount namespace. When it ends, all mounts are removed, even after a
+/// failure.
 #[test]
 fn the_blocks_for_root_run() {
     require!([Need::Root, Need::Tool("mkfs.ext4"), Need::Tool("unshare")]);

@@ -142,7 +142,7 @@ fn a_place_named_by_its_first_byte_ends_with_its_partition() {
     require!([Need::Tool("sfdisk")]);
     const END_OF_1: u64 = 9 * MIB;
     for label in ["dos", "gpt"] {
-        // The end of the range that a group of commands may change, and the commands.
+        // Each element contains a group of commands. The number is the end of the range that these commands may change.
         let commands: [(u64, &[&[&str]]); 9] = [
             (END_OF_1, &[&["resize", "-q", "disk.img@1M"], &["resize", "-q", "-M", "disk.img@1M"]]),
             (

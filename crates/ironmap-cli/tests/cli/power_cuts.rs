@@ -10,7 +10,7 @@ use crate::require;
 use crate::support::{Bench, IRONMAP, succeed, text, tool};
 
 const SECTOR: usize = 512;
-/// The number of commands. The result of each command must survive a power cut after the command has ended.
+/// The number of commands. After a command has ended, its result must survive a power cut.
 const COPIES: usize = 4;
 
 /// A change of the image's file.
@@ -60,7 +60,7 @@ fn a_volume_in_an_image_survives_power_cuts() {
     }
 }
 
-/// Runs commands on a volume, and returns their changes of the image file in order.
+/// Runs commands on a volume. Returns the changes of the image file in order.
 fn record(bench: &Bench, disk: &Path) -> Vec<Step> {
     let log = bench.path("log");
     let one = |number: usize| {

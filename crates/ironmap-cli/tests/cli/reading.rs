@@ -131,7 +131,7 @@ fn cat_gives_the_bytes_of_the_source() {
     }
 }
 
-/// A reader that closes the pipe early is not an error and causes no message.
+/// If a reader closes the pipe early, there is no error and no message.
 #[test]
 fn cat_and_ls_end_quietly_with_their_reader() {
     let bench = Bench::new();
@@ -225,7 +225,7 @@ fn info_says_what_dumpe2fs_says() {
     assert!(shown.contains("Format:         ext4\n"), "{shown}");
 }
 
-/// Only the known fields of a recorded error are printed. The output does not claim that a certain program has recorded the error.
+/// Only the known fields of a recorded error are printed. The output does not say which program has recorded the error.
 #[test]
 fn recorded_errors_are_shown_as_far_as_they_are_known() {
     let bench = Bench::new();
@@ -246,7 +246,7 @@ fn recorded_errors_are_shown_as_far_as_they_are_known() {
     assert!(said.contains("3 errors recorded in the superblock"), "{said}");
 }
 
-/// The reaction to errors is printed with the word that tune2fs uses. An unknown value is printed as the reaction that the kernel then has.
+/// The reaction to errors is printed with the word that tune2fs uses. For an unknown value, the kernel's reaction is printed.
 #[test]
 fn the_policy_for_errors_is_shown() {
     let bench = Bench::new();

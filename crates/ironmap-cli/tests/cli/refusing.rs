@@ -264,8 +264,8 @@ fn a_volume_in_use_is_refused() {
     drop(writer);
 }
 
-/// Arguments of a wrong kind are refused: a file as a mount point, `host:` as a volume, tags that would be overwritten without a request,
-/// and a bench with 0 rounds.
+/// Wrong arguments are refused. Examples are a file as a mount point, `host:` as a volume, a TAGS device with content, and a bench with 0
+/// rounds.
 #[test]
 fn arguments_of_another_kind_are_refused() {
     let bench = Bench::empty();

@@ -267,7 +267,7 @@ fn journals_and_inodes_beyond_the_end_move() {
         "-t ext4 -b 1024 -g 1024 -i 4096 -O ^metadata_csum",
     ] {
         let image = make(&bench, options, "40M");
-        // ironmap copies the tree, because ironmap distributes directories over the groups.
+        // ironmap copies the tree, because it distributes directories over the groups.
         for dir in 0..60 {
             let new = bench.path("new");
             let _ = fs::remove_dir_all(&new);
@@ -322,8 +322,8 @@ fn the_kernel_fills_a_volume_that_has_grown() {
     }
 }
 
-/// The superblock contains the inode number of the orphan file. The shrink is refused if the smaller volume would have fewer inodes than
-/// this number.
+/// The superblock contains the inode number of the orphan file. If the smaller volume would have fewer inodes than this number, the shrink
+/// is refused.
 #[test]
 fn an_orphan_file_beyond_the_end_is_not_renumbered() {
     let bench = Bench::empty();
@@ -462,7 +462,7 @@ fn sizes_that_cannot_be_are_refused() {
     refused(&["image", "much"], 2, "much is not a size");
     refused(&["image@0", "1G"], 2, "on a device of 16777216");
     refused(&["image", "2M"], 1, "2048 blocks are too few: ");
-    // An extension would hide that a part of the image is missing.
+    // A part of the image is missing. An extension would hide this.
     let file = fs::File::options().write(true).open(&image).unwrap();
     file.set_len(10 << 20).unwrap();
     let before = fs::read(&image).unwrap();

@@ -215,7 +215,7 @@ fn df_shows_what_df_shows() {
     assert_eq!(said.lines().count(), 3);
 }
 
-/// `readlink` prints targets, and the paths to which they lead, like readlink(1).
+/// Like readlink(1), `readlink` prints targets, and the paths to which targets lead.
 #[test]
 fn readlink_follows_as_readlink_does() {
     require!([Need::Root]);

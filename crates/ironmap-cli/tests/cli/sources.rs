@@ -98,7 +98,7 @@ fn special_files_are_copied_as_cp_copies_them() {
         };
         let run = |cp: &str, copy: &str| {
             let script = format!("umask 022; {}", line.replace('@', cp).replace('%', copy));
-            // If a copy does not read the FIFO, the writer of the FIFO is blocked until its own timeout.
+            // If a copy does not read the FIFO, the writer waits until its timeout.
             let mut bash = tool("timeout");
             bash.args(["120", "bash", "-c", &script]).current_dir(bench.dir.path());
             bash.stdin(Stdio::null()).stderr(Stdio::piped()).stdout(Stdio::null()).output().unwrap()
@@ -133,7 +133,7 @@ fn the_content_of_a_block_device_is_copied() {
     assert!(copy.kind == "regular" && copy.content == content);
 }
 
-/// A volume stores no content for a special file. Without `-r`, its copy is refused, both to the host and within volumes.
+/// A volume stores no content for a special file. Without `-r`, a copy of the file is refused, both to the host and within volumes.
 #[test]
 fn special_files_of_a_volume_have_no_content() {
     let bench = Bench::new();

@@ -1,4 +1,4 @@
-//! Tests the output of text from a volume: no name, target, label or attribute passes control sequences to a terminal.
+//! Tests the output of text from a volume. Names, targets, labels and attributes pass no control sequences to a terminal.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

@@ -28,7 +28,8 @@ fn deleted_files(bench: &Bench, image: &Path) -> Vec<Value> {
     found.as_array().unwrap().clone()
 }
 
-/// The inode of each deleted file, with its size, free blocks and blocks, from `debugfs lsdel`.
+/// The inode of each deleted file. The values are its size, the number of its free blocks, and the number of its blocks, from `debugfs
+/// lsdel`.
 fn lsdel(image: &Path) -> BTreeMap<u64, (u64, u64, u64)> {
     let said = text(&succeed(tool("debugfs").args(["-R", "lsdel"]).arg(image)).stdout);
     let line = |line: &str| {
@@ -40,7 +41,7 @@ fn lsdel(image: &Path) -> BTreeMap<u64, (u64, u64, u64)> {
     said.lines().filter_map(line).collect()
 }
 
-/// ext2 and debugfs keep the block maps of deleted files in the inodes, and their names in the directories.
+/// ext2 and debugfs keep the block maps of deleted files in the inodes. They also keep the names in the directories.
 #[test]
 fn files_that_debugfs_deleted_are_found_in_the_inodes() {
     for options in [

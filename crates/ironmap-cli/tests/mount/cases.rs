@@ -266,7 +266,7 @@ fn cases_with_blocks_of_4k_are_as_the_kernels() {
     compare(&["-t", "ext4", "-b", "4096", "-N", "1024"]);
 }
 
-/// The cases also give the kernel's results on a volume with blocks of 1 KiB. A block of 1 KiB contains fewer names.
+/// On a volume with blocks of 1 KiB, the cases also give the kernel's results. A block of 1 KiB contains fewer names.
 #[test]
 fn cases_with_blocks_of_1k_are_as_the_kernels() {
     require_mounts!("cases_with_blocks_of_1k_are_as_the_kernels");

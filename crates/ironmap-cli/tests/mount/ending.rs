@@ -36,8 +36,8 @@ impl Drop for Tmpfs {
     }
 }
 
-/// Mounts a volume whose device becomes full (a sparse image on a full tmpfs), in the foreground and in the background. The test itself
-/// receives the messages to the system's log.
+/// Mounts a volume whose device becomes full (a sparse image on a full tmpfs), in the foreground and in the background. Messages to the
+/// system's log go to the test.
 const FULL: &str = r#"
 mkdir store mounted dev
 mount -t tmpfs none dev
@@ -67,8 +67,8 @@ umount store
 "#;
 
 /// A failure of the last commit is reported, although no program waits for it. In the foreground, the exit code and a line report it. In
-/// the background, the system's log contains it. The failure is reported once when the mount ends, and to the user who unmounts with
-/// ironmap.
+/// the background, the system's log contains it. The failure is reported once when the mount ends. A user who unmounts with ironmap also
+/// gets it.
 #[test]
 fn a_last_commit_that_fails_is_reported() {
     require_mounts!("a_last_commit_that_fails_is_reported");

@@ -68,7 +68,7 @@ struct Diff {
     /// Whether no difference was found so far.
     same: bool,
     readers: [Reader; 2],
-    /// The visited directories of volumes. They are recorded, because a directory of a damaged volume may be below itself.
+    /// The visited directories of volumes. In a damaged volume, a directory may be below itself.
     seen: [BTreeSet<u64>; 2],
 }
 

@@ -135,7 +135,7 @@ impl Device {
         }
     }
 
-    /// Prints the description for users. `line` prints a labelled line.
+    /// Prints the description as text. `line` prints a labelled line.
     pub(super) fn print(
         &self,
         line: &mut impl FnMut(&str, String) -> io::Result<()>,

@@ -14,8 +14,8 @@ use crate::terminal::stdout;
 
 /// Compares every sector with its tag, lists sectors that are wrong or cannot be read, and changes nothing
 ///
-/// A sector's number counts protection intervals from the start of DATA. If the device was not closed, sectors that had writes in flight might not
-/// match their tags. The scrub skips and counts these sectors; ironmap integrity open recovers the device.
+/// Sectors are numbered in protection intervals from the start of DATA. If the device was not closed, sectors that had writes in flight
+/// might not match their tags. The scrub skips and counts these sectors; ironmap integrity open recovers the device.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

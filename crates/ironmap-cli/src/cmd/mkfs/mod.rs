@@ -220,7 +220,7 @@ impl Args {
     fn options(&self, report: &Report) -> Result<MkfsOptions, Failure> {
         let mut features = Features::MODERN;
         if matches!(self.volume.data().medium, Medium::Nbd(_)) {
-            // Other machines may open the export. Only MMP (multiple mount protection) shows them that the volume is in use.
+            // Other machines may open the export. Only MMP (multiple mount protection) shows other machines that the volume is in use.
             features.incompat |= Incompat::MMP;
         }
         let names = self.kind.lacks().iter().copied();

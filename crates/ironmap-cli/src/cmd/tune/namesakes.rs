@@ -1,4 +1,4 @@
-//! Supports calls of the program as `tune2fs` or `e2label`, and refuses some options of tune2fs.
+//! The program can be called as `tune2fs` or `e2label`. Some options of tune2fs are refused.
 
 use ironmap_image::Failure;
 

@@ -28,7 +28,7 @@ pub(super) struct Faults {
     /// The failure rate of writes and flushes.
     pub(super) writes: AtomicU64,
     requests: AtomicU64,
-    /// The number of writes and flushes up to the next failure. If it is 0 or negative, no request fails.
+    /// The number of writes and flushes up to the next failure. With 0 or a negative number, no request fails.
     next: AtomicI64,
 }
 
@@ -80,7 +80,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // When another test starts a process, this process has copies of all descriptors for a short time. Therefore the unmount is
+        // When another test starts a process, the new process has copies of all descriptors for a short time. Therefore the unmount is
         // retried.
         let unmounted = unmount(&self.dir);
         let ended = self.session.take().filter(|_| unmounted).map(BackgroundSession::join);
