@@ -51,8 +51,8 @@ fn names_without_case_go_together() {
     check(&bench.image());
 }
 
-/// Synchronous changes are durable even if the daemon is killed directly afterwards. They are changes of a directory with +D or on a mount
-/// with dirsync, and writes to a file with +S.
+/// Synchronous changes are durable even if the daemon is killed directly afterwards. Such changes are changes of a directory with +D,
+/// changes of a directory on a mount with dirsync, and writes to a file with +S.
 #[test]
 fn synchronous_changes_survive_a_killed_daemon() {
     require_mounts!("synchronous_changes_survive_a_killed_daemon");
@@ -300,7 +300,7 @@ fn flags_are_shown_and_set() {
     check(&bench.image());
 }
 
-/// `fstrim` and the mount option `discard` free the blocks of a sparse image in the file system of the image.
+/// `fstrim` and the mount option `discard` make holes in a sparse image.
 #[test]
 fn free_space_is_given_back() {
     require_mounts!("free_space_is_given_back");
@@ -327,8 +327,8 @@ fn free_space_is_given_back() {
             succeed(tool("fstrim").arg(&dir));
             let user = ["--reuid=1000", "--regid=1000", "--clear-groups", "fstrim"];
             assert!(!tool("setpriv").args(user).arg(&dir).output().unwrap().status.success());
-            // The first five requests are invalid: a range outside of the volume or shorter than a block, or a minimum length that is too
-            // long. The last range is only a part of the volume. Such a range is not supported.
+            // The first five requests are invalid. The range is outside the volume, the range is shorter than a block, or the minimum
+            // length is too long. The last range is only a part of the volume. Such a range is not supported.
             for (range, expected) in [
                 ("-o 1T", "Invalid argument"),
                 ("-l 100", "Invalid argument"),

@@ -1,4 +1,4 @@
-//! A mounted volume that runs out of space reports it as the kernel's ext4 does.
+//! A mounted volume runs out of space. It reports the same errors as the kernel's ext4.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -130,7 +130,8 @@ fn a_direct_write_without_room_is_as_the_kernels() {
                 assert_eq!(kernels.0.as_deref(), Some("No space left on device"), "{what}");
                 assert_eq!(ours.0, kernels.0, "{what}");
                 assert_eq!(ours.1.len(), kernels.1.len(), "{what}");
-                // Without extents, ext4 has no unwritten blocks. The content after a failed write may then differ from the kernel's.
+                // Without extents, ext4 has no unwritten blocks. After a failed write, the content may then differ from the kernel's
+                // content.
                 assert!(features != "extents" || ours.1 == kernels.1, "{what}");
                 for dir in sides.dirs() {
                     let holes = File::options().write(true).open(dir.join("holes")).unwrap();

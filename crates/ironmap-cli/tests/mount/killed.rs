@@ -17,8 +17,8 @@ fn volume() -> Bench {
     bench
 }
 
-/// After SIGKILL of the daemon, all data of a successful fsync exist: content, names, and replaced files. The next mount recovers the
-/// volume.
+/// After SIGKILL of the daemon, everything before a successful fsync exists: content, names, and replaced files. The next mount recovers
+/// the volume.
 #[test]
 fn synced_data_survive_a_killed_daemon() {
     require_mounts!("synced_data_survive_a_killed_daemon");
@@ -116,7 +116,7 @@ fn umount_waits_until_the_volume_is_closed() {
         assert!(!busy.status.success() && (names || !is_root), "{busy:?}");
         drop(open);
         assert!(when_not_busy(|| umount(&dir)));
-        // The command could not open the volume if the server still had it open.
+        // If the server still had the volume open, this command would fail.
         bench.succeed(["truncate", "--size=7", &bench.target("/file")]);
         check(&image);
     }

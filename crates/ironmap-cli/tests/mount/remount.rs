@@ -1,4 +1,4 @@
-//! Requests to a running mount: to make data durable, and to become read-only.
+//! Requests to a running mount. One makes data durable, the other makes the mount read-only.
 
 use std::fs::{self, File};
 use std::io::Write;

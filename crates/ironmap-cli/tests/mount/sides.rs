@@ -160,8 +160,8 @@ pub(crate) fn unmount(dir: &Path) -> bool {
     when_not_busy(|| tool("umount").arg(dir).output().unwrap())
 }
 
-/// Repeats an unmount while the mount is in use. When another test starts a child process, the child has copies of all descriptors until it
-/// executes its program.
+/// Repeats an unmount while the mount is in use. When another test starts a child process, the child has copies of all descriptors until
+/// the exec.
 pub(crate) fn when_not_busy(unmount: impl Fn() -> Output) -> bool {
     // Each try starts a process, which takes a millisecond.
     (0..500).any(|_| unmount().status.success())
@@ -236,7 +236,7 @@ impl Sides {
 pub(crate) fn check(image: &Path) {
     let out = tool("e2fsck").args(["-fn"]).arg(image).output().unwrap();
     let said = format!("{}{}", text(&out.stdout), text(&out.stderr));
-    // With -n, e2fsck only prints a message if the journal needs recovery.
+    // If the journal needs recovery, e2fsck -n prints a message and succeeds.
     let clean = out.status.success() && !said.contains("journal recovery");
     assert!(clean, "e2fsck: {said}");
 }

@@ -17,7 +17,7 @@ const LEN: u64 = 24;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     New,
-    /// Every other block is a hole, so that the data need many requests.
+    /// Every other block is a hole. Therefore the data need many requests.
     Holes,
 }
 
@@ -50,7 +50,7 @@ fn verify(image: &Path, dir: &Path, told: &str, when: &str) {
 }
 
 /// The lines in which e2fsck asks a question or reports a repair. If the flush of a transaction failed, the journal must be recovered. The
-/// counts of free blocks and inodes in the superblock are then out of date, as after a crash of Linux. These two lines are allowed.
+/// superblock then has old counts of free blocks and inodes, as after a crash of Linux. The two lines about these counts are allowed.
 fn complaints(found: &str) -> Vec<&str> {
     let is_recovered = found.contains("recovering journal");
     let forgiven = ["Free blocks count wrong (", "Free inodes count wrong ("];

@@ -30,7 +30,7 @@ fn compare_trees(sides: &[Side; 2], when: &str) {
         if a == b {
             continue;
         }
-        // Prints a CRC instead of the content, which is too long for a message.
+        // The content is too long for a message. Prints its CRC instead.
         let short = |side: Option<&(_, _, Vec<u8>, _)>| {
             side.map(|(seen, xattrs, content, data)| {
                 format!("{seen:?} {xattrs:?} CRC {:x} {data:?}", crc32c::crc32c(content))

@@ -1,4 +1,4 @@
-//! The operations, and their random choice. There are only a few names and open files, so that different operations use the same files.
+//! The operations, and their random choice. Names and open files are few, so that different operations use the same files.
 
 use rustix::fs::{FallocateFlags, FileType, OFlags, RenameFlags, XattrFlags};
 

@@ -1,4 +1,4 @@
-//! One side of the comparison: runs operations on its mounted volume, and returns their visible results.
+//! One side of the comparison. Runs operations on a mounted volume, and returns their visible results.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -94,7 +94,7 @@ pub(super) struct Seen {
     moved: [bool; 3],
 }
 
-/// A file that is inspected before and after an operation. The open descriptor finds the file even if it has lost its name.
+/// A file that is inspected before and after an operation. The open descriptor finds the file even if the file has lost its name.
 pub(super) struct Watched {
     file: OwnedFd,
     before: Stat,
@@ -139,7 +139,7 @@ pub(super) struct Side {
     slots: [Option<OwnedFd>; SLOTS as usize],
 }
 
-/// Pseudo-random bytes from a seed. They are never 0, so that they differ from a hole.
+/// Pseudo-random bytes from a seed. No byte is 0, so the bytes differ from a hole.
 fn content(seed: u64, len: usize) -> impl Iterator<Item = u8> {
     let mut rng = crate::rng::Rng::new(seed);
     std::iter::repeat_with(move || rng.next().to_le_bytes())
