@@ -7,7 +7,8 @@ const LAST: i64 = (3 << 32) + i32::MAX as i64;
 
 /// The time in seconds since 1970, or `None` if the variable is not set.
 ///
-/// # Errors Fails if the variable is not a number of seconds that a volume can store.
+/// # Errors
+/// Fails if the variable is set, but is not a number of seconds that a volume can store.
 pub(crate) fn source_date() -> Result<Option<i64>, String> {
     let Some(text) = std::env::var_os(VARIABLE) else { return Ok(None) };
     let seconds = text.to_str().and_then(|text| text.parse().ok());

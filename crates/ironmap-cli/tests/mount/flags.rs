@@ -51,8 +51,8 @@ fn names_without_case_go_together() {
     check(&bench.image());
 }
 
-/// Synchronous changes are durable even if the daemon is killed directly afterwards. Such changes are changes of a directory with +D,
-/// changes of a directory on a mount with dirsync, and writes to a file with +S.
+/// Synchronous changes are durable even if the daemon is killed directly afterwards. The test changes a directory with +D, changes a
+/// directory on a mount with dirsync, and writes to a file with +S.
 #[test]
 fn synchronous_changes_survive_a_killed_daemon() {
     require_mounts!("synchronous_changes_survive_a_killed_daemon");
