@@ -25,15 +25,15 @@ use crate::target;
 const CHUNK: u64 = 1 << 20;
 /// The number of threads. Each thread has one request in flight. With a latency of 20 ms, eight requests of 1 MiB reach 400 MiB/s.
 const WORKERS: usize = 8;
-/// The length in bytes of the pieces in which zeros are detected. It is a multiple of the request unit of every device.
+/// Zeros are detected in pieces of this length in bytes. The length is a multiple of the request unit of every device.
 const GRAIN: usize = 64 << 10;
 /// A block of zeros, with which each part of the data is compared.
 static ZEROS: [u8; 4096] = [0; 4096];
 
 /// Copies a device, image or export, or a part of one, to another device, image or export
 ///
-/// Ranges that read as zeros are neither transferred nor written: holes of images, ranges for which an NBD server or a qcow2 image has no data, and
-/// zeros in the data. A missing TARGET is made as a raw image with holes. An existing TARGET may be larger than SOURCE; its remaining part is not changed.
+/// Zeros are neither transferred nor written: holes of images, ranges without data in an NBD export or a qcow2 image, and zeros in the
+/// data. A missing TARGET is made as a raw image with holes. If TARGET is larger than SOURCE, the remaining part of TARGET is not changed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -78,8 +78,8 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     for notice in source.notices.iter().chain(&target.notices) {
         report.warning(notice);
     }
-    // Ranges of the target that already read as zeros are not written. The flush makes these zeros durable, because a crash of the server
-    // could otherwise restore old data.
+    // Ranges of the target that already read as zeros are not written. The flush makes these zeros durable. Without it, a crash of the
+    // server could restore old data.
     target.device.flush().map_err(|error| Failure::at(&args.target, &error))?;
     let progress = Progress::shown(report.context());
     let mut total = Total::default();
@@ -108,7 +108,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     room.keep()
 }
 
-/// Refuses a target that is the source itself, or one of the files in which the source is stored.
+/// Refuses a target that is the source, or a file in which the source is stored.
 fn refuse_own(args: &Args, report: &Report) -> Result<(), Failure> {
     let spared = Spared::of(&args.source, report.context());
     let is_own = |site: &Site| {
@@ -164,8 +164,8 @@ struct Copy<'a> {
     unit: u64,
     zeros: Buffer,
     next: Mutex<Next>,
-    /// The last range of zeros found in the target. The range remains valid, because only this copy writes to the target, and it writes
-    /// each range only once.
+    /// The last range of zeros that was found in the target. The range stays valid: only this copy writes to the target, and the copy
+    /// writes each range once.
     blank: Mutex<Range<u64>>,
     /// The first failure.
     failed: Mutex<Option<Failure>>,
@@ -175,11 +175,11 @@ struct Copy<'a> {
 /// The next part of the copy.
 struct Next {
     at: u64,
-    /// The last range of data found.
+    /// The last range of data that was found in the source.
     data: Range<u64>,
 }
 
-/// A range of the source. Its start is a multiple of the unit. If the range is zeros, its end is also a multiple of the unit.
+/// A range of the source. Its start is a multiple of the unit. The end of a range of zeros is also a multiple of the unit.
 enum Part {
     Data(Range<u64>),
     Zeros(Range<u64>),
@@ -208,11 +208,11 @@ impl Copy<'_> {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Copies parts until none remains, and sends their lengths.
+    /// Copies parts until no part remains. Sends the length of each part.
     fn work(&self, done: &Sender<u64>) {
         if let Err(failure) = self.copy_parts(done) {
             self.stops.store(true, Ordering::Relaxed);
-            // Only the first failure is kept, because it may have caused the failures of other threads.
+            // The first failure may have caused the failures of other threads. Only the first failure is kept.
             let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
             failed.get_or_insert(failure);
         }
@@ -236,7 +236,7 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// Returns the next part of the copy. Each part is returned to only one thread.
+    /// Returns the next part of the copy. No other thread gets this part.
     fn take(&self) -> Result<Option<Part>, Failure> {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let size = self.source.size();
@@ -264,7 +264,7 @@ impl Copy<'_> {
         Ok(Some(part))
     }
 
-    /// Copies a range of at most one chunk. Pieces of `GRAIN` bytes that contain only zeros become zeros in the target.
+    /// Copies a range of at most one chunk. A piece of `GRAIN` bytes that contains only zeros becomes zeros in the target.
     fn copy(&self, range: Range<u64>, buffer: &mut Buffer) -> Result<(), Failure> {
         let len = (range.end - range.start) as usize;
         let read = self.source.read_exact_at(&mut buffer[..len], DevOffset(range.start));
