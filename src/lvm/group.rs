@@ -154,7 +154,7 @@ impl Physical {
         let (start, extents) = self.extents;
         if first.checked_add(count).is_none_or(|end| end > extents) {
             return Err(corrupt(format!(
-                "{} has {extents} extents, not {count} from {first} on",
+                "a segment uses {count} extents of {} from extent {first} on, but the physical volume has only {extents} extents",
                 self.name
             )));
         }

@@ -33,7 +33,7 @@ impl Metadata {
         if blocks.first().is_none_or(|first| *first == 0) {
             return Err(refcounts
                 .block(FsBlock(0))
-                .corrupt("the first entry, for the cluster of the header, is 0"));
+                .corrupt("the first entry belongs to the cluster of the header, but is 0"));
         }
         let mut found = Self { l2: HashSet::new(), refcount_blocks: HashSet::new() };
         for (index, at) in (0_u64..).zip(&blocks).filter(|(_, at)| **at != 0) {

@@ -147,7 +147,7 @@ fn opening<T>(open: impl FnOnce() -> io::Result<T>) -> Result<T> {
 fn panicked() -> Error {
     Error::new(
         ErrorKind::Corrupt,
-        "the qcow2 tables are inconsistent: a read or write of the image panicked",
+        "a read or write of the image panicked, so the qcow2 tables can be inconsistent",
     )
 }
 

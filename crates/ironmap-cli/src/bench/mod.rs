@@ -307,7 +307,7 @@ fn measure(args: &BenchArgs, outputs: Outputs) -> std::result::Result<(), Failur
     targets
         .retain(|target| args.only.is_empty() || args.only.iter().any(|kind| kind.is_of(target)));
     if targets.is_empty() {
-        return Err(Failure::usage("--only: the fixture has none of these targets"));
+        return Err(Failure::usage("--only: the fixture does not have these targets"));
     }
     let mut targets = variants(&targets, args.simple, &args.integrity);
     if args.many {
@@ -363,11 +363,13 @@ fn permit(args: &BenchArgs) -> std::result::Result<(), &'static str> {
         return Err("this would destroy the content of the targets: confirm it with --destroy");
     }
     if args.fallocate && args.rw.iter().any(|rw| *rw != Rw::Write) {
-        return Err("--fallocate needs --rw write, because each block is written once");
+        return Err("--fallocate measures the first write of each block: use it with --rw write");
     }
     let several = args.integrity.len() > 1 || args.integrity.contains(&Protection::All);
     if args.fallocate && (args.simple == Simple::Both || several) {
-        return Err("--fallocate can measure only one variant of a target at a time");
+        return Err(
+            "--fallocate measures one variant of a target at a time: choose one value of --simple and --integrity",
+        );
     }
     if args.many && args.rw.iter().any(|rw| rw.writes()) {
         return Err("--many needs --rw read or randread");

@@ -230,7 +230,7 @@ fn measure(out: &Path, report: &mut Report, subcommand: RunCommand) -> Result<()
         return Ok(());
     }
     say(
-        "on a disk without partitions, reads of a mounted ext4 are slower, because metadata is in the disk's page cache: compare with --fs ext4",
+        "on a disk without partitions, the page cache of the disk contains metadata of a mounted ext4, so reads are slower: --fs ext4 measures this",
     )
 }
 
