@@ -71,7 +71,7 @@ impl Window {
             Error::new(
                 ErrorKind::Corrupt,
                 format!(
-                    "{fault}; the partition can only be read: gdisk repairs the table, and @BYTE+LENGTH names a range without the table"
+                    "{fault}; the partition can only be read: repair the table with gdisk, or name the range by @BYTE+LENGTH"
                 ),
             )
         });

@@ -276,7 +276,7 @@ fn mark_snapshots(logical: &mut [Logical], sections: Option<&Section>) -> Result
         }
         if let Some(store) = segment.find_text("merging_store") {
             marks.push((store, "it contains the changes of a snapshot"));
-            let origin = "a snapshot is being merged into it: lvchange -ay completes this";
+            let origin = "a snapshot is being merged into it: lvchange -ay completes the merge";
             marks.push((segment.text("origin")?, origin));
         }
     }

@@ -163,7 +163,7 @@ fn certificates_that_are_not_right_are_refused() {
     std::fs::remove_file(authority.client().join("ca-crl.pem")).unwrap();
 
     let verifying = start(&format!("{} --tls-verify-peer", authority.options()));
-    refused(&verifying, &authority.client(), "", "the server demands a client certificate");
+    refused(&verifying, &authority.client(), "", "the server requires a client certificate");
     for name in ["client-cert.pem", "client-key.pem"] {
         std::fs::copy(other.own().join(name), authority.client().join(name)).unwrap();
     }

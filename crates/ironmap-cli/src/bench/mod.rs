@@ -84,8 +84,8 @@ pub(crate) enum Sync {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Targets:
-  raw:DEV[@OFFSET]     the block device or image itself, which is the limit. With a vol: or host: target on the same device
-                       (or on its disk, or on a copy of the device), the requests read the same blocks as the file
+  raw:DEV[@OFFSET]     the block device or image itself: the limit of the speed. If a vol: or host: target is on the same device
+                       (or on its disk, or on a copy of the device), the requests of raw: use the blocks of the file
   kernel:FILE          the same work through the kernel's file system, O_DIRECT
   vol:VOLUME:/PATH     ironmap, unmounted volume
   host:FILE            ironmap, file of a mounted file system

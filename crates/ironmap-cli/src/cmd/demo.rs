@@ -79,7 +79,7 @@ pub(crate) fn run(args: &Args, report: &mut Report, subcommand: RunCommand) -> R
         let target = format!("{}:/{}", image.display(), largest.1.display());
         subcommand(&["map", &target], report)?;
     }
-    heading("side by side: the raw device, ironmap without and with the simple path")?;
+    heading("a comparison: the raw device, and ironmap without and with the simple path")?;
     measure(out, report, subcommand)?;
     say(&format!("\nfiles in {}: demo.img, bench.json, bench.svg", out.display()))
 }

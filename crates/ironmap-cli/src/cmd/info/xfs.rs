@@ -126,7 +126,7 @@ fn print(info: &Info) -> std::io::Result<()> {
         let maps = all - attributes;
         line(
             "Finished",
-            format!("in memory: {maps} changes of maps and {attributes} changes of attributes"),
+            format!("in memory: {maps} map changes and {attributes} attribute changes"),
         )?;
     }
     for (what, count) in &info.log.unfinished {
