@@ -34,7 +34,7 @@ use crate::integrity::{self, TailLoss};
 use crate::location::{Location, LocationOptions};
 use crate::probe::{SMALLEST, occupant, unknown_format};
 
-const XFS_SIZES: &str = "xfs_growfs grows a mounted volume, and no tool shrinks one";
+const XFS_SIZES: &str = "xfs_growfs grows a mounted XFS volume; no tool can shrink an XFS volume";
 
 /// Opens the device at a location for [`make`], [`tune`] and [`resize`]. Until the device is dropped, no other program can open it. The
 /// location is a path, a text in the syntax of [`Location::parse`], or a [`Location`].

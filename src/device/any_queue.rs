@@ -17,7 +17,7 @@ use crate::units::DevOffset;
 /// A queue of any device. Each request branches on the variant once. The code after the branch is compiled for each variant.
 #[allow(
     clippy::large_enum_variant,
-    reason = "a thread has one queue, and a box would cost a load in every request"
+    reason = "a thread has only one queue, and a box would add a memory access to every request"
 )]
 pub enum AnyQueue {
     /// See [`Psync`](super::Psync).

@@ -85,7 +85,7 @@ impl BlockFile {
             FileType::CharacterDevice => return Self::open_namespace(path, mode),
             _ => {
                 return Err(Error::invalid(format!(
-                    "{}: neither a block device nor an image file",
+                    "{}: the path must lead to a block device or an image file",
                     path.display()
                 )));
             }
@@ -182,7 +182,7 @@ impl BlockFile {
         // The file is closed before the device is opened again, because this process cannot open a device exclusively twice.
         drop(file);
         let why = format!(
-            "the file system's blocks have {block} bytes, but direct requests need at least {unit}"
+            "the file system's blocks have {block} bytes, but a direct request must have at least {unit}"
         );
         Self::open_buffered(path, mode, &why).map(Arc::new)
     }

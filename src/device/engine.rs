@@ -122,7 +122,7 @@ fn not_nbd() -> Error {
 
 fn not_image() -> Error {
     Error::invalid(
-        "the engine 'image' opens only images of virtual machines, for which it is the default",
+        "the engine 'image' is only for images of virtual machines, which use it by default",
     )
 }
 
@@ -150,7 +150,7 @@ pub(crate) fn open_queue(engine: Engine, options: &QueueOptions) -> Result<AnyQu
         Engine::IoUringPoll => uring(true),
         Engine::Null => Ok(AnyQueue::Null(Immediate::new(NullTransfer, options.slots()))),
         Engine::Dax => Err(Error::invalid(
-            "the engine dax serves one image only, and this queue serves other devices too",
+            "a queue with the engine dax serves only one image, but this queue also serves other devices",
         )),
         Engine::Nbd => Err(not_nbd()),
         Engine::Image => Err(not_image()),

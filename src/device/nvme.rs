@@ -177,7 +177,7 @@ fn sysfs(path: &Path) -> Result<PathBuf> {
     sysfs.filter(is_namespace).ok_or_else(|| {
         let path = path.display();
         Error::invalid(format!(
-            "{path}: neither a block device, an NVMe namespace nor an image file"
+            "{path}: the path must lead to a block device, an NVMe namespace or an image file"
         ))
     })
 }

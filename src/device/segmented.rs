@@ -131,7 +131,7 @@ impl Segmented {
             };
             if !refused.is_empty() {
                 return Err(Error::invalid(format!(
-                    "the segment of {} bytes from byte {:?} on {refused}: sectors have {sector} bytes, the device has {} bytes",
+                    "the segment of {} bytes at byte {:?} {refused}: a sector has {sector} bytes, and the device has {} bytes",
                     segment.len,
                     segment.starts,
                     below.size()

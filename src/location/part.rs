@@ -71,7 +71,7 @@ impl Window {
             Error::new(
                 ErrorKind::Corrupt,
                 format!(
-                    "{fault}; the partition can only be read: gdisk repairs the table, and @BYTE+LENGTH names a range without the table"
+                    "{fault}; the partition can only be read: repair the table with gdisk, or name the range by @BYTE+LENGTH"
                 ),
             )
         });
@@ -176,7 +176,7 @@ fn from(device: &dyn Device, offset: u64) -> Result<Window> {
     let (_, rest) = rest(device.size(), offset)?;
     let (end, fault) = match PartitionTable::read(device) {
         Ok(Some(table)) if table.has_byte(offset) => {
-            let fault = format!("byte {offset} belongs to the {} itself", table.kind);
+            let fault = format!("byte {offset} belongs to the {}, not to a partition", table.kind);
             (table.end_from(offset), table.fault.or(Some(fault)))
         }
         Ok(Some(table)) => (table.end_from(offset), table.fault),

@@ -154,7 +154,7 @@ impl Physical {
         let (start, extents) = self.extents;
         if first.checked_add(count).is_none_or(|end| end > extents) {
             return Err(corrupt(format!(
-                "{} has {extents} extents, not {count} from {first} on",
+                "a segment uses {count} extents of {} from extent {first} on, but the physical volume has only {extents} extents",
                 self.name
             )));
         }
@@ -277,7 +277,7 @@ fn mark_snapshots(logical: &mut [Logical], sections: Option<&Section>) -> Result
         }
         if let Some(store) = segment.find_text("merging_store") {
             marks.push((store, "it contains the changes of a snapshot"));
-            let origin = "a snapshot is being merged into it: lvchange -ay completes this";
+            let origin = "a snapshot is being merged into it: lvchange -ay completes the merge";
             marks.push((segment.text("origin")?, origin));
         }
     }

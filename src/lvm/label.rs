@@ -70,7 +70,7 @@ impl Range<'_> {
     fn read(&self, at: u64, len: u64) -> Result<Vec<u8>> {
         if at.checked_add(len).is_none_or(|end| end > self.len) {
             return Err(corrupt(format!(
-                "bytes {at} to {} are past the end",
+                "bytes {at} to {} are past the end of the physical volume",
                 at.saturating_add(len)
             )));
         }

@@ -216,7 +216,7 @@ impl Groups {
         if on_disk.group.as_ref().is_some_and(|own| *own != group.id) {
             return Err(Error::new(
                 ErrorKind::Corrupt,
-                format!("{what} belongs to another volume group by its own metadata"),
+                format!("the metadata on {what} say that it belongs to another volume group"),
             ));
         }
         let (start, len) = on_disk.range;

@@ -300,7 +300,7 @@ impl Drop for Alone {
 
 #[cold]
 fn lost() -> Error {
-    let what = "a queue was dropped with requests in flight to this file, so the end of these requests is unknown";
+    let what = "a queue was dropped while it had requests in flight to this file, so ironmap cannot know when these requests end";
     Error::io(Errno::EIO, what)
 }
 
@@ -318,9 +318,12 @@ mod tests {
         let lane = lock.add_lane();
         assert!(lock.enter(&lane) && lock.enter(&lane));
         let ticket = lock.ask(0..10, true);
-        assert!(!lock.has(&ticket) && !lock.enter(&lane), "no thread enters by a lane");
+        assert!(
+            !lock.has(&ticket) && !lock.enter(&lane),
+            "no thread acquires the lock through a lane"
+        );
         let beside = lock.ask(10..20, false);
-        assert!(lock.has(&beside), "a thread enters by a range that does not overlap");
+        assert!(lock.has(&beside), "a thread can lock a range that does not overlap");
         lock.leave(&lane);
         assert!(!lock.has(&ticket));
         lock.leave(&lane);

@@ -334,11 +334,7 @@ mod tests {
         assert_eq!((append(10), append(10)), (100, 110));
         pending.place_ended();
         pending.extends(140);
-        assert_eq!(
-            append(10),
-            140,
-            "after the first place has ended, an append begins after the other places"
-        );
+        assert_eq!(append(10), 140, "the append begins after the places that remain");
         for _ in 0..3 {
             pending.place_ended();
         }

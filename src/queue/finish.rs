@@ -83,7 +83,7 @@ impl Queue {
         }
         let numbers: Vec<_> = kept.iter().map(|keep| keep.number.to_string()).collect();
         let what = format!(
-            "the kernel refuses all calls for an io_uring queue with writes in flight; the inodes of these requests: {}",
+            "the kernel refuses all calls for an io_uring queue that has writes in flight to the inodes {}",
             numbers.join(", ")
         );
         let (told, hears) = channel();

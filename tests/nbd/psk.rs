@@ -170,7 +170,7 @@ fn servers_without_the_key_are_refused() {
     let server = Server::nbdkit(&format!("{} file DISK", authority.options()), &content(1));
     refused(&address(&server, "alice", &keys, ""), ErrorKind::NotPermitted, "the server ");
     let plain = Server::nbdkit("file DISK", &content(1));
-    let reason = "the server offers no TLS, which nbds:// demands";
+    let reason = "the server does not offer TLS, but nbds:// requires TLS";
     refused(&address(&plain, "alice", &keys, ""), ErrorKind::Unsupported, reason);
     let other = certificates::address(&with_key.socket(), &authority.client(), "");
     refused(

@@ -167,7 +167,7 @@ impl AsyncFile {
 }
 
 /// The reads of several ranges. This future is ready when all of the reads are complete.
-#[must_use = "a future does nothing unless it is awaited; the reads are carried out in any case"]
+#[must_use = "the reads run in any case, but only an awaited future returns their data"]
 pub struct Ranges(Vec<Range>);
 
 enum Range {

@@ -118,7 +118,7 @@ impl fmt::Display for PoolReport {
         if let Some(reason) = no_io_uring {
             write!(f, "because {reason}, ")?;
         }
-        write!(f, "{threads} threads, {depth} requests in flight each: {reason}")?;
+        write!(f, "{threads} threads, each with {depth} requests in flight: {reason}")?;
         match abandoned {
             0 => Ok(()),
             _ => write!(f, "; {abandoned} requests were in flight when their queues were lost"),

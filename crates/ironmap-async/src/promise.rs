@@ -22,7 +22,7 @@ enum State<T> {
 }
 
 /// A future that is ready when the request is complete. If the future is dropped, the request is still carried out.
-#[must_use = "a future does nothing unless it is awaited; the request is carried out in any case"]
+#[must_use = "the request runs in any case, but only an awaited future returns its result"]
 pub struct Answer<T>(Arc<Shared<T>>);
 
 /// The worker thread's side of an answer. The thread must set the value. If the promise is dropped without a value, the answer is

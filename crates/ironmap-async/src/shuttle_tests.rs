@@ -193,7 +193,7 @@ impl Work for Queue {
         match job {
             Ask::Transfer(memory, promise) => {
                 let free = self.requests.iter().position(Option::is_none);
-                let free = free.expect("more jobs than the queue has room for");
+                let free = free.expect("the queue has no space for so many jobs");
                 self.requests[free] = Some((memory, promise));
                 self.begun.push(free);
             }

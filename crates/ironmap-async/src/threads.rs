@@ -85,7 +85,8 @@ impl<J: Send + 'static> Threads<J> {
         }
         drop(started);
         for _ in 0..count {
-            let lost = || Err(Error::invalid("a thread of the pool ended before it had a queue"));
+            let lost =
+                || Err(Error::invalid("a thread of the pool ended before it could create a queue"));
             starts.recv().unwrap_or_else(|_| lost())?;
         }
         Ok(threads)

@@ -59,7 +59,7 @@ impl Refusal {
 impl From<Refusal> for Error {
     fn from(refusal: Refusal) -> Self {
         let what = match refusal {
-            Refusal::Closed => "the handle is closed, or is not one of this type",
+            Refusal::Closed => "the handle is closed, or has another type",
             Refusal::Forked => {
                 "the handle belongs to the parent of this process: open it again after fork"
             }
@@ -68,7 +68,7 @@ impl From<Refusal> for Error {
             }
             Refusal::OtherThread => "the queue belongs to another thread",
             Refusal::InCall => {
-                "a call of this thread is under way: a signal handler or a fork has interrupted it"
+                "this thread is already in a call of the library, which a signal handler or a fork has interrupted"
             }
         };
         match refusal {

@@ -160,16 +160,14 @@ impl Read for Source {
         let count = unsafe { (self.read)(self.arg, to.as_mut_ptr().cast(), to.len()) };
         match usize::try_from(count) {
             Ok(count) if count <= to.len() => Ok(count),
-            Ok(_) => {
-                Err(io::Error::other("the function has read more bytes than it was asked for"))
-            }
+            Ok(_) => Err(io::Error::other("the read function returned more bytes than requested")),
             // A reader tries again after EINTR, so this errno would not end the build.
             Err(_) => match i32::try_from(count.unsigned_abs()) {
                 Ok(errno @ 1..=4095) if errno != libc::EINTR => {
                     Err(io::Error::from_raw_os_error(errno))
                 }
                 _ => Err(io::Error::other(
-                    "the function has failed, without an errno that ends the build",
+                    "the read function failed, but did not return an errno from 1 to 4095 other than EINTR",
                 )),
             },
         }

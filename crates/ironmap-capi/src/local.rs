@@ -237,7 +237,10 @@ pub(crate) fn add_queue(queue: LocalQueue) -> Result<Handle, Error> {
     let queue = Box::new(queue);
     prepare_thread();
     if ENDS.get() {
-        return Err(Error::new(ErrorKind::Busy, "the thread ends: it cannot make another queue"));
+        return Err(Error::new(
+            ErrorKind::Busy,
+            "a thread that is ending cannot create another queue",
+        ));
     }
     if !at_end_of_thread(1) {
         return Err(Error::io(Errno::ENOMEM, "cannot watch for the end of the thread"));
@@ -549,7 +552,7 @@ mod tests {
         let pointer: *mut ironmap_volume = volume.pointer();
         let lost: c_int = ironmap_volume_sync(pointer);
         assert_eq!(lost as isize, LOST);
-        assert_eq!(read(file), 7, "the file of an open queue is not concerned");
+        assert_eq!(read(file), 7, "the file of an open queue can still be read");
         assert_eq!(ironmap_queue_free(queue), 0);
         assert_eq!(ironmap_volume_close(pointer) as isize, LOST);
         assert_eq!(ironmap_volume_close(pointer), -Errno::EBADF.0);

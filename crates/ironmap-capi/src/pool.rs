@@ -329,7 +329,7 @@ pub unsafe extern "C" fn ironmap_pool_read_many(
     let handle = Handle::of(file);
     call(Some(handle), || {
         if size != size_of::<ironmap_pool_read>() {
-            return Err(Error::invalid("the size is not that of struct ironmap_pool_read"));
+            return Err(Error::invalid("the size does not match struct ironmap_pool_read"));
         }
         let open = POOL_FILES.get(handle)?;
         // SAFETY: the caller guarantees that `reads` points to `count` structures.
@@ -403,7 +403,7 @@ pub unsafe extern "C" fn ironmap_read_many_on(
 ) -> c_int {
     with_queue(queue, |local| {
         if size != size_of::<ironmap_pool_read>() {
-            return Err(Error::invalid("the size is not that of struct ironmap_pool_read"));
+            return Err(Error::invalid("the size does not match struct ironmap_pool_read"));
         }
         let open = POOL_FILES.get(Handle::of(file))?;
         // SAFETY: the caller guarantees that `reads` points to `count` structures.

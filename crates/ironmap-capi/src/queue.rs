@@ -151,7 +151,7 @@ pub unsafe extern "C" fn ironmap_read_many(
 ) -> c_int {
     with_queue(queue, |local| {
         if size != size_of::<ironmap_read>() {
-            return Err(Error::invalid("the size is not that of struct ironmap_read"));
+            return Err(Error::invalid("the size does not match struct ironmap_read"));
         }
         // SAFETY: the caller guarantees that `reads` points to `count` structures.
         let reads = unsafe { list_mut(reads, count) }?;
@@ -435,7 +435,7 @@ pub unsafe extern "C" fn ironmap_reap(
 ) -> isize {
     with_queue(queue, |local| {
         if size != size_of::<ironmap_completion>() {
-            return Err(Error::invalid("the size is not that of struct ironmap_completion"));
+            return Err(Error::invalid("the size does not match struct ironmap_completion"));
         }
         // SAFETY: the caller guarantees that `completions` points to `max` structures.
         let places = unsafe { list_mut(completions, max) }?;

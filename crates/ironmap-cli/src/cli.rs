@@ -31,11 +31,12 @@ partitions. With integrity:DATA, the tags are in the tail of DATA. ironmap integ
 
 noload:VOLUME reads VOLUME without its journal, which may be damaged or missing; the option --noload applies to every volume of the command.
 
-host:FILE is a file of a mounted file system. ironmap reads the file directly from the device if this is safe, and otherwise through \
-the kernel; ironmap host shows the way and the reason. Write ./host for a volume named host.
+host:FILE is a file of a mounted file system. If this is safe, ironmap reads the file directly from the device. Otherwise it reads the file \
+through the kernel. ironmap host shows which of the two applies, and why. Write ./host for a volume named host.
 
-Commands that only read do not write to the device: a volume that was not unmounted cleanly is recovered in memory. Commands that change a volume \
-recover it on the device, work as their namesakes do on a mounted volume, and end after all changes are on the device. If a command is killed, \
+Commands that only read never write to the device: if a volume was not unmounted cleanly, they recover \
+it in memory. Commands that change a volume recover it on the device. They do the same as the Linux \
+commands with these names, and end after all changes are on the device. If a command is killed, \
 the journal keeps the volume consistent. Permissions are not checked: a user who can write to the device can change every file.
 
 Exit codes:

@@ -120,7 +120,7 @@ impl Served {
 impl fmt::Display for Served {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.refusal {
-            None => f.write_str("raw reads of the device, while a lease is held"),
+            None => f.write_str("raw reads of the device, while ironmap holds a lease"),
             Some(refusal) => write!(f, "the kernel: {}", refusal.reason),
         }
     }

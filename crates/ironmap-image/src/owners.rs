@@ -27,7 +27,7 @@ impl Owners {
             let line = line.split('#').next().unwrap_or_default();
             if !line.trim().is_empty() && owners.add(line).is_none() {
                 let (path, number) = (path.display(), number + 1);
-                let what = "is not FROM-UID:FROM-GID TO-UID:TO-GID, or contradicts another line";
+                let what = "does not have the form FROM-UID:FROM-GID TO-UID:TO-GID, or contradicts another line";
                 return Err(Failure::usage(format!("{path}: line {number} {what}")));
             }
         }

@@ -122,7 +122,7 @@ pub(crate) fn walk_until(
 /// The entries of a directory.
 fn entries(dir: &Found, seen: &mut HashSet<InodeNo>) -> Result<Vec<DirEntry>, Failure> {
     if !seen.insert(dir.number()) {
-        let what = format!("directory inode {} has more than one entry", dir.number());
+        let what = format!("directory inode {} has more than one name", dir.number());
         return Err(Failure::corrupt(&dir.name, &what));
     }
     let mut entries = dir.name.source.entries(&dir.inode, dir.name.path())?;

@@ -100,7 +100,8 @@ impl Tree for Directory {
                 return Ok((file, stat));
             }
         }
-        let times = format!("replaced at each of {ATTEMPTS} attempts to open it");
+        let times =
+            format!("another program replaced it during each of {ATTEMPTS} attempts to open it");
         let what = format!("{}: the object was {times}", whole.display());
         Err(io::Error::new(io::ErrorKind::ResourceBusy, what))
     }

@@ -72,7 +72,7 @@ impl Finer {
     /// these two lengths.
     pub(crate) fn notice(block: usize, unit: u32) -> String {
         format!(
-            "blocks have {block} bytes, but requests have at least {unit}: a write of less than {unit} bytes reads the rest first"
+            "blocks have {block} bytes, but the device accepts only requests of {unit} bytes or more: before a shorter write, ironmap reads the rest of the {unit} bytes"
         )
     }
 

@@ -113,8 +113,8 @@ impl Address {
             Some(("nbds", rest)) => (false, true, rest),
             Some(("nbds+unix", rest)) => (true, true, rest),
             _ => {
-                let schemes = "nbd://, nbd+unix://, nbds:// and nbds+unix://";
-                return Err(Error::invalid(format!("the address begins with none of {schemes}")));
+                let schemes = "nbd://, nbd+unix://, nbds:// or nbds+unix://";
+                return Err(Error::invalid(format!("the address must begin with {schemes}")));
             }
         };
         if is_tls && !cfg!(feature = "tls") {
@@ -146,7 +146,7 @@ impl Address {
                 }
                 _ => {
                     return Err(Error::invalid(format!(
-                        "the parameter {field} has no meaning in this address"
+                        "an address of this kind cannot have the parameter {field}"
                     )));
                 }
             }
@@ -193,7 +193,7 @@ impl TlsFields {
                 );
             }
             _ => {
-                return Err(Error::invalid(format!("the parameter {name}={value} has no meaning")));
+                return Err(Error::invalid(format!("the parameter {name}={value} is not valid")));
             }
         }
         Ok(())
@@ -208,7 +208,8 @@ impl TlsFields {
                 return Err(Error::unsupported(WITHOUT_PSK));
             }
             if self.directory.is_some() || self.hostname.is_some() {
-                let what = "tls-certificates and tls-hostname are not for pre-shared keys";
+                let what =
+                    "a pre-shared key cannot be combined with tls-certificates or tls-hostname";
                 return Err(Error::invalid(what));
             }
             let user = self.user.filter(|user| !user.is_empty());
@@ -221,12 +222,12 @@ impl TlsFields {
             return Ok(Tls::Psk { keys, user });
         }
         if has_psk {
-            return Err(Error::invalid("a user name and tls-psk-file are not for certificates"));
+            return Err(Error::invalid(
+                "certificates cannot be combined with a user name or tls-psk-file",
+            ));
         }
         if is_unix && self.hostname.is_none() {
-            return Err(is_missing(
-                "a Unix socket has no host name to verify, and tls-hostname=NAME",
-            ));
+            return Err(is_missing("a Unix socket has no host name to verify: tls-hostname=NAME"));
         }
         Ok(Tls::Certificates { directory: self.directory, hostname: self.hostname })
     }

@@ -391,7 +391,7 @@ impl<S: Stream, T> Connection<S, T> {
         match reply.kind {
             ReplyKind::Simple(Ok(())) if is_read => {
                 if self.headers != Headers::Simple {
-                    return Err("a read gets a simple reply, not a structured one".into());
+                    return Err("a read needs a structured reply, not a simple one".into());
                 }
                 entry.received.add(0..len)?;
                 self.part = Some(Part::Data { slot, at: 0, left: len, is_last: true });

@@ -300,7 +300,7 @@ fn violated_rules_have_names() {
         }),
         ("unknown type", &|asked| chunk(structured, asked, true, 9, &[])),
         ("the error number 0", &|asked| chunk(structured, asked, true, 1 << 15 | 1, &[0; 6])),
-        ("a read gets a simple reply", &|asked| simple(asked, 0, &[1; 512])),
+        ("a read needs a structured reply", &|asked| simple(asked, 0, &[1; 512])),
     ];
     for (rule, reply) in cases {
         let mut connection = Connection::new(Wire::default(), structured);

@@ -131,7 +131,7 @@ impl Talk<'_> {
         let (magic, answers) = (self.u64()?, self.u32()?);
         if magic != OPTION_REPLY_MAGIC || answers != option {
             return Err(broken(format!(
-                "a reply to option {option} has a wrong magic number or another option"
+                "a reply to option {option} has a wrong magic number, or belongs to another option"
             )));
         }
         let (kind, len) = (self.u32()?, self.u32()? as usize);
@@ -217,7 +217,7 @@ fn choose_allocation(talk: &Talk<'_>, name: &str) -> Result<Option<u32>> {
 /// Exchanges the greetings. Returns the server's flags.
 fn greet(talk: &Talk<'_>) -> Result<u16> {
     if talk.u64()? != SERVER_MAGIC {
-        return Err(broken("the server's greeting is not that of an NBD server"));
+        return Err(broken("the greeting of the server is not an NBD greeting"));
     }
     if talk.u64()? != OPTION_MAGIC {
         let what = "the server uses oldstyle negotiation, which is not supported";
@@ -240,7 +240,8 @@ fn start_tls(talk: &Talk<'_>) -> Result<()> {
         option_reply::ACK if content.is_empty() => Ok(()),
         option_reply::ACK => Err(broken("the server's reply to STARTTLS has content")),
         option_reply::UNSUPPORTED | option_reply::POLICY | option_reply::INVALID => {
-            let text = with_text("the server offers no TLS, which nbds:// demands", &content);
+            let text =
+                with_text("the server does not offer TLS, but nbds:// requires TLS", &content);
             Err(Error::new(ErrorKind::Unsupported, text))
         }
         kind => Err(refused(kind, "", &content)),
@@ -322,10 +323,10 @@ fn refused(kind: u32, name: &str, text: &[u8]) -> Error {
             (ErrorKind::NotPermitted, "the server does not permit access to the export")
         }
         option_reply::TLS_REQUIRED => {
-            (ErrorKind::Unsupported, "the server demands TLS: nbds:// instead of nbd://")
+            (ErrorKind::Unsupported, "the server requires TLS: write nbds:// instead of nbd://")
         }
         option_reply::BLOCK_SIZE_REQUIRED => {
-            (ErrorKind::Unsupported, "the server requires other block sizes")
+            (ErrorKind::Unsupported, "the server does not accept the block sizes of this client")
         }
         option_reply::SHUTDOWN => (ErrorKind::Io(Errno::EIO), "the server shuts down"),
         kind if kind & option_reply::ERROR == 0 => {

@@ -324,7 +324,7 @@ impl fmt::Display for Kind {
         match self {
             Self::Unreadable { error } => write!(f, "cannot be read: {error}"),
             Self::Checksum { stored, computed } => {
-                write!(f, "checksum is {stored:#x} on disk, {computed:#x} by content")
+                write!(f, "checksum is {stored:#x} on disk, but {computed:#x} for this content")
             }
             Self::Value { stored, expected } => write!(f, "{stored}, should be {expected}"),
             Self::Invalid { stored, rule } => write!(f, "{stored}: {rule}"),
@@ -361,7 +361,7 @@ impl fmt::Display for Kind {
             Self::MarkedUsed { .. } => f.write_str("marked as in use, but free"),
             Self::Usage { id, bytes, inodes } => write!(
                 f,
-                "id {id} has {} bytes and {} inodes on record, but uses {} and {}",
+                "the record of id {id} has {} bytes and {} inodes, but id {id} uses {} bytes and {} inodes",
                 bytes.0, inodes.0, bytes.1, inodes.1
             ),
             Self::Backup => {

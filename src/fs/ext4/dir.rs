@@ -328,7 +328,7 @@ impl Inode {
             && !self.fs.superblock.incompat.contains(Incompat::CASEFOLD)
         {
             let place = Place::new("inode").inode(self.number).field("i_flags");
-            return Err(place.corrupt("the flag casefold is set, but not the feature casefold"));
+            return Err(place.corrupt("the flag casefold is set without the feature casefold"));
         }
         Ok(())
     }

@@ -267,8 +267,7 @@ impl Inode {
             newest = Some(now);
         }
         let busy = || {
-            let what =
-                format!("inode {} changes during each attempt to read the inode", self.number);
+            let what = format!("inode {} changed during each attempt to read it", self.number);
             Error::new(ErrorKind::Busy, what)
         };
         Err(corrupt.unwrap_or_else(busy))
@@ -322,7 +321,7 @@ fn flags(sb: &Superblock, raw: &RawInode, place: Place) -> Result<InodeFlags> {
     if flags.contains(InodeFlags::INLINE_DATA) && !sb.incompat.contains(Incompat::INLINE_DATA) {
         return Err(place
             .field("i_flags")
-            .corrupt("the flag inline_data is set, but not the feature inline_data"));
+            .corrupt("the flag inline_data is set without the feature inline_data"));
     }
     Ok(flags)
 }

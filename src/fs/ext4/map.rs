@@ -99,7 +99,10 @@ impl Inode {
             (InodeFlags::INDEX, sb.seed.is_none() || sb.compat.contains(Compat::DIR_INDEX)),
         ];
         if unknown.iter().any(|(flag, allowed)| self.flags.contains(*flag) && !allowed) {
-            let what = format!("a flag in {:#x} is set, but its feature is not", self.flags.bits());
+            let what = format!(
+                "a flag in {:#x} is set without the feature that it needs",
+                self.flags.bits()
+            );
             return Err(place.field("i_flags").corrupt(what));
         }
         if self.flags.contains(InodeFlags::INLINE_DATA) {

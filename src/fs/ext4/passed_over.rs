@@ -58,7 +58,7 @@ impl PassedOver {
     #[cold]
     pub(super) fn pass_over(&self, group: u32, error: Error) -> Result<(), Error> {
         self.pass_over_fault(Fault::Descriptor(group), error, |error| {
-            format!("the descriptor of group {group} is damaged and is used unverified: {error}")
+            format!("the descriptor of group {group} is damaged, but ironmap uses it: {error}")
         })
     }
 

@@ -139,7 +139,7 @@ const RULES: &[Rule] = &[
         let level = raw.s_encryption_level;
         unless(level == 0 || !sb.incompat.contains(Incompat::ENCRYPT), level)
     }),
-    mount("s_encoding", "the encoding must be UTF-8 of Unicode 12.1 (1) with casefold", |_, sb| {
+    mount("s_encoding", "with casefold the encoding must be 1 (UTF-8 of Unicode 12.1)", |_, sb| {
         unless(sb.encoding == UTF8 || !sb.incompat.contains(Incompat::CASEFOLD), sb.encoding)
     }),
     mount(
@@ -153,7 +153,7 @@ const RULES: &[Rule] = &[
             )
         },
     ),
-    mount("s_def_hash_version", "the number is not that of a hash function", |_, sb| {
+    mount("s_def_hash_version", "no hash function has this number", |_, sb| {
         unless(sb.hash_version <= LAST_HASH, sb.hash_version)
     }),
     mount(
@@ -169,16 +169,18 @@ const RULES: &[Rule] = &[
     }),
     mount(
         "s_orphan_file_inum",
-        "orphan_file is set, but the number is not that of a file's inode",
+        "orphan_file is set, but no file can have this inode number",
         |raw, sb| {
             let number = raw.s_orphan_file_inum.get();
             let without = !sb.compat.contains(Compat::ORPHAN_FILE);
             unless(without || (FIRST_INODE..=sb.inodes_count).contains(&number), number)
         },
     ),
-    writing("s_first_ino", "the number is more than the volume has inodes", |_, sb| {
-        unless(sb.first_inode <= sb.inodes_count, sb.first_inode)
-    }),
+    writing(
+        "s_first_ino",
+        "the number is larger than the number of inodes in the volume",
+        |_, sb| unless(sb.first_inode <= sb.inodes_count, sb.first_inode),
+    ),
     writing("s_first_data_block", "the number must be 0 with bigalloc", |_, sb| {
         unless(!sb.has_clusters() || sb.first_data_block == 0, sb.first_data_block)
     }),

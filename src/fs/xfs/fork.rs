@@ -199,7 +199,7 @@ impl Xfs {
         if u32::from_be_bytes(raw.bb_magic) != magic {
             return Err(place
                 .field("bb_magic")
-                .corrupt("the magic number is not that of an extent tree"));
+                .corrupt("the magic number does not match an extent tree"));
         }
         content.verify_once(Part::whole(KIND, owner), || {
             self.check_header(&content, Header::MAP, &[block], owner, place)

@@ -124,7 +124,7 @@ impl GroupTree {
         if raw.bb_magic != self.magic {
             return Err(place
                 .field("bb_magic")
-                .corrupt(format!("the magic number is not that of the {}", self.name)));
+                .corrupt(format!("the magic number does not match the {}", self.name)));
         }
         content.verify_once(Part::whole(KIND, InodeNo(self.group.into())), || {
             fs.check_group_header(&content, block, self.group, place)

@@ -111,7 +111,7 @@ impl Xfs {
             )));
         }
         if array(bytes, header.uuid) != self.superblock.meta_uuid {
-            return Err(place.field("uuid").corrupt("the UUID is that of another volume"));
+            return Err(place.field("uuid").corrupt("the UUID belongs to another volume"));
         }
         Ok(())
     }

@@ -92,7 +92,7 @@ impl Xfs {
             // The number may come from a caller, so the error does not mean that the volume is damaged. If the number is from a directory
             // entry, the caller reports a damaged entry instead.
             let what =
-                format!("inode {number} does not exist: the magic number is not that of an inode");
+                format!("inode {number} does not exist: the magic number does not match an inode");
             return Err(Error::new(ErrorKind::NotFound, what));
         }
         let is_v5 = self.superblock.is_v5();
@@ -117,7 +117,7 @@ impl Xfs {
                     .corrupt(format!("the inode records the number {}", v3.di_ino)));
             }
             if v3.di_uuid != self.superblock.meta_uuid {
-                return Err(place.field("di_uuid").corrupt("the UUID is that of another volume"));
+                return Err(place.field("di_uuid").corrupt("the UUID belongs to another volume"));
             }
         }
         self.decode(number, bytes, raw, is_v5.then_some(v3), place)

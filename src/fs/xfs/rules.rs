@@ -209,7 +209,7 @@ const RULES: &[Rule] = &[
     Rule {
         field: "sb_spino_align",
         stored: |raw| raw.sb_spino_align.get().into(),
-        rule: "the value must be half an inode chunk in blocks with sparse inodes, and 0 otherwise",
+        rule: "with sparse inodes the value must be half an inode chunk in blocks; without sparse inodes it must be 0",
         holds: |raw| {
             let half = (CHUNK / 2 * u32::from(raw.sb_inodesize.get())) >> raw.sb_blocklog;
             let expected = if has(raw, Incompat::SPARSE_INODES) { half } else { 0 };

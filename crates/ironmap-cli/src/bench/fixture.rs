@@ -165,7 +165,7 @@ impl Fixture {
         }
         if self.fs == FsKind::Xfs && self.writes.is_none() {
             notes.push(
-                "XFS: the file is immutable, because host: requires an immutable file with reflink",
+                "XFS: the bench makes the file immutable, because host: requires this on XFS with reflink",
             );
         }
         notes

@@ -84,8 +84,8 @@ pub(crate) enum Sync {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Targets:
-  raw:DEV[@OFFSET]     the block device or image itself, which is the limit. With a vol: or host: target on the same device
-                       (or on its disk, or on a copy of the device), the requests read the same blocks as the file
+  raw:DEV[@OFFSET]     the block device or image itself: the limit of the speed. If a vol: or host: target is on the same device
+                       (or on its disk, or on a copy of the device), the requests of raw: use the blocks of the file
   kernel:FILE          the same work through the kernel's file system, O_DIRECT
   vol:VOLUME:/PATH     ironmap, unmounted volume
   host:FILE            ironmap, file of a mounted file system
@@ -306,7 +306,7 @@ fn measure(args: &BenchArgs, outputs: Outputs) -> std::result::Result<(), Failur
     targets
         .retain(|target| args.only.is_empty() || args.only.iter().any(|kind| kind.is_of(target)));
     if targets.is_empty() {
-        return Err(Failure::usage("--only: the fixture has none of these targets"));
+        return Err(Failure::usage("--only: the fixture does not have these targets"));
     }
     let mut targets = variants(&targets, args.simple, &args.integrity);
     if args.many {
@@ -362,11 +362,13 @@ fn permit(args: &BenchArgs) -> std::result::Result<(), &'static str> {
         return Err("this would destroy the content of the targets: confirm it with --destroy");
     }
     if args.fallocate && args.rw.iter().any(|rw| *rw != Rw::Write) {
-        return Err("--fallocate needs --rw write, because each block is written once");
+        return Err("--fallocate measures the first write of each block: use it with --rw write");
     }
     let several = args.integrity.len() > 1 || args.integrity.contains(&Protection::All);
     if args.fallocate && (args.simple == Simple::Both || several) {
-        return Err("--fallocate can measure only one variant of a target at a time");
+        return Err(
+            "--fallocate measures one variant of a target at a time: choose one value of --simple and --integrity",
+        );
     }
     if args.many && args.rw.iter().any(|rw| rw.writes()) {
         return Err("--many needs --rw read or randread");

@@ -135,7 +135,7 @@ fn refuse_unlikely(target: &Location) -> Result<(), Failure> {
     if name != "-" && prefix.is_none() {
         return Ok(());
     }
-    let what = "not a known address or image; for a new file with this name, write";
+    let what = "the name is not a known address or image; to create a file with this name, write";
     Err(Failure::usage(format!("{name}: {what} ./{name}")))
 }
 

@@ -78,7 +78,7 @@ pub(crate) fn run(args: &Args, report: &mut Report, subcommand: RunCommand) -> R
         let target = format!("{}:/{}", image.display(), largest.1.display());
         subcommand(&["map", &target], report)?;
     }
-    heading("side by side: the raw device, ironmap without and with the simple path")?;
+    heading("a comparison: the raw device, and ironmap without and with the simple path")?;
     measure(out, report, subcommand)?;
     say(&format!("\nfiles in {}: demo.img, bench.json, bench.svg", out.display()))
 }
@@ -228,7 +228,7 @@ fn measure(out: &Path, report: &mut Report, subcommand: RunCommand) -> Result<()
         return Ok(());
     }
     say(
-        "on a disk without partitions, reads of a mounted ext4 are slower, because metadata is in the disk's page cache: compare with --fs ext4",
+        "on a disk without partitions, the page cache of the disk contains metadata of a mounted ext4, so reads are slower: --fs ext4 measures this",
     )
 }
 

@@ -134,7 +134,7 @@ fn instead_of(name: &str) -> Option<&'static str> {
         "auto_unmount" => {
             "if the server was killed, ironmap umount ends the mount; leave out the option"
         }
-        "dax" => "DAX is an engine of the library, not of a mount; leave out the option",
+        "dax" => "a mount does not support DAX; leave out the option",
         "usrquota" | "grpquota" | "prjquota" | "quota" | "noquota" | "usrjquota" | "grpjquota"
         | "jqfmt" => {
             "quotas are always on if the volume has the feature quota (tune2fs -O quota); leave out the option"
@@ -143,10 +143,10 @@ fn instead_of(name: &str) -> Option<&'static str> {
             "the option is not supported; leave it out. To give new files the group of their directory, set the set-group bit of the directory (chmod g+s)"
         }
         "resuid" => {
-            "the setting of the volume applies, which ironmap tune -u changes; leave out the option"
+            "the volume stores this setting, and ironmap tune -u changes it; leave out the option"
         }
         "resgid" => {
-            "the setting of the volume applies, which ironmap tune -g changes; leave out the option"
+            "the volume stores this setting, and ironmap tune -g changes it; leave out the option"
         }
         "sb" => "use ironmap --superblock BLOCK mount -o ro",
         "minixdf" => {

@@ -48,13 +48,13 @@ Examples:
 
 Options of -o:
   ro, rw                    read only, or for writing (default)
-  allow_other               all users may use it, as permissions allow; by default only the user that mounts
+  allow_other               all users have access, if permissions allow it; by default only the mounting user
   uid=N, gid=N              the owner and group to show for all files
   fsname=NAME               the source in /proc/mounts, by default the volume
   noatime, relatime (default), strictatime, nodiratime
   nosymfollow               the kernel follows no symbolic link of the volume; for root
-  sync                      each change is durable when it returns
-  dirsync                   each change of a directory's names is durable when it returns
+  sync                      each change is durable when its system call returns
+  dirsync                   each change of a directory's names is durable when its system call returns
   writeback_cache           the kernel collects written data, and sends it later
   threads=N                 number of threads that wait for the device
   remount                   change the mount at DIR: ro, rw, dev, suid, exec, symfollow and their opposites
@@ -305,7 +305,7 @@ fn tell_owner(options: &Options, volume: &Volume, report: &Report) {
     {
         let user = user.as_raw();
         report.note(format_args!(
-            "the root belongs to user {owner}, so permissions deny user {user} access to most files: -o uid={user} shows all files as files of user {user}"
+            "user {owner} owns the root, so user {user} cannot access most files: with -o uid={user}, user {user} owns all files of the mount"
         ));
     }
 }

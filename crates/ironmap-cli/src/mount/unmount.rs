@@ -95,7 +95,7 @@ fn not_closed(place: impl Display) -> Failure {
     Failure::with(
         Reason::Corrupt,
         format!(
-            "{place}: the server ended without closing the volume: changes that were not synced are lost, all others are recovered when the volume is opened"
+            "{place}: the server ended without closing the volume: changes that were not synced are lost; the next opening of the volume recovers all other changes"
         ),
     )
 }
@@ -108,7 +108,7 @@ fn wait_for_copies(dir: &Path, ending: &File, device: u64, report: &Report) -> R
         if !holders.is_empty() {
             named = true;
             report.note(format_args!(
-                "{}: the volume is still mounted in other mount namespaces, of the processes {}; waiting for these processes",
+                "{}: the volume is still mounted in other mount namespaces; ironmap waits for their processes {}",
                 dir.display(),
                 holders.join(", ")
             ));

@@ -165,7 +165,9 @@ fn blocks_that_are_shorter_than_a_server_takes_are_written() {
         let info: serde_json::Value = serde_json::from_str(&said).unwrap();
         let notices = info["device"]["notices"].to_string();
         assert_eq!(
-            notices.matches("blocks have 1024 bytes, but requests have").count(),
+            notices
+                .matches("blocks have 1024 bytes, but the device accepts only requests of")
+                .count(),
             lines,
             "{said}"
         );

@@ -245,7 +245,7 @@ fn a_damaged_archive_is_refused() {
         ("gzip", b"\x1F\x8B and so on".to_vec(), "standard input: "),
         ("huge", huge, "huge: "),
         ("overflow", overflow, "a size is too large"),
-        ("long name", long, "are too long"),
+        ("long name", long, "is too long"),
         ("type", odd, "the unknown type 'Q'"),
         ("pax", pax, "a record has a wrong length"),
         ("checksum", flipped, "at byte 512: a header has a wrong checksum"),

@@ -78,7 +78,7 @@ fn the_backup_of_a_lost_header_is_read_and_said_once() {
             &["rm", "disk.img@1M:/f"],
             &["resize", "disk.img@1M"],
         ] {
-            refused(&bench, args, "@BYTE+LENGTH names a range without the table");
+            refused(&bench, args, "name the range by @BYTE+LENGTH");
         }
         bench.succeed(["mkfs", "-qF", "disk.img@1M+4M"]);
         bench.succeed(["clone", "-F", "one.img", "disk.img@0x100000+4096K"]);

@@ -97,7 +97,7 @@ impl Plan<'_> {
                 }
             }
         }
-        Err(Failure::new("no size was found that is sufficient for the sources"))
+        Err(Failure::new("ironmap found no image size that is large enough for the sources"))
     }
 
     /// Copies the sources into the new volume.

@@ -43,7 +43,7 @@ impl<'a> Fit<'a> {
         };
         let Some(image) = image else {
             if plan.size == Size::Shrink {
-                let what = "the size can depend on the sources only for a new image file";
+                let what = "shrink is possible only for a new image file";
                 return Err(Failure::usage(format!("{}: {what}", plan.volume)));
             }
             return Ok(None);

@@ -88,7 +88,8 @@ impl OpenImage {
     pub fn grow(&self, bytes: u64) -> Result<Resized, Failure> {
         let size = self.size()?;
         if bytes < size {
-            let what = format!("the volume has {size} bytes, so {bytes} bytes would shrink it");
+            let what =
+                format!("the volume has {size} bytes: a size of {bytes} bytes would shrink it");
             return Err(Failure::usage(format!("{}: {what}", self.volume)));
         }
         self.resize(NewSize::Bytes(bytes))

@@ -115,7 +115,10 @@ pub(crate) fn layers(
         match document {
             Document { layers: Some(layers), manifests: None, config } => {
                 if let Some(image) = choice.image {
-                    return Err(layout.wrong(&name, &format!("is not the image {image}")));
+                    return Err(layout.wrong(
+                        &name,
+                        &format!("contains only one image, and it is not the image {image}"),
+                    ));
                 }
                 let config = config.map(|config| name_of_blob(&layout, &config)).transpose()?;
                 let platform = config.and_then(|config| platform_of(&layout, &config));

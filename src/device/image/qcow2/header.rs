@@ -98,7 +98,7 @@ impl Header {
         if !(9..=21).contains(&cluster_bits) {
             return Err(corrupt(
                 "cluster_bits",
-                format!("the value {cluster_bits} is not from 9 to 21"),
+                format!("the value is {cluster_bits}, but must be from 9 to 21"),
             ));
         }
         let v3 = |value: u64, default| if version == 3 { value } else { default };
@@ -278,7 +278,9 @@ impl Header {
         if len == 0 || len > MAX_NAME || !fits {
             return Err(corrupt(
                 "backing_file_offset",
-                format!("{len} bytes at {at} are too long or end past the first cluster"),
+                format!(
+                    "a length of {len} bytes at byte {at} is too long, or the range ends past the first cluster"
+                ),
             ));
         }
         let mut name = vec![0; len as usize];
@@ -306,7 +308,9 @@ impl Header {
             if end > self.cluster() {
                 return Err(corrupt(
                     "extensions",
-                    format!("{len} bytes at {at} are too long or end past the first cluster"),
+                    format!(
+                        "a length of {len} bytes at byte {at} is too long, or the range ends past the first cluster"
+                    ),
                 ));
             }
             if kind == BACKING_FORMAT || kind == DATA_FILE_NAME {

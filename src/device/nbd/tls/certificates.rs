@@ -95,7 +95,7 @@ impl Session for Verified {
     }
 }
 
-const NO_CERTIFICATE: &str = "the server demands a client certificate (client-cert.pem and client-key.pem in tls-certificates=DIR)";
+const NO_CERTIFICATE: &str = "the server requires a client certificate: put client-cert.pem and client-key.pem into the directory of tls-certificates=DIR";
 
 /// Converts an error of the TLS library to one line for the user.
 fn explained(place: &str, error: &rustls::Error) -> io::Error {

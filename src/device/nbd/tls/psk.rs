@@ -96,7 +96,7 @@ fn key(path: &Path, user: &str) -> Result<Vec<u8>> {
     if !(MIN_KEY..=MAX_KEY).contains(&key.len()) {
         let has = key.len();
         let what = format!(
-            "the key of {user:?} has {has} bytes: from {MIN_KEY} to {MAX_KEY} are accepted"
+            "the key of {user:?} has {has} bytes, but must have from {MIN_KEY} to {MAX_KEY} bytes"
         );
         return Err(Error::unsupported(what));
     }

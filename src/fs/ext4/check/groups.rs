@@ -129,8 +129,7 @@ impl Checker<'_> {
             // group has used inodes.
             let used = flags & INODE_UNINIT != 0 && found.free_inodes < sb.inodes_per_group;
             let severity = if used { Severity::Repairable } else { Severity::Note };
-            let rule =
-                "BLOCK_UNINIT or INODE_UNINIT is set, but neither uninit_bg nor metadata_csum";
+            let rule = "BLOCK_UNINIT or INODE_UNINIT is set without uninit_bg or metadata_csum";
             self.findings.add_as(severity, site, Kind::Invalid { stored, rule });
         }
     }

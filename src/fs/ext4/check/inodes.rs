@@ -209,7 +209,7 @@ impl Checker<'_> {
             (
                 InodeFlags::EXTENTS,
                 sb.incompat.contains(Incompat::EXTENTS),
-                "the flag extents is set, but not the feature extent",
+                "the flag extents is set without the feature extent",
             ),
             (
                 InodeFlags::EXTENTS,
@@ -234,7 +234,7 @@ impl Checker<'_> {
             (
                 InodeFlags::ENCRYPT,
                 sb.incompat.contains(Incompat::ENCRYPT),
-                "the flag encrypt is set, but not the feature encrypt",
+                "the flag encrypt is set without the feature encrypt",
             ),
             (
                 InodeFlags::CASEFOLD,
@@ -244,7 +244,7 @@ impl Checker<'_> {
             (
                 IMAGIC,
                 sb.compat.contains(Compat::IMAGIC_INODES),
-                "the flag imagic is set, but not the feature imagic_inodes",
+                "the flag imagic is set without the feature imagic_inodes",
             ),
         ] {
             if flags.contains(flag) && !allowed {

@@ -110,7 +110,7 @@ impl Checker<'_> {
             let found = if valid && self.orphans.insert(next) { self.inode(next) } else { None };
             let Some(inode) = found else {
                 let (stored, rule) =
-                    (u64::from(next), "the number is not that of an inode that can be an orphan");
+                    (u64::from(next), "the inode with this number cannot be an orphan");
                 self.findings.add(place, Kind::Invalid { stored, rule });
                 return;
             };

@@ -83,7 +83,7 @@ impl Checker<'_> {
     fn check_casefold(&mut self, inode: &Found) {
         let has_feature = self.fs.superblock.incompat.contains(Incompat::CASEFOLD);
         if inode.flags().contains(InodeFlags::CASEFOLD) && !has_feature {
-            let rule = "the flag casefold is set, but not the feature casefold";
+            let rule = "the flag casefold is set without the feature casefold";
             let stored = inode.flags().bits().into();
             self.findings.add(inode.place("i_flags"), Kind::Invalid { stored, rule });
         }

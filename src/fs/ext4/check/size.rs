@@ -79,7 +79,7 @@ impl Checker<'_> {
         let rest = match self.fs.inode(inode.number).and_then(attribute) {
             Ok(Some(rest)) => rest as u64,
             Ok(None) => {
-                let what = "inline data without the attribute system.data".to_owned();
+                let what = "the inode has inline data, but no attribute system.data".to_owned();
                 return self.findings.add(place, Kind::Damaged { what });
             }
             // If the attributes or the inode cannot be read, other checks report the error.

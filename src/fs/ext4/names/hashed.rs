@@ -80,7 +80,9 @@ impl Directory<'_> {
         let (mut below, mut nodes) = (root.area, SmallVec::new());
         for _ in 0..=root.levels {
             let Home::Block(block, at) = below.home else {
-                return Err(below.place.corrupt("a node of the hash tree is not in a block"));
+                return Err(below.place.corrupt(
+                    "a node of the hash tree is in the inode, not in a block of the directory",
+                ));
             };
             let entries = self.dx_entries(&below)?;
             let entry = dx_position(entries, hash);
@@ -91,7 +93,7 @@ impl Directory<'_> {
         if below.end != self.fs.superblock.entries_end() {
             return Err(below
                 .place
-                .corrupt("the hash tree has an index node in the place of a leaf"));
+                .corrupt("the hash tree has an index node at the position of a leaf"));
         }
         Ok(Path { hash: root.hash, nodes, leaf: below })
     }

@@ -108,7 +108,7 @@ impl Directory<'_> {
         }
         Err(PLACE
             .inode(self.number)
-            .corrupt("the directory has no space for the name after it has grown repeatedly"))
+            .corrupt("the directory has grown repeatedly, but still has no space for the name"))
     }
 
     fn add_step(&self, h: &mut Handle<'_>, addition: &Addition<'_>) -> Result<Step> {

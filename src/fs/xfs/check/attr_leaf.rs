@@ -38,7 +38,7 @@ impl<'l> Leaves<'l> {
         let is_v5 = checker.fs.superblock.is_v5();
         if block.magic != if is_v5 { LEAF_V5 } else { LEAF } {
             let what =
-                format!("the magic number {:#06x} is not that of an attribute leaf", block.magic);
+                format!("the magic number {:#06x} does not match an attribute leaf", block.magic);
             checker.findings.add(place.field("magic"), Kind::Damaged { what });
             return None;
         }

@@ -32,7 +32,9 @@ impl Checker<'_> {
             let place = dir.found.part("directory free space");
             self.wrong(
                 place,
-                format!("the index lacks the free space of block {covered} and later blocks"),
+                format!(
+                    "the index does not record the free space of block {covered} and later blocks"
+                ),
             );
         }
     }

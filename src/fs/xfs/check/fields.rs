@@ -220,8 +220,7 @@ impl Checker<'_> {
         ];
         for (name, time) in times {
             if time as u32 >= NANOSECONDS {
-                let (stored, rule) =
-                    (u64::from(time as u32), "the nanoseconds are a second or more");
+                let (stored, rule) = (u64::from(time as u32), "the nanoseconds exceed 999,999,999");
                 self.findings.add(found.place(name), Kind::Invalid { stored, rule });
             }
         }
@@ -307,7 +306,7 @@ impl Checker<'_> {
         if !matches!(stored, 0 | format::EXTENTS) {
             let (stored, rule) = (
                 stored.into(),
-                "the inode has no attribute fork, but its format is not that of an empty fork",
+                "the inode has no attribute fork, but the field does not have the value of an empty fork",
             );
             self.findings.add(found.place("di_aformat"), Kind::Invalid { stored, rule });
         }

@@ -139,7 +139,7 @@ impl Xfs {
             return None;
         };
         if raw.di_magic.get() != MAGIC {
-            let what = "the magic number is not that of an inode".into();
+            let what = "the magic number does not match an inode".into();
             findings.add(place.field("di_magic"), Kind::Damaged { what });
             return None;
         }

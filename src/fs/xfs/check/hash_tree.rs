@@ -65,7 +65,10 @@ impl Checker<'_> {
         for (_, next) in walk.last.into_iter().flatten() {
             if next != 0 {
                 let place = index.found.part(index.structure).field("forw");
-                self.wrong(place, format!("the last block of a level has the next block {next}"));
+                self.wrong(
+                    place,
+                    format!("the last block of a level points to another block, {next}"),
+                );
             }
         }
         whole

@@ -110,7 +110,9 @@ impl Checker<'_> {
             self.findings.add(place, Kind::BadName { name });
         }
         let Some(raw) = value.and_then(|value| RawParent::ref_from_bytes(value).ok()) else {
-            let what = "the parent pointer is without a directory's number and generation".into();
+            let what =
+                "the parent pointer does not contain the number and the generation of a directory"
+                    .into();
             return self.findings.add(place.field("valuelen"), Kind::Damaged { what });
         };
         let (number, generation) = (raw.p_ino.get(), raw.p_gen.get());

@@ -27,7 +27,7 @@ impl Checker<'_> {
                 add(
                     self,
                     site,
-                    Kind::Records { what: format!("the structure {verb} {more} more records") },
+                    Kind::Records { what: format!("the structure {verb} {more} other records") },
                 );
             }
         }

@@ -319,7 +319,7 @@ impl Checker<'_> {
         let field = |name| FindingSite { place: site.place.field(name), ..site };
         if header.magic != walk.shape.magic[usize::from(is_v5)] {
             walk.found.whole = false;
-            let what = format!("the magic number {:02x?} is not that of this tree", header.magic);
+            let what = format!("the magic number {:02x?} does not match this tree", header.magic);
             self.findings.add(field("bb_magic"), Kind::Damaged { what });
             return None;
         }
@@ -350,7 +350,8 @@ impl Checker<'_> {
             _ => room / 2,
         };
         if count < least || count > room {
-            let what = format!("{count} records, but {least} to {room} are valid");
+            let what =
+                format!("the block has {count} records, but must have from {least} to {room}");
             self.findings.add(field("bb_numrecs"), Kind::Damaged { what });
             walk.found.whole &= count <= room;
         }

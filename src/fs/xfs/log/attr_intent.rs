@@ -67,7 +67,7 @@ pub(super) fn add_attributes(
     let value = part(value_len)?;
     let new_value = part(if is_replacement { value_len } else { 0 })?;
     if parts.next().is_some() {
-        return Err(place.corrupt("the item has more than its names and values"));
+        return Err(place.corrupt("the item contains more data than its names and values"));
     }
     for name in [Some(&name), is_replacement.then_some(&new_name)].into_iter().flatten() {
         check_name(name, is_parent, place)?;

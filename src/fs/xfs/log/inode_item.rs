@@ -88,13 +88,13 @@ impl Replay<'_> {
         if u16::from_be_bytes(array(inode, 0)) != MAGIC {
             return Err(place
                 .field("di_magic")
-                .corrupt("the magic number at the inode's position is not that of an inode"));
+                .corrupt("the magic number at the inode's position does not match an inode"));
         }
         let core = item.region(1, self.place)?;
         if u16::from_le_bytes(array(core, 0)) != MAGIC {
             return Err(place
                 .field("di_magic")
-                .corrupt("the fields in the log are not those of an inode"));
+                .corrupt("the fields in the log do not match an inode"));
         }
         let is_v3 = core.get(4) == Some(&3);
         if is_v3 != self.superblock.is_v5() || core.len() < if is_v3 { FORKS_V3 } else { LOGGED_V2 }

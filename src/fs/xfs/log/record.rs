@@ -188,8 +188,10 @@ impl<'a> LogBlocks<'a> {
         let mut data = data.to_vec();
         for (number, block) in data.chunks_exact_mut(BLOCK).enumerate() {
             if cycle_of(block) != at.cycle && !self.is_wrapped(at, headers + number, block) {
-                let what =
-                    format!("block {number} of the record belongs to cycle {}", cycle_of(block));
+                let what = format!(
+                    "block {number} of the record has the wrong cycle number {}",
+                    cycle_of(block)
+                );
                 return Err(wrong("h_cycle", what));
             }
             let (header_block, word) = (number / CYCLES_PER_HEADER, number % CYCLES_PER_HEADER);

@@ -140,7 +140,7 @@ impl Diff {
     ) -> Result<Vec<(Side, Side, Vec<u8>)>, Failure> {
         for ((side, stat), seen) in [a, b].into_iter().zip(stats).zip(&mut self.seen) {
             if matches!(side, Side::Volume(_)) && !seen.insert(stat.inode.0) {
-                let what = format!("directory inode {} has more than one entry", stat.inode);
+                let what = format!("directory inode {} has more than one name", stat.inode);
                 return Err(Failure::corrupt(side, &what));
             }
         }

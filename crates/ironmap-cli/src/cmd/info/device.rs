@@ -177,7 +177,9 @@ impl Device {
             let Integrity { mismatches, retries, unverified, .. } = integrity;
             line(
                 "Sectors so far",
-                format!("{mismatches} wrong, {retries} read twice, {unverified} not verified"),
+                format!(
+                    "{mismatches} with wrong tags, {retries} read twice, {unverified} not verified"
+                ),
             )?;
         }
         if let Some(Image { format, virtual_size, cluster_size, files }) = &device.image {

@@ -223,7 +223,7 @@ fn journal_text(journal: &JournalInfo) -> String {
     let size = format!("{} blocks", journal.blocks);
     match (&journal.recovered, &journal.problem, journal.state) {
         (Some(found), ..) => format!(
-            "{size}, recovered in memory: {} transactions, {} blocks, {} fast commits, {} copies revoked",
+            "{size}, recovered in memory: {} transactions, {} blocks, {} fast commits; {} block copies were revoked",
             found.transactions, found.blocks, found.fast_commits, found.revoked
         ),
         (_, Some(problem), state) => format!("{state}: {problem}"),

@@ -86,7 +86,9 @@ pub(super) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
         return Err(Failure::usage("--journal-size is for --mode journal"));
     }
     if args.lose_tail && args.device.tags().is_some() {
-        return Err(Failure::usage("--lose-tail is for tags in the tail of DATA"));
+        return Err(Failure::usage(
+            "--lose-tail is only for tags in the tail of DATA: leave out TAGS",
+        ));
     }
     let halves = args.device.open_halves(Engine::Psync, true);
     let halves = halves.map_err(|error| failed(&args.device, error))?;

@@ -162,7 +162,7 @@ fn list(
     while let Some(Listed { source, path, inode: dir, .. }) = pending.pop() {
         if !seen.insert(dir.number()) {
             let number = dir.number();
-            let what = format!("directory inode {number} has more than one entry");
+            let what = format!("directory inode {number} has more than one name");
             report.error(&Failure::corrupt(source.name(&path), &what));
             continue;
         }

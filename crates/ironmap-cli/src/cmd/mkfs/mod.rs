@@ -171,7 +171,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let block = made.block_size.bytes();
     if block > page_size() {
         report.warning(format_args!(
-            "the volume has blocks of {block} bytes: most kernels mount such a volume only with pages of at least this size"
+            "the volume has blocks of {block} bytes: most kernels can mount it only if their memory pages are at least as large"
         ));
     }
     if args.quiet { Ok(()) } else { Ok(print(args, &made)?) }

@@ -191,7 +191,7 @@ impl<'a> Copier<'a> {
     /// Reads the entries of a directory that was made.
     fn enter(&mut self, into: Directory, dir: Inode, path: Vec<u8>, levels: &mut Vec<Level>) {
         if !self.directories.insert(dir.number()) {
-            let what = format!("directory inode {} has more than one entry", dir.number());
+            let what = format!("directory inode {} has more than one name", dir.number());
             self.report.error(&Failure::corrupt(self.source.name(&path), &what));
             return;
         }

@@ -58,7 +58,7 @@ impl Ext4 {
         clock: Clock,
     ) -> Result<Vec<Error>> {
         if self.superblock.ro_compat.intersects(RoCompat::BIGALLOC | RoCompat::QUOTA) {
-            let what = "fast commits on a volume with bigalloc or quota cannot be recovered here: e2fsck or a mount recovers them";
+            let what = "ironmap cannot recover fast commits on a volume with bigalloc or quota: run e2fsck, or mount the volume with the kernel";
             return Err(Error::read_only(what));
         }
         let mut log = jbd2::restore_log(self)?;
