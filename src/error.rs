@@ -207,7 +207,7 @@ impl Place {
 
     /// The error for a wrong checksum at this place.
     pub fn bad_checksum(self, stored: impl fmt::LowerHex, computed: impl fmt::LowerHex) -> Error {
-        self.corrupt(format!("checksum is {stored:#x} on disk, but {computed:#x} for this content"))
+        self.corrupt(format!("checksum is {stored:#x} on disk, and {computed:#x} for this content"))
     }
 }
 

@@ -33,6 +33,8 @@ pub struct LocationOptions {
     /// queues stay direct. A flush makes the data durable in both cases. The option has no effect on devices, on a part of an image, and on
     /// a volume whose blocks are shorter than a page of memory.
     pub cached: bool,
+    /// The value of [`ImageOptions::compress`](image::ImageOptions::compress) for an image of a virtual machine.
+    pub compress: bool,
     /// The block size of a volume that will be created on the device. `None` selects the block size of the existing volume.
     pub block_size: Option<u32>,
 }
@@ -51,6 +53,7 @@ setters!(LocationOptions {
     force: bool,
     truncated: bool,
     cached: bool,
+    compress: bool,
     block_size: impl Into<Option<u32>>,
 });
 
@@ -267,8 +270,9 @@ impl Site {
     }
 
     fn open_image(&self, address: &image::Address, options: &LocationOptions) -> Result<OpenSite> {
+        let how = image::ImageOptions { write: options.write, compress: options.compress };
         let (mut fault, mut segments) = (None, None);
-        let (device, notices) = image::open(address, options.write, |device| {
+        let (device, notices) = image::open(address, how, |device| {
             let opening = Opening::of(self.part.of(device, options.truncated)?, options.write)?;
             (fault, segments) = (opening.fault, opening.segments);
             Ok(opening.window)

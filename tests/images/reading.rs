@@ -103,7 +103,7 @@ fn subclusters_are_read_as_qemu_reads_them() {
         }
         let image = qcow2(&path, false).unwrap();
         assert!(all(&image) == model, "{name}");
-        // What the image calls empty is empty, and nothing else.
+        // The ranges without data contain only zeros.
         let mut at = 0;
         while at < SIZE as u64 {
             let found = image.data_from(DevOffset(at)).unwrap();

@@ -1079,7 +1079,7 @@ int ironmap_volume_info(struct ironmap_volume *volume,
 // Copies a notice of a volume: a setting that could not be applied as requested, or a fault of the device that was ignored. `index` counts
 // from 0. The text has no zero byte at its end; with `len` 0 only its length is returned.
 //
-// Returns the length of the text; -ENODATA if there are not so many notices; -ERANGE if the memory is too short; -EBADF.
+// Returns the length of the text; -ENODATA if no notice has this index; -ERANGE if the memory is too short; -EBADF.
 //
 // Requires:
 // `text` can be written to for `len` bytes.

@@ -386,7 +386,7 @@ pub unsafe extern "C" fn ironmap_pread_on(
     })
 }
 
-/// Reads several ranges of a file of a pool through a queue of the calling thread, and waits for all of them. Otherwise the call is like
+/// Reads several ranges of a file of a pool through a queue of the calling thread, and waits for all of them. Otherwise as
 /// `ironmap_pool_read_many` and `ironmap_pread_on`.
 ///
 /// Returns 0 if the reads have results; -EBADF, -EPERM or -EBUSY as any call on a queue; -EINVAL for another `size` or a NULL `reads`.

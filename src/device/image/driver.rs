@@ -28,11 +28,6 @@ pub(super) trait Driver: Send + Sync {
         Err(Error::io(Errno::EROFS, "images of this format can only be read"))
     }
 
-    /// Compresses one cluster and writes it.
-    fn write_compressed(&self, _data: &[u8], _at: u64) -> Result<()> {
-        Err(Error::invalid("ironmap writes no compressed clusters of this format"))
-    }
-
     fn flush(&self) -> Result<()> {
         Ok(())
     }

@@ -17,6 +17,7 @@ mod file;
 mod missing;
 #[cfg(feature = "images")]
 mod opened;
+mod options;
 #[cfg(feature = "images")]
 mod qcow2;
 #[cfg(feature = "images")]
@@ -31,12 +32,13 @@ pub use self::address::{Address, ImageFormat};
 pub use self::describe::describe;
 pub use self::description::Description;
 #[cfg(not(feature = "images"))]
-pub use self::missing::describe;
+pub use self::missing::{create, describe};
 #[cfg(not(feature = "images"))]
 pub(crate) use self::missing::{look, open};
 #[cfg(feature = "images")]
 pub use self::opened::Image;
 #[cfg(feature = "images")]
 pub(crate) use self::opened::{look, open};
+pub use self::options::{Compression, CreateOptions, ImageOptions};
 #[cfg(feature = "images")]
-pub use self::qcow2::{Compression, CreateOptions, create};
+pub use self::qcow2::create;

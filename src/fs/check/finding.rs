@@ -324,7 +324,7 @@ impl fmt::Display for Kind {
         match self {
             Self::Unreadable { error } => write!(f, "cannot be read: {error}"),
             Self::Checksum { stored, computed } => {
-                write!(f, "checksum is {stored:#x} on disk, but {computed:#x} for this content")
+                write!(f, "checksum is {stored:#x} on disk, and {computed:#x} for this content")
             }
             Self::Value { stored, expected } => write!(f, "{stored}, should be {expected}"),
             Self::Invalid { stored, rule } => write!(f, "{stored}: {rule}"),

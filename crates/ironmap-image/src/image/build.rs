@@ -13,7 +13,7 @@ use super::{Plan, Size};
 use crate::failure::{Failure, named};
 use crate::needs::Dimensions;
 use crate::report::Report;
-use crate::room::{self, NewImage, Room};
+use crate::room::{self, Format, NewImage, Room};
 use crate::sources::{Layers, Sources};
 
 /// The maximum number of images to make, if an image proves too small.
@@ -42,13 +42,13 @@ impl Plan<'_> {
             return self.make_to_fit(fit, sources, report);
         }
         let layers = sources.open()?;
-        let room = match (self.volume.whole_file(), self.given()) {
-            (Some(path), Some(size)) => match self.create(path, report)? {
+        let room = match (room::file_of(self.volume), self.given()) {
+            (Some((path, format)), Some(size)) => match self.create(path, format, report)? {
                 Some(image) => {
                     image.empty(size)?;
                     Room::New(image)
                 }
-                None => room::make(path, size, self.options.force)?,
+                None => room::make(path, format, size, self.options.force)?,
             },
             _ => Room::Old,
         };
@@ -70,8 +70,13 @@ impl Plan<'_> {
     }
 
     /// Creates a new image file under a temporary name. `None` if the file exists.
-    pub(super) fn create(&self, path: &Path, report: &Report) -> Result<Option<NewImage>, Failure> {
-        let image = NewImage::create_aside(path)?;
+    pub(super) fn create(
+        &self,
+        path: &Path,
+        format: Format,
+        report: &Report,
+    ) -> Result<Option<NewImage>, Failure> {
+        let image = NewImage::create_aside(path, format)?;
         if let Some(image) = &image {
             report.context().make_aside(self.volume, image.path());
         }

@@ -4,58 +4,28 @@ use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::Path;
 
+use super::super::options::{Compression, CreateOptions};
 use super::header::{COMPRESSION, MAGIC, MAX_WRITTEN_L1, V3_LEN};
 use crate::error::{Errno, Error, Result};
-
-/// How the clusters of a new image are compressed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Compression {
-    /// By deflate, which every program that reads qcow2 knows.
-    #[default]
-    Deflate,
-    /// By zstd: QEMU 5.1 or newer reads it.
-    Zstd,
-}
-
-/// The options of a new image.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct CreateOptions {
-    /// The size of the disk in bytes, a multiple of 512.
-    pub size: u64,
-    /// The size of a cluster in bytes: a power of two from 512 to 2 MiB.
-    pub cluster_size: u32,
-    /// The method of [`Image::write_compressed`](crate::device::image::Image::write_compressed).
-    pub compression: Compression,
-}
-
-impl CreateOptions {
-    /// Options for a disk of this size, with clusters of 64 KiB.
-    #[must_use]
-    pub fn new(size: u64) -> Self {
-        Self { size, cluster_size: 64 << 10, compression: Compression::default() }
-    }
-}
 
 /// The length of the header, with the compression type and the end of the extensions.
 const HEADER_LEN: usize = V3_LEN + 8;
 
-/// Creates a file with an empty qcow2 image. The file must not exist.
+/// Writes an empty qcow2 image to a file, which must be missing or empty.
 ///
 /// # Errors
-/// `InvalidInput` for a wrong size; `Io`, with EEXIST if the file exists. If a write fails, the file is removed.
+/// `InvalidInput` for a wrong size; `Io`, with EEXIST if the file is not empty.
 pub fn create(path: &Path, options: &CreateOptions) -> Result<()> {
     let bytes = empty(options)?;
-    let failed = |error: std::io::Error| {
-        Error::io(Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)), path.display().to_string())
-    };
-    let mut file = OpenOptions::new().write(true).create_new(true).open(path).map_err(failed)?;
-    let written = file.write_all(&bytes).and_then(|()| file.sync_all());
-    written.map_err(|error| {
-        let _ = std::fs::remove_file(path);
-        failed(error)
-    })
+    let failed = |errno| Error::io(errno, path.display().to_string());
+    let failed_at =
+        |error: std::io::Error| failed(Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)));
+    let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+    let mut file = file.map_err(failed_at)?;
+    if file.metadata().map_err(failed_at)?.len() > 0 {
+        return Err(failed(Errno::EEXIST));
+    }
+    file.write_all(&bytes).and_then(|()| file.sync_all()).map_err(failed_at)
 }
 
 /// The content of an empty image: the header, the refcount table, the refcount blocks and the L1 table.

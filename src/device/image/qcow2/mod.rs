@@ -31,7 +31,7 @@ use std::path::Path;
 use parking_lot::{Mutex, RwLock};
 
 pub(super) use self::chain::open as open_chain;
-pub use self::create::{Compression, CreateOptions, create};
+pub use self::create::create;
 use self::entry::{Content, Entry};
 use self::header::Header;
 pub(super) use self::snapshots::names as snapshot_names;
@@ -53,6 +53,8 @@ pub(super) struct Qcow2 {
     last: Mutex<Option<(u64, Vec<u8>)>>,
     below: Option<Below>,
     is_read_only: bool,
+    /// Whether writes compress whole clusters that have no place in the file yet.
+    compresses: bool,
 }
 
 /// The tables of an image.
@@ -64,7 +66,7 @@ struct State {
 
 /// A backing file.
 enum Below {
-    Raw(ImageFile),
+    Raw(Box<ImageFile>),
     Image(Box<Qcow2>),
 }
 
@@ -93,7 +95,7 @@ impl Qcow2 {
         for (depth, link) in links.into_iter().enumerate().rev() {
             let shown = link.file.path();
             let Some(header) = link.header else {
-                below = Some(Below::Raw(link.file));
+                below = Some(Below::Raw(Box::new(link.file)));
                 continue;
             };
             let states = [
@@ -119,6 +121,11 @@ impl Qcow2 {
         Ok((top, notices))
     }
 
+    /// Whether later writes compress whole clusters that have no place in the file yet.
+    pub(super) fn compress(&mut self, compresses: bool) {
+        self.compresses = compresses;
+    }
+
     fn of(
         file: ImageFile,
         data: Option<ImageFile>,
@@ -138,6 +145,7 @@ impl Qcow2 {
             state: RwLock::new(State { l1, writer }),
             last: Mutex::new(None),
             is_read_only: refused.is_some(),
+            compresses: false,
             file,
             data,
             header,
@@ -201,7 +209,7 @@ impl Qcow2 {
             let (part, rest) = std::mem::take(&mut buf).split_at_mut(len as usize);
             match content {
                 Content::At(from) => {
-                    self.data.as_ref().unwrap_or(&self.file).read_at(part, from)?
+                    self.data.as_ref().unwrap_or(&self.file).read_at(part, from)?;
                 }
                 Content::Zeros => part.fill(0),
                 Content::Below => self.read_below(part, at)?,
@@ -305,14 +313,6 @@ impl Driver for Qcow2 {
                 self.write_one(&all, at)
             }
         }
-    }
-
-    fn write_compressed(&self, data: &[u8], at: u64) -> Result<()> {
-        let size = self.header.cluster();
-        if data.len() as u64 != size || !at.is_multiple_of(size) {
-            return Err(Error::invalid(format!("the range is not one cluster of {size} bytes")));
-        }
-        self.change(|image, state| image.write_packed(state, data, at))
     }
 
     fn flush(&self) -> Result<()> {

@@ -141,7 +141,30 @@ impl Qcow2 {
             return self.put(data, to);
         }
         drop(state);
+        let size = self.header.cluster();
+        if self.compresses && at.is_multiple_of(size) && (data.len() as u64).is_multiple_of(size) {
+            return self.write_compressed(data, at);
+        }
         self.change(|image, state| image.write_in(state, data, at))
+    }
+
+    /// Writes whole clusters. Compresses those that have no place in the file yet.
+    fn write_compressed(&self, data: &[u8], at: u64) -> Result<()> {
+        let clusters = data.chunks_exact(self.header.cluster() as usize);
+        // Threads compress at the same time, because they have no lock yet.
+        let packed: Vec<_> =
+            clusters.map(|cluster| (cluster, packed::pack(cluster, self.header.is_zstd))).collect();
+        self.change(|image, state| {
+            for (number, (cluster, packed)) in (at / image.header.cluster()..).zip(&packed) {
+                let is_new = image.entry(state, number)?.used(&image.header).is_empty();
+                if is_new && packed.len() < cluster.len() {
+                    image.write_packed(state, packed, number)?;
+                } else {
+                    image.write_in(state, cluster, number * image.header.cluster())?;
+                }
+            }
+            Ok(())
+        })
     }
 
     fn put(&self, data: &[u8], at: u64) -> Result<()> {
@@ -252,7 +275,7 @@ impl Qcow2 {
                 refcounts.tables.insert(cluster);
                 let l1 = state.l1.get_mut(index as usize);
                 *l1.ok_or_else(|| tables::place(index).corrupt("the table is too short"))? =
-                    cluster * self.header.cluster() | COPIED;
+                    (cluster * self.header.cluster()) | COPIED;
                 (vec![0; self.header.cluster() as usize / 8], true)
             }
         };
@@ -294,17 +317,11 @@ impl Qcow2 {
         Ok(())
     }
 
-    /// Compresses a cluster of the disk, and writes it unless it would take more than the cluster. `data` is one whole cluster.
-    pub(super) fn write_packed(&self, state: &mut State, data: &[u8], at: u64) -> Result<()> {
-        let packed = packed::pack(data, self.header.is_zstd);
-        let size = self.header.cluster();
-        if packed.len() as u64 >= size {
-            return self.write_in(state, data, at);
-        }
-        let cluster = at / size;
+    /// Writes a compressed cluster of the disk.
+    fn write_packed(&self, state: &mut State, packed: &[u8], cluster: u64) -> Result<()> {
         self.add_table(state, cluster / self.header.mapped())?;
         let to = self.place_packed(state, packed.len() as u64)?;
-        self.put(&packed, to)?;
+        self.put(packed, to)?;
         self.map(state, cluster, Entry::of_packed(to, packed.len() as u64, &self.header))?;
         self.bound(state)
     }
@@ -314,19 +331,15 @@ impl Qcow2 {
         let size = self.header.cluster();
         let writer = state.writer()?;
         let Range { start, end } = writer.rest.clone();
-        let (mut to, mut stop) = (start, end);
-        if end - start < len {
+        let fits = start < end && len <= end - start;
+        let (to, stop) = if fits && writer.refcounts.share(&self.file, start / size)? {
+            (start, end)
+        } else {
             let (next, _) = writer.refcounts.allocate(&self.file, 1)?;
-            if start == end || next * size != end {
-                to = next * size;
-            } else if !writer.refcounts.share(&self.file, start / size)? {
-                to = next * size;
-            }
-            stop = (next + 1) * size;
-        } else if !writer.refcounts.share(&self.file, start / size)? {
-            let (next, _) = writer.refcounts.allocate(&self.file, 1)?;
-            (to, stop) = (next * size, (next + 1) * size);
-        }
+            let is_adjacent = start < end && !fits && next * size == end;
+            let both = is_adjacent && writer.refcounts.share(&self.file, start / size)?;
+            (if both { start } else { next * size }, (next + 1) * size)
+        };
         writer.rest = to + len..stop;
         Ok(to)
     }
