@@ -344,6 +344,28 @@ fn an_existing_image_is_replaced_only_by_a_complete_one() {
     assert_eq!(fs::metadata(bench.path("disk.img")).unwrap().len(), 10 * MIB);
 }
 
+/// A qcow2 image gets the same bytes as a raw image, and its size is that of the content.
+#[test]
+fn a_qcow2_image_becomes_a_disk() {
+    require!([Need::Tool("qemu-img")]);
+    let bench = Bench::empty();
+    sources(&bench);
+    make(&bench, &DISK);
+    for option in ["--quiet", "-Fq"] {
+        let mut args = DISK;
+        (args[1], args[3]) = ("qcow2:disk.qcow2", option);
+        let mut command = bench.command();
+        succeed(command.args(args).env("SOURCE_DATE_EPOCH", DATE));
+        ask(&bench, "qemu-img", &["check", "-q", "disk.qcow2"]);
+        let args = ["compare", "-f", "raw", "-F", "qcow2", "disk.img", "disk.qcow2"];
+        assert!(ask(&bench, "qemu-img", &args).contains("Images are identical"));
+    }
+    assert!(fs::metadata(bench.path("disk.qcow2")).unwrap().len() < 16 * MIB);
+    let read = bench.succeed(["cat", "qcow2:disk.qcow2@p2:/etc/hostname"]);
+    assert!(read == pattern(4, 4));
+    assert_eq!(fs::read_dir(bench.path(".")).unwrap().count(), 4);
+}
+
 /// A block device gets the same disk as an image. Older content is not found again, with sectors of both sizes.
 #[test]
 fn a_block_device_becomes_a_disk() {

@@ -68,6 +68,8 @@ pub(super) struct Job<'a> {
     pub(super) context: Arc<Context>,
     pub(super) ids: Ids,
     pub(super) sector: u64,
+    /// The temporary name of a new image.
+    aside: Option<PathBuf>,
 }
 
 /// Makes a disk.
@@ -85,7 +87,7 @@ pub(super) fn build(
     let date = context.source_date()?;
     let seed = disk.seed.take().or_else(|| date.map(|date| date.to_string()));
     context.caller.catch_signals();
-    let job = Job { target, context, ids: Ids::new(seed), sector: found.sector };
+    let mut job = Job { target, context, ids: Ids::new(seed), sector: found.sector, aside: None };
     let (mut ready, mut lengths) = (Vec::new(), Vec::new());
     let fills: Vec<_> = disk.parts.iter_mut().map(|part| std::mem::take(&mut part.fill)).collect();
     for (index, fill) in fills.into_iter().enumerate() {
@@ -110,6 +112,7 @@ pub(super) fn build(
     let size = size / job.sector * job.sector;
     let ranges = place(&lengths, size, job.sector)?;
     let image = found.create(target, size, &job.context)?;
+    job.aside = image.as_ref().map(|image| image.path().to_owned());
     let is_zeroed = image.is_some();
     let made = (|| {
         let ready = job.volumes(&disk.parts, ready, &ranges, is_zeroed, report)?;
@@ -239,7 +242,7 @@ impl Job<'_> {
             let location =
                 Location::Plain(Site { medium, part: Part::Range { offset, len: end - offset } });
             // `build_with` ends the use of the temporary name, so it is announced for each volume.
-            if let Some(path) = place.whole_file().filter(|_| is_zeroed) {
+            if let Some(path) = &self.aside {
                 self.context.make_aside(self.target, path);
             }
             let image = self.described(&parts[index], index, *image)?;
@@ -250,7 +253,7 @@ impl Job<'_> {
             })?;
             rest.push(Ready::Ext4(Box::new(Image::ext4())));
         }
-        if let Some(path) = place.whole_file().filter(|_| is_zeroed) {
+        if let Some(path) = &self.aside {
             self.context.make_aside(self.target, path);
         }
         Ok(rest)

@@ -1,16 +1,13 @@
 //! The device or image that becomes a disk.
 
-use std::os::unix::fs::FileTypeExt;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 
-use ironmap::device::{BlockFile, OpenMode, Psync};
 use ironmap::location::LocationOptions;
 use ironmap::{Engine, Location, Part};
 
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::room::{self, NewImage, check_empty};
+use crate::room::{self, Format, NewImage, check_empty};
 
 /// The sector size of an image.
 const SECTOR: u64 = 512;
@@ -22,8 +19,8 @@ pub(super) struct Target {
     pub(super) size: Option<u64>,
     /// The size of an existing image, if a partition is the rest of the disk.
     pub(super) existing: Option<u64>,
-    /// The path of an image file, which is made new.
-    file: Option<PathBuf>,
+    /// The path and the format of an image file, which is made new.
+    file: Option<(PathBuf, Format)>,
 }
 
 impl Target {
@@ -49,40 +46,38 @@ impl Target {
             )));
         }
         room::refuse_name(location, None, force)?;
-        let path = location.whole_file();
-        let kind = path.and_then(|path| path.metadata().ok());
         // A missing device is not made as a file.
-        let is_file = match &kind {
-            Some(found) => found.is_file(),
-            None => path.is_some_and(|path| !path.starts_with("/dev")),
+        let is_file = |path: &Path| match path.metadata() {
+            Ok(found) => found.is_file(),
+            Err(_) => !path.starts_with("/dev"),
         };
-        if let Some(path) = path.filter(|_| is_file) {
-            let sector = sector.map_or(SECTOR, u64::from);
-            let file = Some(path.to_owned());
-            let Some(found) = kind else { return Ok(Self { sector, size, existing: None, file }) };
-            let mode = OpenMode { write: true, ..OpenMode::default() };
-            let opened = BlockFile::open(path, &mode).map_err(|error| Failure::open(&error))?;
-            if !force {
-                check_empty(&Psync::new(Arc::new(opened)), location)?;
-            }
-            let existing = Some(found.len()).filter(|len| *len > 0);
-            return Ok(Self { sector, size, existing, file });
+        let file = room::file_of(location).filter(|(path, _)| is_file(path));
+        let file = file.map(|(path, format)| (path.to_owned(), format));
+        let given = sector.is_some();
+        let images = sector.map_or(SECTOR, u64::from);
+        if let Some((path, _)) = &file
+            && !path.exists()
+        {
+            return Ok(Self { sector: images, size, existing: None, file });
         }
         let how = LocationOptions::new().engine(Engine::Psync).write(true);
         let opened = context.open_device(location, &how).map_err(|error| Failure::open(&error))?;
         if !force {
             check_empty(&*opened.device, location)?;
         }
-        let is_block = kind.is_some_and(|kind| kind.file_type().is_block_device());
+        let found = opened.device.size();
+        if file.is_some() {
+            let existing = Some(found).filter(|size| *size > 0);
+            return Ok(Self { sector: images, size, existing, file });
+        }
+        let is_block = location.whole_file().is_some();
         let own = u64::from(opened.device.limits().logical_block).max(SECTOR);
-        let own = if is_block { own } else { SECTOR };
-        let sector = sector.map_or(own, u64::from);
-        if is_block && sector != own {
+        let sector = if is_block { own } else { images };
+        if images != sector && given {
             return Err(Failure::usage(format!(
                 "{location}: the device has sectors of {own} bytes"
             )));
         }
-        let found = opened.device.size();
         if let Some(size) = size.filter(|size| *size != found) {
             return Err(Failure::usage(format!(
                 "{location}: the device has {found} bytes, so its size cannot be {size}: omit the size"
@@ -101,11 +96,11 @@ impl Target {
         size: u64,
         context: &Context,
     ) -> Result<Option<NewImage>, Failure> {
-        let Some(path) = self.file else { return Ok(None) };
+        let Some((path, format)) = self.file else { return Ok(None) };
         // If the file was missing, it must still be missing when the image gets its name.
-        let image = match NewImage::create_aside(&path)? {
+        let image = match NewImage::create_aside(&path, format)? {
             Some(image) => image,
-            None => NewImage::create_over(&path)?,
+            None => NewImage::create_over(&path, format)?,
         };
         context.make_aside(location, image.path());
         image.empty(size)?;

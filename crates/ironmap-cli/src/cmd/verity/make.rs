@@ -142,10 +142,9 @@ impl Args {
         parameters: &Parameters,
         report: &Report,
     ) -> Result<verity::Hash, Failure> {
-        let room = match hash.whole_file() {
-            Some(path) => {
-                room::make(path, parameters.tree_size(), self.force).map_err(hint_at(FORCED))?
-            }
+        let room = match room::file_of(hash) {
+            Some((path, format)) => room::make(path, format, parameters.tree_size(), self.force)
+                .map_err(hint_at(FORCED))?,
             None => Room::Old,
         };
         let written = (|| {
