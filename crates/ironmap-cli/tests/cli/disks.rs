@@ -254,8 +254,8 @@ fn fat_of_every_size_is_sound() {
         ("min", "FAT12"),
         ("2M", "FAT12"),
         ("3M", "FAT16"),
-        ("33M", "FAT16"),
-        ("34M", "FAT32"),
+        ("32M", "FAT16"),
+        ("33M", "FAT32"),
         ("259M", "FAT32"),
         ("261M", "FAT32"),
     ] {

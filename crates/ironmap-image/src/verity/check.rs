@@ -152,9 +152,11 @@ pub fn find(device: &dyn Device) -> Result<Option<u64>> {
         }
         let start = begin(least);
         match Parameters::read(Place { device, start }) {
+            // A hash block that is larger than a data block can begin after several numbers of data blocks.
             Ok(read)
-                if (read.data_block, read.hash_block, read.data_blocks)
-                    == (data_block, hash_block, least) =>
+                if (read.data_block, read.hash_block) == (data_block, hash_block)
+                    && begin(read.data_blocks) == start
+                    && start + read.tree_size() == size =>
             {
                 return Ok(Some(start));
             }
