@@ -31,7 +31,7 @@ const READ_ONLY: u64 = 1 << 60;
 /// The content of a partition, after its size is known.
 pub(super) enum Ready {
     Nothing,
-    Ext4(Box<Image>),
+    Volume(Box<Image>),
     /// A volume in a temporary file, which is copied.
     Copy(Scratch),
     Fat(fat::Dir),
@@ -44,7 +44,7 @@ impl Ready {
     fn name(&self) -> &'static str {
         match self {
             Self::Nothing => "",
-            Self::Ext4(_) | Self::Copy(_) => "ext4",
+            Self::Volume(_) | Self::Copy(_) => "ext4",
             Self::Fat(_) => "FAT",
             Self::Swap => "swap",
             Self::Verity(_) => "verity",
@@ -151,9 +151,9 @@ impl Job<'_> {
             Fill::Nothing | Fill::Swap if wants_min => Err(no_min()),
             Fill::Nothing => Ok((Ready::Nothing, given)),
             Fill::Swap => Ok((Ready::Swap, given)),
-            Fill::Ext4(image) if !wants_min => Ok((Ready::Ext4(image), given)),
-            Fill::Ext4(image) if image.is_empty() => Err(no_min()),
-            Fill::Ext4(image) => {
+            Fill::Volume(image) if !wants_min => Ok((Ready::Volume(image), given)),
+            Fill::Volume(image) if image.is_empty() => Err(no_min()),
+            Fill::Volume(image) => {
                 let (made, len) = self.smallest_ext4(part, index, *image, report)?;
                 Ok((Ready::Copy(made), Some(len)))
             }
@@ -233,7 +233,7 @@ impl Job<'_> {
         }
         let mut rest = Vec::new();
         for (index, ready) in ready.into_iter().enumerate() {
-            let Ready::Ext4(image) = ready else {
+            let Ready::Volume(image) = ready else {
                 rest.push(ready);
                 continue;
             };
@@ -251,7 +251,7 @@ impl Job<'_> {
                 let failure = advise(failure, &parts[index]);
                 self.named(parts, index, failure)
             })?;
-            rest.push(Ready::Ext4(Box::new(Image::ext4())));
+            rest.push(Ready::Volume(Box::new(Image::ext4())));
         }
         if let Some(path) = &self.aside {
             self.context.make_aside(self.target, path);
@@ -271,7 +271,7 @@ impl Job<'_> {
         let size = device.size() / self.sector * self.sector;
         let whole = 0..size;
         // mkfs overwrites what could be found in a volume.
-        let parts = ranges.iter().zip(ready).filter(|(_, ready)| !matches!(ready, Ready::Ext4(_)));
+        let parts = ranges.iter().zip(ready).filter(|(_, ready)| !matches!(ready, Ready::Volume(_)));
         for Range { start, end } in std::iter::once(&whole).chain(parts.map(|(range, _)| range)) {
             let len = WIPED.min(end - start);
             out.zero(*start, len).map_err(|error| self.failed(&error))?;

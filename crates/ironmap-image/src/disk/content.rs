@@ -50,7 +50,7 @@ impl Job<'_> {
             None => self.ids.uuid(&format!("{what} {}", index + 1)),
         };
         match ready {
-            Ready::Nothing | Ready::Ext4(_) => {}
+            Ready::Nothing | Ready::Volume(_) => {}
             Ready::Copy(scratch) => self.copy(&scratch, &mut out)?,
             Ready::Fat(mut root) => {
                 let label = label_of(part, |label| fat::label_of(label).map(|_| ()))?;

@@ -95,7 +95,7 @@ pub enum Fill {
     #[default]
     Nothing,
     /// An ext4 volume. The disk sets the size, the time, and, unless [`DiskPart::fs_uuid`] is set, the UUID.
-    Ext4(Box<Image>),
+    Volume(Box<Image>),
     /// A FAT file system with the entries of these directories. It is FAT32 if the size permits this, otherwise FAT16 or FAT12.
     Fat(Vec<PathBuf>),
     /// The signature of a swap area.

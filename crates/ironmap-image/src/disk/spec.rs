@@ -153,7 +153,7 @@ fn fill(name: &str, part: &DiskPart, content: Content) -> Result<Fill, String> {
         }
         "ext4" => {
             let image = files.into_iter().fold(Image::ext4(), Image::add);
-            Fill::Ext4(Box::new(match owner {
+            Fill::Volume(Box::new(match owner {
                 Some((uid, gid)) => image.owner(uid, gid),
                 None => image,
             }))
@@ -201,10 +201,10 @@ mod tests {
         );
         for (text, expected) in [
             ("root:rest", "Nothing"),
-            ("root:min:files=tree", "Ext4"),
+            ("root:min:files=tree", "Volume"),
             ("swap:1G", "Swap"),
             ("usr-arm64-verity:min", "Verity"),
-            ("0FC63DAF-8483-4772-8E79-3D69D8477DE4:8M:fs=ext4", "Ext4"),
+            ("0FC63DAF-8483-4772-8E79-3D69D8477DE4:8M:fs=ext4", "Volume"),
             ("esp:8M:fs=none", "Nothing"),
         ] {
             let fill = format!("{:?}", parse(text).unwrap().fill);
