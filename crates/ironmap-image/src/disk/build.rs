@@ -271,7 +271,8 @@ impl Job<'_> {
         let size = device.size() / self.sector * self.sector;
         let whole = 0..size;
         // mkfs overwrites what could be found in a volume.
-        let parts = ranges.iter().zip(ready).filter(|(_, ready)| !matches!(ready, Ready::Volume(_)));
+        let parts =
+            ranges.iter().zip(ready).filter(|(_, ready)| !matches!(ready, Ready::Volume(_)));
         for Range { start, end } in std::iter::once(&whole).chain(parts.map(|(range, _)| range)) {
             let len = WIPED.min(end - start);
             out.zero(*start, len).map_err(|error| self.failed(&error))?;

@@ -11,9 +11,15 @@ pub(super) const UNIT: u64 = 4096;
 
 /// The size of a disk that has no more space than its partitions need.
 pub(super) fn smallest_disk(lengths: &[Option<u64>]) -> u64 {
-    let parts = lengths.iter().flatten().map(|len| len.next_multiple_of(ALIGNMENT));
     // The table is in the first MiB, and its backup in the last.
-    parts.fold(2 * ALIGNMENT, u64::saturating_add)
+    aligned(lengths).saturating_add(2 * ALIGNMENT)
+}
+
+/// The sum of the known lengths, each rounded up to the alignment of partitions.
+fn aligned(lengths: &[Option<u64>]) -> u64 {
+    let lengths = lengths.iter().flatten();
+    let lengths = lengths.map(|len| len.checked_next_multiple_of(ALIGNMENT).unwrap_or(u64::MAX));
+    lengths.fold(0, u64::saturating_add)
 }
 
 /// The bytes of each partition on a disk of `size` bytes. A length of `None` is the rest of the disk; at most one partition has it.
@@ -37,8 +43,7 @@ pub(super) fn place(
     for (index, len) in lengths.iter().enumerate() {
         let rest = || {
             // The partitions after the rest of the disk need this space.
-            let after = lengths[index + 1..].iter().flatten();
-            let after = after.map(|len| len.next_multiple_of(ALIGNMENT)).sum();
+            let after = aligned(&lengths[index + 1..]);
             let until = end / ALIGNMENT * ALIGNMENT;
             until.checked_sub(after)?.checked_sub(at).filter(|len| *len >= UNIT)
         };
