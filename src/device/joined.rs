@@ -15,6 +15,7 @@ use crate::units::DevOffset;
 pub struct Joined {
     parts: Arc<Parts>,
     limits: Limits,
+    size: u64,
 }
 
 #[derive(Debug)]
@@ -52,7 +53,25 @@ impl Joined {
                 ..all
             }
         });
-        Self { parts: Arc::new(Parts { first, others }), limits }
+        let size = first.size();
+        Self { parts: Arc::new(Parts { first, others }), limits, size }
+    }
+
+    /// Joins disks that follow each other without gaps. The size is the sum of their sizes. A request must not cross the end of a disk.
+    ///
+    /// # Errors
+    /// `InvalidInput` if there is no disk, or if the sum exceeds 64 bits.
+    #[cfg(feature = "lvm")]
+    pub(crate) fn concat(disks: Vec<Arc<dyn Device>>) -> Result<Self> {
+        let mut disks = disks.into_iter();
+        let first = disks.next().ok_or_else(|| Error::invalid("there is no disk"))?;
+        let (mut end, mut others) = (first.size(), Vec::new());
+        for disk in disks {
+            let size = disk.size();
+            others.push((end, disk));
+            end = end.checked_add(size).ok_or_else(|| Error::invalid("the disks are too large"))?;
+        }
+        Ok(Self { size: end, ..Self::new(first, others) })
     }
 }
 
@@ -75,7 +94,7 @@ impl Device for Joined {
     }
 
     fn size(&self) -> u64 {
-        self.parts.first.size()
+        self.size
     }
 
     fn end(&self) -> DevOffset {

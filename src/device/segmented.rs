@@ -23,6 +23,11 @@ pub struct Segment {
 }
 
 impl Segment {
+    /// A segment in one range.
+    pub(crate) fn linear(start: u64, len: u64) -> Self {
+        Self { len, stripe: len, starts: SmallVec::from_buf([start]) }
+    }
+
     /// Whether the segments `self` and `next` are adjacent on the device below. A segment with several ranges is never adjacent.
     #[cfg(feature = "lvm")]
     pub(crate) fn continues_in(&self, next: &Self) -> bool {
