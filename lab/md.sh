@@ -79,10 +79,12 @@ state() {
             mdadm --add /dev/md0 "$last" >/tmp/log 2>&1 && slow mdadm --grow /dev/md0 --raid-devices=4 --backup-file=/tmp/backup
             stopped
             ;;
-        # Two members have bad blocks, each at another position. The units are sectors of the device.
+        # Two members have bad blocks, each at another position, and lose their content there. The units are sectors of the device.
         bad)
-            echo "$(($(cat $md/dev-loop0/offset) + 40)) 16" >$md/dev-loop0/bad_blocks &&
-                echo "$(($(cat $md/dev-loop1/offset) + 400)) 100" >$md/dev-loop1/bad_blocks && write /files/pattern && stopped && again
+            local first=$(($(cat $md/dev-loop0/offset) + 40)) second=$(($(cat $md/dev-loop1/offset) + 400))
+            echo "$first 16" >$md/dev-loop0/bad_blocks && echo "$second 100" >$md/dev-loop1/bad_blocks && stopped &&
+                dd if=/dev/zero of=/dev/loop0 bs=512 seek="$first" count=16 2>/dev/null &&
+                dd if=/dev/zero of=/dev/loop1 bs=512 seek="$second" count=100 2>/dev/null && again
             ;;
         # The members are copied while the array is dirty, as after a power cut.
         dirty)

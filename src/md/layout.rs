@@ -163,6 +163,8 @@ impl Layout {
                 add(first, end - first, members)?;
                 first = end;
             }
+            // Linux computes the size with a mask, which makes the array shorter if the chunk size is not a power of two.
+            size = lens.iter().map(|len| len & !(unit - 1)).sum();
         } else {
             for (member, len) in lens.into_iter().enumerate().filter(|(_, len)| *len > 0) {
                 add(0, len, vec![member])?;
