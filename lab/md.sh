@@ -121,8 +121,8 @@ while read -r name state sizes extra options; do
     else
         cat /tmp/log
         stopped
-        # A kernel can lack a level.
-        ! grep -q 'not in kernel\|not supported' /tmp/log || result=missing
+        # A kernel can lack this level.
+        case $options in *linear*) grep -qF '[linear]' /proc/mdstat || result=missing ;; esac
     fi
     detach
     echo "lab: md $name $bytes $result"

@@ -59,10 +59,8 @@ case ${1:-} in
             fi
             PATH+=:$mdadm/sbin
         fi
-        for kernel in "" "$target/lab/kernel"; do
-            say "lab: arrays of ${kernel:-the newest kernel}"
-            IRONMAP_MD_LAB=1 LAB_KERNEL=$kernel cargo test "${workspace[@]}" --test md kernel:: -- --nocapture
-        done
+        # The newest kernel has no level linear. LAB_KERNEL can name a kernel that has it, such as Linux 6.1.
+        IRONMAP_MD_LAB=1 cargo test "${workspace[@]}" --test md kernel:: -- --nocapture
         ;;
     fields)
         newer=$(lab/xfsprogs.sh) || [ $? = 77 ]

@@ -69,17 +69,17 @@ impl Body {
             Some(slot) if slot.state(at).0 => {
                 slot.device.read_exact_at(buf, DevOffset(slot.start + at))
             }
-            _ => Err(self.lost([(role, at)])),
+            _ => Err(self.lost(&[(role, at)])),
         }
     }
 
     /// The error if no member contains some bytes. `places` are the members that should contain them, with the positions.
-    fn lost(&self, places: impl IntoIterator<Item = (usize, u64)>) -> Error {
+    fn lost(&self, places: &[(usize, u64)]) -> Error {
         let mut text = "no member contains the data:".to_owned();
-        for (index, (role, at)) in places.into_iter().enumerate() {
+        for (index, (role, at)) in places.iter().enumerate() {
             let comma = if index == 0 { "" } else { "," };
-            let shown = match self.slots[role].as_ref() {
-                Some(Slot { name, synced, .. }) if at >= *synced => {
+            let shown = match self.slots[*role].as_ref() {
+                Some(Slot { name, synced, .. }) if at >= synced => {
                     format!(" {name} is not in sync at byte {at} of its data")
                 }
                 Some(Slot { name, .. }) => format!(" {name} has a bad block at byte {at}"),
@@ -124,7 +124,7 @@ impl Body {
 
     /// Reads one of several copies. A member with the newest superblock is preferred.
     fn read_copy(&self, buf: &mut [u8], len: u64, at: u64, first: usize) -> Result<usize> {
-        let Layout::Copies(copies) = &self.layout else { return Err(self.lost([])) };
+        let Layout::Copies(copies) = &self.layout else { return Err(self.lost(&[])) };
         let places: SmallVec<[(usize, u64); 4]> = copies.places(first, at).collect();
         let valid = places.iter().map(|(role, at)| self.state(*role, *at).1);
         let len = valid.fold(len, u64::min) as usize;
@@ -141,18 +141,18 @@ impl Body {
                 }
             }
         }
-        Err(failed.unwrap_or_else(|| self.lost(places)))
+        Err(failed.unwrap_or_else(|| self.lost(&places)))
     }
 
     /// Reconstructs the data of the member `wanted` from the other members of the row.
     fn rebuild(&self, buf: &mut [u8], len: u64, at: u64, wanted: usize, row: Row) -> Result<usize> {
-        let Layout::Parity(parity) = &self.layout else { return Err(self.lost([])) };
+        let Layout::Parity(parity) = &self.layout else { return Err(self.lost(&[])) };
         if !self.parity_is_valid {
             return Err(Error::io(
                 Errno::EIO,
                 format!(
                     "{}; the array was not stopped cleanly, so its parity may be wrong",
-                    self.lost([(wanted, at)])
+                    self.lost(&[(wanted, at)])
                 ),
             ));
         }
@@ -171,7 +171,12 @@ impl Body {
                 Err((role, _)) => lost.push(role),
             }
         }
-        Err(self.lost(lost.into_iter().map(|role| (role, at))))
+        Err(self.lost_in_row(&lost, at))
+    }
+
+    /// The error if several members of a row are lost.
+    fn lost_in_row(&self, roles: &[usize], at: u64) -> Error {
+        self.lost(&roles.iter().map(|role| (*role, at)).collect::<Vec<_>>())
     }
 }
 
@@ -210,7 +215,7 @@ impl Lost<'_> {
             return Ok(());
         }
         let Some(q) = row.q else {
-            return Err((lost[0], self.body.lost(lost.iter().map(|role| (*role, self.at)))));
+            return Err((lost[0], self.body.lost_in_row(lost, self.at)));
         };
         let place = |wanted: usize| all.iter().position(|role| *role == wanted).unwrap_or(0);
         let (wanted, also) = (place(lost[0]), place(*lost.last().unwrap_or(&0)));

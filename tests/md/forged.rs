@@ -8,7 +8,7 @@ use crate::common::image::scratch;
 use crate::common::rng::Rng;
 use crate::common::skip::Need;
 use crate::shape::Shape;
-use crate::{assert_content, choices, members, require};
+use crate::{assert_content, choices, members, refusal, require};
 
 const SEED: u64 = 0x4D45;
 const CHUNK: usize = 4096;
@@ -151,6 +151,26 @@ fn members_of_different_lengths_form_zones() {
             assert!(array.faults().is_empty(), "{:?}", array.faults());
         }
     }
+}
+
+/// In version 0.90, the data of a member of RAID 0 end at the superblock. Such a superblock never names a layout, so the members must have the
+/// same size.
+#[test]
+fn old_superblocks_of_level_0_need_equal_members() {
+    let content = Rng::new(SEED).bytes(64 * CHUNK);
+    let column = |column| -> Vec<u8> {
+        (0..32_usize)
+            .flat_map(|row| content[(2 * row + column) * CHUNK..][..CHUNK].to_vec())
+            .collect()
+    };
+    let shape = Shape::new(90, 0, 0, 2, 0);
+    let mut images = images(&shape, &[column(0), column(1)]);
+    let array = assemble(members(&images, &[])).unwrap();
+    assert_eq!(array.device().size(), content.len() as u64);
+    assert_content(&array, &content, "version 0.90", SEED);
+    images[1] = shape.image(1, &[column(1), vec![0; 65536]].concat());
+    let refused = refusal(members(&images, &[])).to_string();
+    assert!(refused.contains("does not name the layout"), "{refused}");
 }
 
 /// The superblocks of these tests are valid for mdadm, which reads the same facts from them.

@@ -70,8 +70,10 @@ impl Shape {
     pub(crate) fn image(&self, number: u32, data: &[u8]) -> Vec<u8> {
         let mut image = vec![0; self.start() * SECTOR];
         image.extend(data);
-        let len = (image.len() + 16 * SECTOR).next_multiple_of(SECTOR);
-        let len = if self.minor == 90 { len.next_multiple_of(65536) + 65536 } else { len };
+        let len = match self.minor {
+            90 => image.len().next_multiple_of(65536) + 65536,
+            _ => image.len() + 16 * SECTOR,
+        };
         image.resize(len, 0);
         let place = self.place(len);
         let block = self.block(number, (data.len() / SECTOR) as u64, place);
