@@ -64,7 +64,7 @@ pub enum How {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rescue {
-    /// The number of the backup superblock's block, counted in blocks of the file system, as for `e2fsck -b`.
+    /// The block number of the backup superblock, in blocks of the file system, as for `e2fsck -b`.
     pub superblock: Option<u64>,
     /// Whether the journal is ignored.
     pub no_journal: bool,

@@ -27,8 +27,8 @@ pub(super) fn no_roots() -> Roots {
 }
 
 impl Xfs {
-    /// Whether the inode tree of the group marks an inode as in use. The bytes at the inode's position do not suffice, because file content
-    /// can look like an inode.
+    /// Whether the inode tree of the group marks an inode as in use. The bytes at the inode's position are not a proof, because file
+    /// content can look like an inode.
     pub(super) fn is_in_use(&self, number: InodeNo) -> Result<bool> {
         let Some(roots) = &self.inode_roots else { return Ok(true) };
         let geometry = &self.superblock.geometry;

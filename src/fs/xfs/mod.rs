@@ -49,9 +49,9 @@ pub struct Xfs {
     pub(crate) superblock: Superblock,
     metadata: Metadata,
     log: LogState,
-    /// Map changes whose intents in the log are unfinished.
+    /// Unfinished map changes from the log.
     changes: MapChanges,
-    /// Attribute changes whose intents in the log are unfinished.
+    /// Unfinished attribute changes from the log.
     attribute_changes: AttributeChanges,
     notices: Mutex<Vec<String>>,
     /// The number of blocks in the free-space trees, counted at the first use.
@@ -87,8 +87,8 @@ impl Xfs {
         Ok(fs)
     }
 
-    /// Opens the file system with the given log device and realtime device, or without its log. If the log is ignored, the changes in it
-    /// are missing, and metadata may contradict each other.
+    /// Opens the file system with the given log device and realtime device, or without the log. Without the log, its changes are missing,
+    /// and metadata may contradict each other.
     ///
     /// # Errors
     /// The errors of [`open`](Self::open); `Unsupported` if `rescue` names a backup of the superblock.
@@ -102,9 +102,9 @@ impl Xfs {
         Ok(fs)
     }
 
-    /// Refuses a volume if one of the inodes that Linux reads during a mount is missing. On a volume with metadata directories, this is the
-    /// root of these directories. On all other volumes, these are the realtime bitmap and the realtime summary. If the log is not read,
-    /// this check is skipped, because the log of a new volume may contain these inodes.
+    /// Refuses a volume without the inodes that Linux reads during a mount. On a volume with metadata directories, this is the root of
+    /// these directories. On all other volumes, these are the realtime bitmap and the realtime summary. If the log is not read, this check
+    /// is skipped. The log of a new volume may contain these inodes.
     fn check_own_inodes(self: &Arc<Self>) -> Result<()> {
         if self.inode_roots.is_none() {
             return Ok(());

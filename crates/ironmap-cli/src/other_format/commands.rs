@@ -16,8 +16,8 @@ use super::format::{Kind, MemFs};
 use crate::cli::Cli;
 use crate::console::Console;
 
-/// The variable that marks the child process. The commands run in a child process without other tests, because they redirect the standard
-/// output of the process.
+/// The variable that marks the child process. The commands redirect the standard output of their process. Therefore they run in a child
+/// process, without other tests.
 const CHILD: &str = "IRONMAP_TEST_OTHER_FORMAT";
 
 #[test]
@@ -169,7 +169,7 @@ fn same_changes(volume: &MemFs, source: &Path) {
     assert_eq!(ok("ls memory:/"), "");
 }
 
-/// Commands that support only ext4 are refused, and the error names the format. A check is refused if the format has no check.
+/// Commands that support only ext4 are refused, and the error names the format. The format has no check, so a check is refused.
 fn refusals(volume: &MemFs) {
     for words in [["info", "memory"], ["undelete", "memory"]] {
         let failure = run(volume, &words).unwrap_err();
