@@ -7,7 +7,7 @@ use ironmap::fs::uuid_text;
 use ironmap::location::{LocationOptions, Part, Site};
 use ironmap::lvm::Groups;
 use ironmap::partition::PartitionTable;
-use ironmap::{Error, Location, Volume, probe};
+use ironmap::{Error, Location, Volume, md, probe};
 use ironmap_image::{Failure, Report};
 use serde::Serialize;
 
@@ -164,5 +164,9 @@ fn content(device: &dyn Device, table: Option<&PartitionTable>, groups: &Groups)
     if !groups.is_empty() {
         return "LVM physical volume".to_owned();
     }
-    probe(device).map_or_else(String::new, str::to_owned)
+    match md::look(device) {
+        Ok(Some(member)) => format!("Linux MD: {member}"),
+        Ok(None) => probe(device).map_or_else(String::new, str::to_owned),
+        Err(error) => error.to_string(),
+    }
 }
