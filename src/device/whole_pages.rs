@@ -1,5 +1,5 @@
 //! Finds devices whose requests need memory of whole pages, although sysfs permits parts of pages. These devices are zram, and all devices
-//! that pass their memory to zram.
+//! that pass the memory of their requests to zram.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

@@ -57,7 +57,7 @@ impl Mount {
             let name = OsStr::from_bytes(&entry.name);
             let full = reply.add(attr.ino, behind, name, &valid, &attr, generation);
             // The kernel counts no lookup for `.`, for `..`, and for an entry that does not fit into the reply. It never sends FORGET for
-            // this lookup, so the mount subtracts the lookup here.
+            // such a lookup, so the mount subtracts the lookup here.
             if full || matches!(&entry.name[..], b"." | b"..") {
                 self.nodes.forget(entry.inode, 1);
             }
