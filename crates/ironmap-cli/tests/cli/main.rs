@@ -18,6 +18,7 @@ mod coarse;
 mod comparing;
 mod completing;
 mod copying;
+#[cfg(feature = "disk")]
 mod disks;
 mod dumping;
 mod edges;
@@ -46,6 +47,7 @@ mod sources;
 mod terminals;
 mod tuning;
 mod undeleting;
+#[cfg(feature = "disk")]
 mod verity;
 mod virtual_disks;
 mod xfs;
