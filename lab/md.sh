@@ -89,11 +89,20 @@ state() {
                 dd if=/dev/zero of=/dev/loop0 bs=512 seek="$first" count=16 2>/dev/null &&
                 dd if=/dev/zero of=/dev/loop1 bs=512 seek="$second" count=100 2>/dev/null && again
             ;;
-        # The members are copied while the array is dirty, as after a power cut.
+        # The members are copied while the array is dirty, as after a power cut. mdadm must refuse the copies if parity is needed.
         dirty)
             echo 1000 >$md/safe_mode_delay && write /files/pattern && sync || return
             for file in /mnt/"$name".*; do cp "$file" "$file.copy" || return; done
             stopped && for file in /mnt/"$name".*.copy; do mv "$file" "${file%.copy}" || return; done
+            # shellcheck disable=SC2046  # sizes
+            detach && attach $(echo "$sizes" | tr , ' ') || return
+            case $name in
+                *ppl) ;;
+                raid[456]*)
+                    # shellcheck disable=SC2046,SC2086  # devices
+                    ! mdadm --assemble --run /dev/md0 $(echo $loops | cut -d' ' -f1,3-) >/tmp/log 2>&1 && stopped
+                    ;;
+            esac
             ;;
         # The superblock does not name the layout.
         unknown)
