@@ -100,7 +100,7 @@ state() {
                 *ppl) ;;
                 raid[456]*)
                     # shellcheck disable=SC2046,SC2086  # devices
-                    ! mdadm --assemble --run /dev/md0 $(echo $loops | cut -d' ' -f1,3-) >/tmp/log 2>&1 && stopped
+                    ! mdadm --assemble --run /dev/md0 $(echo $loops | cut -d' ' -f1,3-) >/tmp/log 2>&1
                     ;;
             esac
             ;;
