@@ -87,14 +87,7 @@ fn parse_part(text: &OsStr) -> Result<Site> {
         Err(Error::invalid(format!("{name} is not a part: pN, OFFSET, OFFSET+LENGTH or VG/LV")))
     })?;
     let below = Site::parse(disk)?;
-    let medium = match below.part {
-        Part::Whole => below.medium,
-        _ => {
-            let kind = AssemblyKind::Same;
-            Medium::Assembly(Box::new(Assembly { kind, disks: vec![below] }))
-        }
-    };
-    Ok(Site { medium, part })
+    Ok(below.within(part))
 }
 
 /// Divides a text at its first `@`.

@@ -163,6 +163,24 @@ impl Site {
         Self { medium: Medium::File(path.into()), part: Part::Whole }
     }
 
+    /// A part of this site, as a user writes it.
+    #[must_use]
+    pub fn within(&self, part: Part) -> Self {
+        let is_address = matches!(self.medium, Medium::Nbd(_));
+        match part {
+            Part::Logical { group, volume } if is_address && self.part == Part::Whole => {
+                let kind = AssemblyKind::Logical { group, volume };
+                let assembly = Assembly { kind, disks: vec![self.clone()] };
+                Self { medium: Medium::Assembly(Box::new(assembly)), part: Part::Whole }
+            }
+            part if self.part == Part::Whole => Self { medium: self.medium.clone(), part },
+            part => {
+                let assembly = Assembly { kind: AssemblyKind::Same, disks: vec![self.clone()] };
+                Self { medium: Medium::Assembly(Box::new(assembly)), part }
+            }
+        }
+    }
+
     fn with_paths(&self, path: &dyn Fn(&Path) -> Option<PathBuf>) -> Self {
         let medium = match &self.medium {
             Medium::File(file) => Medium::File(path(file).unwrap_or_else(|| file.clone())),

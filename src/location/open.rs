@@ -382,6 +382,14 @@ fn assemble(
             let _ = faults;
             Err(Error::unsupported("this build of ironmap has no support for LVM (feature lvm)"))
         }
+        #[cfg(feature = "md")]
+        AssemblyKind::Md => {
+            let member = |(name, device)| crate::md::Member { name, device };
+            let array = crate::md::assemble(disks.into_iter().map(member).collect())?;
+            faults.extend(array.faults().iter().cloned());
+            Ok(array.device())
+        }
+        #[cfg(not(feature = "md"))]
         AssemblyKind::Md => {
             Err(Error::unsupported("this build of ironmap has no support for MD (feature md)"))
         }

@@ -26,6 +26,18 @@ pub struct Groups {
     disks: usize,
 }
 
+/// A logical volume in the metadata.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LogicalVolume<'a> {
+    /// The name of its volume group.
+    pub group: &'a str,
+    /// Its name.
+    pub name: &'a str,
+    /// Its size in bytes.
+    pub size: u64,
+}
+
 /// A physical volume on a disk.
 #[derive(Debug)]
 struct OnDisk {
@@ -170,6 +182,18 @@ impl Groups {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.physical.is_empty()
+    }
+
+    /// The logical volumes that users see, in the order of the metadata.
+    pub fn volumes(&self) -> impl Iterator<Item = LogicalVolume<'_>> {
+        self.groups.iter().flat_map(|group| {
+            let visible = group.logical.iter().filter(|logical| logical.visible);
+            visible.map(|logical| LogicalVolume {
+                group: &group.name,
+                name: &logical.name,
+                size: logical.len,
+            })
+        })
     }
 
     /// Finds a logical volume by its names, and returns its segments on the disk, in order. Segments that are contiguous on the disk are

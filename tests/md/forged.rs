@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
-use ironmap::ErrorKind;
 use ironmap::device::{Faults, Sim};
+use ironmap::location::LocationOptions;
 use ironmap::md::{assemble, look};
 use ironmap::units::DevOffset;
+use ironmap::{ErrorKind, Location};
 
 use crate::common::command::run;
 use crate::common::image::scratch;
@@ -156,6 +157,51 @@ fn unreadable_sectors_are_reconstructed() {
         let failed = assembled(disks).device().read_exact_at(&mut bytes, DevOffset(0)).unwrap_err();
         assert!(matches!(failed.kind(), ErrorKind::Io(_)), "{failed}");
     }
+}
+
+/// A location names an array by its members, also if one is missing, and a part of the array.
+#[test]
+fn an_array_is_a_location() {
+    let content = Rng::new(SEED).bytes(16 * CHUNK);
+    let (level, layout, table, _) = ARRAYS.iter().find(|(level, ..)| *level == 5).unwrap();
+    let chunks = 1 + table.iter().flat_map(|row| row.iter()).filter(|it| **it < P).max().unwrap();
+    let size = (table.len() * CHUNK / 512) as u64;
+    let shape = Shape::new(2, *level, *layout, table[0].len() as u32, size);
+    let dir = scratch();
+    let paths: Vec<String> = (0..)
+        .zip(images(&shape, &by_table(table, &content)))
+        .map(|(number, image): (u32, _)| {
+            let path = dir.path().join(format!("member{number}"));
+            std::fs::write(&path, image).unwrap();
+            path.display().to_string()
+        })
+        .collect();
+    let open = |text: String| {
+        let location: Location = text.parse().unwrap();
+        location.open(&LocationOptions::new())
+    };
+    for without in 0..=paths.len() {
+        let mut members = paths.clone();
+        if without < paths.len() {
+            members.remove(without);
+        }
+        let text = format!("md:{}", members.join(","));
+        let opened = open(text.clone()).unwrap();
+        assert_eq!(opened.faults.is_empty(), without == paths.len(), "{text}");
+        let mut bytes = vec![0; chunks * CHUNK];
+        opened.device.read_exact_at(&mut bytes, DevOffset(0)).unwrap();
+        assert!(bytes == content[..chunks * CHUNK], "{text}");
+        drop(opened);
+        let part = open(format!("part:4096+8192@{text}")).unwrap().device;
+        let mut bytes = vec![0; 8192];
+        part.read_exact_at(&mut bytes, DevOffset(0)).unwrap();
+        assert!(part.size() == 8192 && bytes == content[4096..12288], "{text}");
+    }
+    let text = format!("md:{},{}", paths[0], paths[0]);
+    assert!(open(text).unwrap_err().to_string().contains("is named twice"));
+    let location: Location = format!("md:{}", paths.join(",")).parse().unwrap();
+    let error = location.open(&LocationOptions::new().write(true)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
 }
 
 /// Arrays of level linear and 0 with members of different lengths, and mirrors.
