@@ -7,13 +7,13 @@ use super::{Partition, read_at, u32_at, u64_at};
 use crate::device::Device;
 use crate::error::{Place, Result};
 
-const SIGNATURE: &[u8] = b"EFI PART";
-const HEADER_SIZE: usize = 92;
-const ENTRY_SIZE: usize = 128;
+pub(super) const SIGNATURE: &[u8] = b"EFI PART";
+pub(super) const HEADER_SIZE: usize = 92;
+pub(super) const ENTRY_SIZE: usize = 128;
 /// The maximum size of the array of entries. The usual array has 16 KiB. The specification sets no upper bound.
 const MAX_ENTRIES: usize = 1 << 20;
 const PLACE: Place = Place::new("GPT header");
-const CRC: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_ISO_HDLC);
+pub(super) const CRC: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_ISO_HDLC);
 
 /// The contents of a GPT. `fault` is a text for the user about the loss of the first copy.
 pub(super) struct Found {

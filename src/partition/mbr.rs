@@ -6,10 +6,12 @@ use super::{Partition, read_at, u32_at};
 use crate::device::Device;
 use crate::error::{Place, Result};
 
-const TABLE: usize = 446;
+pub(super) const TABLE: usize = 446;
 const ENTRY_SIZE: usize = 16;
 /// The maximum number of logical partitions.
 const MAX_LOGICAL: u32 = 256;
+/// The type of the entry that states that the disk has a GPT.
+pub(super) const PROTECTIVE: u8 = 0xEE;
 const PLACE: Place = Place::new("MBR");
 
 #[derive(Clone, Copy)]
@@ -28,7 +30,7 @@ impl Entry {
     /// Whether the entry only states that the disk has a GPT. This entry is not a partition. The MBR of a hybrid disk also has entries for
     /// partitions.
     fn is_protective(self) -> bool {
-        self.kind == 0xEE
+        self.kind == PROTECTIVE
     }
 
     fn is_extended(self) -> bool {

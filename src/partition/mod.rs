@@ -1,11 +1,14 @@
 //! Partition tables of whole disks and their images: GPT, and MBR with its logical partitions.
 
 mod gpt;
+pub mod kinds;
+mod make;
 mod mbr;
 
 use std::fmt;
 use std::ops::Range;
 
+pub use self::make::{ALIGNMENT, NewPartition, NewTable, usable};
 use crate::device::Device;
 use crate::error::{ErrorKind, Result};
 use crate::units::DevOffset;

@@ -14,6 +14,8 @@ use crate::cmd::{
     fallocate, find, getfattr, host, info, integrity, ln, ls, man, map, mkdir, mkfs, mknod, mv,
     readlink, resize, rm, rmdir, setfattr, stat, sync, tar, touch, truncate, tune, undelete, write,
 };
+#[cfg(feature = "disk")]
+use crate::cmd::{disk, verity};
 #[cfg(feature = "fuse")]
 use crate::mount;
 use crate::target;
@@ -59,8 +61,18 @@ const READS: [&str; 18] = [
 
 /// Commands that open no volume, or that open a volume only as a device. Options for damaged volumes would have no effect, so the commands
 /// refuse these options.
-const NO_VOLUME: [&str; 8] =
-    ["bench", "clone", "completions", "demo", "host", "integrity", "man", "umount"];
+const NO_VOLUME: [&str; 10] = [
+    "bench",
+    "clone",
+    "completions",
+    "demo",
+    "disk",
+    "host",
+    "integrity",
+    "man",
+    "umount",
+    "verity",
+];
 
 /// The command line. If the options for damaged volumes apply to a command, the help of the command shows them.
 pub(crate) fn command() -> clap::Command {
@@ -160,9 +172,13 @@ pub(crate) enum Command {
     Dump(dump::Args),
     Undelete(undelete::Args),
     Integrity(integrity::Args),
+    #[cfg(feature = "disk")]
+    Verity(verity::Args),
     Cp(cp::Args),
     Clone(clone::Args),
     Mkfs(Box<mkfs::Args>),
+    #[cfg(feature = "disk")]
+    Disk(Box<disk::Args>),
     Tune(Box<tune::Args>),
     Resize(resize::Args),
     Write(write::Args),
@@ -215,9 +231,13 @@ impl Command {
             Self::Dump(args) => dump::run(args, report),
             Self::Undelete(args) => undelete::run(args, report),
             Self::Integrity(args) => integrity::run(args, report),
+            #[cfg(feature = "disk")]
+            Self::Verity(args) => verity::run(args, report),
             Self::Cp(args) => cp::run(args, report),
             Self::Clone(args) => clone::run(args, report),
             Self::Mkfs(args) => mkfs::run(args, report),
+            #[cfg(feature = "disk")]
+            Self::Disk(args) => disk::run(args, report),
             Self::Tune(args) => tune::run(args, report),
             Self::Resize(args) => resize::run(args, report),
             Self::Mkdir(args) => mkdir::run(args, report),

@@ -19,7 +19,6 @@ mod other_format;
 mod output;
 mod owner;
 mod show;
-mod size;
 mod target;
 mod terminal;
 mod whole;
@@ -27,7 +26,7 @@ mod whole;
 use std::process::ExitCode;
 
 use ironmap_image::opening::Opening;
-use ironmap_image::{Context, Report};
+use ironmap_image::{Context, Report, size};
 
 use crate::cli::Cli;
 use crate::console::Console;

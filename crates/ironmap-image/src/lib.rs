@@ -24,6 +24,8 @@ mod acl;
 mod archive;
 mod content;
 mod device_table;
+#[cfg(feature = "disk")]
+pub mod disk;
 pub mod failure;
 mod host_tree;
 mod image;
@@ -31,6 +33,8 @@ pub mod needs;
 pub mod oci;
 pub mod progress;
 mod sources;
+#[cfg(feature = "disk")]
+pub mod verity;
 
 // These modules are public only for the program `ironmap`, and they change together with this program.
 #[doc(hidden)]
@@ -60,6 +64,8 @@ pub mod resize;
 #[doc(hidden)]
 pub mod room;
 #[doc(hidden)]
+pub mod size;
+#[doc(hidden)]
 pub mod source;
 #[doc(hidden)]
 pub mod spared;
@@ -73,6 +79,8 @@ pub mod target;
 pub mod transfer;
 #[doc(hidden)]
 pub mod undelete;
+#[doc(hidden)]
+pub mod uuid;
 #[doc(hidden)]
 pub mod volumes;
 #[doc(hidden)]

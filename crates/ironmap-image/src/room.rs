@@ -84,6 +84,8 @@ pub struct NewImage {
     format: Format,
     /// The final name, if the image is made under a temporary name.
     name: Option<PathBuf>,
+    /// Whether the image replaces an existing file of its final name.
+    replaces: bool,
     kept: bool,
 }
 
@@ -104,20 +106,40 @@ impl NewImage {
             Err(error) if error.kind() == IoErrorKind::NotFound => {}
             Err(error) => return Err(failed(error)),
         }
+        match Self::aside(&name, path, format)? {
+            Some(image) => Ok(Some(image)),
+            None => Self::create(path, format),
+        }
+    }
+
+    /// Creates an image under a temporary name in the directory of `path`. [`keep`](Self::keep) replaces the file of the final name, if it
+    /// exists.
+    ///
+    /// # Errors
+    /// The errors of the host.
+    pub fn create_over(path: &Path, format: Format) -> Result<Self, Failure> {
+        let long = || Failure::host(path.display(), io::Error::from(IoErrorKind::InvalidFilename));
+        let mut image = Self::aside(&target_of(path), path, format)?.ok_or_else(long)?;
+        image.replaces = true;
+        Ok(image)
+    }
+
+    /// Creates an image under a temporary name, beside its final name. `None` if a temporary name is too long for the host.
+    fn aside(name: &Path, path: &Path, format: Format) -> Result<Option<Self>, Failure> {
         let (dir, process) = (name.parent().unwrap_or(Path::new("")), std::process::id());
         for _ in 0..NAMES {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let aside = dir.join(format!(".ironmap-{process}-{number}"));
             match File::create_new(&aside) {
-                Ok(made) => return Self::of(&made, aside, format, Some(name)).map(Some),
+                Ok(made) => return Self::of(&made, aside, format, Some(name.to_owned())).map(Some),
                 Err(error) if error.kind() == IoErrorKind::AlreadyExists => {}
                 // A temporary name that is longer than the final name can be too long for the host. In this case, the image is created
                 // under its final name.
                 Err(error) if error.kind() == IoErrorKind::InvalidFilename => break,
-                Err(error) => return Err(failed(error)),
+                Err(error) => return Err(Failure::host(path.display(), error)),
             }
         }
-        Self::create(path, format)
+        Ok(None)
     }
 
     /// Creates an image. `None` if the file exists. If the name is a symbolic link to a missing file, the target of the link is created.
@@ -146,7 +168,7 @@ impl NewImage {
         if !is_same(&made.metadata().map_err(failed)?, &file.metadata().map_err(failed)?) {
             return Err(replaced(&path));
         }
-        Ok(Self { file, path, format, name, kept: false })
+        Ok(Self { file, path, format, name, replaces: false, kept: false })
     }
 
     /// The present path of the image, with symbolic links followed.
@@ -185,7 +207,12 @@ impl NewImage {
             return Err(replaced(&self.path));
         }
         if let Some(name) = &self.name {
-            rename_new(&self.path, name).map_err(|error| match error.kind() {
+            let renamed = if self.replaces {
+                std::fs::rename(&self.path, name)
+            } else {
+                rename_new(&self.path, name)
+            };
+            renamed.map_err(|error| match error.kind() {
                 IoErrorKind::AlreadyExists => replaced(name),
                 _ => Failure::host(name.display(), error),
             })?;

@@ -31,7 +31,7 @@ dio: open_file iomap bio sys{copy} device events error units
 fs: open_file iomap device{Device,Dry,Fence,Limits} bio{Buffer} sync events setters error units \
     sys{Buffer,FiemapExtent,FiemapFlags,fiemap,has_reflink,inode_generation,is_realtime,lease,coarse_time,rate,ticks}
 integrity: bio device protection sync setters error units
-partition: device{Device} error units
+partition: bio{Buffer} device{Device} error units
 lvm: partition device{Device,Segment} error units
 md: partition device{AnyQueue,Device,InRange,Limits,OnlyReads,QueueOptions,Ranges} error units
 probe: lvm md device{Device} partition error units

@@ -12,6 +12,8 @@ pub(crate) mod cp;
 pub(crate) mod demo;
 pub(crate) mod df;
 pub(crate) mod diff;
+#[cfg(feature = "disk")]
+pub(crate) mod disk;
 pub(crate) mod du;
 pub(crate) mod dump;
 pub(crate) mod fallocate;
@@ -40,4 +42,6 @@ pub(crate) mod touch;
 pub(crate) mod truncate;
 pub(crate) mod tune;
 pub(crate) mod undelete;
+#[cfg(feature = "disk")]
+pub(crate) mod verity;
 pub(crate) mod write;

@@ -53,7 +53,7 @@ impl Plan<'_> {
             _ => Room::Old,
         };
         let options = self.options.clone().size(self.given());
-        let options = options.zeroed(matches!(room, Room::New(_)));
+        let options = options.zeroed(self.options.zeroed || matches!(room, Room::New(_)));
         let made = match self.make(&options, self.given(), report) {
             Ok(made) => made,
             Err(failure) => {

@@ -12,9 +12,9 @@ type Print = Box<dyn Fn(&str) + Send + Sync>;
 
 /// Without a function, messages are dropped and the progress is not shown.
 #[derive(Default)]
-pub(super) struct Callbacks {
-    pub(super) print: Option<Print>,
-    pub(super) bar: Option<Arc<dyn Bar>>,
+pub(crate) struct Callbacks {
+    pub(crate) print: Option<Print>,
+    pub(crate) bar: Option<Arc<dyn Bar>>,
 }
 
 impl Caller for Callbacks {

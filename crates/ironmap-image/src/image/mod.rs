@@ -4,6 +4,8 @@ mod build;
 mod callbacks;
 mod fit;
 mod opened;
+#[cfg(feature = "disk")]
+mod partition;
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -14,7 +16,7 @@ use ironmap::fs::FileType;
 use ironmap::fs::ext4::{Features, Incompat, MkfsOptions, Superblock};
 use ironmap::location::Medium;
 
-use self::callbacks::Callbacks;
+pub(crate) use self::callbacks::Callbacks;
 pub use self::opened::OpenImage;
 use crate::content::Content;
 use crate::context::Context;

@@ -18,9 +18,10 @@ const STUBS: &str = "crates/ironmap-python/python/ironmap/__init__.pyi";
 const TYPES: [&str; 7] = ["Buffer", "Cursor", "File", "Files", "Host", "Queue", "Volume"];
 
 /// The sources of the other crates, with the types whose methods are all in the table.
-const OTHER_CRATES: [(&str, &[&str]); 3] = [
+const OTHER_CRATES: [(&str, &[&str]); 4] = [
     ("crates/ironmap-async/src", &["AsyncFile", "Pool", "Stream"]),
     ("crates/ironmap-image/src/content.rs", &["Content"]),
+    ("crates/ironmap-image/src/disk/mod.rs", &["Disk", "DiskPart"]),
     ("crates/ironmap-image/src/image", &["Image", "OpenImage"]),
 ];
 

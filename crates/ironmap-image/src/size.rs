@@ -1,8 +1,8 @@
-//! Parses sizes on the command line.
+//! Parses sizes.
 
 /// Parses a size. Units are `4096` (bytes), `4k`, `1m`, `2G` and `16TiB` (powers of 1024), `1kB` and `1MB` (powers of 1000), and `8s`
 /// (sectors of 512 bytes).
-pub(crate) fn size(text: &str) -> Result<u64, String> {
+pub fn size(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text} is not a size");
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, suffix) = text.split_at(split);
@@ -24,7 +24,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
 }
 
 /// Parses a size other than 0.
-pub(crate) fn some(text: &str) -> Result<u64, String> {
+pub fn some(text: &str) -> Result<u64, String> {
     match size(text)? {
         0 => Err(format!("{text} is not a size above 0")),
         size => Ok(size),

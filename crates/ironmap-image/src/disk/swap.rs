@@ -1,0 +1,25 @@
+//! The first page of a swap area, as mkswap writes it. Source: swapon(8) and mkswap(8); areas made by mkswap.
+
+use ironmap::Result;
+
+use super::out::Out;
+
+/// The page size. Linux finds the signature at the end of the first page, so machines with other pages cannot use the area.
+const PAGE: usize = 4096;
+/// The minimum number of pages. mkswap refuses smaller areas.
+pub(super) const MIN_PAGES: u64 = 10;
+const SIGNATURE: &[u8] = b"SWAPSPACE2";
+/// The maximum length of the label in bytes.
+pub(super) const MAX_LABEL: usize = 16;
+
+/// Writes the first page of an area of `len` bytes.
+pub(super) fn make(out: &mut Out<'_>, len: u64, uuid: [u8; 16], label: &[u8]) -> Result<()> {
+    let mut page = [0; PAGE];
+    let last = u32::try_from(len / PAGE as u64 - 1).unwrap_or(u32::MAX);
+    page[1024..1028].copy_from_slice(&1_u32.to_le_bytes());
+    page[1028..1032].copy_from_slice(&last.to_le_bytes());
+    page[1036..1052].copy_from_slice(&uuid);
+    page[1052..1052 + label.len()].copy_from_slice(label);
+    page[PAGE - SIGNATURE.len()..].copy_from_slice(SIGNATURE);
+    out.put(0, &page)
+}

@@ -1,0 +1,109 @@
+//! The device or image that becomes a disk.
+
+use std::path::{Path, PathBuf};
+
+use ironmap::location::LocationOptions;
+use ironmap::{Engine, Location, Part};
+
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::room::{self, Format, NewImage, check_empty};
+
+/// The sector size of an image.
+const SECTOR: u64 = 512;
+
+/// A device or image of which the properties are known.
+pub(super) struct Target {
+    pub(super) sector: u64,
+    /// The size in bytes. `None` for an image whose size depends on its partitions.
+    pub(super) size: Option<u64>,
+    /// The size of an existing image, if a partition is the rest of the disk.
+    pub(super) existing: Option<u64>,
+    /// The path and the format of an image file, which is made new.
+    file: Option<(PathBuf, Format)>,
+}
+
+impl Target {
+    /// Examines the location, and changes nothing.
+    ///
+    /// # Errors
+    /// Fails if the location is a part of a device, if it is in use, or if it has known content and `force` is not set.
+    pub(super) fn find(
+        location: &Location,
+        size: Option<u64>,
+        sector: Option<u32>,
+        force: bool,
+        context: &Context,
+    ) -> Result<Self, Failure> {
+        if !matches!(location, Location::Plain(site) if site.part == Part::Whole) {
+            return Err(Failure::usage(format!(
+                "{location}: a partition table is only for a whole device or image"
+            )));
+        }
+        if let Some(sector) = sector.filter(|sector| !matches!(sector, 512 | 4096)) {
+            return Err(Failure::usage(format!(
+                "a sector size of {sector} bytes is not possible: write 512 or 4096"
+            )));
+        }
+        room::refuse_name(location, None, force)?;
+        // A missing device is not made as a file.
+        let is_file = |path: &Path| match path.metadata() {
+            Ok(found) => found.is_file(),
+            Err(_) => !path.starts_with("/dev"),
+        };
+        let file = room::file_of(location).filter(|(path, _)| is_file(path));
+        let file = file.map(|(path, format)| (path.to_owned(), format));
+        let given = sector.is_some();
+        let images = sector.map_or(SECTOR, u64::from);
+        if let Some((path, _)) = &file
+            && !path.exists()
+        {
+            return Ok(Self { sector: images, size, existing: None, file });
+        }
+        let how = LocationOptions::new().engine(Engine::Psync).write(true);
+        let opened = context.open_device(location, &how).map_err(|error| Failure::open(&error))?;
+        if !force {
+            check_empty(&*opened.device, location)?;
+        }
+        let found = opened.device.size();
+        if file.is_some() {
+            let existing = Some(found).filter(|size| *size > 0);
+            return Ok(Self { sector: images, size, existing, file });
+        }
+        let is_block = location.whole_file().is_some();
+        let own = u64::from(opened.device.limits().logical_block).max(SECTOR);
+        let sector = if is_block { own } else { images };
+        if images != sector && given {
+            return Err(Failure::usage(format!(
+                "{location}: the device has sectors of {own} bytes"
+            )));
+        }
+        if let Some(size) = size.filter(|size| *size != found) {
+            return Err(Failure::usage(format!(
+                "{location}: the device has {found} bytes, so its size cannot be {size}: omit the size"
+            )));
+        }
+        Ok(Self { sector, size: Some(found), existing: None, file: None })
+    }
+
+    /// Makes an image file of `size` bytes under a temporary name. Returns `None` for a device.
+    ///
+    /// # Errors
+    /// The errors of the host.
+    pub(super) fn create(
+        self,
+        location: &Location,
+        size: u64,
+        context: &Context,
+    ) -> Result<Option<NewImage>, Failure> {
+        let Some((path, format)) = self.file else { return Ok(None) };
+        // If the file was missing, it must still be missing when the image gets its name.
+        let image = match NewImage::create_aside(&path, format)? {
+            Some(image) => image,
+            None => NewImage::create_over(&path, format)?,
+        };
+        context.make_aside(location, image.path());
+        image.empty(size)?;
+        Ok(Some(image))
+    }
+}

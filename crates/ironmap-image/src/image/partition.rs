@@ -1,0 +1,31 @@
+//! A volume in a partition of a new disk.
+
+use super::Image;
+
+impl Image {
+    /// Sets the label, the UUID and the time of a volume in a partition, unless the caller has set them.
+    pub(crate) fn for_partition(
+        mut self,
+        label: Option<&str>,
+        uuid: [u8; 16],
+        date: Option<i64>,
+    ) -> Self {
+        self.source_date = self.source_date.or(date);
+        if self.label.is_none() && self.options.label.is_empty() {
+            self.label = label.map(|label| label.as_bytes().to_vec());
+        }
+        self.uuid = self.uuid.or(self.options.uuid).or(Some(uuid));
+        self
+    }
+
+    /// States that the device reads as zeros.
+    pub(crate) fn zeroed(mut self, zeroed: bool) -> Self {
+        self.options.zeroed = zeroed;
+        self
+    }
+
+    /// Whether the volume has no content.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.contents.is_empty() && self.nodes.is_empty() && self.device_table.is_none()
+    }
+}
