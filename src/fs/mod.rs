@@ -27,7 +27,7 @@ pub use file_ops::{FileOps, Held};
 pub use file_system::{Capabilities, FileSystem};
 #[doc(hidden)] // The table of formats.
 pub use formats::{
-    DeviceRange, FORMATS, FindBackup, Footprint, Format, How, Open, Rescue, WantedJournal,
+    Backup, DeviceRange, FORMATS, FindBackup, Footprint, Format, How, Open, Rescue, WantedJournal,
     uuid_text,
 };
 pub(crate) use formats::{block_size_on, find as find_format};

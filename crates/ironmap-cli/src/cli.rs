@@ -124,8 +124,9 @@ pub(crate) struct Cli {
     /// Read volumes without their journals, as mount -o ro,noload; changes in the journals are missing
     #[arg(long = "noload", global = true, help_heading = RESCUE)]
     pub(crate) no_load: bool,
-    /// Read the volume with the backup of its superblock in this block, as e2fsck -b; without it, a backup is found if the superblock is damaged
-    #[arg(long, global = true, value_name = "BLOCK", help_heading = RESCUE)]
+    /// Read the volume with the backup of its superblock in this block, as e2fsck -b, or, on XFS, in this allocation group; without it, a
+    /// backup is found if the superblock is damaged
+    #[arg(long, global = true, value_name = "BLOCK|GROUP", help_heading = RESCUE)]
     pub(crate) superblock: Option<u64>,
     /// Read the remaining part of a truncated volume; reads past its end are I/O errors
     #[arg(long, global = true, help_heading = RESCUE)]

@@ -27,10 +27,7 @@ use crate::units::{FilePos, InodeNo};
 pub(crate) const FORMAT: Format = Format {
     name: "ext2, ext3 or ext4",
     is_on: Superblock::is_on,
-    find_backup: Some(|device| {
-        let backup = Superblock::find_backup(device)?;
-        Ok(backup.map(|superblock| superblock.group_start(superblock.copy).0))
-    }),
+    find_backup: super::rescue::find_backup,
     wanted_journal: Some(|device| {
         let sb = Ext4::superblock_of(device)?;
         let wanted = sb.incompat.contains(Incompat::RECOVER) && sb.has_external_journal();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::dir::XfsListing;
+use super::dir::{OnFault, XfsListing};
 use super::inode::XfsInode;
 use super::overwrite::OpenFile;
 use super::{Superblock, Xfs};
@@ -20,7 +20,7 @@ use crate::units::InodeNo;
 pub(crate) const FORMAT: Format = Format {
     name: "XFS",
     is_on: Superblock::is_on,
-    find_backup: None,
+    find_backup: super::rescue::find_backup,
     wanted_journal: None,
     footprint: |device| {
         let superblock = Superblock::read(device)?;
@@ -188,11 +188,11 @@ impl InodeOps for XfsInode {
     }
 
     fn read_dir(&self) -> Result<ReadDir<'_>> {
-        Ok(Box::new(XfsInode::list(self, DirCursor::START)?))
+        Ok(Box::new(XfsInode::list(self, DirCursor::START, OnFault::Report)?))
     }
 
     fn list(&self, from: DirCursor) -> Result<fs::Listing> {
-        Ok(Box::new(XfsInode::list(self, from)?))
+        Ok(Box::new(XfsInode::list(self, from, OnFault::PassOver)?))
     }
 }
 
