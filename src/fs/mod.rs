@@ -3,6 +3,7 @@
 mod arguments;
 mod block;
 pub mod check;
+pub(crate) mod deleted;
 #[doc(hidden)] // Items of one format (`Volume::ext4`), which may change with its code.
 pub mod ext4;
 mod file_ops;

@@ -48,7 +48,7 @@ mod superblock;
 mod symlink;
 mod tree;
 mod tune;
-pub mod undelete;
+mod undelete;
 mod writing;
 
 use std::sync::{Arc, OnceLock};

@@ -8,6 +8,7 @@ use super::overwrite::OpenFile;
 use super::{Superblock, Xfs};
 use crate::error::{Error, Result};
 use crate::fs::check::{Progress, Report};
+use crate::fs::deleted::Deleted;
 use crate::fs::{
     self, Capabilities, DirCursor, FileOps, FileSystem, Footprint, Format, FreeSpace, How,
     InodeOps, ListDir, ReadDir, Stat, Usage, Xattr,
@@ -78,6 +79,10 @@ impl FileSystem for Arc<Xfs> {
 
     fn check(&self, progress: &mut dyn FnMut(Progress)) -> Result<Report> {
         Xfs::check(self, progress)
+    }
+
+    fn deleted(&self) -> Result<Vec<Deleted>> {
+        Xfs::deleted(self)
     }
 
     fn take_notices(&self) -> Vec<String> {

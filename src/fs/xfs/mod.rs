@@ -25,6 +25,7 @@ mod rules;
 mod shared_blocks;
 mod superblock;
 mod symlink;
+mod undelete;
 
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
@@ -43,7 +44,7 @@ use self::rescue::Copy;
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::events::Events;
-use crate::fs::{FileType, Rescue};
+use crate::fs::{DeviceRange, FileType, Rescue};
 use crate::sync::Mutex;
 use crate::units::{DevOffset, InodeNo};
 
@@ -68,6 +69,8 @@ pub struct Xfs {
     copy: Option<Copy>,
     /// The damaged blocks of directories that were reported: the directory, and the number of the block in it.
     passed_over: Mutex<HashSet<(InodeNo, u64)>>,
+    /// The range of the log's device, if the log is external.
+    log_device: Option<DeviceRange>,
     /// The first byte of the realtime space, if its device is given or if the space is on the volume's own device.
     realtime_start: Option<DevOffset>,
     /// The roots of the inode trees. `None` if the log was not read. In that case, directories may name inodes that the trees do not
@@ -185,6 +188,7 @@ impl Xfs {
             group::check_ages(&metadata, &superblock)?;
         }
         let mut fs = Self::with(superblock, metadata, Some(recovery.state));
+        fs.log_device = rescue.journal;
         fs.changes = recovery.changes;
         fs.attribute_changes = recovery.attributes;
         fs.use_copy(copy);
@@ -243,6 +247,7 @@ impl Xfs {
             trees: OnceLock::new(),
             overwriting: None,
             copy: None,
+            log_device: None,
             passed_over: Mutex::default(),
             realtime_start: None,
         }

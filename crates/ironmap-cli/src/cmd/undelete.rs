@@ -79,7 +79,7 @@ struct Record {
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     interrupt::catch();
     let source = Source::open(&args.volume, report.context())?;
-    let deleted = source.ext4()?.deleted();
+    let deleted = source.fs().deleted();
     let deleted = deleted.map_err(|error| Failure::at(&args.volume, &error))?;
     let wanted = Wanted::new(args.pattern.as_ref().map(|pattern| pattern.as_bytes()));
     let files: Vec<_> = deleted.iter().filter(|file| wanted.has(file)).collect();

@@ -133,7 +133,11 @@ fn find_tail(
 }
 
 /// The next block, after a bad record and before the head, that can begin a record.
-fn next_header(log: &LogBlocks<'_>, bad: Position, head: Position) -> Result<Option<Position>> {
+pub(super) fn next_header(
+    log: &LogBlocks<'_>,
+    bad: Position,
+    head: Position,
+) -> Result<Option<Position>> {
     let mut at = bad;
     loop {
         at.block += 1;
