@@ -45,7 +45,9 @@ impl Xfs {
         let mut at = next_header(&log, before, head)?;
         let mut passed = 0_u64;
         while let Some(position) = at {
-            let record = match log.record(position, &self.superblock) {
+            // An earlier file system on the device can have left records too.
+            let own = log.check_uuid(position, &self.superblock);
+            let record = match own.and_then(|()| log.record(position, &self.superblock)) {
                 Ok(record) => record,
                 Err(error) if matches!(error.kind(), ErrorKind::Io(_)) => return Err(error),
                 Err(_) => {

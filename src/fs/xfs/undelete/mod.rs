@@ -105,8 +105,13 @@ impl Xfs {
         budget: &mut Budget,
     ) -> Result<Deleted> {
         let (extents, problem) = self.remaining_map(inode, budget)?;
+        let mut stat = inode.stat.clone();
+        if version.order == versions::NOT_IN_LOG {
+            let end = extents.last().map_or(FileBlock(0), Extent::end);
+            stat.size = self.superblock.geometry.block.pos_of(end).0;
+        }
         Ok(Deleted {
-            stat: inode.stat.clone(),
+            stat,
             deleted: version.deleted,
             path: None,
             blocks: extents.iter().map(|extent| u64::from(extent.len)).sum(),

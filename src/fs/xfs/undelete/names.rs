@@ -182,7 +182,7 @@ impl Names {
     fn add_gap(&mut self, fs: &Xfs, dir: InodeNo, content: &[u8], start: usize) {
         let mut at = start;
         while at < content.len() {
-            match entry(fs, content, at, None) {
+            match entry(fs, content, at, Place::Gap(start)) {
                 // The first bytes of a removed entry's inode number are overwritten by the mark and the length of the unused run.
                 Some((number, name, len)) => {
                     if let Some(number) = self.by_low.get(&(number.0 as u32)).copied() {
@@ -218,7 +218,7 @@ impl Names {
     fn add_logged(&mut self, fs: &Xfs, dir: InodeNo, offset: usize, content: &[u8], order: u64) {
         let mut at = 0;
         while at < content.len() {
-            match entry(fs, content, at, Some(offset)) {
+            match entry(fs, content, at, Place::Part(offset)) {
                 Some((number, name, len)) if self.of.contains_key(&number) => {
                     self.add(number, dir, name, Some(order));
                     at += len;
@@ -256,23 +256,33 @@ impl Names {
     }
 }
 
-/// The entry at byte `at` of `content`: its inode, its name and its length. `part` is the position of `content` in the block, or `None` if
-/// `content` begins at the start of the block and ends with an unused run. The entry's tag must be its position in the block, except at the
-/// end of an unused run.
+/// The place of some bytes of a directory block.
+#[derive(Clone, Copy)]
+enum Place {
+    /// The bytes begin at this position of the block.
+    Part(usize),
+    /// The bytes begin at the start of the block and end with an unused run, which begins at this position.
+    Gap(usize),
+}
+
+/// The entry at byte `at` of `content`: its inode, its name and its length. The last two bytes of an entry are its position in the block.
+/// In an unused run, they can be the position of an unused run that ended there, or are overwritten if the run ends there.
 fn entry<'a>(
     fs: &Xfs,
     content: &'a [u8],
     at: usize,
-    part: Option<usize>,
+    place: Place,
 ) -> Option<(InodeNo, &'a [u8], usize)> {
     let len = usize::from(*content.get(at + 8)?);
     let whole = fs.entry_len(len);
     let bytes = content.get(at..at + whole).filter(|_| len > 0)?;
     let kind = bytes[9 + len];
     let is_file = !fs.superblock.has_ftype || matches!(kind, REGULAR | DIRECTORY);
-    let is_tagged =
-        usize::from(u16::from_be_bytes(array(bytes, whole - 2))) == part.unwrap_or(0) + at;
-    let is_last = part.is_none() && at + whole == content.len();
+    let tag = usize::from(u16::from_be_bytes(array(bytes, whole - 2)));
+    let is_tagged = match place {
+        Place::Part(base) => tag == base + at,
+        Place::Gap(start) => (start..=at).contains(&tag) || at + whole == content.len(),
+    };
     let number = InodeNo(u64::from_be_bytes(array(bytes, 0)));
-    (is_file && (is_tagged || is_last)).then_some((number, &bytes[9..9 + len], whole))
+    (is_file && is_tagged).then_some((number, &bytes[9..9 + len], whole))
 }

@@ -28,12 +28,15 @@ const MOST: usize = 256 << 10;
 const REGULAR: u16 = 0o100_600;
 const PLACE: Place = Place::new("deleted inode");
 
+/// The value for the number of a transaction that the log does not contain.
+pub(super) const NOT_IN_LOG: u64 = u64::MAX;
+
 /// The last state of an inode before it was deleted.
 pub(super) struct Version {
     pub(super) number: InodeNo,
     /// The inode in its form on disk.
     pub(super) bytes: Vec<u8>,
-    /// The number of the transaction that deleted the file. The maximum value if the log does not contain this transaction.
+    /// The number of the transaction that deleted the file, or [`NOT_IN_LOG`].
     pub(super) order: u64,
     /// The time of the deletion in seconds since 1970.
     pub(super) deleted: Option<u32>,
@@ -205,7 +208,7 @@ pub(super) fn free_inode(fs: &Arc<Xfs>, number: InodeNo) -> Option<Vec<u8>> {
 fn remains(fs: &Arc<Xfs>, number: InodeNo) -> Option<Version> {
     let mut bytes = free_inode(fs, number)?;
     let start = if fs.superblock.is_v5() { FORKS_V3 } else { FORKS_V2 };
-    let (extents, end) = extent_list(fs, bytes.get(start..)?);
+    let extents = extent_list(fs, bytes.get(start..)?);
     let is_tree = extents == 0;
     if is_tree {
         let offset = root_room(fs, number, &bytes[start..])?;
@@ -226,13 +229,12 @@ fn remains(fs: &Arc<Xfs>, number: InodeNo) -> Option<Version> {
     } else {
         bytes[76..80].copy_from_slice(&(extents as u32).to_be_bytes());
     }
-    bytes[56..64].copy_from_slice(&(end << fs.superblock.geometry.block.shift()).to_be_bytes());
     let problem = Some("the size is lost: the copy ends at the end of the last known block");
-    Some(Version { number, bytes, order: u64::MAX, deleted, problem })
+    Some(Version { number, bytes, order: NOT_IN_LOG, deleted, problem })
 }
 
-/// The number of valid extents at the start of a fork, and the end of the last of them in blocks of the file.
-fn extent_list(fs: &Xfs, area: &[u8]) -> (usize, u64) {
+/// The number of valid extents at the start of a fork.
+fn extent_list(fs: &Xfs, area: &[u8]) -> usize {
     let (raws, _) =
         <[RawExtent]>::ref_from_prefix_with_elems(area, area.len() / 16).unwrap_or((&[], &[]));
     let (mut count, mut end) = (0, 0);
@@ -248,7 +250,7 @@ fn extent_list(fs: &Xfs, area: &[u8]) -> (usize, u64) {
         }
         (count, end) = (count + 1, after);
     }
-    (count, end)
+    count
 }
 
 /// Whether the first extent contains blocks of a directory or of a symbolic link.
