@@ -128,9 +128,18 @@ impl Xfs {
         let sb = &self.superblock;
         group::check_length(&self.metadata, sb)?;
         let Some(root) = sb.metadata_root else {
-            let [bitmap, summary] = sb.realtime_files;
-            self.own_inode("sb_rbmino", bitmap)?;
-            return self.own_inode("sb_rsumino", summary).map(drop);
+            let fields = ["sb_rbmino", "sb_rsumino"];
+            for ((field, number), after) in fields.into_iter().zip(sb.realtime_files).zip(1..) {
+                let Err(error) = self.own_inode(field, number) else { continue };
+                // mkfs.xfs makes these inodes after the root inode. If the superblock names the right inode, only the inode is damaged, and
+                // all files can still be read.
+                if self.overwriting.is_some() || number.0.wrapping_sub(sb.root.0) != after {
+                    return Err(error);
+                }
+                let line = format!("the volume has damage that prevents a mount: {error}");
+                self.notices.lock().push(line);
+            }
+            return Ok(());
         };
         let inode = self.own_inode("sb_metadirino", root)?;
         if inode.is_metadata && inode.stat.file_type == FileType::Directory {
