@@ -26,6 +26,8 @@ pub struct XfsListing {
     on_fault: OnFault,
     /// Whether the complete map of the directory cannot be read. It is not read again for each block.
     map_is_damaged: bool,
+    /// The number of damaged blocks so far.
+    faults: u32,
 }
 
 /// What a listing does with a damaged block.
