@@ -6,7 +6,7 @@ use ironmap::prelude::*;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().collect();
     let [_, data, tags] = &args[..] else { return Err("usage: verified_sectors DATA TAGS".into()) };
-    // If a sector does not match its checksum, a read of it fails with EILSEQ and returns no data of it.
+    // A read of a sector that does not match its checksum fails with EILSEQ, and returns no data of this sector.
     let volume = Volume::open(format!("integrity:{data},{tags}"))?;
     for entry in volume.read_dir("/")? {
         println!("/{}", String::from_utf8_lossy(&entry?.name));

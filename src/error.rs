@@ -9,7 +9,7 @@ use crate::units::{FsBlock, InodeNo};
 /// The result of every fallible operation of the crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An errno value, from a system call or from the rules of direct I/O. The value is positive.
+/// A positive errno value, from a system call or from the rules of direct I/O.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Errno(pub i32);
 
@@ -63,7 +63,7 @@ impl From<rustix::io::Errno> for Errno {
     }
 }
 
-/// The kind of a failure. There is one kind for each case that a program must distinguish.
+/// The kind of a failure. A program can distinguish two failures only if they have different kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -78,7 +78,7 @@ pub enum ErrorKind {
     /// The content or the name is encrypted, and ironmap has no key for it.
     Encrypted,
     /// Another program or node uses the volume: it is mounted, attached to a loop device, locked, or in use according to its MMP block.
-    /// This kind also means that an operation would have to wait while the calling thread has requests in flight.
+    /// There is a second meaning: an operation would have to wait, but the calling thread has requests in flight.
     Busy,
     /// The file or directory does not exist.
     NotFound,
@@ -158,7 +158,7 @@ impl ErrorKind {
     }
 }
 
-/// A place on disk: the structure. If they are known, also the inode, the block and the field.
+/// A place on disk: the structure, and, if known, the inode, the block and the field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Place {
@@ -207,7 +207,7 @@ impl Place {
 
     /// The error for a wrong checksum at this place.
     pub fn bad_checksum(self, stored: impl fmt::LowerHex, computed: impl fmt::LowerHex) -> Error {
-        self.corrupt(format!("checksum is {stored:#x} on disk, {computed:#x} by content"))
+        self.corrupt(format!("checksum is {stored:#x} on disk, and {computed:#x} for this content"))
     }
 }
 
@@ -230,7 +230,7 @@ impl fmt::Display for Place {
 /// An error: its kind, the operation or the place, the reason, and the cause.
 ///
 /// `Display` shows one line, with the outermost operation first: `read /etc/passwd: inode 12: extent header in block 77, eh_magic: …`. An
-/// error has the size of a pointer, so that the `Result` of a read stays in registers.
+/// error has the size of a pointer. The `Result` of a read therefore fits in registers.
 pub struct Error(Box<Repr>);
 
 struct Repr {
@@ -246,12 +246,12 @@ struct Repr {
 #[derive(PartialEq)]
 enum Step {
     Operation(String),
-    /// A file, a device or an image, as the caller names it.
+    /// The name of a file, a device or an image, as the caller wrote it.
     Name(String),
 }
 
 impl Step {
-    /// Whether this step is a name, and this name is `path` or its last component.
+    /// Whether this step is a name that equals `path` or its last component.
     fn is_end_of(&self, path: &str) -> bool {
         let last = path.trim_end_matches('/').rsplit_once('/').map(|(_, name)| name);
         matches!(self, Self::Name(name) if name == path || Some(name.as_str()) == last)
@@ -259,7 +259,7 @@ impl Step {
 }
 
 impl Error {
-    /// Creates an error of this kind. `what` is a clause that states the reason. It does not repeat the words of the kind.
+    /// Creates an error of this kind. `what` is a clause that states the reason, without the words of the kind.
     #[cold]
     pub fn new(kind: ErrorKind, what: impl Into<Cow<'static, str>>) -> Self {
         Self(Box::new(Repr {
@@ -309,7 +309,7 @@ impl Error {
         self
     }
 
-    /// Adds the name of the file, device or image that has failed. If the previous step is a name and this path ends with it, the path
+    /// Adds the name of the file, device or image that has failed. If the previous step is a name at the end of this path, the path
     /// replaces the name. So no name is shown twice.
     #[must_use]
     pub fn at(mut self, name: impl fmt::Display) -> Self {
@@ -353,8 +353,8 @@ impl Error {
         self.0.kind
     }
 
-    /// Whether the reason is lack of space. If such an error ends a write after a part was written, the caller gets a short count instead
-    /// of the error.
+    /// Whether the reason is lack of space. If such an error ends a write that has already written a part, the caller gets a short count
+    /// instead.
     pub(crate) fn is_for_space(&self) -> bool {
         matches!(self.kind(), ErrorKind::NoSpace | ErrorKind::Quota)
     }
@@ -390,7 +390,7 @@ impl Error {
     }
 }
 
-/// An error that is shown as one line. The line begins with a name, and contains this name only once.
+/// An error that is shown as one line. The line begins with a name. The name occurs only once in the line.
 struct ShownAt<'a> {
     error: &'a Error,
     name: &'a str,
@@ -430,8 +430,7 @@ impl From<Infallible> for Error {
     }
 }
 
-/// The kind of the `std` error is the kind that belongs to the errno. The `std` error contains this error: [`std::io::Error::downcast`]
-/// returns it with its errno.
+/// The `std` error has the kind that belongs to the errno. It contains this error: [`std::io::Error::downcast`] returns it with its errno.
 impl From<Error> for std::io::Error {
     fn from(error: Error) -> Self {
         let kind = Self::from_raw_os_error(error.errno().0).kind();
@@ -439,9 +438,9 @@ impl From<Error> for std::io::Error {
     }
 }
 
-/// Methods that add the operation, or the name of an object, to the error in a result.
+/// Methods that add the operation or the name of an object to the error in a result.
 pub trait Context<T> {
-    /// Adds the operation, if the result is an error. The text is formatted only in this case.
+    /// Adds the operation to an error. The text is formatted only if the result is an error.
     fn context<C: fmt::Display>(self, operation: impl FnOnce() -> C) -> Result<T>;
 
     /// Adds the name of the object that has failed, as [`Error::at`] does.

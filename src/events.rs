@@ -1,5 +1,5 @@
-//! I/O errors as events. The caller of a failed operation gets the error. Each error also becomes an event, for a program that watches the
-//! volume.
+//! I/O errors as events. The caller of a failed operation gets the error. A program that watches the volume gets the same error as an
+//! event.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use crate::device::{Device, Durability, WrongTuple};
 use crate::error::Errno;
 use crate::units::{FilePos, InodeNo};
 
-/// The largest number of events that are stored until a caller takes them. If there are more events, the oldest are dropped.
+/// The largest number of events that are stored for the next call. If there are more events, the oldest are dropped.
 const KEPT: usize = 1024;
 
 /// The kind of access that failed.
@@ -31,10 +31,10 @@ pub struct ErrorEvent {
     pub direction: Direction,
     /// The file that the request accessed.
     pub inode: InodeNo,
-    /// The position of the request in the file. For a direct read, this is the start of the first logical block.
+    /// The position of the request in the file. For a direct read, this is the start of a logical block.
     pub pos: FilePos,
     /// The length of the whole request in bytes, even if only a part failed. For a direct read, the range is extended to whole logical
-    /// blocks, and ends at the latest with the file's last block.
+    /// blocks. It ends at the latest with the file's last block.
     pub len: u64,
     /// The device's errno.
     pub errno: Errno,
@@ -74,7 +74,7 @@ impl Events {
         self.device.as_ref().map_or(Ok(()), |device| self.durability.flush(&**device))
     }
 
-    /// The state of the flushes of the volume's device. All users of the device share it.
+    /// The state of the flushes of the volume's device, which all users of the device share.
     pub(crate) fn durability(&self) -> &Durability {
         &self.durability
     }
@@ -99,7 +99,7 @@ impl Events {
         kept.events.push_back(event);
     }
 
-    /// Returns the events since the last call, oldest first, and the number of older events that were dropped.
+    /// Returns the events since the last call, oldest first. Also returns the number of older events that were dropped.
     #[must_use]
     pub fn take(&self) -> (Vec<ErrorEvent>, u64) {
         let mut kept = self.lock();
@@ -107,9 +107,9 @@ impl Events {
         (kept.events.drain(..).collect(), dropped)
     }
 
-    /// Returns the sectors that did not match their protection tuples in reads since the last call, oldest first, and the number of older
-    /// sectors that were dropped. The sectors are sectors of an [integrity device](crate::integrity), or of a device with its own
-    /// protection information.
+    /// Returns the sectors that did not match their protection tuples, oldest first. Only sectors that were read since the last call are
+    /// returned. Also returns the number of older sectors that were dropped. The device is an [integrity device](crate::integrity), or has
+    /// its own protection information.
     #[must_use]
     pub fn take_wrong_tuples(&self) -> (Vec<WrongTuple>, u64) {
         let mut kept = self.lock();
@@ -131,8 +131,8 @@ impl Events {
         let found = self.device.as_ref().map(|device| device.take_wrong_tuples());
         let (found, dropped) = found.unwrap_or_default();
         if dropped > 0 {
-            // The sectors that the device has dropped are newer than all sectors that are stored here. The stored sectors are dropped too,
-            // so that the list has no gap: only the oldest sectors are missing.
+            // The device has dropped sectors that are newer than all sectors stored here. The stored sectors are dropped too. The list then
+            // has no gap: only the oldest sectors are missing.
             kept.wrong_dropped += dropped + kept.wrong.drain(..).count() as u64;
             kept.wrong_count += dropped;
         }

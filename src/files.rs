@@ -32,15 +32,15 @@ pub trait Files {
     /// `Io` if the kernel refuses to create the queue.
     fn queue(&self, options: &QueueOptions) -> Result<Queue>;
 
-    /// The engine of the store's queues. It is [`Engine::Auto`] only if the caller has provided the device.
+    /// The engine of the store's queues. [`Engine::Auto`] means that the caller has provided the device.
     fn engine(&self) -> Engine;
 
-    /// The reason why the [engine](Self::engine) is psync, if the options of the store permit io_uring.
+    /// The reason why the [engine](Self::engine) is psync although the options of the store permit io_uring.
     fn no_io_uring(&self) -> Option<NoIoUring> {
         None
     }
 
-    /// Opens a regular file for reading with the traits of [`std::io`]. The cursor has a queue of its own, so it belongs to the calling
+    /// Opens a regular file for reading with the traits of [`std::io`]. The cursor has a queue of its own, and belongs to the calling
     /// thread.
     ///
     /// # Errors

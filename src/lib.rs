@@ -1,13 +1,13 @@
 //! Direct I/O on the files of a Linux file system, from user space, at the speed of the raw device.
 //!
-//! ironmap itself maps a range of a file to extents, and sends one request to the block device. The library has two types to begin with:
+//! ironmap itself maps a range of a file to extents, and sends one request to the block device. Most programs begin with one of two types:
 //!
 //! - A [`Volume`] is an unmounted file system. The library reads and writes ext2, ext3 and ext4. It reads XFS, and overwrites existing data
 //!   of XFS files. If a write would change XFS metadata, it fails.
 //! - A [`Host`] reads files of mounted ext2, ext3, ext4 and XFS file systems from the block device, while a lease on each file excludes
 //!   writers.
 //!
-//! The direct-I/O core is modelled on Linux's `fs/iomap`. The on-disk formats are the formats of Linux.
+//! The direct-I/O core is modelled on Linux's `fs/iomap`. The on-disk formats are those of Linux.
 //!
 //! Programs begin with `use ironmap::prelude::*;`.
 //!
@@ -31,8 +31,8 @@
 //! # }
 //! ```
 //!
-//! [`VolumeOptions`] can open a volume for writing, without its journal, or in spite of damage. [`Volume::fs`] returns the file system,
-//! whose calls take inode numbers in place of paths.
+//! [`VolumeOptions`] can open a volume for writing, without its journal, or in spite of damage. [`Volume::fs`] returns the file system. Its
+//! calls use inode numbers instead of paths.
 //!
 //! # Read a file
 //!
@@ -63,7 +63,7 @@
 //! ```
 //!
 //! A [direct](FileOptions::direct) handle refuses the requests that `O_DIRECT` refuses. Other handles copy the data of these requests.
-//! [`Files::cursor`] opens a file for the traits of [`std::io`], with a separate queue.
+//! [`Files::cursor`] opens a file with a separate queue, for the traits of [`std::io`].
 //!
 //! # Write a file
 //!
@@ -105,8 +105,8 @@
 //! # }
 //! ```
 //!
-//! If the kernel serves a file, this is not an error, and the bytes are the same. If a program opens the file for writing, its open usually
-//! waits less than a millisecond. The kernel then serves the reads until this program has closed the file. After that, the library acquires
+//! The kernel may serve a file. This is not an error, and the bytes are the same. If a program opens the file for writing, its open usually
+//! waits less than a millisecond. The kernel then serves the reads until the program has closed the file. After that, the library acquires
 //! the lease again. [`fs::host`] explains why this is safe.
 //!
 //! # Many requests in flight
@@ -141,9 +141,9 @@
 //! # }
 //! ```
 //!
-//! While a request is in flight, the queue owns its memory. The completion returns the memory. So the kernel never writes to freed memory,
-//! even if a handle is dropped. If [buffers are registered](Queue::register_buffers), the kernel does not pin their pages for each request.
-//! A queue belongs to one thread. The documentation of [`Queue`] shows how an event loop uses a queue.
+//! While a request is in flight, the queue owns its memory. The completion returns the memory. The kernel never writes to freed memory,
+//! even if a handle is dropped. For [registered buffers](Queue::register_buffers), the kernel does not pin pages at each request. A queue
+//! belongs to one thread. The documentation of [`Queue`] shows how an event loop uses a queue.
 //!
 //! # Programs
 //!
@@ -199,8 +199,8 @@
 //!
 //! # Units
 //!
-//! Positions in files, offsets on the device and block numbers are separate types ([`units`]), so the compiler refuses to mix them. Sizes
-//! are in bytes, unless the name contains `blocks`.
+//! Positions in files, offsets on the device and block numbers are separate types ([`units`]). The compiler refuses to mix them. Sizes are
+//! in bytes, unless the name contains `blocks`.
 
 mod cursor;
 pub mod error;
@@ -219,8 +219,8 @@ pub mod tools;
 pub mod units;
 mod volume;
 
-// These modules are public because the program, the fio engine, the tests and the benches use them to inspect the library, to inject faults
-// and to measure each layer. They change with the library's layers. The items that users need are exported below.
+// These modules are public for the program, the fio engine, the tests and the benches. They inspect the library, inject faults, and measure
+// each layer. The modules change with the library's layers. The items that users need are exported below.
 #[doc(hidden)]
 pub mod bio;
 #[doc(hidden)]

@@ -28,8 +28,8 @@ impl HostOptions {
         Self::default()
     }
 
-    /// The engine that transfers file data. [`Engine::Auto`] selects io_uring if the kernel supports it. If the device does not support
-    /// NOWAIT, each read through io_uring completes before its submission returns.
+    /// The engine that transfers file data. [`Engine::Auto`] selects io_uring if the kernel supports it. Without NOWAIT support in the
+    /// device, each read through io_uring completes before its submission returns.
     #[must_use]
     pub fn engine(mut self, engine: Engine) -> Self {
         self.engine = engine;
@@ -37,14 +37,14 @@ impl HostOptions {
     }
 }
 
-/// Reads files of mounted ext2, ext3, ext4 and XFS file systems. While a lease on a file keeps writers out, the file is read directly from
-/// the device. Otherwise the kernel reads the file. A clone of a host costs little, and threads can share a host.
+/// Reads files of mounted ext2, ext3, ext4 and XFS file systems. While a lease on a file excludes writers, the file is read directly from
+/// the device. Otherwise the kernel reads the file. A clone of a host costs little. Threads can share a host.
 ///
 /// One host serves any number of files. It opens each device once, and one thread handles broken leases. A device stays open until the host
-/// and all its files and queues are dropped. An open device does not prevent the unmount of its file system, but it prevents the removal of
-/// the device (`losetup -d`, `dmsetup remove`).
+/// and all its files and queues are dropped. While a device is open, its file system can be unmounted, but the device cannot be removed
+/// (`losetup -d`, `dmsetup remove`).
 ///
-/// A program that opens one of the files for writing waits until the lease is released. If the process of the host is stopped, that program
+/// A program that opens one of the files for writing waits until the lease is released. If the process of the host is stopped, the program
 /// waits for the time in `/proc/sys/fs/lease-break-time`. The host uses the signal SIGRTMAX-2.
 #[derive(Clone)]
 pub struct Host {
@@ -67,7 +67,7 @@ impl Host {
     }
 
     /// Creates a host that reads all data from a device that the caller provides. This device is a layer over the device of the file
-    /// system, for example a layer that injects faults.
+    /// system. For example, it injects faults.
     ///
     /// # Errors
     /// The errors of [`new`](Self::new).
@@ -76,7 +76,7 @@ impl Host {
     }
 
     fn start(engine: Engine, own: Option<Arc<dyn Device>>) -> Result<Self> {
-        // A queue is opened as a test, so that an engine that is not available fails here and not when the first queue is created.
+        // A queue is opened as a test. If the engine is not available, the error occurs here and not later.
         let test = |engine| open_queue(engine, &QueueOptions::new().depth(1));
         let (served, no_io_uring) = match (&own, engine) {
             (Some(_), _) => (engine, None),
@@ -94,8 +94,8 @@ impl Host {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Opens a regular file for reading. If the file cannot be read directly from the device, the call still succeeds. The kernel then
-    /// serves the file, and [`File::host`] returns the reason.
+    /// Opens a regular file for reading. If the file cannot be read directly from the device, the kernel serves it, and the call still
+    /// succeeds. [`File::host`] returns the reason.
     ///
     /// # Errors
     /// The `Io` errors of `open(2)`; `IsADirectory`, `WrongFileType`.
@@ -125,11 +125,11 @@ impl Host {
         Ok(HostHandle::new(open, options.direct).into())
     }
 
-    /// The attributes of a file, as `stat` returns them. The call follows symbolic links. It also returns the generation of the inode
+    /// The attributes of a file, as `stat` returns them. Symbolic links are followed. The generation of the inode is included
     /// (`FS_IOC_GETVERSION`). The fields `flags` and `project` are not set.
     ///
     /// Two files may have the same inode number at different times. They then have different generations. The generation is 0 if the file
-    /// system has no generations, or if the caller may not read the file.
+    /// system has none, or if the caller may not read the file.
     ///
     /// # Errors
     /// The `Io` errors of `stat(2)`.

@@ -1,5 +1,5 @@
-//! Macros for types to which fields can be added later, such as options and attributes. The types are `#[non_exhaustive]`, so a program
-//! creates a value by `Type::new(...).field(value)`. Such code still compiles after a field was added.
+//! Macros for types to which fields can be added later, such as options and attributes. The types are `#[non_exhaustive]`. A program
+//! creates a value by `Type::new(...).field(value)`. This code still compiles after a field was added.
 
 /// Defines a method for each field. The method sets the field.
 macro_rules! setters {

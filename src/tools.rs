@@ -34,14 +34,14 @@ use crate::integrity::{self, TailLoss};
 use crate::location::{Location, LocationOptions};
 use crate::probe::{SMALLEST, occupant, unknown_format};
 
-const XFS_SIZES: &str = "xfs_growfs grows a mounted volume, and no tool shrinks one";
+const XFS_SIZES: &str = "xfs_growfs grows a mounted XFS volume; no tool can shrink an XFS volume";
 
-/// Opens the device at a location for [`make`], [`tune`] and [`resize`]. No other program can open the device until it is dropped. The
+/// Opens the device at a location for [`make`], [`tune`] and [`resize`]. Until the device is dropped, no other program can open it. The
 /// location is a path, a text in the syntax of [`Location::parse`], or a [`Location`].
 ///
 /// # Errors
-/// `NotFound`; `Busy` if another program uses the device; `ReadOnly`; `InvalidInput` for an impossible location, and for an integrity device,
-/// which only [`Location`] can open and close.
+/// `NotFound`; `Busy` if another program uses the device; `ReadOnly`; `InvalidInput` for an impossible location, and for an integrity
+/// device (use [`Location`]).
 pub fn device<L>(location: L) -> Result<Arc<dyn Device>>
 where
     L: TryInto<Location>,
@@ -71,8 +71,8 @@ pub fn make(device: &dyn Device, options: &MkfsOptions) -> Result<Superblock> {
     mkfs(device, options)
 }
 
-/// Changes the superblock of an ext4 volume and all of its backups. The device must be open for writing. Returns the new superblock. A
-/// volume that needs recovery is first recovered, which counts as a mount. The time of the change comes from the clock.
+/// Changes the superblock of an ext4 volume and all of its backups. The device must be open for writing. Returns the new superblock. If the
+/// volume needs recovery, it is first recovered. This counts as a mount. The time of the change comes from the clock.
 ///
 /// # Errors
 /// `InvalidInput` for impossible values; `Unsupported` with the name of the feature and an alternative; `ReadOnly` if the volume has
@@ -83,9 +83,9 @@ pub fn tune(device: &Arc<dyn Device>, options: &TuneOptions, clock: Clock) -> Re
     ext4::tune(device, options, clock)
 }
 
-/// Grows or shrinks an ext4 volume. The device must be open for writing. A volume that needs recovery is first recovered, which counts as a
-/// mount. The time of the change comes from the clock. If the last group would be hardly larger than its metadata, it is omitted. So the
-/// new size may be smaller than requested.
+/// Grows or shrinks an ext4 volume. The device must be open for writing. If the volume needs recovery, it is first recovered. This counts
+/// as a mount. The time of the change comes from the clock. A last group that is hardly larger than its metadata is omitted. The new size
+/// may therefore be smaller than requested.
 ///
 /// # Errors
 /// `InvalidInput` for impossible sizes; `Unsupported` with the name of the feature and an alternative; `NoSpace` with the smallest possible
@@ -96,8 +96,7 @@ pub fn resize(device: &Arc<dyn Device>, options: &ResizeOptions, clock: Clock) -
     ext4::resize(device, options, clock)
 }
 
-/// The smallest size to which [`resize`] can shrink the ext4 volume on a device. The steps of the resize are tried in memory, and nothing
-/// is written.
+/// The smallest size to which [`resize`] can shrink the ext4 volume on a device. The resize is tried in memory. Nothing is written.
 ///
 /// # Errors
 /// The errors of [`resize`].
@@ -131,8 +130,8 @@ pub fn block_size(device: &dyn Device) -> Result<Option<usize>> {
     Ok(footprint_on(device)?.and_then(Result::ok).map(|footprint| footprint.block_size))
 }
 
-/// Refuses a device if its tail, from byte `from` on, is in use. If a file system extends into the tail, the device is always refused. If
-/// it is unknown where the data end, the device is refused unless `lost` permits the loss of these data.
+/// Refuses a device if its tail, from byte `from` on, is in use. A file system that extends into the tail is always refused. Data with an
+/// unknown end are refused too, unless `lost` permits their loss.
 ///
 /// # Errors
 /// `Exists`; the errors of the device.
@@ -163,7 +162,7 @@ pub fn check_tail(device: &dyn Device, from: u64, lost: TailLoss) -> Result<()> 
     }
 }
 
-/// Refuses a device without ext2, ext3 or ext4. If the device contains XFS, the error names an alternative.
+/// Refuses a device that does not contain ext2, ext3 or ext4. For XFS, the error names an alternative.
 fn check_ext4(device: &dyn Device, of_xfs: &str) -> Result<()> {
     let format = if device.size() < SMALLEST { None } else { find_format(device)? };
     match format.map(|format| format.name) {
@@ -182,7 +181,7 @@ fn footprint_on(device: &dyn Device) -> Result<Option<Result<Footprint>>> {
     }
     let Some(format) = find_format(device)? else { return Ok(None) };
     match (format.footprint)(device) {
-        // An I/O error does not mean that the file system is damaged. So this function returns it as an error.
+        // An I/O error does not mean that the file system is damaged. It is returned as an error.
         Err(error) if matches!(error.kind(), ErrorKind::Io(_)) => Err(error),
         footprint => Ok(Some(footprint)),
     }
@@ -193,8 +192,7 @@ mod tests {
     use super::*;
     use crate::device::{Faults, Ram, Sim};
 
-    /// If the superblock cannot be read, this function returns an error. The superblock does not count as damaged, because it may be
-    /// intact.
+    /// A superblock that cannot be read is an error. It does not count as damaged, because it may be intact.
     #[test]
     fn a_superblock_that_cannot_be_read_is_an_error() {
         let ram: Arc<dyn Device> = Arc::new(Ram::new(8 << 20));

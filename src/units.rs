@@ -1,8 +1,8 @@
 //! The units of positions and addresses. Each unit is a separate type.
 //!
 //! A byte position in a file, a byte offset on the device and a block number are all integers. A program that confuses two of them would
-//! read wrong data without an error. Because each of them has a separate type, the compiler refuses such a program. A conversion between
-//! two units takes the block size as an argument.
+//! read wrong data without an error. With separate types, the compiler refuses this program. A conversion between two units needs the block
+//! size.
 
 use std::fmt;
 use std::ops::{Add, AddAssign};
@@ -43,8 +43,7 @@ impl From<u64> for FilePos {
 impl Add<u64> for FilePos {
     type Output = Self;
 
-    /// The position that is `bytes` larger. The caller ensures that the sum does not overflow; [`checked_add`](Self::checked_add) detects
-    /// an overflow.
+    /// The position that is `bytes` larger. The sum must not overflow. [`checked_add`](Self::checked_add) detects an overflow.
     fn add(self, bytes: u64) -> Self {
         Self(self.0 + bytes)
     }
@@ -87,7 +86,7 @@ pub struct BlockSize {
 }
 
 impl BlockSize {
-    /// The block size of `1 << shift` bytes. `None` if this is less than 512 bytes or more than 64 KiB.
+    /// The block size of `1 << shift` bytes. `None` for less than 512 bytes or more than 64 KiB.
     #[must_use]
     pub const fn from_shift(shift: u8) -> Option<Self> {
         if shift >= 9 && shift <= 16 { Some(Self { shift }) } else { None }
@@ -123,7 +122,7 @@ impl BlockSize {
         FilePos(block.0 << self.shift)
     }
 
-    /// The device offset at which a block begins. The caller has already checked that the block is on the device.
+    /// The device offset at which a block begins. The block must be on the device.
     #[must_use]
     pub const fn offset_of(self, block: FsBlock) -> DevOffset {
         DevOffset(block.0 << self.shift)

@@ -21,8 +21,8 @@ failed=() status=0
 step() { timed "test: $1" "${@:2}" || { status=$? && failed+=("$1"); }; }
 logged() { "$@" 2>&1 | tee -a "$log"; }
 
-# path_from VARIABLE SCRIPT: exports the path that a script prints. Exit code 77 means that there is no path and that the script has printed
-# the reason; tests that need the path are then skipped.
+# path_from VARIABLE SCRIPT: exports the path that a script prints. Exit code 77 means that there is no path. The script has then printed
+# the reason, and tests that need the path are skipped.
 path_from() {
     local path ended=0
     path=$("$2") || ended=$?
@@ -33,8 +33,8 @@ path_from() {
     esac
 }
 
-# The benches measure a release build. The release build runs at the same time as the build of the tests, in a separate directory, because
-# each build takes minutes. Errors of the release build are shown when the tests run.
+# The benches measure a release build. Each build takes minutes. So the release build runs in a separate directory, at the same time as the
+# build of the tests. Errors of the release build are shown when the tests run.
 build() {
     say "cargo build --release, and the tests"
     unset IRONMAP_BIN
@@ -48,9 +48,9 @@ build() {
     export IRONMAP_BIN=$ironmap
 }
 
-# Runs every suite, and the examples of the documentation. Cargo runs the test programs by the script in_memory.sh, which it takes from a
-# variable whose name contains the target. With such a script, rustdoc would run the examples in threads of one process, but they change
-# its working directory. So the examples run without the script, and so do suites that the user names.
+# Runs every suite, and the examples of the documentation. A variable whose name contains the target tells cargo to run the test programs by
+# in_memory.sh. The examples run without this script. With it, rustdoc would run them in threads of one process, and they change the working
+# directory of this process. Suites that the user names run without the script too.
 cargo_test() {
     [ $# = 0 ] || { cargo test "${workspace[@]}" --no-fail-fast "$@"; return; }
     local host status=0
@@ -71,7 +71,7 @@ suites() {
 # structures.
 aarch64=(sys:: open_file:: protection::guard:: dio:: iomap:: location:: partition:: fs::ext4::checksum:: fs::ext4::hash:: fs::ext4::casefold::)
 
-# The suites whose images ./x test keeps in memory, on the disk; and all values of the suites that otherwise try a sample.
+# Runs on the disk the suites whose images ./x test keeps in memory. Suites that otherwise try a sample of values try all values.
 long() {
     IRONMAP_FIELDS=all IRONMAP_HOSTILE_CASES=1500 cargo test "${workspace[@]}" --no-fail-fast \
         --test cli --test ext4 --test hostile --test hostile_xfs
@@ -84,8 +84,8 @@ demo() {
     [ $((SECONDS - begin)) -le 600 ] || { echo "./x demo took $((SECONDS - begin)) s"; return 1; }
 }
 
-# Installs the C library for the tests of C, C++, Go and the packages. It is built with the profile of the tests, so that most crates are there
-# already, and without the workspace's features: they link OpenSSL, as the C library of users does not.
+# Installs the C library for the tests of C, C++, Go and the packages. The build uses the profile of the tests, in which most crates are
+# already built. The workspace's features are off, because they link OpenSSL, and the C library of users does not link it.
 c_library() {
     cargo build --quiet --profile test --package ironmap-capi --lib
     PROFILE=dev crates/ironmap-capi/install.sh "$target/c"

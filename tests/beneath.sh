@@ -11,8 +11,8 @@ layers=(integrity-bitmap integrity-journal nbd nbd-plain)
 # The features are the same as in the build of the tests, so that the tests are not built again.
 tests() { cargo test "${workspace[@]}" --no-fail-fast "$@"; }
 
-# Runs the test programs whose volumes are on devices that the tests open, except programs with their own devices. dio and no_alloc are not
-# run over an NBD export, because they count events that only the system's queues have.
+# Runs the test programs that open devices for their volumes. Programs with devices of their own are omitted. dio and no_alloc are not run
+# over an NBD export, because they count events that only the system's queues have.
 suites() {
     local programs=(--test ext4 --test differential --test model)
     [[ $1 = nbd* ]] || programs+=(--test dio --test no_alloc)

@@ -1,6 +1,5 @@
-//! A store to a mapped image on a full file system returns an error and does not end the program. Without protection the program would end:
-//! on a full disk, the kernel sends SIGBUS for a store to a hole. On tmpfs, the kernel sends SIGBUS even for a load from a hole. Each case
-//! runs in a separate process.
+//! A store to a hole of a mapped image on a full file system returns an error. Without protection, the kernel would end the program with
+//! SIGBUS. On tmpfs, a load from a hole needs the same protection. Each case runs in a separate process.
 
 mod common;
 
@@ -195,8 +194,8 @@ fn an_image_that_shares_its_blocks() {
     in_process(TEST, "refuse", &other);
 }
 
-/// Writes an image on btrfs. btrfs never overwrites data in place, so a write needs free space even if its blocks are allocated. If there
-/// is no space, the write returns an error, and earlier writes can still be read.
+/// Writes an image on btrfs. btrfs never overwrites data in place, so each write needs free space. Without free space, the write returns an
+/// error, and earlier writes can still be read.
 fn write_elsewhere(path: &Path) {
     let opened = mapped(path, true, Some((1000, SIZE - 3000))).unwrap();
     assert!(opened.notices.iter().any(|notice| notice.contains("system calls")));

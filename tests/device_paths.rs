@@ -29,8 +29,8 @@ struct Disk {
 }
 
 impl Disk {
-    /// Makes a file system of this size with a `mkfs` command, and mounts it. A system call gives the kernel the position of the partition,
-    /// so no partition table is needed.
+    /// Makes a file system of this size with a `mkfs` command, and mounts it. A system call adds the partition, so no partition table is
+    /// needed.
     fn mounted(mkfs: &str, size: u64) -> Self {
         let dir = scratch();
         let (image, mount) = (dir.path().join("image"), dir.path().join("mnt"));
@@ -123,8 +123,8 @@ fn the_disk_is_chosen_over_a_partition_whose_metadata_are_cached() {
     assert_eq!(chosen.reason, Reason::Empty, "{choice}");
 }
 
-/// A read of the whole disk leaves pages in the page cache. The pages stay there until the last partition is unmounted, and each direct
-/// read is slower because of them. So ironmap drops them.
+/// A read of the whole disk leaves pages in the page cache until the last partition is unmounted. These pages slow down each direct read.
+/// ironmap drops the pages.
 #[test]
 fn pages_that_a_look_at_the_disk_left_are_dropped() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("addpart")]);
@@ -164,7 +164,7 @@ fn a_node_of_another_device_is_refused() {
 
 #[test]
 fn a_file_system_without_a_block_device_has_no_device_paths() {
-    // Every Linux has `/proc`, and no block device belongs to it.
+    // `/proc` exists on every Linux and has no block device.
     let error = device_paths(device(Path::new("/proc"))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
 }

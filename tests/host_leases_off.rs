@@ -29,7 +29,7 @@ fn without_leases_or_inotify_the_kernel_serves_all() {
     assert_eq!((before.served(), both.served()), ("raw", "no_leases"));
     both.check(&mut queue, &content, SEED, 200);
     assert!(queue.stats().kernel_served > 0);
-    // A system setting caused the refusal of the lease, and not a writer. So ironmap does not wait for a writer to close the file.
+    // A system setting caused the refusal of the lease. There is no writer, so ironmap does not wait for a close of the file.
     assert_eq!(both.served(), "no_leases");
     assert!(host.events().take().0.is_empty(), "a refusal is no error");
     assert_eq!(Both::open(&host, &path).served(), "raw");

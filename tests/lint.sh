@@ -51,7 +51,7 @@ step format cargo fmt --all --check
 step clippy cargo clippy --quiet "${workspace[@]}" --all-targets -- -D warnings
 # Cargo omits this test from all targets, because it runs in a guest only.
 step "clippy of the lab" cargo clippy --quiet "${workspace[@]}" --test lab -- -D warnings
-# A check of the workspace enables all features of the library, so this check is without features.
+# Checks the library without features. A check of the workspace enables all features of the library.
 step "clippy without features" cargo clippy --quiet -p ironmap --lib --test nbd -- -D warnings
 step "clippy of the Python package" cargo clippy --quiet --locked --manifest-path crates/ironmap-python/Cargo.toml --all-targets -- -D warnings
 step "format of the Python package" cargo fmt --manifest-path crates/ironmap-python/Cargo.toml --check

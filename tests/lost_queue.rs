@@ -1,6 +1,6 @@
-//! A queue is lost while requests are in flight, because a seccomp filter forbids further calls or because the descriptor of the ring was
-//! replaced. The library never frees the memory of requests that the kernel has accepted, and no thread waits for these requests. All other
-//! requests fail with an error.
+//! A queue is lost while requests are in flight. Either a seccomp filter forbids further calls, or the descriptor of the ring was replaced.
+//! The library never frees the memory of requests that the kernel has accepted, and no thread waits for these requests. All other requests
+//! fail with an error.
 //!
 //! The device is a loop device over a file. To keep requests in flight, the test freezes the file system below the loop device. A separate
 //! process sends the requests. When this process ends, the device and the memory that was never freed disappear.
@@ -223,8 +223,8 @@ fn queue(volume: &Volume) -> Queue {
     volume.queue(&QueueOptions::new().depth(8)).unwrap()
 }
 
-/// A file with old data. Near its blocks, other blocks have been allocated and freed. So the metadata for an allocation are in memory, and
-/// an allocation does not read the device.
+/// A file with old data. Near its blocks, other blocks have been allocated and freed. So an allocation finds its metadata in memory and
+/// does not read the device.
 fn file(volume: &Volume, name: &str) -> File {
     let fs = volume.fs();
     let number = fs
@@ -351,7 +351,7 @@ impl World {
         assert_eq!(written.unwrap_err().kind(), ErrorKind::ReadOnly);
     }
 
-    /// Reads are in flight when the queue is lost. The kernel has not yet accepted a write that was also submitted.
+    /// Reads are in flight when the queue is lost. A write was submitted too, but the kernel has not yet accepted it.
     fn reads(&self, volume: &Volume) {
         let (held, other) = (file(volume, "held"), file(volume, "other"));
         self.freeze();

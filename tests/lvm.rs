@@ -186,7 +186,7 @@ fn logical_volumes_are_read_where_lvs_shows_them() {
     );
 }
 
-/// A volume that mke2fs made, and that is distributed over the ranges that `lvs` shows, is read. It cannot be opened for writing.
+/// mke2fs made a volume whose parts are in the ranges that `lvs` shows. ironmap reads this volume, and refuses to open it for writing.
 #[test]
 fn a_volume_in_several_segments_is_read() {
     require!(NEEDS);
@@ -262,7 +262,8 @@ impl Disk {
     }
 }
 
-/// The store of a snapshot cannot be read as a volume. Its origin can, unless the snapshot is being merged into it.
+/// The store of a snapshot cannot be read as a volume. The origin of the snapshot can be read, except while the snapshot is being merged
+/// into it.
 #[test]
 fn snapshots_are_obeyed() {
     require!(NEEDS);
@@ -316,8 +317,8 @@ fn lost_and_copied_physical_volumes_are_named() {
     assert_refused(&disk, "root", ErrorKind::Corrupt, "one is a copy of the other");
 }
 
-/// A physical volume that was moved to another group while the other disks of its group were away has other content than the older metadata
-/// of these disks say.
+/// A physical volume was moved to another group. The other disk of its old group was missing at that time and has old metadata. These
+/// metadata are wrong for the moved physical volume, so ironmap does not read it.
 #[test]
 fn a_physical_volume_of_another_group_is_not_read() {
     require!(NEEDS);
@@ -332,8 +333,8 @@ fn a_physical_volume_of_another_group_is_not_read() {
     assert_refused(&disk, "both", ErrorKind::Corrupt, "belongs to another volume group");
 }
 
-/// A logical volume ends within the partition of its physical volume, even if the disk continues. The label on a disk that has a newer partition
-/// table is not used, as LVM does not use it.
+/// A logical volume ends within the partition of its physical volume, even if the disk continues. If a disk has a newer partition table
+/// than its label, ironmap ignores the label, as LVM does.
 #[test]
 fn the_partition_table_bounds_physical_volumes() {
     require!(NEEDS);

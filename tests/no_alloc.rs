@@ -46,7 +46,7 @@ fn write(file: &File, queue: &mut Queue, memory: Memory, pos: FilePos, token: u6
     file.submit_write(queue, memory, pos, DioFlags::empty(), token).is_ok()
 }
 
-/// Runs `count` requests in batches. In each batch, each buffer in `spare` is used by one request.
+/// Runs `count` requests in batches. Each batch uses each buffer in `spare` for one request.
 fn run_owned(queue: &mut Queue, file: &File, spare: &mut Vec<Memory>, count: u64, submit: Submit) {
     let mut sent = 0;
     while sent < count {
@@ -63,7 +63,7 @@ fn run_owned(queue: &mut Queue, file: &File, spare: &mut Vec<Memory>, count: u64
     }
 }
 
-/// Checks that the allocator counts an allocation. Otherwise the tests below would show nothing.
+/// Checks that the allocator counts an allocation.
 #[test]
 fn an_allocation_is_counted() {
     assert!(allocations(|| drop(std::hint::black_box(vec![1_u8; 100]))) > 0);
@@ -85,7 +85,7 @@ fn a_synchronous_read_allocates_nothing() {
     }
 }
 
-/// A request on the general path also allocates nothing, if it has one extent and borrowed memory.
+/// A request on the general path allocates nothing if it has one extent and borrowed memory.
 #[test]
 fn a_generic_read_of_one_extent_allocates_nothing() {
     require!([Need::Bare("tags come into memory")]);
@@ -230,7 +230,7 @@ fn requests_over_an_integrity_device_allocate_nothing() {
     }
 }
 
-/// The check of the lease before a raw read is returned allocates nothing. This holds for synchronous and asynchronous reads.
+/// A check of the lease precedes the return of each raw read. The check allocates nothing, for synchronous and for asynchronous reads.
 #[test]
 fn a_raw_read_of_a_host_file_allocates_nothing() {
     require!([Need::Root, Need::Tool("losetup")]);

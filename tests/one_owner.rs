@@ -72,8 +72,8 @@ fn as_a_child_has_them(path: &str) -> Vec<OwnedFd> {
     numbers.map(|number| pidfd_getfd(&this, number, PidfdGetfdFlags::empty()).unwrap()).collect()
 }
 
-/// When a volume is closed, other programs can lock it immediately. This holds even while another thread starts a child process, which has
-/// copies of the descriptors.
+/// After the close of a volume, other programs can lock it immediately. At this time another thread may start a child process with copies
+/// of the descriptors.
 #[test]
 fn a_closed_volume_is_unlocked_while_a_child_has_its_files() {
     require!([Need::Tool("qemu-img"), Need::Tool("flock")]);
@@ -193,8 +193,8 @@ impl Drop for Elsewhere {
     }
 }
 
-/// A loop device of another mount namespace has an image open. ironmap refuses the image. The kernel reports the path of the loop device's
-/// file, but in this namespace this path does not exist.
+/// A loop device of another mount namespace has an image open. ironmap refuses the image. The kernel reports a path of the loop device's
+/// file that does not exist in this namespace.
 #[test]
 fn an_image_of_another_mount_namespace_is_refused() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("unshare")]);
@@ -215,8 +215,8 @@ fn an_image_of_another_mount_namespace_is_refused() {
         }
     }
     {
-        // The kernel has mounted the image read-only. Another reader would not exclude a writer, but a mount does. ironmap detects the
-        // mount by its loop device.
+        // The kernel has mounted the image read-only. A reader does not exclude a writer, but a mount does. ironmap detects the mount by
+        // its loop device.
         let (_hidden, there) = Elsewhere::mounts(&image.path(), "--read-only", "-o ro,noload");
         assert_not_written(&path, &format!("attached to {}", there.device));
         assert_busy(&path, &format!("attached to {}", there.device));
@@ -225,8 +225,8 @@ fn an_image_of_another_mount_namespace_is_refused() {
     image.check();
 }
 
-/// An ordinary user may not query loop devices. If no program has the file open, the open is permitted. If a loop device that the user
-/// cannot query could have the file open, the open is refused.
+/// An ordinary user may not query loop devices. If no program has the file open, the open is permitted. The open is refused if a loop
+/// device could have the file open and the user cannot query this device.
 #[test]
 fn a_user_is_refused_what_a_hidden_loop_device_may_serve() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("unshare")]);
@@ -267,8 +267,8 @@ fn a_user_is_refused_what_a_hidden_loop_device_may_serve() {
     as_nobody(path(&own)).unwrap();
 }
 
-/// If another program has an image open for writing or mapped, ironmap does not open the image for writing. The other program need not lock
-/// it.
+/// If another program has an image open for writing or mapped, ironmap does not open the image for writing. This holds even if the other
+/// program has not locked the image.
 #[test]
 fn an_image_that_is_open_for_writing_is_not_written() {
     let image = Image::mke2fs("4M", &["-t", "ext4"]);

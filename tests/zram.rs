@@ -16,8 +16,8 @@ const SIZE: usize = 1 << 20;
 const PAGE: usize = 4096;
 const CANARY: u8 = 0xA5;
 
-/// The directory with one file for each zram device. A file contains the process number of its test. With it, `./x clean-up` can remove the
-/// devices of killed tests.
+/// The directory with one file for each zram device. Each file contains the process number of its test. `./x clean-up` uses the files to
+/// remove the devices of killed tests.
 const MARKS: &str = "/run/ironmap-bench-zram";
 
 /// A zram device with some content. Dropping this value removes the device.

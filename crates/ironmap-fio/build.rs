@@ -43,8 +43,8 @@ fn version(fio: &Path) -> Result<String, String> {
 fn build(fio: &Path, version: &str) {
     println!("cargo::rustc-env=FIO_VERSION={version}");
     println!("cargo::rustc-cfg=fio");
-    // fio closes the library of an engine when a job ends. The library must stay loaded, because threads of Rust and ironmap may still be
-    // ending.
+    // fio closes the library of an engine when a job ends. The library must stay loaded, because threads of Rust and of ironmap may still
+    // run.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
     cc::Build::new()
         .file("shim/shim.c")

@@ -55,7 +55,7 @@ struct Change {
     keeps_checksum: u8,
 }
 
-/// The bytes that a change writes. Integers are big-endian. Only items of the log are little-endian.
+/// The bytes that a change writes. Integers are little-endian in items of the log, and big-endian everywhere else.
 #[derive(Arbitrary, Debug)]
 enum Value {
     Byte(u8),

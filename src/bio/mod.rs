@@ -1,4 +1,4 @@
-//! A bio: one request to one device, and the memory that it owns until it completes.
+//! A bio is one request to one device. It owns the memory of the request until it completes.
 //!
 //! A request passes its memory to the device in an owned [`Bio`], and gets the memory back in a [`Done`]. While a device owns the bio, no
 //! other code can use the memory.
@@ -35,8 +35,8 @@ bitflags! {
         const DSYNC = 0x4;
         /// The device writes all of the data or nothing (`RWF_ATOMIC`).
         const ATOMIC = 0x8;
-        /// If a read fails with EILSEQ (the data do not match their checksums), the queue repeats the read into its own memory, because
-        /// another thread may have changed the caller's memory during the read. Devices ignore this flag.
+        /// If a read fails with EILSEQ (the data do not match their checksums), the queue repeats the read into its own memory. Perhaps
+        /// another thread has changed the caller's memory during the read. Devices ignore this flag.
         const REREAD = 0x10;
     }
 }
@@ -49,7 +49,7 @@ impl BioFlags {
     }
 }
 
-/// Identifies the device of a bio: the device that the queue was made for, or an [attached](crate::device::DeviceQueue::attach) device.
+/// Identifies the device of a bio: the queue's own device, or an [attached](crate::device::DeviceQueue::attach) device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dev(pub(crate) u32);
 
@@ -59,7 +59,7 @@ impl Dev {
 }
 
 impl CompletionWork {
-    /// The parts of the work that must end before the write is reported as complete.
+    /// The work that must end before a write is reported as complete.
     pub(crate) const BEFORE_COMPLETION: Self = Self::DATASYNC.union(Self::SYNC).union(Self::REMAP);
 }
 
@@ -71,9 +71,9 @@ bitflags! {
         const CONVERT = 0x1;
         /// The write ends past the end of the file, so the file's size must grow.
         const GROW = 0x2;
-        /// The file must be synced as `fdatasync` does it.
+        /// The file must be synced (`fdatasync`).
         const DATASYNC = 0x4;
-        /// The file must be synced as `fsync` does it.
+        /// The file must be synced (`fsync`).
         const SYNC = 0x8;
         /// The data were written to new blocks, because the file shares its old blocks with other files. The new blocks enter the file's
         /// extent map before the write is reported as complete. Until then, reads use the old blocks.
@@ -86,7 +86,7 @@ bitflags! {
 /// The request that a bio belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BioEnd {
-    /// A bio that is a whole request, with all values that the end of the request needs.
+    /// A bio that is a whole request. It contains all values that are needed when the request ends.
     Whole {
         /// The token with which the caller identifies the request.
         token: u64,
@@ -116,8 +116,8 @@ pub enum BioEnd {
 }
 
 impl BioEnd {
-    /// Returns the token, and the file's index if the file can change, for a bio that is a whole request and that needs no more work after
-    /// a full transfer. Returns `None` for all other bios.
+    /// For a whole request that needs no more work after a full transfer: returns the token and the file's index. The index is `None` if
+    /// the file cannot change. For all other bios the result is `None`.
     #[inline(always)]
     pub(crate) fn whole(&self) -> Option<(u64, Option<u32>)> {
         match *self {
@@ -154,7 +154,7 @@ pub struct Done {
     pub result: Result<usize, Errno>,
 }
 
-/// The result of a bio that was a whole request, transferred all of its bytes, and needs no more work.
+/// The result of a whole request. Its bio has transferred all of its bytes, and needs no more work.
 #[derive(Debug)]
 pub struct Whole {
     /// The token with which the caller identifies the request.
@@ -169,7 +169,7 @@ impl Done {
     /// Converts the bio to the result of a [`Whole`] request.
     ///
     /// # Errors
-    /// Returns the completed bio if it is a part of a request, transferred fewer bytes, or needs more work.
+    /// Returns the completed bio if it is a part of a request, if its transfer was short, or if it needs more work.
     #[inline(always)]
     #[allow(
         clippy::result_large_err,
@@ -193,7 +193,7 @@ pub struct Completion {
     pub token: u64,
     /// The memory that the request was started with.
     pub memory: Memory,
-    /// The number of bytes that were transferred. A read transfers fewer bytes than requested only at the end of the file.
+    /// The number of bytes that were transferred. A read is short only at the end of the file.
     pub result: error::Result<usize>,
 }
 
@@ -201,8 +201,8 @@ impl Completion {
     /// The bytes that were transferred, and the buffer that the request was started with.
     ///
     /// # Errors
-    /// The error of the request. In this case the buffer is freed; a caller that needs the buffer uses the field [`memory`](Self::memory)
-    /// instead. `InvalidInput` if the request had several buffers.
+    /// The error of the request. The buffer is then freed. To keep the buffer, use the field [`memory`](Self::memory). `InvalidInput` if
+    /// the request had several buffers.
     pub fn into_buffer(self) -> error::Result<(usize, Buffer)> {
         let count = self.result?;
         match self.memory {

@@ -1,5 +1,4 @@
-//! Cuts ranges of bytes out of the buffers of a request. A position counts the bytes of all buffers together, so a caller need not know
-//! where a buffer ends.
+//! Cuts ranges of bytes out of the buffers of a request. A position counts the bytes of all buffers together.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::{Deref, DerefMut, Range};
@@ -49,7 +48,7 @@ pub(crate) fn cut_mut<'b>(
     within_mut(bufs, range).map(IoSliceMut::new).collect()
 }
 
-/// Computes for each buffer, one after the other, which of its bytes are in a range.
+/// For each buffer in turn: computes which of its bytes are in a range.
 struct Cutter {
     range: Range<usize>,
     /// The position of the next buffer's first byte.
@@ -73,8 +72,8 @@ impl Cutter {
 mod tests {
     use super::*;
 
-    /// A range contains the same bytes for every division of the memory into buffers. The test divides ten bytes into three buffers in
-    /// every possible way.
+    /// A range contains the same bytes, however the memory is divided into buffers. The test divides ten bytes into three buffers in every
+    /// possible way.
     #[test]
     fn a_range_is_the_same_however_the_memory_is_divided() {
         let whole: Vec<u8> = (0..10).collect();

@@ -14,10 +14,10 @@ use crate::error::Errno;
 use crate::sys::{Narrow, Wide};
 use crate::units::DevOffset;
 
-/// A queue of any device. Each request examines the variant only once. The code after this branch is compiled separately for each variant.
+/// A queue of any device. Each request branches on the variant once. The code after the branch is compiled for each variant.
 #[allow(
     clippy::large_enum_variant,
-    reason = "a thread has one queue, and a box would cost a load in every request"
+    reason = "a thread has only one queue, and a box would add a memory access to every request"
 )]
 pub enum AnyQueue {
     /// See [`Psync`](super::Psync).
@@ -30,7 +30,7 @@ pub enum AnyQueue {
     Dax(Immediate<DaxTransfer>),
     /// See [`Null`](super::Null).
     Null(Immediate<NullTransfer>),
-    /// A queue of any other device, called through a trait object. Another variant of this enum would make every request slower.
+    /// A queue of any other device, called through a trait object. Additional variants would make every request slower.
     Other(OtherQueue),
 }
 
@@ -41,7 +41,7 @@ impl AnyQueue {
         Self::Other(OtherQueue { below: Box::new(queue) })
     }
 
-    /// The engine of the queue. The result is `Auto` for a device that another program implements, and for a device over another device.
+    /// The engine of the queue. `Auto` means that another program implements the device, or that the device is over another device.
     pub(crate) fn engine(&self) -> Engine {
         match self {
             Self::Psync(_) => Engine::Psync,
@@ -58,8 +58,8 @@ impl AnyQueue {
         with_queue!(self, queue => queue)
     }
 
-    /// Returns the queue as a trait object in a separate type. Code that uses this type is compiled once instead of once for each kind of
-    /// queue. Only rare requests use it.
+    /// Returns a wrapper that calls the queue through a trait object. Code that uses the wrapper is compiled only once, not for each kind
+    /// of queue. Only rare requests use the wrapper.
     pub(crate) fn through_table(&mut self) -> Through<'_> {
         Through::new(self.as_dyn())
     }
@@ -96,8 +96,8 @@ macro_rules! with_queue {
 }
 pub(crate) use with_queue;
 
-/// Each method examines the variant only once. The callers of these methods are queues that send requests to this queue, and programs that
-/// use a device without a file system.
+/// Each method branches on the variant once. Queues over this queue call these methods. Programs that use a device without a file system
+/// call them too.
 impl DeviceQueue for AnyQueue {
     through_queue!(requests, with_queue);
     through_queue!(resources, with_queue);

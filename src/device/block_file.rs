@@ -21,7 +21,7 @@ use crate::error::{Context, Errno, Error, Result};
 use crate::sys::{Buffer, is_read_only};
 use crate::units::DevOffset;
 
-/// The size of a page. Every image file is assumed to accept requests that are aligned to pages.
+/// The size of a page. Every image file should accept requests that are aligned to pages.
 pub(super) const PAGE: u32 = 4096;
 /// `IOV_MAX`: Linux refuses a request with more buffers.
 const MAX_SEGMENTS: usize = 1024;
@@ -33,11 +33,11 @@ const BOUNCE: usize = 256 << 10;
 /// How to open a device.
 #[derive(Clone, Debug)]
 pub struct OpenMode {
-    /// Requests bypass the page cache (`O_DIRECT`). If the file system of an image refuses such requests, they use the page cache, and
-    /// [`BlockFile::notice`] returns a line that reports it.
+    /// Requests bypass the page cache (`O_DIRECT`). If the file system of an image refuses such requests, they use the page cache.
+    /// [`BlockFile::notice`] then returns a line for the user.
     pub direct: bool,
-    /// The open fails if another program has the device mounted, attached or locked. A benchmark that measures the raw device of an open
-    /// volume sets this field to false.
+    /// The open fails if another program has the device mounted, attached or locked. A benchmark clears this field to measure the raw
+    /// device of an open volume.
     pub exclusive: bool,
     /// Open for reading and writing.
     pub write: bool,
@@ -85,7 +85,7 @@ impl BlockFile {
             FileType::CharacterDevice => return Self::open_namespace(path, mode),
             _ => {
                 return Err(Error::invalid(format!(
-                    "{}: neither a block device nor an image file",
+                    "{}: the path must lead to a block device or an image file",
                     path.display()
                 )));
             }
@@ -120,8 +120,8 @@ impl BlockFile {
                     .to_owned(),
             );
         } else if direct && base % block != 0 {
-            // Every request would be misaligned for the device, so it is opened again without direct I/O. The file is closed before that,
-            // because this process cannot open a device exclusively twice.
+            // Every direct request would be misaligned, so the device is opened again without direct I/O. The file is closed first, because
+            // this process cannot open a device exclusively twice.
             drop((file, hold));
             let why = format!(
                 "offset {base} is not a multiple of the device's block size of {block} bytes"
@@ -144,7 +144,7 @@ impl BlockFile {
         })
     }
 
-    /// Opens the device for requests of any alignment, which use the page cache. The notice for the user contains the reason `why`.
+    /// Opens the device for requests of any alignment. These requests use the page cache. `why` is the reason in the notice for the user.
     fn open_buffered(path: &Path, mode: &OpenMode, why: &str) -> Result<Self> {
         let mut opened = Self::open(path, &OpenMode { direct: false, ..mode.clone() })?;
         opened.notice = Some(format!("{why}: reads and writes go through the page cache"));
@@ -152,8 +152,8 @@ impl BlockFile {
     }
 
     /// Opens the device for a volume. The function `block` returns the length of the volume's blocks in bytes, or `None` if the device
-    /// contains no known volume. If the shortest direct request is longer than a block, all requests use the page cache, which reads and
-    /// writes longer units. With `cached`, metadata and small writes of an image use the page cache, if no block is shorter than a page.
+    /// contains no known volume. If the shortest direct request is longer than a block, all requests use the page cache. With `cached`,
+    /// metadata and small writes of an image use the page cache. `cached` has no effect on a volume whose blocks are shorter than a page.
     ///
     /// # Errors
     /// The errors of [`open`](Self::open).
@@ -170,8 +170,8 @@ impl BlockFile {
             return Ok(file);
         }
         let block = block(&Psync::new(Arc::clone(&file)));
-        // One page of the page cache may contain a block of metadata and a block that a direct write changes. If the page is written back
-        // after the direct write, it overwrites the new data of this block with the old data.
+        // One page of the page cache may contain a metadata block and a data block. A direct write changes the data block only on the
+        // device. If the page is written back later, its old data overwrite the new data.
         if cached
             && block.is_some_and(|block| block >= rustix::param::page_size())
             && let Some(file) = Arc::get_mut(&mut file)
@@ -182,12 +182,12 @@ impl BlockFile {
         // The file is closed before the device is opened again, because this process cannot open a device exclusively twice.
         drop(file);
         let why = format!(
-            "the file system's blocks have {block} bytes, but direct requests need at least {unit}"
+            "the file system's blocks have {block} bytes, but a direct request must have at least {unit}"
         );
         Self::open_buffered(path, mode, &why).map(Arc::new)
     }
 
-    /// The same image without `O_DIRECT`; `None` if its path leads to another file or to no file.
+    /// The same image without `O_DIRECT`; `None` if the path of the image leads to another file or to no file.
     fn opened_again(&self) -> Option<File> {
         let access = if self.writable { OFlags::RDWR } else { OFlags::RDONLY };
         let again = rustix::fs::open(&self.path, access | OFlags::CLOEXEC, Mode::empty()).ok()?;
@@ -201,8 +201,8 @@ impl BlockFile {
         self.cached.as_ref().unwrap_or(&self.file)
     }
 
-    /// Opens an NVMe namespace through its character device. The result is the block device of the namespace, but requests are sent as NVMe
-    /// commands.
+    /// Opens an NVMe namespace through its character device. The returned value contains the namespace's block device, but sends requests
+    /// as NVMe commands.
     fn open_namespace(path: &Path, mode: &OpenMode) -> Result<Self> {
         let namespace = Namespace::open(path)?;
         let block = Self::open(namespace.block(), mode)?;
@@ -215,13 +215,12 @@ impl BlockFile {
         Ok(Self { path: path.to_owned(), limits, namespace: Some(namespace), ..block })
     }
 
-    /// The NVMe namespace, if it was opened through its character device and its blocks have no metadata, so that its commands need no
-    /// tuples.
+    /// The NVMe namespace, if it was opened through its character device and its blocks have no metadata. Its commands contain no tuples.
     pub(super) fn namespace(&self) -> Option<&Namespace> {
         self.namespace.as_ref().filter(|namespace| namespace.id().metadata == 0)
     }
 
-    /// The NVMe namespace, if it was opened through its character device and its blocks have metadata, so that its commands need tuples.
+    /// The NVMe namespace, if it was opened through its character device and its blocks have metadata. Its commands contain tuples.
     pub(super) fn protected_namespace(&self) -> Option<&Namespace> {
         self.namespace.as_ref().filter(|namespace| namespace.id().metadata != 0)
     }
@@ -258,7 +257,7 @@ impl BlockFile {
     /// Converts an offset in the part in use to an offset in the file.
     #[inline]
     pub(super) fn absolute(&self, at: DevOffset) -> u64 {
-        // If the sum exceeds 64 bits, the offset is past the end of every device, and the kernel refuses the request.
+        // If the sum exceeds 64 bits, the largest offset is returned. The kernel refuses a request at this offset.
         self.base.saturating_add(at.0)
     }
 
@@ -281,7 +280,7 @@ impl BlockFile {
     }
 
     /// The locks on the file, and the mark that this process writes the file. A device that is dropped after this `BlockFile` keeps a
-    /// reference to them.
+    /// reference to the locks.
     pub(super) fn hold(&self) -> Arc<Hold> {
         Arc::clone(&self.hold)
     }
@@ -314,7 +313,7 @@ impl BlockFile {
             let start = pos - skip as u64;
             let want = (skip + buf.len() - done).next_multiple_of(unit as usize).min(bounce.len());
             let count = (want - skip).min(buf.len() - done);
-            // The image may end within its last block, but a direct read must request the whole block. So such a read is short.
+            // The image may end within its last block. A direct read must request the whole block. The read is then short.
             self.fill(&mut bounce[..want], DevOffset(start), skip + count)?;
             buf[done..done + count].copy_from_slice(&bounce[skip..skip + count]);
             done += count;
@@ -359,7 +358,7 @@ impl BlockFile {
         }
     }
 
-    /// Frees the space of a range: the kernel discards the range of a block device, or makes a hole in an image.
+    /// Frees the space of a range. On a block device, the kernel discards the range. In an image, the range becomes a hole.
     pub(super) fn discard(&self, at: DevOffset, len: u64) -> Result<()> {
         let pos = self.absolute(at);
         let result = if self.is_device {
@@ -371,7 +370,7 @@ impl BlockFile {
         result.map_err(|errno| self.failed("discard", errno, pos))
     }
 
-    /// Zeroes a range. On a block device the kernel or the device writes the zeros; in an image the range becomes a hole.
+    /// Zeroes a range. On a block device, the kernel or the device writes the zeros. In an image, the range becomes a hole.
     pub(super) fn write_zeroes(&self, at: DevOffset, len: u64) -> Result<()> {
         const SECTOR: u64 = 512;
         if !self.is_device {
@@ -383,7 +382,7 @@ impl BlockFile {
         } else {
             Err(Errno::EOPNOTSUPP)
         };
-        // The kernel refuses a range that begins or ends within a sector of the device. EOPNOTSUPP makes the caller write the zeros.
+        // The kernel refuses a range that begins or ends within a sector of the device. After EOPNOTSUPP, the caller writes the zeros.
         let zeroed = zeroed.map_err(|errno| match errno {
             Errno::EINVAL => Errno::EOPNOTSUPP,
             errno => errno,
@@ -427,7 +426,7 @@ impl BlockFile {
         Some(limits.logical_block).filter(|unit| *unit > self.limits.logical_block)
     }
 
-    /// Reads until at least the first `least` bytes of `buf` are filled. Fails if the file ends before that.
+    /// Reads until at least the first `least` bytes of `buf` are filled. Fails if the file ends before these bytes.
     fn fill(&self, buf: &mut [u8], at: DevOffset, least: usize) -> Result<()> {
         let at = self.absolute(at);
         let fail = |errno, at| self.failed("read", errno, at);
@@ -457,7 +456,7 @@ fn measure(file: &File, stat: &Stat, direct: bool) -> (Limits, Option<DeviceProt
     let protection = DeviceProtection::of(file.as_fd(), &queue);
     let limits = device_limits(file, &queue, direct);
     // If the device has protection information, the kernel computes tuples from the caller's memory. So this memory must not change during
-    // a write, although `stable_writes` in sysfs does not state this.
+    // a write. `stable_writes` in sysfs does not report this case.
     let stable_writes = limits.stable_writes || protection.is_some();
     (Limits { stable_writes, ..limits }, protection)
 }
@@ -496,8 +495,8 @@ fn open_file(path: &Path, mode: &OpenMode, is_device: bool) -> Result<(File, boo
     open(flags).map(|file| (file, false)).map_err(failed)
 }
 
-/// Opens a file. An exclusive open is repeated for a short time, because a process that has just ended may still have the device open: the
-/// kernel removes the io_uring rings of a process some time after the process has ended.
+/// Opens a file. An exclusive open is repeated for a short time. A process that has just ended may still have the device open, because the
+/// kernel removes the io_uring rings of a process later.
 fn open_patiently(path: &Path, flags: OFlags) -> Result<File, OsErrno> {
     let open = || rustix::fs::open(path, flags, Mode::empty());
     let in_use = |opened: &Result<_, _>| {

@@ -1,4 +1,4 @@
-//! The check that each request of a caller lies within its device. It applies to calls and to requests through a queue.
+//! The check that each request of a caller lies within its device. The check applies to calls and to requests through a queue.
 
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
@@ -10,14 +10,14 @@ use crate::bio::{Bio, BioFlags, BioOp, Buffer, Dev, Done, Whole};
 use crate::error::{Errno, Error, Result};
 use crate::units::DevOffset;
 
-/// The proof that a request is within its device. Only this crate and the methods of [`Device`](super::Device) can create a proof, so other
-/// crates cannot call a method whose name ends in `_within`. A device over another device must not pass its own proof to the device below,
-/// because the proof is not valid for that device. So it calls the methods without the suffix, which check the range again.
+/// The proof that a request is within its device. Other crates cannot create a proof, so they cannot call a method whose name ends in
+/// `_within`. A proof for one device is not valid for the device below it. So a device over another device calls the methods without the
+/// suffix, which check the range again.
 #[derive(Clone, Copy, Debug)]
 pub struct InRange(());
 
 impl InRange {
-    /// The proof for requests of a queue of a volume or a host. Each of these requests uses a position from a file's block map.
+    /// The proof for requests through queues of volumes and hosts. The position of each request comes from a file's block map.
     pub(crate) const BY_THE_MAP: Self = Self(());
     /// The proof for requests of a [`BoundedQueue`], which checks each request.
     pub(super) const BY_THE_QUEUE: Self = Self(());
@@ -43,10 +43,10 @@ fn is_within(end: u64, at: DevOffset, len: u64) -> bool {
 /// [`readiness`](DeviceQueue::readiness), so an event loop must pop before it waits.
 pub struct BoundedQueue {
     below: AnyQueue,
-    /// The end of each device, indexed by the device's number. After a file is detached, its entry permits every position, because the
-    /// queue below refuses every request to this file.
+    /// The end of each device, indexed by the device's number. The entry of a detached file permits every position. The queue below refuses
+    /// requests to this file.
     ends: Vec<u64>,
-    /// Bios that were refused because they end past the end of their device.
+    /// Refused bios. Each of them ends past the end of its device.
     refused: Vec<Done>,
 }
 
@@ -55,7 +55,7 @@ impl BoundedQueue {
         Self { below, ends: vec![end.0], refused: Vec::new() }
     }
 
-    /// Returns the queue without the checks. Only a benchmark of the raw device, which checks its own positions, uses it.
+    /// Returns the queue without the checks. Only benchmarks of the raw device use it. They check their own positions.
     #[doc(hidden)]
     #[must_use]
     pub fn unbounded(self) -> AnyQueue {

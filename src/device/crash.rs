@@ -1,4 +1,4 @@
-//! The states of a device after a power cut, from its first content and a [`Log`] of its requests.
+//! Computes the states of a device after a power cut from the first content of the device and a [`Log`] of the requests.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,8 +18,8 @@ pub struct CrashState {
     pub seed: u64,
     /// The number of entries of the log before the power cut.
     pub cut: usize,
-    /// Selects the writes that are present although they were not durable: 0 selects none, 1 selects all, and any other number is a random
-    /// selection.
+    /// Selects the writes that are present although they were not durable. 0 selects none of these writes, 1 selects all, and any other
+    /// number selects at random.
     pub subset: u32,
 }
 
@@ -46,18 +46,18 @@ impl FromStr for CrashState {
 
 /// The states that a device can have after a crash.
 ///
-/// Every write that was durable at the power cut is present. A write or discard is durable in two cases: it was acknowledged and has
-/// [FUA](Entry::Write::fua), or a flush that was issued after its acknowledgement was acknowledged too. Each other write can be present
-/// completely, in part or not at all, in units of the device's logical block. On a device without a volatile cache every acknowledged write
-/// is durable. A failed write never becomes durable. If a flush fails, the writes that it covers never become durable, even after later
-/// flushes.
+/// Every write that was durable at the power cut is present. A write with [FUA](Entry::Write::fua) is durable when it is acknowledged. Any
+/// other write or discard becomes durable with the first acknowledged flush that was issued after its acknowledgement. A write that is not
+/// durable can be present completely, in part or not at all. Its parts are logical blocks of the device. On a device without a volatile
+/// cache every acknowledged write is durable. A failed write never becomes durable. If a flush fails, the writes that it covers never
+/// become durable, even after later flushes.
 #[derive(Debug)]
 pub struct Crashes {
     base: Ram,
     log: Log,
     atomic: Vec<Atomic>,
-    /// `fates` describes the log up to the cut of the state that was requested last. `durable` is the base with all changes that no later
-    /// entry of the log can undo.
+    /// `fates` describes the log up to the cut that was requested last. `durable` is the base with all changes that later entries cannot
+    /// undo.
     fates: Fates,
     durable: Ram,
 }
@@ -71,7 +71,7 @@ impl Crashes {
     }
 
     /// Adds a range that the device writes atomically: each write to the range is present completely or not at all. An example is ext4's
-    /// superblock. It has 1024 bytes with one checksum, and Linux does not mount a volume whose superblock is torn.
+    /// superblock. The superblock has 1024 bytes and one checksum, and Linux does not mount a volume with a torn superblock.
     #[must_use]
     pub fn with_atomic(self, range: Range<DevOffset>) -> Self {
         self.with_atomic_blocks(range, u64::MAX)
@@ -93,10 +93,10 @@ impl Crashes {
         &self.log
     }
 
-    /// The names of several states at every cut. They differ in the writes before the cut that are not durable: one state contains none of
-    /// these writes, one contains all of them, and `random` states contain a random part of them. If all writes before a cut were durable,
-    /// the cut has only one state. If consecutive cuts allow the same states, only the last of these cuts is named, because the application
-    /// has made the most progress there.
+    /// The names of several states at every cut. The states of a cut differ in the writes that are not durable. One state contains none of
+    /// these writes, and one contains all. `random` states contain a random selection. If all writes before a cut were durable, the cut has
+    /// only one state. If consecutive cuts allow the same states, only the last of these cuts is named. The application has made the most
+    /// progress there.
     #[must_use]
     pub fn names(&self, seed: u64, random: u32) -> Vec<CrashState> {
         let mut fates = Fates::new(self.base.limits().volatile_cache);
@@ -114,8 +114,8 @@ impl Crashes {
         cuts.into_iter().flat_map(names).collect()
     }
 
-    /// The content of the device in the named state. Log entries after the state's cut do not affect it. Calls are fastest in ascending
-    /// order of cuts.
+    /// The content of the device in the named state. Log entries after the state's cut do not affect this content. Calls are fastest in
+    /// ascending order of cuts.
     pub fn state(&mut self, name: CrashState) -> Ram {
         let cut = name.cut.min(self.log.len());
         if cut < self.fates.cut {
@@ -157,8 +157,8 @@ impl Atomic {
     }
 }
 
-/// A random selection of a request's sectors: usually all or none, and sometimes some of them. The state's seed determines whether most
-/// requests are kept, about half of them, or only a few.
+/// A random selection of a request's sectors: usually all or none, and sometimes some of them. The state's seed determines how many
+/// requests are kept: most of them, about half, or only a few.
 fn some(state: u64, entry: u64, atomic: &[Atomic]) -> impl Fn(u64) -> bool {
     let seed = mix(state, entry);
     let kept = mix(seed, 0) % 8 < [1, 4, 7][(state % 3) as usize];
@@ -169,7 +169,7 @@ fn some(state: u64, entry: u64, atomic: &[Atomic]) -> impl Fn(u64) -> bool {
     }
 }
 
-/// Writes to an image the sectors of a request that `kept` selects.
+/// Writes sectors of a request to an image. `kept` selects the sectors.
 fn apply(image: &Ram, entry: &Entry, kept: impl Fn(u64) -> bool) {
     let (at, len) = match entry {
         Entry::Write { at, data, .. } => (*at, data.len() as u64),
@@ -186,8 +186,8 @@ fn apply(image: &Ram, entry: &Entry, kept: impl Fn(u64) -> bool) {
         if reaches {
             let (start, end) = (from * unit, ((from + run) * unit).min(len));
             let place = DevOffset(at.0.saturating_add(start));
-            // The log also contains writes past the device's end, which the device refused. The image refuses them too, so errors are
-            // ignored.
+            // The log also contains writes past the device's end, which the device refused. The image refuses these writes too, so errors
+            // are ignored.
             let _ = match entry {
                 Entry::Write { data, .. } => image.put(&data[start as usize..end as usize], place),
                 _ => image.discard(place, end - start).map_err(|error| error.errno()),
@@ -197,7 +197,7 @@ fn apply(image: &Ram, entry: &Entry, kept: impl Fn(u64) -> bool) {
     }
 }
 
-/// The state of a write or discard at a cut, as far as the log shows it.
+/// The state of a write or discard at a cut of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     /// The request was issued, but not yet acknowledged.
@@ -206,7 +206,7 @@ enum Fate {
     Acknowledged(usize),
     /// All data of the request are durable.
     Durable,
-    /// The request failed, or a flush that covered it failed. It is not known which of its data are present, even after later flushes.
+    /// The request failed, or a flush that covered it failed. Any part of its data may be present, even after later flushes.
     Doubtful,
 }
 
@@ -344,8 +344,8 @@ mod tests {
         entries.into_iter().collect()
     }
 
-    /// The permitted contents of each sector, computed directly from the rules: the last write that must be present, and each later write
-    /// that may be present.
+    /// The permitted contents of each sector, computed directly from the rules. These are the last write that must be present, and each
+    /// later write that may be present.
     fn allowed(log: &Log, cut: usize) -> Vec<Vec<u8>> {
         let entries = &log.entries()[..cut];
         let acknowledged = |of: usize, before: usize| {

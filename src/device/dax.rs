@@ -18,13 +18,13 @@ use crate::units::DevOffset;
 
 /// A mapped image. A read copies from the mapping to the caller's memory.
 ///
-/// If an image is opened for writing, space is first allocated for all of its holes, because a store to a page without space raises SIGBUS
-/// instead of returning an error. If an image is opened for reading, the holes are replaced by pages of zeros, because tmpfs would allocate
-/// a page for each read of a hole. On tmpfs, ramfs, ext4 and XFS, a store then needs no more space. On all other file systems, a store may
-/// need more space, so writes are system calls.
+/// If an image is opened for writing, space is first allocated for all of its holes. A store to a page without space would raise SIGBUS
+/// instead of returning an error. If an image is opened for reading, pages of zeros replace the holes, because tmpfs would allocate a page
+/// for each read of a hole. On tmpfs, ramfs, ext4 and XFS, a store then needs no more space. On all other file systems, a store may need
+/// more space, so writes are system calls.
 ///
-/// If the image is truncated while it is mapped, the next access ends the program with SIGBUS, as with every mapping. The lock on the image
-/// excludes programs that lock it too. SIGBUS also ends the program if the disk of the image fails to read a page.
+/// If the image is truncated while it is mapped, the next access ends the program with SIGBUS. The lock on the image excludes programs that
+/// lock the image too. SIGBUS also ends the program if the disk of the image fails to read a page.
 #[derive(Debug)]
 pub struct Dax {
     mapped: Arc<Mapped>,
@@ -58,8 +58,8 @@ struct Writer {
 impl Dax {
     /// Maps an open file.
     ///
-    /// `Io` if the file cannot be mapped: ENOSPC if the file system has too little space to fill the holes of an image that is opened for
-    /// writing; ENOMEM if the image exceeds the address space. `LimitExceeded` for too many holes.
+    /// `Io` if the file cannot be mapped. ENOSPC: the file system has too little space for the holes of an image that is opened for
+    /// writing. ENOMEM: the image exceeds the address space. `LimitExceeded`: the image has too many holes.
     pub fn new(file: &BlockFile) -> Result<Self> {
         let page = rustix::param::page_size() as u64;
         let start = file.absolute(DevOffset(0));
@@ -185,8 +185,8 @@ impl Writer {
             .file
             .try_clone()
             .map_err(|error| Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)))?;
-        // Without O_DIRECT, writes through the file can have any alignment, and they change the pages that are mapped. So the flag is
-        // cleared on the image's open file, which only this code writes.
+        // Without O_DIRECT, writes through the file can have any alignment, and they change the mapped pages. So the flag is cleared. Only
+        // this code writes through this open file.
         let flags = rustix::fs::fcntl_getfl(&file)?;
         rustix::fs::fcntl_setfl(&file, flags - OFlags::DIRECT)?;
         Ok(Self { file, start: part.start, size: part.len })

@@ -1,4 +1,4 @@
-//! A device that keeps changes in memory. A change of a volume is tried on this device before it is made on the real device.
+//! A device that keeps changes in memory. A change of a volume is first tried on this device, and then made on the real device.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::IoSlice;
@@ -22,15 +22,15 @@ pub(crate) struct Dry {
 struct Changes {
     /// The blocks that were written.
     written: HashMap<u64, Box<[u8]>>,
-    /// The ranges that were copied, by their start in this device. The value is the length of the range, and the position of its data on
-    /// the device below.
+    /// The ranges that were copied, by their start in this device. The value contains the length of the range, and the position of the data
+    /// on the device below.
     copied: BTreeMap<u64, (u64, u64)>,
 }
 
 /// Where the content of a block is stored.
 enum Content<'a> {
     Written(&'a [u8]),
-    /// On the device below: the number of the first block there, and the number of contiguous blocks.
+    /// The content is on the device below. The fields are the first block there, and the number of contiguous blocks.
     Below(u64, u64),
 }
 
@@ -105,7 +105,8 @@ impl Dry {
 }
 
 impl Changes {
-    /// Returns where the content of a block is stored, and how many blocks from there on have contiguous contents, at most `most`.
+    /// Returns where the content of a block is stored. Also returns the number of blocks, at most `most`, whose contents are contiguous
+    /// from there on.
     fn content(&self, block: u64, most: u64) -> Content<'_> {
         if let Some(content) = self.written.get(&block) {
             return Content::Written(content);

@@ -1,8 +1,8 @@
 //! The flushes of a device, or of two devices that may share a cache. Examples of two such devices are partitions of one disk, files of one
 //! file system, and exports of one server.
 //!
-//! The kernel reports a failed flush once. The next flush succeeds, although data are lost. So this module remembers the failure: after a
-//! failed flush, and concurrently with it, no flush of either device succeeds.
+//! The kernel reports a failed flush once. The next flush succeeds, although data are lost. So this module remembers the failure. No flush
+//! of either device succeeds after a failed flush or concurrently with it.
 //!
 //! On some devices the kernel also flushes for a write-through request. If this flush fails, only the write-through request gets the error.
 //! So ironmap sends no write-through requests to such a device. Instead, a durable write consists of a write and a flush by this module.
@@ -58,7 +58,7 @@ struct Running {
 struct Flushed {
     /// The number of the newest flush that has succeeded.
     done: u64,
-    /// Whether the last flush was so short that a thread loses time if it waits for another thread's flush.
+    /// Whether the last flush was cheap. A thread then makes its own flush instead of waiting for another thread's flush.
     cheap: bool,
 }
 
@@ -103,8 +103,8 @@ impl Durability {
         Ok(())
     }
 
-    /// Flushes the device, and waits for all other flushes that began before this flush ended. If one of these fails, it may have lost the
-    /// writes that this flush should make durable. So this flush succeeds only if all of the other flushes succeed.
+    /// Flushes the device, and waits for all other flushes that began before this flush ended. A failed flush may have lost the writes that
+    /// this flush should make durable. So this flush succeeds only if all of the other flushes succeed.
     fn flush_now(&self, state: &mut MutexGuard<'_, State>, device: &dyn Device) -> Result<()> {
         state.begun += 1;
         let number = state.begun;
@@ -173,7 +173,7 @@ impl Cache {
     }
 }
 
-/// Records a panic during a flush as a failed flush, so that the threads that wait for the flush continue.
+/// Records a panic during a flush as a failed flush. The threads that wait for this flush then continue.
 struct Panics<'a>(&'a Cache, u64);
 
 impl Drop for Panics<'_> {
@@ -276,7 +276,7 @@ mod tests {
     use super::*;
     use crate::device::Ram;
 
-    /// A device that informs the test when a flush begins, and ends the flush with the result that the test sends.
+    /// A device that informs the test when a flush begins. The test sends the result of the flush.
     fn told() -> (impl Device, Receiver<()>, Sender<Result<(), Errno>>) {
         let (begun, has_begun) = channel();
         let (end, ends) = channel::<Result<(), Errno>>();
@@ -289,7 +289,7 @@ mod tests {
         (device, has_begun, end)
     }
 
-    /// A flush that panics counts as failed: the threads that wait for this flush continue, and no other flush succeeds.
+    /// A flush that panics counts as failed. The threads that wait for this flush continue. No other flush succeeds.
     #[test]
     fn a_flush_that_panics_has_failed() {
         let (device, has_begun, end) = told();
@@ -305,8 +305,8 @@ mod tests {
         });
     }
 
-    /// A running flush might not cover writes that were made after it began. So a thread that requests a flush during a flush waits for the
-    /// next flush. All threads that wait in this way share the next flush.
+    /// A running flush might not cover writes that were made after it began. So a thread that requests a flush at that time waits for the
+    /// next flush. All waiting threads share the next flush.
     #[test]
     fn a_flush_covers_what_was_written_before_it_began() {
         let (device, has_begun, end) = told();

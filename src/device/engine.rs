@@ -49,7 +49,7 @@ impl Engine {
         (Self::Image, "image"),
     ];
 
-    /// Whether each request completes within the call that submits it, so that a queue depth has no effect.
+    /// Whether each request completes within the call that submits it. The queue depth then has no effect.
     #[must_use]
     pub fn is_immediate(self) -> bool {
         matches!(self, Self::Psync | Self::Dax | Self::Null | Self::Image)
@@ -76,7 +76,7 @@ impl FromStr for Engine {
     }
 }
 
-/// The reason why a store of files (a volume or a host) does not use io_uring, although its options permit io_uring.
+/// The reason why a volume or a host does not use io_uring, although the options permit io_uring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NoIoUring {
@@ -122,7 +122,7 @@ fn not_nbd() -> Error {
 
 fn not_image() -> Error {
     Error::invalid(
-        "the engine 'image' opens only images of virtual machines, for which it is the default",
+        "the engine 'image' is only for images of virtual machines, which use it by default",
     )
 }
 
@@ -150,7 +150,7 @@ pub(crate) fn open_queue(engine: Engine, options: &QueueOptions) -> Result<AnyQu
         Engine::IoUringPoll => uring(true),
         Engine::Null => Ok(AnyQueue::Null(Immediate::new(NullTransfer, options.slots()))),
         Engine::Dax => Err(Error::invalid(
-            "the engine dax serves one image only, and this queue serves other devices too",
+            "a queue with the engine dax serves only one image, but this queue also serves other devices",
         )),
         Engine::Nbd => Err(not_nbd()),
         Engine::Image => Err(not_image()),
@@ -175,7 +175,7 @@ fn open_over(file: &Arc<BlockFile>, engine: Engine) -> Result<OpenedEngine> {
             return Ok(Arc::new(device) as Arc<dyn Device>);
         }
         let device = Arc::new(Uring::new(Arc::clone(file), options)) as Arc<dyn Device>;
-        // A kernel may lack io_uring or forbid it. A queue is opened here as a test, so that this call reports the error.
+        // A kernel may lack io_uring, or may forbid its use. This call opens a queue as a test, and reports the error.
         device.queue(&QueueOptions::new().depth(1)).map(|_| device)
     };
     let mut no_io_uring = None;

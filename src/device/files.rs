@@ -6,7 +6,7 @@ use super::BlockFile;
 use crate::bio::Dev;
 use crate::error::Errno;
 
-/// A table of open files. Each entry also stores the queue's state of the file. Free entries are used again.
+/// A table of open files. Each entry also stores the queue's state for the file. Free entries are reused.
 #[derive(Debug)]
 pub(super) struct Files<T>(Vec<Option<(Arc<BlockFile>, T)>>);
 

@@ -14,8 +14,8 @@ use super::owner::{self, busy};
 use crate::error::Error;
 
 /// The error for a file that another program has locked. The error names the program. If the program has mounted the file as a file system,
-/// the error names the directory of the mount. The error names no program in two cases: the kernel does not list locks of programs in other
-/// PID namespaces, and a /proc with `hidepid` hides the names of other users' programs.
+/// the error names the directory of the mount. Two kinds of programs are not visible: programs in other PID namespaces, and other users'
+/// programs if /proc is mounted with `hidepid`. The error does not name them.
 pub(super) fn locked(path: &Path, file: BorrowedFd<'_>) -> Error {
     let holders: Vec<_> = pids(file).into_iter().map(program).collect();
     let by = match &holders[..] {
@@ -30,9 +30,9 @@ pub(super) fn locked(path: &Path, file: BorrowedFd<'_>) -> Error {
 const NAMED: usize = 8;
 
 /// The error for a block device that cannot be opened exclusively. The error names the directories where the device, its disk or one of its
-/// partitions is mounted, and the devices that are built on it (RAID, device mapper). If there are no such directories and devices, the
-/// error names the programs that have the device open. Mounts in another mount namespace and the open files of other users' programs are
-/// not visible.
+/// partitions is mounted. It also names the devices that are built on the device (RAID, device mapper). If there are no such directories
+/// and devices, the error names the programs that have the device open. Mounts in another mount namespace and the open files of other
+/// users' programs are not visible.
 pub(super) fn in_use(path: &Path) -> Error {
     let devices = rustix::fs::stat(path).map(|stat| owner::sharing(&stat)).unwrap_or_default();
     let mut users = mounts_of(&devices);

@@ -9,8 +9,8 @@ impl BlockFile {
     /// The identity of an open device: a hash of the disk's identity and of the device's offset on the disk. A partition has the same
     /// identity as the same range of its disk. The result is zeros for a device without an identity, for example an image or a RAM disk.
     ///
-    /// A disk is identified by its worldwide name (`wwid`), a mapped device by its UUID. If a disk has no identity, a partition of the disk
-    /// is identified by the partition's UUID.
+    /// A disk is identified by its worldwide name (`wwid`), and a mapped device by its UUID. If a disk has no identity, a partition of the
+    /// disk is identified by the partition's UUID.
     #[must_use]
     pub fn identity(&self) -> [u8; 16] {
         let Some(stat) = rustix::fs::fstat(self.fd()).ok() else { return [0; 16] };
@@ -25,7 +25,7 @@ impl BlockFile {
     }
 }
 
-/// The name of the range of a device or partition that begins at byte `base`. `dir` is the sysfs directory of the device or partition.
+/// The name of a range that begins at byte `base` of a device or partition. `dir` is the sysfs directory of the device or partition.
 fn name(dir: &Path, base: u64) -> Option<String> {
     let start = text(&dir.join("start")).and_then(|start| start.parse::<u64>().ok());
     let Some(start) = start else {

@@ -20,20 +20,19 @@ pub struct Joined {
 #[derive(Debug)]
 struct Parts {
     first: Arc<dyn Device>,
-    /// The other devices, each with its position in the joined device, in ascending order of the positions.
+    /// The other devices, with their positions in the joined device. The positions are in ascending order.
     others: Vec<(u64, Arc<dyn Device>)>,
 }
 
 impl Joined {
-    /// The position of a journal's device. No device is that long. ext4's block numbers have 48 bits, which is enough for this position,
-    /// even with the smallest block size.
+    /// The position of a journal's device. No device is that long. A block number of ext4 (48 bits) can express this position, even with
+    /// the smallest block size.
     pub const JOURNAL: u64 = 1 << 57;
 
     /// The position of the device of realtime files.
     pub const REALTIME: u64 = 1 << 58;
 
-    /// Joins a device and other devices, each with its position. The limits are chosen so that a request within them is valid on every
-    /// device.
+    /// Joins a device and other devices, each with its position. A request within the limits of the joined device is valid on every device.
     #[must_use]
     pub fn new(first: Arc<dyn Device>, mut others: Vec<(u64, Arc<dyn Device>)>) -> Self {
         others.sort_by_key(|(start, _)| *start);
@@ -126,7 +125,7 @@ impl Ranges for Parts {
     }
 }
 
-/// The reads of a queue. Each of them completes before the next one begins.
+/// A queue of reads. Each read completes before the next read begins.
 #[derive(Debug)]
 pub(super) struct OnlyReads(Arc<dyn Ranges>);
 
@@ -165,7 +164,7 @@ mod tests {
     use super::*;
     use crate::device::Ram;
 
-    /// Sends a read to the device at its position. The read fails if it begins on one device and ends on another.
+    /// Sends a read to the device at its position. A read that begins on one device and ends on another fails.
     #[test]
     fn each_device_is_read_at_its_place() {
         let ram = |byte, len| -> Arc<dyn Device> { Arc::new(Ram::from_image(&vec![byte; len])) };

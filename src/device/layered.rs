@@ -1,5 +1,5 @@
-//! A device over another device, with a [`Layer`] between them. The layer receives each request before the device below receives it, and
-//! each result after the device below has returned it. Examples of layers are [`Sim`](super::Sim), which injects failures, and
+//! A device over another device, with a [`Layer`] between them. The layer receives each request before the device below receives it. The
+//! layer also receives each result before the caller receives it. Examples of layers are [`Sim`](super::Sim), which injects failures, and
 //! [`Record`](super::Record), which logs requests.
 
 use std::fmt;
@@ -82,8 +82,8 @@ pub struct Verdict {
     pub ticket: u64,
     /// The number of bytes that the device below is to transfer.
     pub len: u64,
-    /// If this is set, the issuer receives this error, even if bytes were transferred. A flush or discard with an error is not sent to the
-    /// device below.
+    /// The error that the issuer receives, even if bytes were transferred. A flush or discard with an error is not sent to the device
+    /// below.
     pub error: Option<Errno>,
 }
 
@@ -122,8 +122,8 @@ pub trait Layer: Send + Sync + 'static {
         let _ = (ticket, whole);
     }
 
-    /// Returns the delay before the completion of a bio at the position `at` can be popped. The unit is a call of [`DeviceQueue::commit`]
-    /// or [`DeviceQueue::wait`]. `tick` is the number of these calls so far.
+    /// Returns the delay before the completion of a bio at the position `at` can be popped. The unit of the delay is a call of
+    /// [`DeviceQueue::commit`] or [`DeviceQueue::wait`]. `tick` is the number of these calls so far.
     fn delay(&self, at: DevOffset, tick: u64) -> u64 {
         let _ = (at, tick);
         0
@@ -255,7 +255,7 @@ fn total(bufs: &[IoSlice<'_>]) -> usize {
     bufs.iter().map(|buf| buf.len()).sum()
 }
 
-/// A queue whose layer decides about each request before the device below receives it, and may delay completions.
+/// A queue whose layer decides about each request before the device below receives it. The layer may also delay completions.
 pub(super) struct LayeredQueue {
     below: Box<BoundedQueue>,
     layer: Arc<dyn Layer>,
@@ -269,7 +269,7 @@ pub(super) struct LayeredQueue {
 
 struct Flying {
     end: BioEnd,
-    /// The ticket. `None` for a request to an attached file, because the layer receives no requests to attached files.
+    /// The ticket. `None` for a request to an attached file. The layer receives no such requests.
     ticket: Option<u64>,
 }
 
@@ -425,8 +425,7 @@ impl DeviceQueue for LayeredQueue {
     }
 
     fn submit(&mut self, mut bio: Bio) -> Result<(), Bio> {
-        // The queue must have a free slot before the layer receives the request, because a request that the layer has received must also
-        // end.
+        // The layer receives a request only if the queue has a free slot, because each request that the layer has received must also end.
         if self.room() == 0 {
             return Err(bio);
         }
@@ -469,7 +468,7 @@ impl DeviceQueue for LayeredQueue {
 
     fn commit(&mut self) -> Result<(), Errno> {
         let committed = self.below.commit();
-        // If the device below has not accepted some bios, its queue returns them with the error as completions.
+        // If the device below does not accept a bio, its queue returns the bio as a completion with the error.
         self.collect();
         committed
     }

@@ -27,13 +27,14 @@ pub struct Limits {
     pub poll: bool,
     /// Requests bypass the page cache (`O_DIRECT`).
     pub direct: bool,
-    /// If the data of a read do not match their tuples, the device itself repeats the read, into memory that no other code can access.
+    /// If the data of a read do not match their tuples, the device itself repeats the read. The data are then read into memory that no
+    /// other code can access.
     pub rereads: bool,
     /// The longest write that the device makes completely or not at all (`RWF_ATOMIC`); 0 if the device does not support atomic writes.
     pub atomic_write: u32,
 }
 
-/// Which write-through requests may flush a device as a side effect. If such a flush fails, the kernel reports the error only to the
+/// The write-through requests that may flush a device as a side effect. If such a flush fails, the kernel reports the error only to the
 /// write-through request. The next flush then succeeds, although data are lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ThroughFlushes {

@@ -54,8 +54,8 @@ pub(super) fn device_limits(file: &File, queue: &Path, direct: bool) -> Limits {
             .max(PAGE),
         fua,
         through_flushes: match volatile_cache {
-            // Without direct I/O, a write-through request also writes other programs' dirty pages to the device, and reports errors of
-            // these writes.
+            // Without direct I/O, a write-through request also writes other programs' dirty pages to the device. The request reports errors
+            // of these writes.
             _ if !direct => ThroughFlushes::Always,
             false => ThroughFlushes::Never,
             true if fua && has_own_fua(queue) => ThroughFlushes::OfCalls,
@@ -113,7 +113,7 @@ fn taken(file: &File) -> u32 {
     [512, 1024, 2048].into_iter().find(|unit| takes(*unit)).unwrap_or(PAGE)
 }
 
-/// Determines by a trial read of one block whether NOWAIT is supported. If not, the read fails with EOPNOTSUPP.
+/// Determines by a trial read of one block whether NOWAIT is supported. Without this support, the read fails with EOPNOTSUPP.
 fn knows_nowait(file: &File, logical_block: u32) -> bool {
     let Ok(mut probe) = Buffer::aligned(logical_block as usize) else { return false };
     let mut slices = [std::io::IoSliceMut::new(&mut probe)];

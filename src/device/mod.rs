@@ -1,4 +1,4 @@
-//! Devices, from which sectors are read and to which they are written. This module also defines the limits and the queues of devices.
+//! Devices, which store sectors. This module also defines the limits and the queues of devices.
 
 mod any_queue;
 mod block_file;
@@ -81,12 +81,12 @@ pub(crate) use yielding::yielding;
 
 /// A device that contains a file system: a block device, an image, or a device that uses another device.
 ///
-/// The methods of this trait are called through `dyn`. This is fast enough, because they serve only metadata and set-up. File data are
-/// transferred through a [queue](Device::queue). A position is a number of bytes from the start of the part of the device that is in use.
-/// Threads share a device. A queue owns everything that it uses of the device, so the queue may be dropped after the device.
+/// The methods of this trait are called through `dyn`. These calls are fast enough for metadata and set-up. File data are transferred
+/// through a [queue](Device::queue). A position is a number of bytes from the start of the part of the device that is in use. Threads share
+/// a device. A queue may be dropped after its device, because it owns all resources that it uses.
 ///
-/// A type that is a device implements the methods whose names end in `_within`. Their argument [`InRange`] proves that the range is within
-/// the device. Callers use the methods without this suffix, which check the range first. No type overrides the methods without the suffix.
+/// A device type implements the methods whose names end in `_within`. Their argument [`InRange`] proves that the range is within the
+/// device. Callers use the methods without this suffix, which check the range first. No type overrides the methods without the suffix.
 pub trait Device: Send + Sync {
     /// The limits of the device.
     fn limits(&self) -> &Limits;
@@ -99,14 +99,14 @@ pub trait Device: Send + Sync {
         None
     }
 
-    /// Returns the sectors that did not match their tuples in reads since the last call, oldest first, and clears the list. The list
-    /// contains only the newest 1024 sectors. The number in the result is the count of older sectors, which were dropped from the list. A
-    /// device over other devices also reports the sectors of those devices.
+    /// Returns the list of sectors that did not match their tuples in reads, oldest first, and clears the list. The list contains the
+    /// newest 1024 sectors since the last call. The number in the result counts the older sectors. A device over other devices also reports
+    /// the sectors of those devices.
     fn take_wrong_tuples(&self) -> (Vec<WrongTuple>, u64) {
         (Vec::new(), 0)
     }
 
-    /// The end of the device's addresses: its [`size`](Self::size), or the end of the last device that is joined to it.
+    /// The end of the device's addresses. This is the device's [`size`](Self::size), or the end of the last device that is joined to it.
     fn end(&self) -> DevOffset {
         DevOffset(self.size())
     }
@@ -129,8 +129,8 @@ pub trait Device: Send + Sync {
     /// Whether the device was opened for writing.
     fn is_writable(&self) -> bool;
 
-    /// Writes all of `bufs`, one after the other, from `at` on, and returns after all bytes were written. Position, lengths and memory must
-    /// be aligned as [`limits`](Self::limits) require. With `fua` the data are durable when the call returns, otherwise after the next
+    /// Writes all of `bufs`, one after the other, from `at` on. Returns after all bytes were written. Position, lengths and memory must be
+    /// aligned as [`limits`](Self::limits) require. With `fua` the data are durable when the call returns, otherwise after the next
     /// [`flush`](Self::flush).
     ///
     /// # Errors
@@ -238,8 +238,7 @@ pub trait Device: Send + Sync {
     fn queue_within(&self, options: &QueueOptions, checked: InRange) -> Result<AnyQueue>;
 }
 
-/// Prints only the size. The trait does not require `Debug`, because every program would then contain the `Debug` code of all kinds of
-/// devices.
+/// Prints only the size. If the trait required `Debug`, every program would contain the `Debug` code of all devices.
 impl fmt::Debug for dyn Device + '_ {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Device").field("size", &self.size()).finish_non_exhaustive()
@@ -247,13 +246,13 @@ impl fmt::Debug for dyn Device + '_ {
 }
 
 /// The fence of a device: a block on the device that records which node (computer) uses the device. While a connection is lost, another
-/// node may start to use the device. After a reconnection, this node sends its stored and its unanswered writes again. Without a fence,
-/// these writes would overwrite the other node's data.
+/// node may start to use the device. After a reconnection, the first node sends its stored and its unanswered writes again. Without a
+/// fence, these writes would overwrite the other node's data.
 pub trait Fence: Send + Sync {
     /// The position of the block on the device, and its length.
     fn place(&self) -> (DevOffset, usize);
 
-    /// Checks the content of the fence's block, and replaces it in `block` with new content. The caller writes the new content durably
+    /// Checks the content of the fence's block in `block`. Then puts new content into `block`. The caller writes the new content durably
     /// before any other write.
     ///
     /// # Errors

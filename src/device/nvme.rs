@@ -14,8 +14,8 @@ use super::{DeviceProtection, Limits, ThroughFlushes};
 use crate::error::{Context, Errno, Error, Result};
 use crate::sys::nvme::{NamespaceId, carries, identify, namespace_number};
 
-/// The size of a page of memory. Controllers state their transfer limit in a unit that no `ioctl` reports. The real unit is at least this
-/// size, so this size is used.
+/// The size of a page of memory. Controllers state their transfer limit in a unit that no `ioctl` reports. The page size is the lower bound
+/// of this unit.
 const PAGE: u32 = 4096;
 
 /// An open character device, and the properties of its namespace.
@@ -177,7 +177,7 @@ fn sysfs(path: &Path) -> Result<PathBuf> {
     sysfs.filter(is_namespace).ok_or_else(|| {
         let path = path.display();
         Error::invalid(format!(
-            "{path}: neither a block device, an NVMe namespace nor an image file"
+            "{path}: the path must lead to a block device, an NVMe namespace or an image file"
         ))
     })
 }

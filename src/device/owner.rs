@@ -1,10 +1,10 @@
 //! Checks whether another program uses a block device or an image.
 //!
-//! ironmap opens a device with `O_EXCL`, which conflicts with mounts and other exclusive opens of the same disk, in any mount namespace.
-//! ironmap locks an image, which excludes programs that lock it too. A loop device neither opens its file exclusively nor locks it. So
-//! ironmap searches all loop devices for the file. The file of a loop device is the file that the device reports (`LOOP_GET_STATUS64`), or
-//! the file at the path in sysfs. If the loop device was created in another mount namespace, this path may be missing or may name another
-//! file. Leases show whether any program has an image open.
+//! ironmap opens a device with `O_EXCL`. This open conflicts with mounts and other exclusive opens of the same disk, in any mount
+//! namespace. ironmap locks an image. The lock excludes programs that lock the image too. A loop device neither opens its file exclusively
+//! nor locks it. So ironmap searches all loop devices for the file. The file of a loop device is the file that the device reports
+//! (`LOOP_GET_STATUS64`), or the file at the path in sysfs. If the loop device was created in another mount namespace, this path may be
+//! missing or may name another file. Leases show whether any program has an image open.
 //!
 //! Sources: `fcntl(2)`, `loop(4)`, Linux's Documentation/ABI/testing/sysfs-block-loop.
 
@@ -40,7 +40,7 @@ pub(super) fn busy(path: &Path, what: &str) -> Error {
 
 /// Repeats an attempt while it fails because the file or lock is in use. There are two kinds of short use, and the attempts last longer
 /// than both. A process that has ended still uses its files until the kernel has removed its io_uring rings. A child of this process has
-/// all files of this process open until it executes another program.
+/// all files of this process open until the child executes another program.
 pub(super) fn patiently<T>(mut attempt: impl FnMut() -> T, in_use: impl Fn(&T) -> bool) -> T {
     for _ in 1..ATTEMPTS {
         let result = attempt();
@@ -52,7 +52,7 @@ pub(super) fn patiently<T>(mut attempt: impl FnMut() -> T, in_use: impl Fn(&T) -
     attempt()
 }
 
-/// The images that this process has open for writing. ironmap tests no lease on these images, because the kernel also refuses a lease if
+/// The images that this process has open for writing. ironmap tests no lease on these images. The kernel would refuse the lease, because
 /// this process itself has the image open.
 static OURS: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
 
@@ -77,7 +77,7 @@ impl Drop for Written {
 }
 
 /// Refuses an image that a program has open or mapped for writing, if a lease can detect this. The caller must call this function before it
-/// opens the image for writing, because its own open would make the kernel refuse the lease.
+/// opens the image for writing. An open by the caller would make the kernel refuse the lease.
 pub(super) fn refuse_writers(path: &Path, stat: &Stat) -> Result<()> {
     if OURS.lock().contains(&(stat.st_dev, stat.st_ino)) {
         return Ok(());
@@ -90,8 +90,7 @@ pub(super) fn refuse_writers(path: &Path, stat: &Stat) -> Result<()> {
     if asked != Ok(true) || !tells(file.as_fd()) {
         return Ok(());
     }
-    // If the program has also locked the image, as ironmap does, the error for a locked image is returned, because it contains more
-    // details.
+    // If the program has also locked the image, the error for a locked image is returned. This error contains more details.
     Err(match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
         Err(OsErrno::AGAIN) => holders::locked(path, file.as_fd()),
         _ => busy(path, "open for writing by another program"),
@@ -128,8 +127,8 @@ pub(super) fn lock_image(path: &Path, file: &File, write: bool) -> Result<()> {
     }
 }
 
-/// Refuses a file or device that a loop device uses. A loop device conflicts neither with the lock of an image nor with `O_EXCL` on a
-/// device. `file` is the file that `stat` describes, opened in any mode.
+/// Refuses a file or device that a loop device uses. The lock of an image does not detect a loop device. `O_EXCL` on a device does not
+/// detect it either. `file` is the file that `stat` describes, opened in any mode.
 pub(super) fn refuse_attached(
     path: &Path,
     stat: &Stat,
@@ -165,8 +164,8 @@ pub(super) fn refuse_attached(
 }
 
 /// Whether leases prove that no loop device uses an open file. A loop device has its file open, so the kernel refuses a lease on this file.
-/// If ironmap only reads the file, it is sufficient that no program has the file open for writing. ironmap also accepts a file for reading
-/// if the user has no permission for leases.
+/// A file that ironmap only reads counts as unused in two more cases: no program has the file open for writing, or the user has no
+/// permission for leases.
 fn is_free(file: BorrowedFd<'_>, write: bool) -> bool {
     match lease::is_alone(file) {
         Ok(true) => true,
@@ -199,7 +198,7 @@ impl Identity {
 enum Served {
     Nothing,
     Known(Identity),
-    /// A file that cannot be identified: the query of the loop device fails, and the path does not lead to the file.
+    /// An unknown file. The query of the loop device fails, and the path does not lead to the file.
     Hidden,
 }
 
@@ -241,8 +240,8 @@ fn ask(dir: &Path, name: &OsStr) -> Result<Identity, Errno> {
     Ok(if device == 0 { Identity::File { dev, inode } } else { Identity::Device(device) })
 }
 
-/// The image or device that is to be opened. For a device, also the devices that contain the same bytes: the disk of a partition, or the
-/// partitions of a disk.
+/// The image or device that is to be opened. For a partition, its disk is included. For a disk, its partitions are included. They contain
+/// the same bytes.
 enum Claim {
     Image(Identity),
     /// The number and the length in sectors of each of these devices.
@@ -305,8 +304,8 @@ pub(super) fn sharing(stat: &Stat) -> Vec<u64> {
     }
 }
 
-/// Other device nodes through which the bytes of a block device can be accessed: the nodes of its disk, of its partitions, and of the block
-/// device that is the file of a loop device.
+/// Other device nodes with the bytes of a block device: the nodes of its disk and of its partitions. If the block device is a loop device
+/// over another block device, the node of that device is included.
 pub(super) fn other_nodes(stat: &Stat) -> Vec<PathBuf> {
     let Claim::Devices(devices) = Claim::of(stat) else { return Vec::new() };
     let mut nodes = Vec::new();

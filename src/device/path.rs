@@ -78,8 +78,8 @@ impl fmt::Display for DevicePath {
     }
 }
 
-/// The device paths to the block device of a file system, best first. `st_dev`, which is the same for all files of the file system,
-/// identifies the file system.
+/// The device paths to the block device of a file system, best first. `st_dev` identifies the file system. All files of a file system have
+/// the same `st_dev`.
 ///
 /// # Errors
 /// `Unsupported` if the file system has no block device of its own (btrfs, overlayfs, tmpfs, NFS); `Io` if sysfs does not list it;
@@ -97,8 +97,8 @@ fn device_paths_in(sysfs: &Path, (major, minor): (u32, u32)) -> Result<Vec<Devic
     let own = canonical(&sysfs.join(format!("dev/block/{major}:{minor}")))?;
     let size = bytes(&own, "size")?;
     let mut device_paths = vec![device_path(&own, DevicePathKind::FileSystem, 0, size)?];
-    // Only a partition is known to have its blocks in the same order as the device below it. Loop, dm and md devices may map blocks in
-    // other ways, so the devices below them are not device paths.
+    // A partition has its blocks in the same order as the device below. Loop, dm and md devices may map blocks in other ways. So the
+    // devices below them are not device paths.
     let (disk, base) = if own.join("partition").exists() {
         let disk = own.parent().unwrap_or(&own).to_owned();
         let base = bytes(&own, "start")?;
@@ -176,9 +176,9 @@ fn io(error: &std::io::Error, path: &Path) -> Error {
 }
 
 impl DevicePath {
-    /// Opens the device for direct reads of the part that contains the file system, and counts the pages in the device's page cache. An
-    /// NVMe character device has no page cache. The cached pages of a whole disk are first removed from the cache. No program needs them,
-    /// but the kernel would keep them as long as a partition of the disk is mounted.
+    /// Opens the device for direct reads of the part that contains the file system. Counts the pages in the device's page cache. An NVMe
+    /// character device has no page cache. The cached pages of a whole disk are first removed from the cache. No program needs these pages,
+    /// but the kernel keeps them while a partition of the disk is mounted.
     ///
     /// # Errors
     /// `Io` with the path; `InvalidInput` if the node belongs to another device, or if direct reads of this part are impossible;
@@ -519,7 +519,7 @@ mod tests {
         assert_eq!(rule(&[cache(0, 0), cache(0, 0)]), Some((0, Reason::Empty)));
         assert_eq!(rule(&[cache(1, 0), cache(0, 0)]), Some((1, Reason::Empty)));
         assert_eq!(rule(&[Err(Errno::EACCES), cache(0, 0), cache(0, 0)]), Some((1, Reason::Empty)));
-        // No cache is empty: the first path without dirty pages is chosen, whatever the numbers of clean pages are.
+        // No cache is empty. The first path without dirty pages is chosen. The numbers of clean pages do not matter.
         assert_eq!(rule(&[cache(900, 0), cache(5, 0)]), Some((0, Reason::Clean)));
         assert_eq!(rule(&[cache(2, 1), cache(900, 0)]), Some((1, Reason::Clean)));
         // All caches contain dirty pages, or the kernel does not count the pages: the first path is chosen.

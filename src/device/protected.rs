@@ -52,8 +52,8 @@ struct Shared {
 
 impl Protected {
     /// Creates the device over an open file. Returns `None` if the device has no protection information that this crate can compute. Also
-    /// returns `None` if the kernel accepts no tuples with a request: Linux accepts them for block devices since 6.14, and always in
-    /// commands to an NVMe namespace.
+    /// returns `None` if the kernel accepts no tuples with a request. Linux accepts tuples for block devices since 6.14. Commands to an
+    /// NVMe namespace can always contain tuples.
     ///
     /// # Errors
     /// `Io` if there is no io_uring.
@@ -83,7 +83,7 @@ impl Protected {
         let mut ring = Ring::new(ring).map_err(failed)?;
         let namespace = self.file.protected_namespace();
         let to = ring.register_file(namespace.map_or(self.file.fd(), |namespace| namespace.fd()));
-        // The number of sets of tuples is the number of bios in flight plus one, because a synchronous request also needs a set.
+        // Each bio in flight needs a set of tuples. A synchronous request needs one more set.
         let free = Tuples::slab(ring.room() + 1).map_err(failed)?;
         Ok(ProtectedQueue {
             to: namespace.map_or(to, |namespace| to.with_namespace(namespace.id())),
@@ -154,7 +154,7 @@ struct ProtectedQueue<W: Width> {
 }
 
 impl<W: Width> ProtectedQueue<W> {
-    /// Determines by trial reads whether requests transfer tuples. A kernel that does not support them leaves the memory for the tuples
+    /// Determines by trial reads whether requests transfer tuples. A kernel without this support leaves the memory for the tuples
     /// unchanged.
     fn are_carried(&mut self) -> bool {
         let len = self.limits.logical_block as usize;
@@ -197,7 +197,7 @@ impl<W: Width> ProtectedQueue<W> {
     }
 
     fn flags(&self, flags: BioFlags) -> i32 {
-        // A ring polls for completions if it was created with IOPOLL, so the flag HIPRI is cleared.
+        // A ring needs no flag HIPRI. It polls for completions if it was created with IOPOLL.
         rw_flags(flags - BioFlags::HIPRI, &self.limits).bits() as i32
     }
 
@@ -221,8 +221,7 @@ impl<W: Width> ProtectedQueue<W> {
         });
     }
 
-    /// Verifies the data of a read. The request does not make the device check the tuples, because the device would not report which field
-    /// is wrong.
+    /// Verifies the data of a read. The device does not check the tuples of this request, because it would not report which field is wrong.
     fn verify<'a>(
         &mut self,
         tuples: &Tuples,
@@ -285,7 +284,7 @@ impl<W: Width> ProtectedQueue<W> {
         Errno::EILSEQ
     }
 
-    /// Reads parts, each of which fits in one request. The number of parts in flight is limited by the number of free sets of tuples.
+    /// Reads parts. Each part fits in one request. The number of parts in flight is limited by the number of free sets of tuples.
     fn read_carried(&mut self, parts: &mut [&mut LentPart<'_>], flags: BioFlags) {
         let (mut tuples, mut refused) = (std::mem::take(&mut self.free), Vec::new());
         let rw_flags = self.flags(flags);

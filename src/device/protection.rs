@@ -29,8 +29,8 @@ impl fmt::Display for WrongTuple {
 
 /// The protection information of a device. The device stores a tuple with each sector, and checks the sector with it.
 ///
-/// If a request contains no tuples, the kernel's block layer computes the tuples of a write from the caller's memory, or verifies the
-/// tuples of a read. So memory must not change during a write.
+/// If a read asks for no tuples, the kernel's block layer verifies them. If a write contains no tuples, the block layer computes them from
+/// the caller's memory. So this memory must not change during the write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceProtection {
     /// The format as the kernel names it: `T10-DIF-TYPE1-CRC`.
@@ -45,8 +45,8 @@ pub struct DeviceProtection {
     pub verified: bool,
     /// The tuples, if they have a form that this crate computes.
     pub tuples: Option<Protection>,
-    /// Whether requests contain tuples, which ironmap computes from the caller's memory or compares with it. If not, the kernel computes
-    /// and verifies the tuples, so they do not protect the data between kernel and caller.
+    /// Whether ironmap itself computes and verifies the tuples of requests. If not, the kernel does this, and the tuples do not protect the
+    /// data between kernel and caller.
     pub carried: bool,
 }
 
@@ -69,8 +69,8 @@ impl DeviceProtection {
         if matches!(format.as_str(), "" | "none" | "nop") {
             return None;
         }
-        // Formats of type 3 are excluded, because type 3 does not define reference tags. Formats with guards of the type IP are excluded,
-        // because such a guard is not a CRC.
+        // Formats of type 3 are excluded, because type 3 does not define reference tags. Formats with IP guards are excluded, because an IP
+        // guard is not a CRC.
         let kind = match format.as_str() {
             "T10-DIF-TYPE1-CRC" => Some(TupleKind::T10),
             "EXT-DIF-TYPE1-CRC64" => Some(TupleKind::Nvme64),

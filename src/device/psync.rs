@@ -29,8 +29,8 @@ impl Psync {
     pub fn new(file: Arc<BlockFile>) -> Self {
         let mut limits = *file.limits();
         if limits.through_flushes == ThroughFlushes::OfCalls {
-            // The kernel may flush for write-through system calls. The queued requests of this device are also system calls, so it may
-            // flush for them too.
+            // The kernel may flush for write-through system calls. The queued requests of this device are also system calls, so the kernel
+            // may flush for these requests too.
             limits.through_flushes = ThroughFlushes::Always;
         }
         Self { file, limits }
@@ -81,7 +81,7 @@ impl Transfers for PsyncFiles {
     }
 }
 
-/// The system calls for one file. A read of an NVMe namespace is one `ioctl` that contains a command, so it also costs one system call.
+/// The system calls for one file. A read of an NVMe namespace is one `ioctl` that contains a command. So the read is one system call too.
 /// Requests with flags use the namespace's block device.
 #[derive(Debug)]
 pub struct OneFile<'a>(pub(super) &'a BlockFile);
@@ -98,8 +98,8 @@ pub(super) fn rw_flags(flags: BioFlags, limits: &Limits) -> ReadWriteFlags {
     result
 }
 
-/// Repeats a call that a signal interrupted before any transfer. This is a macro and not a function, because the return of a function soon
-/// after a system call is slow: see `dio::write::overwrite_now`.
+/// Repeats a call that a signal interrupted before any transfer. This is a macro, because the return of a function soon after a system call
+/// is slow: see `dio::write::overwrite_now`.
 macro_rules! uninterrupted {
     ($call:expr) => {
         loop {
@@ -112,8 +112,8 @@ macro_rules! uninterrupted {
     };
 }
 
-/// The result of a request with NOWAIT. If the device does not support NOWAIT, the system call returns EOPNOTSUPP, which is replaced by
-/// EAGAIN.
+/// The result of a request with NOWAIT. If the device does not support NOWAIT, the system call returns EOPNOTSUPP. EAGAIN replaces this
+/// error.
 fn unpromised(result: Result<usize, Errno>, flags: BioFlags) -> Result<usize, Errno> {
     match result {
         Err(Errno::EOPNOTSUPP)

@@ -1,7 +1,7 @@
 //! QEMU's locks on image files and devices.
 //!
-//! QEMU locks single bytes of a file. These locks record how QEMU uses the file, and which uses by other programs it excludes. All of the
-//! locks are shared. ironmap acquires and checks the same locks, because QEMU checks neither `flock` nor `O_EXCL`.
+//! QEMU locks single bytes of a file. Some locks record how QEMU uses the file. Other locks exclude uses by other programs. All locks are
+//! shared. QEMU does not check `flock` or `O_EXCL`, so ironmap acquires and checks the same locks as QEMU.
 //!
 //! Sources: `docs/system/qemu-block-drivers.rst.inc` of QEMU ("Disk image file locking"), and the bytes that `/proc/locks` shows.
 
@@ -15,8 +15,7 @@ use super::owner::{self, busy};
 use crate::error::{Errno, Error, Result};
 use crate::sys::file_locks;
 
-/// The positions of the locked bytes: `USES` is the first of the locks that record a use, `EXCLUDES` the first of the locks that exclude a
-/// use.
+/// The positions of the locked bytes. From `USES` on, each lock records a use. From `EXCLUDES` on, each lock excludes a use.
 const USES: u32 = 100;
 const EXCLUDES: u32 = 200;
 /// The uses of a file: to read consistent data, to write, to resize.
@@ -24,8 +23,8 @@ const READ: u32 = 0;
 const WRITE: u32 = 1;
 const RESIZE: u32 = 3;
 
-/// Acquires QEMU's locks for reading, or for reading and writing. Then checks that no lock of
-/// another program forbids this use, and that this use does not conflict with the use by another program.
+/// Acquires QEMU's locks for reading, or for reading and writing. Then checks that no other program excludes this use, and that no other
+/// program writes or resizes the file.
 pub(super) fn lock(file: BorrowedFd<'_>, path: &Path, write: bool) -> Result<()> {
     let uses: &[u32] = if write { &[READ, WRITE, RESIZE] } else { &[READ] };
     let excluded = [WRITE, RESIZE];

@@ -42,8 +42,8 @@ impl<'a> LentPart<'a> {
 pub enum Drained {
     /// No bio is in flight.
     Ended,
-    /// The kernel has permanently refused the queue while bios were in flight, and will not report their completions. So the memory of
-    /// these bios is never freed, and their files stay open until the process ends.
+    /// The kernel has permanently refused the queue while bios were in flight. It will not report the completions of these bios. So their
+    /// memory is never freed. Their files stay open until the process ends.
     Leaked {
         /// Whether some of these bios are writes. The device may still carry them out at any time.
         writes: bool,
@@ -98,9 +98,8 @@ pub trait DeviceQueue {
     /// The device's errno.
     fn flush_now(&mut self, dev: Dev) -> Result<(), Errno>;
 
-    /// Attaches a file, so that this queue can send requests to the file as well as to the queue's own device. The file stays open until it
-    /// is detached. If `lasting` is not set, the attachment is faster, but each request is a little slower. This suits a file with only a
-    /// few requests.
+    /// Attaches a file. This queue can then send requests to the file too. The file stays open until it is detached. If `lasting` is not
+    /// set, the attachment is faster, but each request is a little slower. This suits a file with only a few requests.
     ///
     /// # Errors
     /// EOPNOTSUPP if the queue can serve only its own device.
@@ -145,23 +144,23 @@ pub trait DeviceQueue {
     fn wait(&mut self, min: usize) -> Result<(), Errno>;
 
     /// Ends the queue: waits for the bios in flight, and drops all completed bios. No other method may be called afterwards. The drop of a
-    /// queue also drains it. But a caller that has lent a resource to a bio must call this method, because the result states whether the
-    /// bio has ended.
+    /// queue also drains it. But a caller that has lent a resource to a bio must call this method. The result states whether the bio has
+    /// ended.
     fn drain(&mut self) -> Drained;
 
     /// Removes and returns a completed bio.
     fn pop(&mut self) -> Option<Done>;
 
-    /// Removes and returns a completed bio. For most bios, only the parts that the completion needs are copied out of the queue, because
-    /// each copied word costs one or two instructions.
+    /// Removes and returns a completed bio. For most bios, only the parts that the completion needs are copied out of the queue. Each
+    /// copied word costs one or two instructions.
     #[inline(always)]
     fn pop_whole(&mut self) -> Option<Result<Whole, Done>> {
         self.pop().map(Done::whole)
     }
 
-    /// Whether a popped bio may have completed after the previous call of this method. This is for a caller that measures latencies: it
-    /// calls this method after each pop, and reads the clock only if the result is true. This saves clock reads, because completions arrive
-    /// in batches.
+    /// Whether a popped bio may have completed after the previous call of this method. A caller that measures latencies calls this method
+    /// after each pop, and reads the clock only if the result is true. Completions arrive in batches, so most pops need no read of the
+    /// clock.
     fn take_fresh(&mut self) -> bool {
         true
     }
@@ -217,8 +216,8 @@ macro_rules! with_below {
 }
 pub(crate) use with_below;
 
-/// Forwards methods of [`DeviceQueue`] to another queue. The macro `$with` selects this queue. The first argument names the methods:
-/// `requests` for all of them, `progress` for the methods that move requests forward, or `resources` for files and registered memory.
+/// Forwards methods of [`DeviceQueue`] to another queue, which the macro `$with` selects. The first argument names the methods: `requests`
+/// for all of them, `progress` for the methods that move requests forward, or `resources` for files and registered memory.
 macro_rules! through_queue {
     (requests, $with:ident) => {
         $crate::device::through_queue!(progress, $with);

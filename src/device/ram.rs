@@ -1,4 +1,5 @@
-//! A device in memory. It is sparse, and snapshots share memory with it. So thousands of devices with similar contents need little memory.
+//! A device in memory. The device is sparse, and its snapshots share memory. So thousands of devices with similar contents need little
+//! memory.
 
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -17,8 +18,8 @@ type Chunk = Arc<[u8; CHUNK]>;
 
 /// A device in memory. Ranges that were never written are zeros and use no memory.
 ///
-/// A request that violates the device's [`Limits`] is refused, as by a block device: a write or a queued read with an unaligned position,
-/// length or address.
+/// Like a block device, a `Ram` refuses requests that violate its [`Limits`]: a write or a queued read with an unaligned position, length
+/// or address.
 #[derive(Debug)]
 pub struct Ram {
     content: Arc<Content>,
@@ -85,8 +86,8 @@ impl Ram {
         self.with_limits(self.content.limits)
     }
 
-    /// Creates an independent device of `size` bytes with the same content. If the new device is longer, the rest is zeros. The two devices
-    /// share memory, as after a [snapshot](Self::snapshot).
+    /// Creates an independent device of `size` bytes with the same content. If the new device is longer, its last part is zeros. The two
+    /// devices share memory, as after a [snapshot](Self::snapshot).
     #[must_use]
     pub fn resized(&self, size: u64) -> Self {
         let mut chunks = self.content.read_chunks().clone();
@@ -203,8 +204,8 @@ impl Content {
     }
 }
 
-/// Splits a range into parts, each of which is in one chunk. For each part, returns the index of the chunk, the start of the part in the
-/// chunk, and the positions of the part in the range.
+/// Splits a range into parts. Each part is in one chunk. For each part, returns the index of the chunk, the start of the part in the chunk,
+/// and the positions of the part in the range.
 fn pieces(
     at: DevOffset,
     len: usize,

@@ -26,7 +26,7 @@ pub enum Entry {
         /// Whether the data are durable after the write was acknowledged.
         fua: bool,
     },
-    /// A flush was issued. If this flush is acknowledged, all writes are durable that were acknowledged before this entry.
+    /// A flush was issued. When this flush is acknowledged, all writes that were acknowledged before this entry are durable.
     Flush,
     /// A discard was issued.
     Discard {
@@ -42,7 +42,7 @@ pub enum Entry {
         /// Whether the request was acknowledged: it had no error and was not short.
         ok: bool,
     },
-    /// A mark: the application has reached the point of its work that has this number.
+    /// A mark: the application has reached the point of its work with this number.
     Mark(u64),
 }
 
@@ -246,8 +246,7 @@ mod tests {
         assert_eq!((count, &record.log().entries()[1]), (512, &end(0, false)));
     }
 
-    /// A bio is acknowledged when its completion is popped, and not when the device has carried out the bio. So a flush need not cover bios
-    /// that are still in flight.
+    /// A bio is acknowledged when its completion is popped. Until then the bio is in flight, and a flush need not cover it.
     #[test]
     fn a_bio_is_acknowledged_when_it_is_popped() {
         let record = record();

@@ -1,5 +1,4 @@
-//! Finds runs of contiguous sectors in the memory of a request, however the memory is divided into buffers, and computes the tuples of
-//! these sectors.
+//! Finds runs of contiguous sectors in the buffers of a request, and computes the tuples of these sectors.
 
 use crate::protection::{Mismatch, Protection};
 

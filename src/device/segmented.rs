@@ -15,15 +15,15 @@ use crate::units::DevOffset;
 pub struct Segment {
     /// The length in bytes.
     pub len: u64,
-    /// The length of a stripe in bytes. Consecutive stripes are on different ranges: the first stripe is on the first range, and the stripe
-    /// after the last range is on the first range again. If there is only one range, this field is ignored.
+    /// The length of a stripe in bytes. Consecutive stripes are on consecutive ranges, beginning with the first range. The stripe after the
+    /// last range is on the first range again. If there is only one range, this field is ignored.
     pub stripe: u64,
     /// The first byte of each range of the device below.
     pub starts: SmallVec<[u64; 1]>,
 }
 
 impl Segment {
-    /// Whether the segments `self` and `next` are adjacent on the device below. The result is false if one of them has several ranges.
+    /// Whether the segments `self` and `next` are adjacent on the device below. A segment with several ranges is never adjacent.
     #[cfg(feature = "lvm")]
     pub(crate) fn continues_in(&self, next: &Self) -> bool {
         match (&self.starts[..], &next.starts[..]) {
@@ -49,8 +49,8 @@ impl Segment {
             .max()
     }
 
-    /// Returns the position on the device below of the byte `into` of the segment, and the number of bytes that are contiguous from there
-    /// on.
+    /// Converts the byte `into` of the segment to a position on the device below. Also returns the number of bytes that are contiguous from
+    /// there on.
     fn locate(&self, into: u64) -> (u64, u64) {
         if let [start] = self.starts[..] {
             return (start + into, self.len - into);
@@ -74,8 +74,8 @@ struct Map {
 }
 
 impl Map {
-    /// Returns the position on the device below of the byte `at`, and the number of bytes that are contiguous from there on. This number is
-    /// 0 past the end of the device.
+    /// Converts the byte `at` to a position on the device below. Also returns the number of bytes that are contiguous from there on. This
+    /// number is 0 past the end of the device.
     fn locate(&self, at: u64) -> (u64, u64) {
         let after = self.starts.partition_point(|start| *start <= at);
         match after.checked_sub(1).map(|index| (self.starts[index], &self.segments[index])) {
@@ -131,7 +131,7 @@ impl Segmented {
             };
             if !refused.is_empty() {
                 return Err(Error::invalid(format!(
-                    "the segment of {} bytes from byte {:?} on {refused}: sectors have {sector} bytes, the device has {} bytes",
+                    "the segment of {} bytes at byte {:?} {refused}: a sector has {sector} bytes, and the device has {} bytes",
                     segment.len,
                     segment.starts,
                     below.size()

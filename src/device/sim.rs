@@ -13,7 +13,7 @@ use crate::units::DevOffset;
 /// The unit, in bytes, in which positions of errors are given.
 const SECTOR: u64 = 512;
 
-/// The faults to inject. With the same seed and the same requests, the faults are the same.
+/// The faults to inject. The same seed and the same requests produce the same faults.
 ///
 /// Requests are reads, writes, flushes and discards. They are numbered from 0. [`Sim::set_faults`] restarts the numbering.
 #[derive(Clone, Debug, Default)]
@@ -32,14 +32,14 @@ pub struct Faults {
     pub torn: bool,
     /// A failing write still writes all of its data, and then returns the error.
     pub unheard: bool,
-    /// On average, one in this many requests of a queue transfers only a part: at least one logical block, and only whole logical blocks.
+    /// On average, one in this many requests of a queue is short. It transfers at least one logical block, and only whole blocks.
     pub short_one_in: Option<u32>,
-    /// The largest delay of a completion, as a number of calls of [`DeviceQueue::commit`](super::DeviceQueue::commit) or
+    /// The largest delay of a completion. The unit is a call of [`DeviceQueue::commit`](super::DeviceQueue::commit) or
     /// [`DeviceQueue::wait`](super::DeviceQueue::wait). The delays are random, so they change the order of completions.
     pub latency: u32,
 }
 
-/// A device over another device that injects [`Faults`] into its own requests and into the requests of its queues.
+/// A device over another device. It injects [`Faults`] into calls of the device and into requests of its queues.
 pub type Sim = Layered<Faulty>;
 
 impl Sim {
@@ -93,7 +93,8 @@ impl Faults {
     }
 }
 
-/// A hash of two numbers (splitmix64's finalizer). The random choices for a request depend only on the seed and on its number.
+/// A hash of two numbers (splitmix64's finalizer). The random choices for a request depend only on the seed and on the number of the
+/// request.
 pub(super) fn mix(seed: u64, number: u64) -> u64 {
     let mut x = seed ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     x = (x ^ x >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -160,7 +161,7 @@ mod tests {
         bytes.chunks(SECTOR as usize).take_while(|sector| **sector == [fill; 512]).count()
     }
 
-    /// Calls of the device and requests of its queues are counted together, whatever their kind is. Only the request with the selected
+    /// Calls of the device and requests of its queues are counted together. All kinds of requests count. Only the request with the selected
     /// number fails.
     #[test]
     fn the_request_of_a_number_fails_once() {

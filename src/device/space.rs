@@ -1,4 +1,4 @@
-//! The space that an image needs in its file system. If a store to a mapping needs space and there is no space, the process gets the signal
+//! The space that an image needs in its file system. A store to a mapping may need space. If there is no space, the process gets the signal
 //! SIGBUS instead of an error.
 
 use std::fs::File;
@@ -57,8 +57,8 @@ impl Part<'_> {
         Ok(holes)
     }
 
-    /// Returns the first range at or after a position of the file that is not a hole. If only a hole follows, the range is empty, and is at
-    /// the end of the part. If the file system does not report holes, or if the file changes during the call, the whole rest counts as
+    /// Returns the first range at or after a position of the file that is not a hole. If only a hole follows, the result is an empty range
+    /// at the end of the part. If the file system does not report holes, or if the file changes during the call, the whole rest counts as
     /// data.
     pub(super) fn data_from(&self, at: u64) -> Result<Range<u64>> {
         let end = self.end();
@@ -74,8 +74,8 @@ impl Part<'_> {
         Ok(start..hole.unwrap_or(end).min(end))
     }
 
-    /// Allocates space for all holes. Returns true if no later write needs more space. Returns false if the file system may write data to a
-    /// new place, because an overwrite then needs space.
+    /// Allocates space for all holes. Returns true if no later write needs more space. Returns false if an overwrite may need space,
+    /// because the file system may write data to a new place.
     ///
     /// # Errors
     /// `Io`. ENOSPC if there is too little space. If the call can determine this in advance, it allocates nothing. EOPNOTSUPP if the image
@@ -91,8 +91,8 @@ impl Part<'_> {
         let keep = FallocateFlags::KEEP_SIZE;
         if magic == XFS {
             self.expect_space(free)?;
-            // The image may share blocks with other files. A write to a shared block copies the block, so it needs space too. One call
-            // allocates the space for all holes.
+            // The image may share blocks with other files. A write to a shared block copies the block, so the write needs space too. One
+            // call allocates the space for all holes.
             self.allocate(keep | FallocateFlags::UNSHARE_RANGE, self.start, self.end())?;
             return Ok(true);
         }
@@ -116,7 +116,7 @@ impl Part<'_> {
         allocated.map_err(|errno| failed("allocate the space of the image", errno))
     }
 
-    /// Returns an error before the allocation if there is too little space, because a failing allocation would fill the disk.
+    /// Returns an error before the allocation if there is too little space. A failing allocation would fill the disk.
     fn expect_space(&self, free: u64) -> Result<()> {
         let stat = rustix::fs::fstat(self.file).map_err(|errno| failed("stat", errno))?;
         let has = (stat.st_blocks as u64).saturating_mul(512);
@@ -130,7 +130,7 @@ impl Part<'_> {
         self.start.saturating_add(self.len)
     }
 
-    /// Finds the next data or the next hole. Returns `None` if none follows before the end of the file.
+    /// Finds the next data or the next hole. Returns `None` at the end of the file.
     fn seek(&self, to: SeekFrom) -> Result<Option<u64>> {
         match rustix::fs::seek(self.file, to) {
             Ok(at) => Ok(Some(at)),

@@ -33,7 +33,7 @@ pub struct UringOptions {
 
 /// A block device or image whose requests use io_uring.
 ///
-/// The device should support NOWAIT. If it does not, the kernel passes every request to a worker thread, and [`Psync`](super::Psync) is
+/// The device should support NOWAIT. Without NOWAIT, the kernel passes every request to a worker thread, and [`Psync`](super::Psync) is
 /// faster. Requests to an NVMe namespace that was opened through its character device are NVMe commands.
 #[derive(Debug)]
 pub struct Uring {
@@ -119,8 +119,8 @@ pub struct UringQueue<W: Width> {
 #[derive(Clone, Copy)]
 struct Route {
     file: RingFile,
-    /// Whether a synchronous request is faster than a queued request. This is the case for a file without NOWAIT, because the kernel passes
-    /// its queued requests to a worker thread.
+    /// Whether a synchronous request is faster than a queued request. It is faster for a file without NOWAIT, because the kernel passes
+    /// queued requests of this file to a worker thread.
     at_once: bool,
 }
 
@@ -153,14 +153,14 @@ impl<W: Width> UringQueue<W> {
         Route { file, at_once }
     }
 
-    /// The flags of a request in the ring. A ring polls if it was created with IOPOLL, so the flag HIPRI is cleared.
+    /// The flags of a request in the ring. A ring needs no flag HIPRI. It polls if it was created with IOPOLL.
     fn flags(file: &BlockFile, flags: BioFlags) -> i32 {
         rw_flags(flags - BioFlags::HIPRI, file.limits()).bits() as i32
     }
 
-    /// Whether a request to a namespace is sent to its block device, and not as a command. There are two cases. First, a command cannot
-    /// describe the request. Second, the request is a write, but the device was opened read-only. The write must fail in this case, but a
-    /// command would succeed: root may send any command through a character device that is open read-only.
+    /// Whether a request to a namespace is sent to the block device instead of as a command. There are two cases. First, a command cannot
+    /// describe the request. Second, the request is a write, but the device was opened read-only. This write must fail. As a command it
+    /// would succeed, because root may send any command through a read-only character device.
     #[inline]
     fn is_no_command(file: &BlockFile, bio: &Bio) -> bool {
         file.namespace().is_some_and(|namespace| {

@@ -1,5 +1,5 @@
-//! Finds devices that accept only memory of whole pages, although sysfs states that they accept parts of pages: zram, and each device that
-//! passes its memory to zram.
+//! Finds devices whose requests need memory of whole pages, although sysfs permits parts of pages. These devices are zram, and all devices
+//! that pass their memory to zram.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -12,18 +12,17 @@ use super::block_file::PAGE;
 /// The longest chain of stacked devices in which zram is searched for.
 const LAYERS: usize = 8;
 
-/// The alignment of memory that a disk or partition needs in addition to the limits in sysfs. It is the size of a page, or 1 for no
-/// additional alignment.
+/// The additional alignment that a disk or partition needs for memory: the size of a page, or 1 if the limits in sysfs are complete.
 pub(super) fn least_align(dir: &Path) -> u32 {
     if takes_whole_pages(dir, LAYERS) { PAGE } else { 1 }
 }
 
-/// Whether a disk or partition is zram, or uses zram. The driver of zram copies whole pages. If a request's memory is a part of a page,
-/// which sysfs allows, the driver overwrites the memory after this part (seen with Linux 6.18).
+/// Whether a disk or partition is zram, or uses zram. The driver of zram copies whole pages. sysfs allows memory that is a part of a page,
+/// but the driver then overwrites the memory after this part (seen with Linux 6.18).
 fn takes_whole_pages(dir: &Path, depth: usize) -> bool {
     let Ok(mut dir) = dir.canonicalize() else { return false };
     if dir.join("partition").exists() {
-        // The devices that a disk uses are listed in the directory of the disk, and not in the directory of a partition.
+        // The directory of a disk lists the devices that the disk uses. The directory of a partition does not list them.
         dir.pop();
     }
     if dir.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"zram")) {
@@ -38,8 +37,7 @@ fn takes_whole_pages(dir: &Path, depth: usize) -> bool {
 fn is_loop_over(dir: &Path, depth: usize) -> bool {
     let Ok(path) = std::fs::read(dir.join("loop/backing_file")) else { return false };
     let path = Path::new(OsStr::from_bytes(path.strip_suffix(b"\n").unwrap_or(&path)));
-    // If the loop device's file is not visible in this mount namespace, the device of the file is unknown. So the file is assumed to be on
-    // zram.
+    // The loop device's file may not be visible in this mount namespace. The device of the file is then unknown, and may be zram.
     rustix::fs::stat(path).map_or(true, |stat| match FileType::from_raw_mode(stat.st_mode) {
         FileType::BlockDevice => takes_whole_pages(&disk_of(stat.st_rdev), depth),
         _ => takes_whole_pages(&disk_of(stat.st_dev), depth),

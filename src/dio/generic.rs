@@ -158,7 +158,8 @@ impl Io<'_> {
     }
 }
 
-/// Returns the device offset of a range, if one transfer can read it and its data need not be verified. Most ranges meet these conditions.
+/// Returns the device offset of a range. The result is `None` if one transfer cannot read the range, or if the data must be verified. Most
+/// ranges have a result.
 pub(super) fn one_piece<M: MapFile>(
     target: &Target<'_, M>,
     pos: FilePos,

@@ -10,11 +10,12 @@ use crate::units::FilePos;
 /// `IOV_MAX`: Linux refuses a request with more buffers.
 const MAX_SEGMENTS: usize = 1024;
 
-/// How memory is kept unchanged while a device computes checksums, protection information or parity over it.
+/// How memory is kept unchanged during a transfer, if the device computes checksums, protection information or parity over the memory.
 ///
 /// If the memory of a write changes during the transfer, the stored checksum does not match the stored data. If the memory of a read
-/// changes, the read fails although the medium has no error. Other code may write to bytes (`&[u8]`), for example another process that
-/// shares the memory. Only `unsafe` code can write to a [`Buffer`](crate::bio::Buffer) while it is in a queue, or while a call borrows it.
+/// changes, the read fails although the medium has no error. Other code may write to borrowed bytes (`&[u8]`): for example, another process
+/// may share this memory. While a [`Buffer`](crate::bio::Buffer) is in a queue or is borrowed by a call, only `unsafe` code can write to
+/// it.
 ///
 /// The compiler ensures that safe code cannot change such a buffer:
 ///
@@ -28,12 +29,12 @@ const MAX_SEGMENTS: usize = 1024;
 /// # }
 /// ```
 ///
-/// If the verification of a read fails, the read is repeated once, into memory of the queue. With `ZeroCopy` it is not repeated. If the
-/// repeated read fails too, the error is EILSEQ.
+/// If the verification of a read fails, the read is repeated once, into memory of the queue. If the repeated read fails too, the error is
+/// EILSEQ. With `ZeroCopy` reads are not repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum StablePages {
-    /// The caller promises not to change the memory, so the queue neither copies data nor repeats reads. This is the default if the device
+    /// The caller promises not to change the memory. Data are not copied, and reads are not repeated. This is the default if the device
     /// does not compute checksums over data ([`Limits::stable_writes`] is false).
     ZeroCopy,
     /// Every read and every write is copied through the queue's bounce buffers.
@@ -65,8 +66,8 @@ impl StablePages {
     }
 }
 
-/// The limits of requests to a file, which follow from the device and the file's block size. They are computed when the file is opened,
-/// because every request needs them.
+/// The limits of requests to a file, which follow from the device and the file's block size. They are computed once, when the file is
+/// opened.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Geometry {
     pub(super) limits: Limits,
@@ -76,8 +77,7 @@ pub(crate) struct Geometry {
     pub(super) sector_mask: u64,
     /// The bits that must be zero in a memory address.
     dma_mask: usize,
-    /// Memory is copied if its address has one of these bits. If memory is always copied, all bits are set. So one test is enough for both
-    /// cases.
+    /// Memory is copied if its address has one of these bits. If memory is always copied, all bits are set.
     pub(super) copied: Copied,
     /// [`BioFlags::REREAD`] if reads are repeated after a failed verification. Otherwise no flag.
     reread: BioFlags,
@@ -94,7 +94,7 @@ pub(super) struct Copied {
 }
 
 impl Copied {
-    /// The bits for a write for which a call waits. They depend on the owner of the memory.
+    /// The address bits that require a copy, for a write for which a call waits. They depend on the owner of the memory.
     #[inline(always)]
     pub(super) fn writes_of(&self, source: Source) -> usize {
         match source {
@@ -135,8 +135,8 @@ impl Geometry {
         self
     }
 
-    /// Whether the device accepts a request at this position, with buffers of these addresses and lengths. The address of an empty buffer
-    /// is ignored.
+    /// Whether the device accepts a request at this position, with these buffers (address and length). The address of an empty buffer is
+    /// ignored.
     pub(crate) fn is_aligned(
         &self,
         pos: FilePos,
@@ -145,8 +145,8 @@ impl Geometry {
         self.has_none(self.dma_mask, pos, bufs)
     }
 
-    /// Whether a request needs no copy of its memory, if one mapping covers the request completely. `copied` contains the address bits that
-    /// require a copy.
+    /// Whether a request needs no copy of its memory. The caller has checked that one mapping covers the request. `copied` contains the
+    /// address bits that require a copy.
     pub(super) fn is_direct(
         &self,
         copied: usize,
@@ -156,7 +156,7 @@ impl Geometry {
         !request.flags.contains(DioFlags::BOUNCE) && self.has_none(copied, request.pos, bufs)
     }
 
-    /// Whether a cut at a sector boundary can produce a buffer whose address the device does not accept.
+    /// Whether the device may refuse the address of a buffer that was cut at a sector boundary.
     pub(super) fn cuts_can_be_misaligned(&self) -> bool {
         self.dma_mask as u64 > self.sector_mask
     }
@@ -191,7 +191,7 @@ impl Geometry {
         self.copied.owned_writes == usize::MAX
     }
 
-    /// The reason why memory is copied. The function is called for each copied request, so it examines only one address.
+    /// The reason why memory is copied. Only one address is examined, because the function runs for each copied request.
     #[cold]
     pub(super) fn why_copied(&self, pos: FilePos, len: usize, address: usize) -> NotSimple {
         if (pos.0 | len as u64) & self.sector_mask == 0 && address & self.dma_mask == 0 {
@@ -211,8 +211,8 @@ impl Geometry {
         flags.for_bio() | self.reread
     }
 
-    /// The smallest aligned range that contains the `len` bytes at `pos`. Returns the start and the length of this range, and the distance
-    /// of `pos` from the start.
+    /// The smallest aligned range that contains the `len` bytes at `pos`. The result is the start and the length of this range, and the
+    /// distance from the start to `pos`.
     pub(crate) fn widen(&self, pos: FilePos, len: usize) -> (FilePos, usize, usize) {
         let start = pos.0 & !self.sector_mask;
         let skip = (pos.0 - start) as usize;

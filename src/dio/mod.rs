@@ -1,15 +1,15 @@
 //! The direct-I/O core. It turns a request for a range of a file into requests to the device. The model is Linux's `fs/iomap/direct-io.c`.
 //!
-//! A `Request` takes the simple path (`simple`) if its mapping is in memory and one bio is enough. Every other request takes one of four
-//! paths. The path depends on the owner of the memory, and on whether the device accepts the memory:
+//! A `Request` takes the simple path (`simple`) if one bio is enough and the mapping is in memory. Every other request takes one of four
+//! paths. The path depends on the owner of the memory, and on whether the device accepts the memory.
 //!
 //! | memory | direct | through bounce buffers |
 //! |---|---|---|
 //! | borrowed for the call | `generic`, `write` | `bounce` |
 //! | owned by the queue until the pop | `queued` (one bio), `split` (several) | `split::bounced` |
 //!
-//! If the need to copy the data is the only reason against the simple path, a request takes a fifth path, with one bounce buffer
-//! (`bounce::short`).
+//! There is a fifth path (`bounce::short`) with one bounce buffer. A request takes it if it meets all conditions of the simple path, except
+//! that its data must be copied.
 
 mod bounce;
 mod generic;
@@ -59,19 +59,19 @@ use crate::units::{DevOffset, InodeNo};
 bitflags! {
     /// The options of a request. Their names are the names of Linux's `RWF_` and `IOMAP_DIO_` flags.
     ///
-    /// A device may return EAGAIN even for a request without NOWAIT, for example if it lacks memory. ironmap repeats such a request at most
-    /// a hundred times. After that the request fails with EIO. ironmap does the same after a transfer of less than a logical block.
+    /// A device may return EAGAIN even for a request without NOWAIT, for example if it lacks memory. ironmap repeats the request at most a
+    /// hundred times. After that, the request fails with EIO. A transfer of less than a logical block is handled in the same way.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct DioFlags: u8 {
-        /// If the request would have to wait for metadata, a slot or the device, it fails with EAGAIN and has no effect.
+        /// The request fails with EAGAIN if it would have to wait for metadata, a slot or the device. It then has no effect.
         const NOWAIT = 0x1;
-        /// The queue polls for the completion, if the device supports polling and one bio is enough for the request. Otherwise the flag has
-        /// no effect.
+        /// The queue polls for the completion. The flag has no effect if the device does not support polling, or if the request needs
+        /// several bios.
         const HIPRI = 0x2;
-        /// The request does not take the simple path. In Linux the flag also makes the submitter wait; in ironmap it does not.
+        /// The request does not take the simple path. In Linux the flag also makes the submitter wait; ironmap does not do this.
         const FORCE_WAIT = 0x4;
-        /// If there is not enough space for all data, the write fails instead of being short, and the file keeps its content. There is one
-        /// exception: in a file with a block map (no extents), the data before the end of the file may have been written.
+        /// If there is not enough space for all data, the write fails and the file keeps its content. Without this flag, the write is
+        /// short. In a file with a block map (no extents), the data before the end of the file may have been written in spite of the error.
         const WHOLE = 0x8;
         /// The data are copied through a bounce buffer even if the device accepts the memory.
         const BOUNCE = 0x10;
@@ -87,14 +87,14 @@ bitflags! {
 
 /// The largest number of times that a request without NOWAIT is repeated after EAGAIN.
 const RETRIES: u8 = 100;
-/// The inode number of a request whose failure does not become an event. The caller repeats such a request on another path, and a failure
-/// of the repeat becomes the event.
+/// An inode number that stands for "no event": the failure of such a request is not reported. The caller repeats the request on another
+/// path, which reports its own failure.
 pub(crate) const UNTOLD: InodeNo = InodeNo(0);
 
 impl DioFlags {
     #[inline(always)]
     fn for_bio(self) -> BioFlags {
-        // The bits of both types have the same values, as asserted below. So the bits need not be tested one by one.
+        // The bits of both types have the same values, as asserted below. Separate tests of each bit are not necessary.
         BioFlags::from_bits_truncate(self.bits()) & (BioFlags::NOWAIT | BioFlags::HIPRI)
     }
 }
@@ -109,20 +109,20 @@ pub(crate) struct Target<'a, M> {
     pub(crate) map: &'a M,
     /// The device to which the offsets in the map belong.
     pub(crate) dev: Dev,
-    /// The limits of requests to the file, which follow from the device and the block size.
+    /// The limits of requests to the file.
     pub(crate) geometry: &'a Geometry,
     pub(crate) inode: InodeNo,
     /// `i_size`, read at the start of the request.
     pub(crate) size: u64,
-    /// Whether the handle refuses misaligned requests, as `O_DIRECT` does. The field is a reference, because the simple path does not need
-    /// the value and so need not load it.
+    /// Whether the handle refuses misaligned requests, as `O_DIRECT` does. The simple path does not need the value. Because the field is a
+    /// reference, the simple path does not load the value.
     pub(crate) strict: &'a bool,
-    /// The request's lock on the file's content. The request has this lock until it is complete. `None` if the file cannot change.
+    /// The request's lock on the file's content. The lock is released when the request is complete. `None` if the file cannot change.
     pub(crate) live: Option<Holding>,
 }
 
-/// A device's queue, with the state that this module stores for it. All code except the simple path uses it. The queue is a trait object,
-/// because otherwise this code would be compiled for each kind of queue. The indirect calls cost little compared with the other work of
+/// A device's queue, with the state that this module stores for it. All code except the simple path uses this type. The queue is a trait
+/// object, so that this code is compiled only once for all kinds of queues. The indirect calls cost little compared with the other work of
 /// this code.
 pub(crate) struct Io<'a> {
     pub(crate) queue: &'a mut dyn DeviceQueue,
@@ -131,10 +131,10 @@ pub(crate) struct Io<'a> {
 
 /// The state that this module stores for a queue.
 pub(crate) struct State {
-    /// The largest logical block size of all devices, minus one. The length of a short transfer is rounded down to whole blocks of this
+    /// The largest logical block size of all devices, minus one. The length of a short transfer is rounded down to a multiple of this block
     /// size.
     sector_mask: u64,
-    /// Which write-through requests may flush a device. If the devices differ, the value that includes most requests applies.
+    /// Which write-through requests may flush a device. If the devices differ, the largest value applies.
     through_flushes: ThroughFlushes,
     simple: bool,
     stats: Stats,
@@ -143,14 +143,15 @@ pub(crate) struct State {
     /// Requests of the short path, each of which copies its data through one bounce buffer.
     shorts: Slab<Short>,
     finished: VecDeque<Completion>,
-    /// Whether a completion that did not come from the device's queue was popped since the last [`Self::take_fresh`].
+    /// Whether a completion was popped since the last [`Self::take_fresh`]. Only completions that did not come from the device's queue
+    /// count.
     fresh: bool,
     /// The number of requests that were submitted but not yet popped.
     outstanding: usize,
     /// Whether the caller has called [`wait`] since its last [`poll`].
     waited: bool,
-    /// The number of requests that [`wait`] counted as complete although their transfers were short. The number is increased when such a
-    /// completion is popped, so that completions of full transfers need no additional work.
+    /// [`wait`] counts a request as complete even if its transfer was short. This field is the number of these requests. It is increased
+    /// when such a completion is popped. Completions of full transfers need no additional work.
     counted_early: usize,
     /// The bounce buffers of the queue.
     pool: Pool,
@@ -182,23 +183,22 @@ impl State {
         }
     }
 
-    /// Takes the limits of a device into account. The queue will send requests to this device.
+    /// Adds the limits of a device to which the queue will send requests.
     pub(crate) fn admit(&mut self, limits: &Limits) {
         self.sector_mask = self.sector_mask.max(u64::from(limits.logical_block) - 1);
         self.through_flushes = self.through_flushes.max(limits.through_flushes);
     }
 
-    /// Whether a device may flush because of a write-through request for which a call waits.
+    /// Whether a call that waits for a write-through request may flush a device.
     pub(crate) fn calls_flush(&self) -> bool {
         self.through_flushes != ThroughFlushes::Never
     }
 
-    /// Whether a device may flush because of a queued write-through request that writes this memory.
+    /// Whether a device may flush because of a queued write-through request with this memory.
     pub(crate) fn queued_flushes(&self, memory: &Memory) -> bool {
         match self.through_flushes {
             ThroughFlushes::Never => false,
-            // The queue of an NVMe namespace makes system calls for memory of several pieces, and a device may flush because of such a
-            // call.
+            // For memory of several pieces, the queue of an NVMe namespace makes system calls. Such a call may flush the device.
             ThroughFlushes::OfCalls => matches!(memory, Memory::Vectored(_)),
             ThroughFlushes::Always => true,
         }
@@ -232,12 +232,13 @@ impl State {
         self.finished.push_back(completion);
     }
 
-    /// Adds the completion of a request that had to wait for its completion work. The completion can then be popped.
+    /// Adds the completion of a request whose completion work is done. The completion can then be popped.
     pub(crate) fn release(&mut self, completion: Completion) {
         self.finished.push_back(completion);
     }
 
-    /// Does the same as [`DeviceQueue::take_fresh`] for requests that complete without the device: reads of holes, and reads past the end.
+    /// Does the same as [`DeviceQueue::take_fresh`], for requests that complete without the device. These are reads of holes and reads past
+    /// the end.
     #[inline(always)]
     pub(crate) fn take_fresh(&mut self) -> bool {
         std::mem::take(&mut self.fresh)
@@ -247,7 +248,8 @@ impl State {
         self.outstanding
     }
 
-    /// Returns the error of a failed request. Also reports the error as an event, except EAGAIN, which only a request with NOWAIT gets.
+    /// Returns the error of a failed request, and reports it as an event. EAGAIN is not reported: only a request with NOWAIT gets this
+    /// error.
     #[cold]
     pub(crate) fn failed(&self, errno: Errno, inode: InodeNo, request: &Request) -> Error {
         let Request { pos, len, .. } = *request;
@@ -265,8 +267,7 @@ impl State {
                 "the request would have to wait for the device",
             );
         }
-        // The request is valid for the limits that the device had when it was opened. If the device refuses the request, its limits may
-        // have changed since then.
+        // The request obeys the limits that the device had at its open. If the device refuses the request, the limits may have changed.
         let why = if errno == Errno::EINVAL {
             ", which the device does not support, or no longer supports"
         } else {
@@ -278,18 +279,18 @@ impl State {
 
 impl Drop for State {
     fn drop(&mut self) {
-        // The requests that the queue still contains have completed, or their memory is leaked. Their callers get no completions. But their
-        // locks and reserved ranges must be released, because other requests may wait for them.
+        // The requests that the queue still contains have completed, or their memory is leaked. Their callers get no completions. Other
+        // requests may wait for the locks and reserved ranges of these requests, so the locks and ranges are released here.
         let shorts = self.shorts.iter().filter_map(Short::completing);
         let splits = self.splits.iter().filter_map(SplitRequest::completing);
         splits.chain(shorts).for_each(|completing| self.files.abandon(completing));
     }
 }
 
-/// Reads into borrowed memory and waits. Returns the number of bytes read. It is less than requested only at the end of the file.
+/// Reads into borrowed memory and waits. Returns the number of bytes read. A read is shorter than requested only at the end of the file.
 ///
-/// All code that runs for most reads is inlined into the caller, down to the system call. Rare code is not inlined. The reason is the first
-/// `ret` after a system call, which can cost a third of a read (measured with AMD's Safe RET mitigation; docs/BENCHMARKS.md, "Returns
+/// All code that runs for most reads, down to the system call, is inlined into the caller. Rare code is not inlined. The reason is the
+/// first `ret` after a system call. It can cost a third of a read, as measured with AMD's Safe RET mitigation (docs/BENCHMARKS.md, "Returns
 /// across a system call").
 #[inline(always)]
 pub(crate) fn read_now<Q: DeviceQueue, M: MapFile>(
@@ -313,8 +314,8 @@ pub(crate) fn read_now<Q: DeviceQueue, M: MapFile>(
         }
         Err(reason) => {
             state.stats.miss(reason);
-            // The calls below get copies of the target and the request. A value that is passed by reference must be in memory. Because of
-            // the copies, only these calls write the values to memory, and the simple path keeps them in registers.
+            // The calls below get copies of the target and the request. A value that is passed by reference must be in memory. With the
+            // copies, the simple path keeps the values in registers, and only these calls write them to memory.
             let target = *target;
             let Request { pos, flags, .. } = *request;
             if target.geometry.copies_reads()
@@ -346,7 +347,7 @@ pub(crate) fn read_vectored_now<Q: DeviceQueue, M: MapFile>(
     generic::read_now(queue, state, target, bufs, request)
 }
 
-/// Returns the device offset of a read into lent memory, if one transfer can carry out the read. Otherwise returns `None`.
+/// Returns the device offset of a read into lent memory, or `None` if one transfer cannot carry out the read.
 #[inline(always)]
 pub(crate) fn place_lent<M: MapFile>(
     state: &mut State,
@@ -363,7 +364,7 @@ pub(crate) fn place_lent<M: MapFile>(
     }
 }
 
-/// Carries out several reads together. [`place_lent`] has returned their device offsets.
+/// Carries out several reads together. Their device offsets come from [`place_lent`].
 #[inline(always)]
 pub(crate) fn read_parts_now<Q: DeviceQueue>(
     queue: &mut Q,
@@ -394,8 +395,7 @@ pub(crate) fn submit_read<Q: DeviceQueue, M: MapFile>(
         Memory::Vectored(_) => Err(NotSimple::Vectored),
     };
     match gate {
-        // One bio cannot describe a range lock. So a request takes the simple path only if it needs no lock, or if it has locked the
-        // content through the lane.
+        // One bio cannot describe a range lock. So a request on the simple path has locked the content through the lane, or needs no lock.
         Ok(at) if target.is_light() => {
             queued::submit_whole(queue, state, target, at, memory, request)?;
             state.stats.simple_hits += 1;
@@ -410,7 +410,8 @@ pub(crate) fn submit_read<Q: DeviceQueue, M: MapFile>(
     }
 }
 
-/// Returns a completion, if there is one. If [`wait`] has counted a request whose transfer was short, waits until the rest is transferred.
+/// Returns a completion, if there is one. [`wait`] may have counted a request whose transfer was short. This function then waits until the
+/// rest is transferred.
 #[inline(always)]
 pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Completion> {
     loop {
@@ -446,8 +447,8 @@ pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Co
 }
 
 impl Io<'_> {
-    /// Handles a read on the simple path that was short or failed. If it was short or failed with EAGAIN, the generic path repeats it from
-    /// its start, and continues short transfers.
+    /// Handles a read on the simple path that was short or failed. After a short read or EAGAIN, the generic path reads the whole range
+    /// again.
     #[cold]
     #[inline(never)]
     fn read_again<M: MapFile>(
@@ -481,14 +482,13 @@ impl Io<'_> {
         let there = |state: &State| state.finished.len() + state.files.unsynced();
         let before = there(self.state);
         self.complete(done);
-        // The requests that `complete` has just completed can be popped immediately or after a sync. They are counted elsewhere, so they
-        // are subtracted here.
+        // The completions that `complete` has just finished are counted elsewhere. So they are subtracted here.
         self.state.counted_early =
             self.state.counted_early.saturating_sub(there(self.state) - before);
     }
 
-    /// Waits for the completion of a request that [`wait`] counted too early. After an error the count is reset to 0, because the next
-    /// [`wait`] gets the same error and returns it.
+    /// Waits for the completion of a request that [`wait`] counted too early. An error resets the count to 0. The next [`wait`] gets the
+    /// same error and returns it.
     #[cold]
     #[inline(never)]
     fn wait_for_counted(&mut self) -> bool {
@@ -530,12 +530,12 @@ impl Io<'_> {
 pub(crate) fn wait<Q: DeviceQueue>(queue: &mut Q, state: &mut State, min: usize) -> Result<()> {
     let min = min.min(state.outstanding);
     state.waited = true;
-    // If copies take long, the loop below waits for only one completion at a time. So the data of the first completed read are copied while
-    // the device works on the other reads.
+    // If copies take long, the loop below waits for one completion at a time. The data of a completed read are then copied while the device
+    // works on the other reads.
     let copies = state.pool.has_long();
     if state.splits.is_empty() && !copies {
-        // If there are no split requests and no long copies, each bio in flight is a whole request. So the device's queue can count the
-        // requests. If a transfer is short, `pop` continues it.
+        // Without split requests and long copies, each bio in flight is a whole request. So the device's queue can count the requests. If a
+        // transfer is short, `pop` continues it.
         let missing = min.saturating_sub(state.finished.len());
         return queue.wait(missing).map_err(hand_over_failed);
     }
@@ -550,7 +550,7 @@ pub(crate) fn wait<Q: DeviceQueue>(queue: &mut Q, state: &mut State, min: usize)
     }
 }
 
-/// Submits queued requests and collects completions, without waiting.
+/// Submits queued requests and collects completions. Does not wait.
 #[inline]
 pub(crate) fn poll<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Result<()> {
     (state.waited, state.counted_early) = (false, 0);

@@ -1,5 +1,5 @@
-//! The plan of a request that does not take the simple path. The plan is the mappings of the request's range. It determines whether memory
-//! is copied, the flags of the bios, and the completion work.
+//! The plan of a request that does not take the simple path: the mappings of the request's range. The plan determines the flags of the
+//! bios, the completion work, and whether memory is copied.
 
 use super::bounce;
 use super::{DioFlags, Request, State, Target};
@@ -9,7 +9,7 @@ use crate::error::{Errno, Error, Result};
 use crate::iomap::{Iomap, IomapDevice, IomapType, MapFile, Mappings};
 use crate::units::FilePos;
 
-/// The mappings of a range. Each is cut so that one bio can transfer it. In the range of a write, every mapping must have blocks.
+/// The mappings of a range. Each mapping is cut so that one bio can transfer it. For a write, every mapping must have blocks.
 pub(super) fn plan<M: MapFile>(
     state: &mut State,
     target: &Target<'_, M>,
@@ -52,8 +52,8 @@ fn check_blocks(plan: &[Iomap], request: &Request) -> Result<()> {
     Ok(())
 }
 
-/// Whether the request's memory needs no copy. The device must accept the buffers, and also the parts into which the mappings cut the
-/// buffers. `copied` contains the address bits that require a copy.
+/// Whether the request's memory needs no copy. The device must accept the buffers. It must also accept the parts into which the mappings
+/// cut the buffers. `copied` contains the address bits that require a copy.
 pub(super) fn is_direct<M: MapFile>(
     target: &Target<'_, M>,
     copied: usize,
@@ -67,7 +67,7 @@ pub(super) fn is_direct<M: MapFile>(
     if !geometry.cuts_can_be_misaligned() {
         return true;
     }
-    // A part can begin in the middle of any buffer. Its offset in this buffer depends on the lengths of all earlier buffers.
+    // A part can begin in the middle of any buffer. The offset of the part in this buffer depends on the lengths of all earlier buffers.
     let whole =
         bufs.len() == 1 || bufs.into_iter().all(|(_, len)| geometry.takes_distance(len as u64));
     let len = target.span(request).device;
@@ -85,8 +85,8 @@ pub(super) fn is_direct<M: MapFile>(
 }
 
 impl<M: MapFile> Target<'_, M> {
-    /// Returns the number of bytes, at most `len`, that one bounce buffer can contain. The mappings cut the buffer, and each cut must be at
-    /// an address that the device accepts. If all cuts are at such addresses, the result is `len`. Otherwise it is the length of the first
+    /// Returns the number of bytes, at most `len`, that one bounce buffer can contain. The mappings cut the buffer, and the device must
+    /// accept the address of each cut. If the device accepts any cut, the result is `len`. Otherwise the result is the length of the first
     /// mapping.
     pub(super) fn uncut(&self, pos: FilePos, len: usize, resident: bool) -> usize {
         if !self.geometry.cuts_can_be_misaligned() {
@@ -100,8 +100,8 @@ impl<M: MapFile> Target<'_, M> {
     }
 }
 
-/// Whether a range of this kind must be transferred. An unwritten extent is not transferred for a read, which gets zeros. It is transferred
-/// for a write, and then converted to a written extent.
+/// Whether a range of this kind must be transferred. A write transfers to an unwritten extent, which is then converted to a written extent.
+/// A read of an unwritten extent needs no transfer: it returns zeros.
 pub(super) fn is_transferred(op: BioOp, kind: IomapType) -> bool {
     match kind {
         IomapType::Mapped => true,
@@ -110,8 +110,8 @@ pub(super) fn is_transferred(op: BioOp, kind: IomapType) -> bool {
     }
 }
 
-/// Fails if the request has NOWAIT, and too few slots or bounce buffers are free for its plan. If `direct` is true, no bounce buffers are
-/// needed.
+/// Fails if the request has NOWAIT, and its plan needs more slots or bounce buffers than are free. If `direct` is true, no bounce buffers
+/// are needed.
 pub(super) fn check_room(
     queue: &dyn DeviceQueue,
     state: &State,
@@ -141,7 +141,7 @@ pub(super) fn check_room(
 }
 
 /// The flags of a plan's bios. If there are several bios, HIPRI is cleared, because no bio is polled. For a write of several bios, NOWAIT
-/// is cleared too. Otherwise the device could carry out one bio and refuse another, so that only a part of the data would be written.
+/// is cleared too. With NOWAIT, the device could write one bio and refuse another.
 pub(super) fn bio_flags<M>(
     target: &Target<'_, M>,
     plan: &[Iomap],
@@ -162,7 +162,7 @@ pub(super) fn left_by(plan: &[Iomap]) -> CompletionWork {
     plan.iter().filter_map(Iomap::completion_work).collect()
 }
 
-/// Whether all blocks of a range are written. The result is `Some(false)` if some blocks are unwritten, and `None` if a block is missing.
+/// Whether all blocks of a range are written. `Some(false)` if a block is unwritten; `None` if a block is missing.
 pub(crate) fn blocks_of<M: MapFile>(
     map: &M,
     pos: FilePos,

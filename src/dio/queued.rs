@@ -1,6 +1,6 @@
 //! Queued reads that need one bio, and the submission of a bio.
 //!
-//! If a request needs several bios, [`split`] carries it out. If its data must be copied, [`short`] carries it out.
+//! Requests of several bios are in [`split`]. Requests whose data must be copied are in [`short`].
 
 use std::iter::once;
 
@@ -26,8 +26,8 @@ pub(super) fn submit_whole<Q: DeviceQueue, M>(
     submit_bio(queue, state, whole(target, at, memory, request), request.flags)
 }
 
-/// Calls [`submit_bio`]. This function is not inlined, so that all requests outside the simple path share one copy of the code, for all
-/// kinds of files.
+/// Calls [`submit_bio`]. This function is not inlined: one copy of the code serves all kinds of files, for all requests outside the simple
+/// path.
 #[inline(never)]
 fn submit_bio_out_of_line<Q: DeviceQueue>(
     queue: &mut Q,
@@ -67,7 +67,7 @@ fn whole<M>(target: &Target<'_, M>, at: DevOffset, memory: Memory, request: &Req
     Bio { op: BioOp::Read, flags, dev: target.dev, at, memory, end }
 }
 
-/// Starts a read of any range. A program contains a copy of this code for each kind of device and of map, so the function is not inlined.
+/// Starts a read of any range. The function is not inlined, because a program contains it once for each kind of device and map.
 #[inline(never)]
 pub(super) fn submit_read<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,
@@ -77,7 +77,7 @@ pub(super) fn submit_read<Q: DeviceQueue, M: MapFile>(
     request: &Request,
 ) -> Result<(), Box<Rejected>> {
     if target.geometry.copies_reads() {
-        // In this copy of the request, `op` is a constant. So the compiler removes all later tests of `op`.
+        // In this copy of the request, `op` is a constant. The compiler removes all later tests of `op`.
         let read = Request { op: BioOp::Read, ..*request };
         match short::submit(queue, state, target, memory, &read) {
             Ok(()) => return Ok(()),
@@ -117,7 +117,7 @@ pub(super) fn submit_read<Q: DeviceQueue, M: MapFile>(
 }
 
 impl Io<'_> {
-    /// Submits a bio after no slot was free. Waits for a slot. If the request has NOWAIT, it fails instead.
+    /// Submits a bio when no slot is free. Waits for a slot; a request with NOWAIT fails instead.
     #[cold]
     fn submit_when_room(&mut self, bio: Bio, flags: DioFlags) -> Result<(), Box<Rejected>> {
         if flags.contains(DioFlags::NOWAIT) {
@@ -128,7 +128,7 @@ impl Io<'_> {
             .map_err(|(errno, bio)| Rejected::boxed(super::hand_over_failed(errno), bio.memory))
     }
 
-    /// Submits a bio. If no slot is free, first waits for a completion, and processes it.
+    /// Submits a bio. If no slot is free, first waits for a completion and processes it.
     #[allow(
         clippy::result_large_err,
         reason = "the error returns the complete bio without an allocation"
@@ -142,8 +142,8 @@ impl Io<'_> {
             if let Err(errno) = self.queue.wait(1) {
                 return Err((errno, bio));
             }
-            // One completion frees one slot. Processing this completion may submit another part, which uses the slot. The loop then waits
-            // again.
+            // One completion frees one slot. The completion may lead to the submission of another part, which uses the slot. The loop then
+            // waits again.
             if let Some(done) = self.queue.pop() {
                 self.complete(done);
             }

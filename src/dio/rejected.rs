@@ -1,4 +1,4 @@
-//! The error of a request that was not started. It returns the memory to the caller.
+//! The error of a request that was not started. The error returns the memory to the caller.
 
 use std::fmt;
 

@@ -13,20 +13,20 @@ pub(crate) struct Request {
     /// The length of the request's memory in bytes.
     pub(crate) len: usize,
     pub(crate) flags: DioFlags,
-    /// The token with which the caller identifies the request. It is not used if a call waits for the request.
+    /// The token with which the caller identifies the request. Not used if a call waits for the request.
     pub(crate) token: u64,
-    /// Whether each bio of the write is sent as write-through. The data are then durable without a sync.
+    /// Whether each bio of the write is write-through. The data are then durable without a sync.
     pub(crate) through: bool,
     /// The owner of the memory, for a write for which a call waits.
     pub(crate) source: Source,
 }
 
-/// The owner of the memory of a write. The owner determines which other code can change the memory during the write.
+/// The owner of the memory of a write. It determines which other code can change the memory during the write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     /// Borrowed bytes. Other code may write to them.
     Lent,
-    /// A [`Buffer`](crate::bio::Buffer) that a call borrows, or that has moved into the queue. Safe code cannot change it.
+    /// A [`Buffer`](crate::bio::Buffer) that is borrowed by a call, or that has moved into the queue. Safe code cannot change it.
     Buffer,
     /// Memory that belongs to ironmap itself.
     Engine,
@@ -57,8 +57,8 @@ impl Request {
         Self { flags, ..Self::of(BioOp::Write, pos, len) }
     }
 
-    /// Creates a queued request whose length is 0. The length of its memory is computed only where it is needed, because this requires the
-    /// sum of the lengths of several buffers.
+    /// Creates a queued request whose length is 0. The length is computed later, where it is needed. The computation takes time if the
+    /// memory has several buffers.
     #[inline(always)]
     pub(crate) fn queued(op: BioOp, pos: FilePos, flags: DioFlags, token: u64) -> Self {
         Self { flags, token, ..Self::of(op, pos, 0) }
@@ -91,7 +91,7 @@ impl<M> Target<'_, M> {
             return Span { count: request.len, device: request.len };
         }
         let count = self.size.saturating_sub(request.pos.0).min(request.len as u64);
-        // The length of the request is a multiple of the logical block. So rounding up does not exceed the length.
+        // The length of the request is a multiple of the logical block. The rounded value does not exceed it.
         let device = (count + self.geometry.sector_mask) & !self.geometry.sector_mask;
         Span { count: count as usize, device: device as usize }
     }

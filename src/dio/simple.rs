@@ -1,13 +1,12 @@
-//! The gates of the simple path. A gate is a function that checks whether one bio can carry out a request without further steps. Requests
-//! that can pass are:
+//! The gates of the simple path. A gate is a function that checks whether one bio can carry out a request without further steps. These
+//! requests can pass:
 //!
 //! - a read of at most one file-system block, within one written extent;
 //! - a write of at most one bio, within one extent, which may be unwritten.
 //!
 //! [`gate_request`] checks the conditions that do not depend on the mapping. The cheapest conditions are checked first. [`gate`] and
-//! [`gate_write`] also check the mapping. A request that passes needs no allocation, no lock and no shared counter. The thread that pops
-//! its completion processes the completion. The gates for reads follow the review of "iomap: add simple dio path for small direct I/O" on
-//! linux-fsdevel.
+//! [`gate_write`] also check the mapping. A request that passes needs no allocation, no lock and no shared counter. The gates for reads
+//! follow the review of "iomap: add simple dio path for small direct I/O" on linux-fsdevel.
 
 use super::stats::NotSimple;
 use super::{DioFlags, Request, State, Target};
@@ -23,7 +22,7 @@ const REFUSED: DioFlags = DioFlags::FORCE_WAIT.union(DioFlags::BOUNCE);
 
 /// The gate for a read. Returns the device offset, or the reason why the read cannot take the simple path.
 ///
-/// All callers ensure three conditions: the request is a read, it does not continue an earlier part, and the file is not encrypted.
+/// All callers ensure three conditions. The request is a read. It does not continue an earlier part. The file is not encrypted.
 #[inline(always)]
 pub(super) fn gate<M: MapFile>(
     state: &State,
@@ -77,8 +76,8 @@ fn gate_read<M: MapFile>(
     }
 }
 
-/// Checks a range that is unwritten or unmapped in the recorded metadata. If a write has filled the range since then, returns its device
-/// offset.
+/// Checks a range that is unwritten or unmapped in the recorded metadata. A write may have filled the range since then. In this case
+/// returns the device offset of the range.
 #[cold]
 #[inline(never)]
 fn written_since<M: MapFile>(map: &M, pos: FilePos, len: usize) -> Result<DevOffset, NotSimple> {
@@ -89,8 +88,8 @@ fn written_since<M: MapFile>(map: &M, pos: FilePos, len: usize) -> Result<DevOff
     }
 }
 
-/// The gate for a write. `copied` contains the address bits that require a copy; memory whose address has one of these bits does not pass.
-/// The length of the write is at most one bio. If the extent is unwritten, it must be converted after the write.
+/// The gate for a write. `copied` contains the address bits that require a copy. Memory with one of these bits does not pass. The length of
+/// the write is at most one bio. If the extent is unwritten, it must be converted after the write.
 #[inline(always)]
 pub(super) fn gate_write<M: MapFile>(
     state: &State,
@@ -128,11 +127,11 @@ fn gate_request<M>(
         return Err(rare(NotSimple::Flags));
     }
     let length = len as u64;
-    // A length of 0 is refused too: the subtraction wraps around, and the result exceeds every limit.
+    // This test also refuses the length 0: the subtraction wraps around, and the result exceeds every limit.
     if length.wrapping_sub(1) >= most {
         return Err(rare(NotSimple::Length));
     }
-    // The subtraction is made only if the position is less than the size. So it does not underflow.
+    // The subtraction is made only if the position is less than the size, so it does not underflow.
     if pos.0 >= target.size || length > target.size - pos.0 {
         return Err(rare(NotSimple::PastSize));
     }
@@ -142,14 +141,14 @@ fn gate_request<M>(
     Ok(())
 }
 
-/// Returns the reason. The function is not inlined, so that this code is outside the path of requests that pass.
+/// Returns the reason. The function is not inlined, to keep its code away from requests that pass.
 #[cold]
 #[inline(never)]
 fn rare(reason: NotSimple) -> NotSimple {
     std::hint::black_box(reason)
 }
 
-/// Returns the device offset of a range, if the mapping contains the whole range and its data need no verification.
+/// Returns the device offset of a range. The mapping must contain the whole range, and the data must need no verification.
 #[inline(always)]
 fn at(iomap: &Iomap, pos: FilePos, len: usize) -> Result<DevOffset, NotSimple> {
     if iomap.len - (pos.0 - iomap.pos.0) < len as u64 {

@@ -10,7 +10,7 @@ pub enum NotSimple {
     Flags,
     /// The request has several buffers.
     Vectored,
-    /// The request has no bytes, a read is longer than one file-system block, or a write is longer than one bio.
+    /// The request has no bytes, or it is too long. The limit is one file-system block for a read, and one bio for a write.
     Length,
     /// A part of the request is past the end of the file.
     PastSize,
@@ -77,13 +77,13 @@ pub struct Stats {
     pub writes: u64,
     /// Requests whose data were copied through bounce buffers.
     pub bounced: u64,
-    /// Transfers whose data did not match their checksums. Each of them was repeated into memory of the queue.
+    /// Transfers whose data did not match their checksums, and which were repeated into memory of the queue.
     pub reread: u64,
     /// Short transfers that were continued.
     pub short: u64,
     /// Reads of host files that the kernel served.
     pub kernel_served: u64,
-    /// Reads of host files whose data were discarded, because the lease was lost during the read. Each of them was repeated.
+    /// Reads of host files that lost their lease during the read. Their data were discarded, and the reads were repeated.
     pub cut: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Tests of cases that no real volume or device can produce on purpose: conditions that every ext4 volume meets, injected errors, and short
-//! transfers.
+//! Tests of cases that a real volume or device does not produce on purpose. These are failures of single conditions of the simple path,
+//! injected errors, and short transfers.
 
 use std::io::IoSlice;
 use std::sync::LazyLock;
@@ -150,7 +150,7 @@ fn every_gate_of_the_simple_path_closes() {
     assert_eq!(gate(&on, &protected, 0, 512, 4096, NONE), Err(NotSimple::Integrity));
 }
 
-/// The generic path's shortcut refuses a mapping whose data must be verified, as the simple path does.
+/// The shortcut of the generic path refuses a mapping whose data must be verified. The simple path does the same.
 #[test]
 fn a_piece_with_integrity_takes_no_short_cut() {
     let mut map = Fake::mapped();
@@ -160,8 +160,8 @@ fn a_piece_with_integrity_takes_no_short_cut() {
     assert_eq!(piece(&map).unwrap(), None);
 }
 
-/// If the device returns EAGAIN, a request without NOWAIT is repeated. After too many repeats it fails with EIO and reports an event. A
-/// request with NOWAIT fails at once.
+/// If the device returns EAGAIN, a request without NOWAIT is repeated. After too many repeats, the request fails with EIO and reports an
+/// event. A request with NOWAIT fails at once.
 #[test]
 fn eagain_is_retried_for_waiting_requests() {
     let busy = |count| vec![Err(Errno::EAGAIN); count];

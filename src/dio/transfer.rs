@@ -1,5 +1,5 @@
-//! Transfers of borrowed memory, each of which is carried out until it is complete. A short transfer is continued. A transfer that failed
-//! with EAGAIN is repeated. A read whose data do not match their checksums is repeated once.
+//! Transfers of borrowed memory. A short transfer is continued until it is complete. A transfer that failed with EAGAIN is repeated. A read
+//! whose data do not match their checksums is repeated once.
 
 use std::io::{IoSlice, IoSliceMut};
 
@@ -12,11 +12,11 @@ use crate::device::LentPart;
 use crate::error::Errno;
 use crate::units::DevOffset;
 
-/// The next step after a transfer has returned its result.
+/// The next step after a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Complete,
-    /// The device has transferred this number of bytes, at least one logical block. The transfer continues after these bytes.
+    /// The device has transferred this number of bytes. It is at least one logical block. The next transfer begins after these bytes.
     Continue(usize),
     /// The device has returned EAGAIN, or has transferred less than a logical block. The whole transfer is repeated.
     Repeat,
@@ -24,8 +24,8 @@ pub(super) enum Next {
 }
 
 impl Next {
-    /// Returns the step after a transfer of `len` bytes. A short count is rounded down to whole logical blocks, so that the remaining bytes
-    /// are aligned. `sector_mask` is the logical block size minus one.
+    /// Returns the step after a transfer of `len` bytes. A short count is rounded down to whole logical blocks. The remaining bytes are
+    /// then aligned. `sector_mask` is the logical block size minus one.
     pub(super) fn after(
         result: Result<usize, Errno>,
         len: usize,
@@ -52,15 +52,14 @@ impl Next {
     }
 }
 
-/// A list of the parts of a request. A short list needs no allocation.
+/// A list of the parts of a request. A list of a few parts needs no allocation.
 pub(super) type Parts<'a> = SmallVec<[LentPart<'a>; 2]>;
 
 /// The device and the flags of transfers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TransferTo {
     pub(super) dev: Dev,
-    /// The logical block size minus one. The length of a short transfer is rounded down to whole blocks, so that the remaining bytes are
-    /// aligned.
+    /// The logical block size minus one. The length of a short transfer is rounded down to whole blocks.
     pub(super) sector_mask: u64,
     pub(super) flags: BioFlags,
 }
@@ -112,8 +111,8 @@ impl Io<'_> {
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
         let (mut done, mut retries) = (0, RETRIES);
         let mut flags = to.flags;
-        // If the device may flush because of a write-through call, the data are written without DSYNC, and one flush follows. This happens
-        // if a call continues a queued write-through request.
+        // If a write-through call may flush the device, the data are written without DSYNC, and one flush follows. This happens if a call
+        // continues a queued write-through request.
         let flushes = flags.contains(BioFlags::DSYNC) && self.state.calls_flush();
         flags.set(BioFlags::DSYNC, flags.contains(BioFlags::DSYNC) && !flushes);
         while done < len {

@@ -1,5 +1,5 @@
-//! Writes to allocated blocks, which may be written or unwritten. The caller has already allocated blocks for holes, removed set-id bits,
-//! and locked the content. These functions return the completion work, and the caller does it.
+//! Writes to allocated blocks, which may be written or unwritten. The caller first allocates blocks for holes, removes set-id bits, and
+//! locks the content. These functions return the completion work, which the caller then does.
 
 use std::io::IoSlice;
 
@@ -17,12 +17,11 @@ use crate::units::DevOffset;
 /// write-through.
 pub(super) const REFUSED: DioFlags = DioFlags::DSYNC.union(DioFlags::SYNC).union(DioFlags::ATOMIC);
 
-/// Writes borrowed memory to one extent with one bio, and waits. This is the simple path. Returns the completion work. Returns `None` if
-/// the write cannot take this path, or if the device failed. The caller can then repeat the whole write.
+/// Writes borrowed memory to one extent with one bio, and waits (the simple path). Returns the completion work. Returns `None` if the write
+/// cannot take this path, or if the device failed. The caller can then repeat the whole write.
 ///
-/// A write whose data must be copied takes this path too. All code of the path is inlined into the program, to avoid returns after the
-/// system call. On some processors (AMD, with Linux's Safe RET mitigation), the first return to a caller of the system call takes longer
-/// than the copy.
+/// A write whose data must be copied takes this path too. All code of the path is inlined into the program, because returns after the
+/// system call are slow. With Linux's Safe RET mitigation for AMD, the first return takes longer than the copy.
 #[inline(always)]
 pub(crate) fn overwrite_now<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,
@@ -38,7 +37,7 @@ pub(crate) fn overwrite_now<Q: DeviceQueue, M: MapFile>(
     let (address, copied) = (buf.as_ptr().addr(), target.geometry.copied);
     let passed = simple::gate_write(state, target, request, address, copied.ours);
     let (at, left) = match passed {
-        // A write-through bio is not enough for an unwritten range: the data are durable only after the range was converted too.
+        // If the range is unwritten, a write-through bio is not enough: the range must also be converted before the data are durable.
         Ok((_, left)) if request.through && !left.is_empty() => return None,
         Ok(passed) => passed,
         Err(reason) => {
@@ -70,8 +69,8 @@ pub(crate) fn overwrite_now<Q: DeviceQueue, M: MapFile>(
 }
 
 impl Io<'_> {
-    /// Writes the remaining bytes after the device wrote a part. Because a part was written, the request must not fail with EAGAIN. Returns
-    /// `None` if the device wrote nothing, or after an error.
+    /// Writes the remaining bytes after the device wrote a part. The request must no longer fail with EAGAIN. Returns `None` if the device
+    /// wrote nothing, or after an error.
     #[cold]
     fn go_on(
         &mut self,
@@ -89,8 +88,7 @@ impl Io<'_> {
         self.write_all(to, &[IoSlice::new(&buf[done..])], at).ok()
     }
 
-    /// Does the same as [`go_on`](Self::go_on), if the data are the first `len` bytes of the pool's [own
-    /// copy](super::bounce::Pool::own_copy).
+    /// Does the same as [`go_on`](Self::go_on). The data are the first `len` bytes of the pool's [own copy](super::bounce::Pool::own_copy).
     #[cold]
     fn go_on_with_copy(
         &mut self,
@@ -163,7 +161,7 @@ pub(crate) fn write_now<M: MapFile>(
     let copied = target.geometry.copied.writes_of(request.source);
     let addresses = bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len()));
     let direct = plan::is_direct(target, copied, request, addresses);
-    // Only transfers through bounce buffers are checked, because a direct transfer needs neither slots nor bounce buffers.
+    // Only transfers through bounce buffers are checked: a direct transfer needs no slots and no bounce buffers.
     if !direct {
         plan::check_room(queue, state, &plan, request, direct)?;
         state.stats.bounced += 1;

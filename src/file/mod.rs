@@ -25,14 +25,14 @@ use crate::units::{FilePos, InodeNo};
 /// The number of bytes in a piece. [`File::read_all`] reads a file piece by piece.
 const READ_PIECE: u64 = 1 << 20;
 
-/// A file that is open for direct I/O. Several threads can use one file, if each thread has its own [`Queue`]. A clone costs little.
+/// A file that is open for direct I/O. Several threads can use one file. Each thread needs its own [`Queue`]. A clone costs little.
 #[derive(Clone)]
 pub struct File {
     backing: Backing,
 }
 
-/// The kind of the file. Each request examines the kind only once, at its start. `repr(u8)` makes the discriminant a separate byte. Without
-/// it, the compiler would store the discriminant in unused bits of a field, and each request would need four more instructions to read it.
+/// The kind of the file. Each request examines the kind only once, at its start. `repr(u8)` makes the discriminant a separate byte.
+/// Otherwise the compiler would store the discriminant in unused bits of a field. Each request would then need four more instructions.
 #[derive(Clone)]
 #[repr(u8)]
 enum Backing {
@@ -82,7 +82,8 @@ impl File {
         }
     }
 
-    /// The size in bytes. While the kernel serves a host file, its size can change. The size is 0 if the kernel does not report it.
+    /// The size in bytes. The size of a host file can change while the kernel serves the file. If the kernel does not report the size, the
+    /// result is 0.
     #[must_use]
     pub fn size(&self) -> u64 {
         match &self.backing {
@@ -98,8 +99,8 @@ impl File {
         matches!(&self.backing, Backing::Live(file) if file.appends())
     }
 
-    /// Reports whether the device or the kernel serves the reads of a host file, the reason, and the devices below the file. `None` for a
-    /// file of a volume.
+    /// Reports whether the device or the kernel serves the reads of a host file. The report contains the reason and the devices below the
+    /// file. `None` for a file of a volume.
     #[must_use]
     pub fn host(&self) -> Option<HostReport> {
         match &self.backing {
@@ -108,8 +109,8 @@ impl File {
         }
     }
 
-    /// Reads at a position and waits. Returns the number of bytes read. It is less than `buf.len()` only at the end of the file, and is 0
-    /// past the end.
+    /// Reads at a position and waits. Returns the number of bytes read. A read is shorter than `buf` only at the end of the file. Past the
+    /// end it returns 0.
     ///
     /// # Errors
     /// `InvalidInput` if the handle is [direct](FileOptions::direct) and the request is misaligned, or if the queue belongs to another
@@ -175,7 +176,7 @@ impl File {
                 format!("cannot allocate {len} bytes for the content"),
             )
         };
-        // The memory is allocated before the first read. So if the file is larger than the memory, the call fails at once.
+        // The memory is allocated before the first read. If there is too little memory, the call fails at once.
         usize::try_from(self.size())
             .ok()
             .and_then(|size| content.try_reserve_exact(size.saturating_add(1)).ok())
@@ -196,7 +197,7 @@ impl File {
         }
     }
 
-    /// Reads into several buffers, which are filled in order. Otherwise the call is the same as [`read_at_with`](Self::read_at_with).
+    /// Reads into several buffers, which are filled in order. All other rules are those of [`read_at_with`](Self::read_at_with).
     ///
     /// # Errors
     /// The errors of [`read_at_with`](Self::read_at_with).
@@ -217,11 +218,10 @@ impl File {
     }
 
     /// Starts a read. The memory moves into the queue. The completion returns the memory together with `token`. If no slot is free, the
-    /// call waits for a slot; with [`DioFlags::NOWAIT`] it fails instead.
+    /// call waits for a slot. With [`DioFlags::NOWAIT`] the call fails instead.
     ///
     /// # Errors
-    /// The errors of [`read_at_with`](Self::read_at_with). These errors also return the memory. The completion reports errors of the
-    /// device.
+    /// The errors of [`read_at_with`](Self::read_at_with). The error contains the memory. Errors of the device are in the completion.
     #[inline(always)]
     pub fn submit_read(
         &self,
@@ -232,8 +232,7 @@ impl File {
         token: u64,
     ) -> Result<(), Box<Rejected>> {
         let pos = pos.into();
-        // Each arm creates its own request. If one arm passed a reference to a shared request, the compiler would store the request in
-        // memory for all arms.
+        // Each arm creates its own request. If one arm passed a reference to a shared request, every arm would store the request in memory.
         let request = || Request::queued(BioOp::Read, pos, flags, token);
         match &self.backing {
             Backing::Volume(file) => file.submit_read(queue, memory, request()),
@@ -242,8 +241,8 @@ impl File {
         }
     }
 
-    /// Writes at a position and waits. Returns the number of bytes written. It is less than `buf.len()` only if there was not enough space.
-    /// With [`DioFlags::WHOLE`] a lack of space is an error instead.
+    /// Writes at a position and waits. Returns the number of bytes written. A write is shorter than `buf` only if there was not enough
+    /// space. With [`DioFlags::WHOLE`] a lack of space is an error.
     ///
     /// The data are durable after the next [`sync`](Self::sync). With [`DioFlags::DSYNC`] they are durable when the call returns.
     ///
@@ -281,9 +280,9 @@ impl File {
         }
     }
 
-    /// Writes a [`Buffer`] at a position with flags and waits. Safe code cannot change the buffer during the call. So the data are not
-    /// copied even if the device computes checksums over them ([`StablePages::Owned`](crate::StablePages::Owned)). Borrowed bytes would be
-    /// copied in this case.
+    /// Writes a [`Buffer`] at a position with flags and waits. Safe code cannot change the buffer during the call. Therefore a device that
+    /// computes checksums does not need a copy of the buffer ([`StablePages::Owned`](crate::StablePages::Owned)). It would need a copy of
+    /// borrowed bytes.
     ///
     /// # Errors
     /// The errors of [`write_at_with`](Self::write_at_with).
@@ -322,7 +321,7 @@ impl File {
         Err(Error::new(ErrorKind::NoSpace, what))
     }
 
-    /// Writes several buffers in order. Otherwise the call is the same as [`write_at_with`](Self::write_at_with).
+    /// Writes several buffers in order. All other rules are those of [`write_at_with`](Self::write_at_with).
     ///
     /// # Errors
     /// The errors of [`write_at_with`](Self::write_at_with).
@@ -352,11 +351,10 @@ impl File {
     }
 
     /// Starts a write. The memory moves into the queue. The completion returns the memory together with `token`. If the write needs changes
-    /// of metadata (for example new blocks), the call makes these changes first, and may wait for them.
+    /// of metadata, for example new blocks, the call makes these changes first. It may wait for them.
     ///
     /// # Errors
-    /// The errors of [`write_at_with`](Self::write_at_with). These errors also return the memory. The completion reports errors of the
-    /// device.
+    /// The errors of [`write_at_with`](Self::write_at_with). The error contains the memory. Errors of the device are in the completion.
     #[inline(always)]
     pub fn submit_write(
         &self,
@@ -374,8 +372,8 @@ impl File {
         }
     }
 
-    /// Starts an append, and returns its position. The size of the file grows when the append completes. If a later append completes first,
-    /// the earlier append's range reads as zeros until the earlier append completes.
+    /// Starts an append, and returns its position. The size of the file grows when the append completes. A later append may complete first.
+    /// The range of the earlier append then reads as zeros until the earlier append completes.
     ///
     /// # Errors
     /// The errors of [`submit_write`](Self::submit_write).
@@ -394,11 +392,10 @@ impl File {
         }
     }
 
-    /// Makes the file's metadata and the data of its completed writes durable (`fsync`). Threads that sync at the same time share one
-    /// commit of the journal.
+    /// Makes the file's metadata and the data of completed writes durable (`fsync`). Concurrent syncs share one commit of the journal.
     ///
     /// # Errors
-    /// `Io`; `NoSpace` if an unwritten extent must be split but the file's map has no space for one more extent; `ReadOnly` after an
+    /// `Io`; `NoSpace` if an unwritten extent must be split, and the file's map has no space for one more extent; `ReadOnly` after an
     /// earlier error.
     pub fn sync(&self, queue: &mut Queue) -> Result<()> {
         match &self.backing {
@@ -407,7 +404,7 @@ impl File {
         }
     }
 
-    /// Makes the data of the file's completed writes durable, and only the metadata that are needed to read them (`fdatasync`).
+    /// Makes the data of completed writes durable (`fdatasync`). Of the metadata, only those that a read needs become durable.
     ///
     /// # Errors
     /// The errors of [`sync`](Self::sync).
@@ -426,8 +423,8 @@ impl File {
         }
     }
 
-    /// Returns the mapping that contains `pos`. It can be shorter or longer than `len`. A host file has a mapping only while it is read
-    /// from the device.
+    /// Returns the mapping that contains `pos`. The mapping can be shorter or longer than `len`. A host file has a mapping only while it is
+    /// read from the device.
     ///
     /// # Errors
     /// The errors of reading and checking the metadata; `Unsupported`, with the reason, for a host file whose reads the kernel serves.
@@ -444,7 +441,7 @@ impl File {
         Mappings::new(self, FilePos(0), FilePos(self.size()))
     }
 
-    /// Returns the first position at or after `pos` that contains data (`SEEK_DATA`), or `None` if no data follow.
+    /// Returns the first position at or after `pos` that contains data (`SEEK_DATA`). `None` if no data follow.
     ///
     /// # Errors
     /// The errors of reading the map.

@@ -1,6 +1,6 @@
-//! A file of a mounted file system (a host file). While its lease is valid, a read is raw: it goes directly to the device. Otherwise the
-//! kernel carries out the read. Both return the same data. A tenure is a period during which ironmap has the lease without interruption. A
-//! lane is the access of one queue to one file during one tenure.
+//! A file of a mounted file system (a host file). While ironmap has a lease on the file, a read is raw: it goes directly to the device.
+//! Otherwise the kernel reads the data. Both reads return the same data. A tenure is an uninterrupted period in which ironmap has the
+//! lease. A lane is the access of one queue to one file during one tenure.
 
 use std::io::IoSliceMut;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub(crate) struct HostHandle {
 /// The result of an attempt to read from the device without the kernel's file system.
 enum Attempt {
     Done(Result<usize>),
-    /// The raw read has failed or its data are not valid, so the kernel must read.
+    /// The raw read has failed, or its data are not valid. The kernel must read.
     Kernel,
     /// The queue has no lane for the present tenure of the lease. The value is the number of this tenure.
     Unknown(u64),
@@ -65,8 +65,8 @@ impl HostHandle {
         request: Request,
     ) -> Result<usize> {
         queue.check(self.open.owner())?;
-        // Each call gets its own copy of the request. A value that is passed by reference must be in memory. Because of the copies, only
-        // the path that needs the value in memory stores it there.
+        // Each call gets its own copy of the request. A value that is passed by reference must be in memory. With separate copies, only the
+        // path that needs the value in memory stores it there.
         let copy = || Request { ..request };
         match self.read_raw(queue, buf, &copy()) {
             Attempt::Done(result) => result,
@@ -112,7 +112,7 @@ impl HostHandle {
         })
     }
 
-    /// Whether the data of a raw read are valid. They are valid if the lease's tenure has not ended.
+    /// Whether the data of a raw read are valid. This is true if the lease's tenure has not ended.
     #[inline(always)]
     pub(super) fn stayed_valid(&self, state: &mut State, tenure: u64) -> bool {
         let valid = self.open.is_valid_for(tenure);
@@ -152,7 +152,7 @@ impl HostHandle {
         self.read_kernel(queue, &mut [IoSliceMut::new(buf)], request)
     }
 
-    /// Creates the queue's lane for a tenure. If this fails, returns false, and the kernel must serve the request.
+    /// Creates the queue's lane for a tenure. Returns false if this fails. The kernel must then serve the request.
     fn learn(&self, queue: &mut Queue, tenure: u64) -> bool {
         let Queue { device, state, lanes: Some(lanes), .. } = queue else { return false };
         if !Tenure::is_raw(tenure) {
@@ -160,7 +160,7 @@ impl HostHandle {
         }
         match lanes.learn(device, state, &self.open, tenure) {
             Ok(()) => true,
-            // The tenure has already ended, so the kernel must serve the request.
+            // The tenure has already ended. The kernel must serve the request.
             Err(Errno::EAGAIN) => false,
             Err(errno) => {
                 self.open
@@ -254,7 +254,7 @@ impl HostHandle {
         self.submit_kernel(queue, memory, request)
     }
 
-    /// Submits the read to the kernel if one direct read is enough. Otherwise reads through the kernel before the call returns.
+    /// Submits the read to the kernel if one direct read is enough. Otherwise carries out the read before it returns.
     fn submit_kernel(
         &self,
         queue: &mut Queue,
@@ -281,8 +281,8 @@ impl HostHandle {
                 map: &Straight { size },
                 dev,
                 geometry: &descriptor.geometry,
-                // A failure does not become an event, because the kernel then reads the range again. The direct read may have failed only
-                // because the file has become shorter.
+                // A failure of the direct read does not become an event, because the kernel then reads the range again. The file may have
+                // become shorter.
                 inode: UNTOLD,
                 size,
                 strict: &true,
@@ -302,8 +302,8 @@ impl HostHandle {
                 Err(Rejected::boxed(error, memory))
             }
             result => {
-                // This completion is popped like all others. A pop finds the caller's token in the booking of the request, so a booking is
-                // created here too.
+                // This completion is popped like all others. A pop finds the caller's token in the booking of the request. So a booking is
+                // created here.
                 let token = lanes.begin_done(token, pos);
                 state.finish(Completion { token, memory, result });
                 Ok(())

@@ -1,4 +1,4 @@
-//! A file of a volume that is open only for reading. A request looks up its range in the inode's map, and then goes directly to the device.
+//! A file of a volume that is open only for reading. A request looks up its range in the inode's map. Then it goes directly to the device.
 
 use std::io::IoSliceMut;
 use std::sync::{Arc, OnceLock};
@@ -24,7 +24,7 @@ pub(crate) struct VolumeFile {
     geometry: Geometry,
 }
 
-/// The inode, and its map if the whole map is in memory. A request that uses this map does not call the file system.
+/// The inode. If the whole map is in memory, also the map. A request that uses this map does not call the file system.
 pub(super) struct ReadFile {
     inode: Inode,
     number: InodeNo,
@@ -127,8 +127,8 @@ impl VolumeFile {
         (owner == self.volume).then_some(Placed { dev: target.dev, at, most, proof: Proof::Always })
     }
 
-    /// Starts a read. Each path converts the memory separately. If one conversion served all paths, the most frequent path would have to
-    /// move the value once more.
+    /// Starts a read. Each path converts the memory separately. With a shared conversion, the most frequent path would move the value once
+    /// more.
     #[inline(always)]
     pub(super) fn submit_read(
         &self,

@@ -4,8 +4,8 @@ use crate::dio::StablePages;
 use crate::fs::KeepSetId;
 use crate::setters::options;
 
-/// Options for opening a file. By default a file is opened only for reading. The names are the names of [`std::fs::OpenOptions`]. An open
-/// does not consume the options, so one value can open many files.
+/// Options for opening a file. By default a file is opened only for reading. The names are those of [`std::fs::OpenOptions`]. One value can
+/// open many files.
 ///
 /// ```
 /// use ironmap::FileOptions;
@@ -77,12 +77,13 @@ options!(FileOptions {
     read: bool,
     /// Whether the file can be written. The file's volume must then be open for writing. Host files cannot be written.
     write: bool,
-    /// Whether each write is made at the present end of the file, instead of the position that the caller requests (`O_APPEND`). This
+    /// Whether each write is made at the present end of the file (`O_APPEND`). The position that the caller requests is ignored. This
     /// option implies [`write`](Self::write).
     append: bool,
-    /// Whether the open truncates the file to zero bytes. This option needs [`write`](Self::write), and excludes [`append`](Self::append).
+    /// Whether the open truncates the file to zero bytes. This option needs [`write`](Self::write). It cannot be combined with
+    /// [`append`](Self::append).
     truncate: bool,
-    /// Whether the file is created if it does not exist. This requires an open by path and for writing.
+    /// Whether the file is created if it does not exist. The file must be opened by path and for writing.
     create: bool,
     /// Whether a new file is created. If the file already exists, the open fails.
     create_new: bool,
@@ -90,17 +91,17 @@ options!(FileOptions {
     /// applied.
     mode: u32,
     /// Whether the file refuses the requests that `O_DIRECT` refuses. Position and length of a request must then be multiples of the
-    /// logical block, and its memory must be aligned. Without this option, the data of a misaligned request are copied. They are copied
-    /// through bounce buffers, or, if the kernel serves the file, through the page cache.
+    /// logical block, and its memory must be aligned. Without this option, the data of a misaligned request are copied through bounce
+    /// buffers. If the kernel serves the file, they are copied through the page cache.
     direct: bool,
     /// For host files on XFS with reflink: the caller promises that no program dedupes this file while it is open. Dedupe can move data
-    /// without an open for writing, so the lease does not detect it. Without this promise, the kernel serves the file, unless the file is
-    /// immutable.
+    /// without an open for writing. The lease does not detect this. Without the promise, the kernel serves the file. An immutable file
+    /// needs no promise.
     assume_no_dedupe: bool,
-    /// For files of a volume: writes through this handle keep the set-user-ID and set-group-ID bits.
+    /// For files of a volume: whether writes through this handle keep the set-user-ID and set-group-ID bits.
     keep_set_id: KeepSetId,
-    /// For files of a volume: the writes come from a writeback cache. The cache has already checked that the writes are permitted, and
-    /// sends them in any order. So an append-only file accepts them at any position.
+    /// For files of a volume: whether the writes come from a writeback cache. The cache has already checked the permissions, and sends the
+    /// writes in any order. An append-only file then accepts them at any position.
     write_back: bool,
 });
 

@@ -1,9 +1,8 @@
-//! Batches of reads into borrowed memory. All reads of a batch are in flight at the same time. The call returns after the last read has
-//! completed.
+//! Batches of reads into borrowed memory. The reads of a batch are in flight at the same time. The call returns after the last read.
 //!
-//! A read of a batch must pass the gate for the simple path, which checks that one bio can carry out the read. In a batch, the read may be
-//! as long as one bio. A read that does not pass is carried out separately after the batch. The same applies to a read whose transfer
-//! failed or was short.
+//! A read of a batch must pass the gate for the simple path, which checks that one bio is enough. In a batch, a read may be as long as one
+//! bio. A read that does not pass is carried out separately after the batch. A read whose transfer failed or was short is also carried out
+//! separately.
 
 use std::io::IoSliceMut;
 
@@ -18,7 +17,7 @@ use crate::open_file::Inside;
 use crate::queue::Queue;
 use crate::units::{DevOffset, FilePos};
 
-/// The largest number of reads that are in flight at the same time. The descriptions of this number of reads fit on the stack.
+/// The largest number of reads that are in flight at the same time. The descriptions of these reads fit on the stack.
 const IN_FLIGHT: usize = 64;
 
 /// One read of a batch.
@@ -47,7 +46,7 @@ pub(super) enum Proof<'q> {
     Always,
     /// The read has a lock on the file's content.
     Content { _inside: Inside<'q> },
-    /// The mapping is valid if the lease's tenure with this number has not ended when the read completes.
+    /// The mapping is valid if the tenure with this number has not ended when the read completes.
     Tenure(u64),
 }
 
@@ -84,7 +83,7 @@ const _: () = assert!(IN_FLIGHT <= u64::BITS as usize);
 
 impl Queue {
     /// Carries out all reads, and returns when all are complete. The reads can be from any files of the queue's volume or host. The memory
-    /// is only borrowed. The number of reads in flight is limited by the queue's slots, and is at most 64. Each read has its own result.
+    /// is only borrowed. At most 64 reads are in flight. Each of them needs a slot of the queue. Each read has its own result.
     ///
     /// ```
     /// # use ironmap::prelude::*;
@@ -119,8 +118,8 @@ impl Queue {
         self.read_batches(reads, flags, false);
     }
 
-    /// Carries out all reads as [`read_many`](Self::read_many) does. If consecutive reads are adjacent on the device, they become one
-    /// request, up to the longest request of the device.
+    /// Carries out all reads as [`read_many`](Self::read_many) does. Consecutive reads that are adjacent on the device become one request.
+    /// The device limits the length of a request.
     pub fn read_merged(&mut self, reads: &mut [ReadAt<'_>]) {
         self.read_batches(reads, DioFlags::empty(), true);
     }
@@ -130,7 +129,7 @@ impl Queue {
             let mut alone = self.read_together(reads, flags, merge);
             while alone != 0 {
                 let ReadAt { file, pos, buf, result } = &mut reads[alone.trailing_zeros() as usize];
-                // One copy of `read_vectored_at` serves all kinds of devices, so this call adds little code.
+                // This call adds little code: one copy of `read_vectored_at` serves all kinds of devices.
                 let bufs = &mut [IoSliceMut::new(buf)];
                 *result = file.read_vectored_at(self, bufs, *pos, flags);
                 alone &= alone - 1;
@@ -170,7 +169,7 @@ impl Queue {
 }
 
 impl<'q, 'b> Batch<'q, 'b> {
-    /// Adds a read to the batch. If it is adjacent to the last transfer and may be merged, extends this transfer. Otherwise adds a new
+    /// Adds a read to the batch. If the read is adjacent to the last transfer and may be merged, extends this transfer. Otherwise adds a
     /// transfer.
     fn add(
         &mut self,
@@ -197,7 +196,7 @@ impl<'q, 'b> Batch<'q, 'b> {
     }
 
     /// Carries out the transfers, and records the results of their reads. The function is not inlined, because its code is large and exists
-    /// for each kind of device. The call costs little, because there is only one for each batch.
+    /// for each kind of device. There is only one call for each batch.
     #[inline(never)]
     fn complete<Q: DeviceQueue>(&mut self, queue: &mut Q, state: &mut State, flags: DioFlags) {
         dio::read_parts_now(queue, state, self.dev, &mut self.parts, flags);
@@ -214,7 +213,7 @@ impl<'q, 'b> Batch<'q, 'b> {
 }
 
 impl InFlight<'_, '_> {
-    /// Whether the mapping of the read stayed valid until the read was complete.
+    /// Whether the mapping was valid until the read was complete.
     fn is_valid(&self, state: &mut State) -> bool {
         match (&self.proof, &self.file.backing) {
             (Proof::Tenure(tenure), Backing::Host(file)) => file.stayed_valid(state, *tenure),

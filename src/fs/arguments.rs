@@ -28,7 +28,7 @@ pub struct Credentials {
     pub uid: u32,
     /// The group of the new file. If the directory has the set-group-ID bit, the directory's group is used instead.
     pub gid: u32,
-    /// Permission bits that are removed from the mode of the new file. This umask is ignored if the directory has a default ACL.
+    /// Permission bits that are removed from the mode of the new file. If the directory has a default ACL, the umask is ignored.
     pub umask: u32,
 }
 
@@ -94,7 +94,7 @@ pub struct SetAttributes {
     pub accessed: Option<Timestamp>,
     /// Last change of the content.
     pub modified: Option<Timestamp>,
-    /// Last change of the inode. Unlike for the other attributes, `None` means the current time.
+    /// Last change of the inode. `None` means the current time.
     pub changed: Option<Timestamp>,
     /// `true` if the times are set by a use of the file or by the clock. `false` if a caller chose the times. Linux permits times of the
     /// first kind even on an append-only file.
@@ -188,7 +188,7 @@ bitflags! {
     }
 }
 
-/// Whether the set-id bits are kept when the content of a file changes. File capabilities are removed in both cases.
+/// Whether the set-id bits are kept when the content of a file changes. File capabilities are always removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeepSetId {
     /// The set-id bits are cleared.
@@ -213,8 +213,8 @@ impl KeepSetId {
     }
 }
 
-/// Clears the set-user-ID bit. Clears the set-group-ID bit only if the group has execute permission, because the bit gives no privileges
-/// without this permission.
+/// Clears the set-user-ID bit. Clears the set-group-ID bit only if the group has execute permission. The bit gives no privileges without
+/// this permission.
 fn unprivileged(mode: u32) -> u32 {
     let group = if mode & GROUP_EXECUTE == 0 { 0 } else { SET_GROUP };
     mode & !(SET_USER | group)
@@ -229,7 +229,7 @@ pub enum Fallocate {
         /// Whether the file's size stays the same.
         keep_size: bool,
     },
-    /// Frees the blocks of the range, which then reads as zeros. The file's size does not change.
+    /// Frees the blocks of the range. The range then reads as zeros. The file's size does not change.
     Punch,
     /// Makes the range unwritten, so that it reads as zeros.
     Zero {
@@ -254,8 +254,8 @@ pub enum Access {
 
 /// The position from which a listing of a directory continues. A program can store a cursor as a number. A cursor stays valid when the
 /// directory changes, as long as the order of the listing stays the same. On an ext4 volume with `dir_index`, the order is by hash if the
-/// directory has a hash tree or at most one block. Otherwise the order is by position. If the hashes of two names are equal in 63 bits,
-/// both names have the same cursor, so a listing cannot continue between them.
+/// directory has a hash tree or at most one block. Otherwise the order is by position. Two names whose hashes are equal in 63 bits have the
+/// same cursor. A listing cannot continue between them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DirCursor(pub(crate) u64);
 
@@ -341,8 +341,8 @@ pub struct WriteCounts {
     pub zeroed: u64,
     /// Requests for exclusive access to a range of a file. While such a request runs, direct I/O does not use the fast path.
     pub exclusive: u64,
-    /// The number of times that a write locked an inode exclusively: to allocate blocks, to remove privileges, or to zero the gap below a
-    /// file's new end.
+    /// The number of times that a write locked an inode exclusively. The purposes are: to allocate blocks, to remove privileges, or to zero
+    /// the gap below a file's new end.
     pub upgrades: u64,
     /// Requests that waited for a request with exclusive access to their range.
     pub waits: u64,

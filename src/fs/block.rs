@@ -17,11 +17,11 @@ struct Content {
     verified: Verified,
 }
 
-/// The verified checksums of one version of a block. Because of this record, each checksum is computed only once.
+/// The verified checksums of one version of a block. A verified checksum is not computed again.
 #[derive(Default)]
 struct Verified {
-    /// The kind and number of the structure for which the block was first verified; 0 before the first verification. A reader that expects
-    /// another kind or number verifies the block each time.
+    /// The kind and number of the structure for which the block was first verified; 0 before the first verification. A reader of another
+    /// structure verifies the block each time.
     identity: AtomicU64,
     /// A bit for each verified part.
     parts: AtomicU64,
@@ -35,13 +35,13 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// The part that is a complete block of an inode. Its identity contains the inode number, but not the inode's generation, because an
-    /// inode with a new generation gets new blocks.
+    /// The part that is a complete block of an inode. The identity of the part contains the inode number. The generation is not needed,
+    /// because an inode with a new generation gets new blocks.
     pub(crate) fn whole(kind: impl Into<u8>, owner: InodeNo) -> Self {
         Self { identity: identity(kind, owner.0), index: 0 }
     }
 
-    /// The part for one of the `per_block` structures in a block. `number` is the number of the structure in its complete table.
+    /// The part for one of the `per_block` structures in a block. `number` is the number of the structure in the complete table.
     pub(crate) fn numbered(kind: impl Into<u8>, number: u32, per_block: u32) -> Self {
         let index = number % per_block;
         Self { identity: identity(kind, u64::from(number - index)), index }
@@ -74,7 +74,7 @@ impl Verified {
         }
     }
 
-    /// Returns a copy of the record for a version in which `part` changes: all other verified parts stay verified.
+    /// Returns the record for a new version in which `part` changes. All other verified parts stay verified.
     fn without(&self, part: Part) -> Self {
         if self.identity.load(Ordering::Relaxed) != part.identity {
             return Self::default();
@@ -116,7 +116,7 @@ impl Block {
         self.changed(Verified::default())
     }
 
-    /// Changes one part of the block. `change` must also store the part's new checksum, because the part then counts as verified.
+    /// Changes one part of the block. `change` must also store the new checksum of the part. The part then counts as verified.
     pub(crate) fn change_sealed<R>(
         &mut self,
         part: Part,

@@ -9,7 +9,7 @@ use crate::iomap::WriteFile;
 use crate::open_file::OpenInode;
 use crate::units::InodeNo;
 
-/// An open inode. If the inode loses its last name, the file system frees the inode when the last clone of this handle is dropped.
+/// An open inode. An inode can lose its last name. The file system then frees the inode when the last clone of this handle is dropped.
 #[derive(Clone)]
 pub struct Held(Arc<dyn FileOps>);
 
@@ -27,8 +27,8 @@ pub trait FileOps: Send + Sync {
     /// Records an access in a time stamp, without a transaction. Does nothing on a volume that is open for reading.
     fn stamp(&self, _access: Access) {}
 
-    /// Returns the writer of the inode's data, and the state that all open handles of the inode share. Returns `None` if the volume is open
-    /// for reading.
+    /// Returns the writer of the inode's data and the inode's shared state. All open handles of the inode share this state. Returns `None`
+    /// if the volume is open for reading.
     fn writes(self: Arc<Self>) -> Option<(Arc<OpenInode>, Arc<dyn WriteFile>)> {
         None
     }

@@ -5,8 +5,8 @@
 //! implements [`Writer`]. The table of [formats](super::FORMATS) contains each format. The traits are named after Linux's
 //! `super_operations`, `inode_operations` and `file_operations`.
 //!
-//! An inode is identified by its number, which stays the same until the file is freed. These operations check no permissions, because a
-//! program that opens a volume has full access to it.
+//! An inode is identified by its number, which stays the same until the file is freed. These operations check no permissions. A program
+//! that opens a volume has full access to all files.
 
 use std::any::Any;
 
@@ -87,8 +87,8 @@ pub trait FileSystem: Any + Send + Sync {
     /// `NotFound` if no file has this number, or the file has no name; `Corrupt`.
     fn inode(&self, number: InodeNo) -> Result<Inode>;
 
-    /// Returns the inode with a number that the volume itself contains, for example in a directory entry or in another inode. A format need
-    /// not look up such a number in its tables of inodes.
+    /// Returns the inode with a number that the volume itself contains, for example in a directory entry or in another inode. The format
+    /// may omit the look-up in its tables of inodes.
     ///
     /// # Errors
     /// The errors of [`inode`](Self::inode).
@@ -131,8 +131,8 @@ pub trait FileSystem: Any + Send + Sync {
         path::walk(self, from, path, follow)
     }
 
-    /// Opens the inode that a path names, and returns its present state. An operation by inode number needs this handle if another thread
-    /// may remove the file, because the number of a removed file can be reused.
+    /// Opens the inode that a path names, and returns its present state. If another thread may remove the file, an operation by inode
+    /// number needs this handle. Without a handle, the number of a removed file can be reused.
     ///
     /// # Errors
     /// The errors of [`resolve`](Self::resolve).
@@ -140,10 +140,9 @@ pub trait FileSystem: Any + Send + Sync {
         path::open_found(|| self.resolve(path, follow), |inode| self.hold_read(inode))
     }
 
-    /// Opens an inode. If the inode loses its last name, it is not freed before the returned handle is dropped.
+    /// Opens an inode. An inode that loses its last name is freed only after the returned handle is dropped.
     ///
-    /// # Errors
-    /// `NotFound` if the inode has no name and no other handle for it is open.
+    /// # Errors `NotFound` for an inode without names and without open handles.
     fn hold(&self, number: InodeNo) -> Result<Held>;
 
     /// Opens an inode that was read earlier, and returns its present state.
@@ -183,7 +182,7 @@ pub trait FileSystem: Any + Send + Sync {
 
 impl dyn FileSystem {
     /// Reads an inode while no operation changes it. An inode without a name can be read if a program [holds](FileSystem::hold) it. `look`
-    /// may use this inode, but it must not call the file system, because such a call would deadlock.
+    /// may use this inode. `look` must not call the file system, because such a call would deadlock.
     ///
     /// # Errors
     /// The errors of [`inode`](FileSystem::inode), and the errors of `look`.

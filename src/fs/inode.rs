@@ -10,10 +10,10 @@ use crate::iomap::{ExtentMap, Iomap, MapFile};
 use crate::units::{FilePos, InodeNo};
 
 /// An inode in the state in which it was read: its attributes, and access to its content and names. The file may change afterwards. Reads
-/// through this value return the present content, or an error if the inode number was reused for another file.
+/// through this value return the present content. If the inode number was reused for another file, they return an error.
 pub struct Inode(Box<dyn InodeOps>);
 
-/// The inode to open: a number, or an inode that was read earlier. An inode that was read is opened only if its number still belongs to the
+/// The inode to open: a number, or an inode that was read earlier. If an inode that was read is given, its number must still belong to the
 /// same file.
 #[derive(Debug)]
 pub struct InodeRef {

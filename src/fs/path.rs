@@ -31,9 +31,8 @@ pub(super) fn walk<F: FileSystem + ?Sized>(
         return Err(Error::new(ErrorKind::NotADirectory, "not a directory"));
     }
     let mut links = 0;
-    // The remaining path, into which the targets of at most MAX_LINKS symbolic links are inserted. The walk advances a position in this
-    // text. If the walk removed each component from the front of the text instead, long targets on a hostile volume could cause quadratic
-    // time.
+    // The remaining path. The targets of at most MAX_LINKS symbolic links are inserted into it. The walk advances a position in this text,
+    // and removes nothing from the front. Repeated removals of long targets could cause quadratic time.
     let (mut text, mut at) = (Cow::Borrowed(path), 0);
     while let Some((name, behind)) = next_component(&text[at..]) {
         let next = text.len() - behind.len();
@@ -63,8 +62,8 @@ pub(super) fn walk<F: FileSystem + ?Sized>(
     Ok(dir)
 }
 
-/// Runs `open` with the inode that `find` finds. If another thread replaces the file between these two steps, both steps are repeated. Each
-/// repetition needs a completed change of another thread, so the loop makes progress.
+/// Runs `open` with the inode that `find` finds. If another thread replaces the file between these two steps, both steps are repeated. A
+/// repetition means that another thread has completed a change. So the program as a whole makes progress.
 ///
 /// # Errors
 /// The errors of `find` and of `open`.

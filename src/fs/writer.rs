@@ -13,15 +13,15 @@ use crate::units::{FilePos, InodeNo};
 /// A file system that can be changed. [`FileSystem::writer`](super::FileSystem::writer) returns it.
 ///
 /// An operation is a single transaction if its size permits. After a crash, such an operation is either complete or has no effect. On a
-/// volume that was opened for reading, every operation fails with `ReadOnly`. The methods with a default implementation need an ability
-/// that a format may lack ([`Capabilities`](super::Capabilities)).
+/// volume that was opened for reading, every operation fails with `ReadOnly`. Some formats lack an ability
+/// ([`Capabilities`](super::Capabilities)). A method with a default implementation needs such an ability.
 #[allow(
     unused_variables,
     reason = "a default method that returns an error does not use its arguments"
 )]
 pub trait Writer: Send + Sync {
     /// Creates a file in a directory. `permissions` are the lower twelve bits of the file's mode. The umask of `who` is removed from these
-    /// bits, except for a symbolic link.
+    /// bits. A symbolic link keeps all bits.
     ///
     /// # Errors
     /// `Exists`, `NotADirectory`, `NameTooLong`, `NoSpace`, `Quota`, `TooManyLinks`, `NotPermitted` (an immutable directory), `ReadOnly`.
@@ -132,8 +132,8 @@ pub trait Writer: Send + Sync {
     /// `NoSpace` or `Quota` if no byte could be written (otherwise the count is short); the errors of [`truncate`](Self::truncate).
     fn write(&self, number: InodeNo, pos: FilePos, bytes: &[u8]) -> Result<usize>;
 
-    /// Removes the set-id bits and the capabilities of a file, because they give additional rights to a user who executes the file. Returns
-    /// whether the file had set-id bits or capabilities.
+    /// Removes the set-id bits and the capabilities of a file, because they give additional rights to the user of an executable file.
+    /// Returns whether the file had set-id bits or capabilities.
     ///
     /// # Errors
     /// `NoSpace`, `ReadOnly`.
@@ -148,8 +148,8 @@ pub trait Writer: Send + Sync {
         Ok(0)
     }
 
-    /// Turns online discard on or off. With online discard, freed blocks are discarded on the device after the change that frees them is
-    /// durable.
+    /// Turns online discard on or off. With online discard, the device discards freed blocks. The change that frees the blocks is made
+    /// durable first.
     ///
     /// # Errors
     /// `ReadOnly`.

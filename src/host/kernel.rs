@@ -21,7 +21,7 @@ pub(crate) struct Descriptor {
 }
 
 impl Descriptor {
-    /// Opens the file of a descriptor again. The path is in `/proc/self/fd`, so the open also succeeds if the file was renamed.
+    /// Opens the file of a descriptor again. The path is in `/proc/self/fd`. A renamed file can be opened too.
     pub(crate) fn open(file: &std::fs::File, block: u64) -> Result<Self> {
         use std::os::fd::AsRawFd;
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -64,11 +64,11 @@ struct Attempt<'a> {
     failed: bool,
 }
 
-/// The largest number of repeated direct reads. A direct read may return the error of an earlier write of the file.
+/// The largest number of repeated direct reads. A direct read may return the error of an earlier write to the file.
 const REPEATS: u32 = 8;
 
 impl OpenFile {
-    /// The file's present size from `fstat`. 0 if `fstat` fails.
+    /// The file's present size from `fstat`, or 0 if `fstat` fails.
     pub(crate) fn size(&self) -> u64 {
         rustix::fs::fstat(self.file.file()).map_or(0, |stat| stat.st_size as u64)
     }
@@ -89,7 +89,7 @@ impl OpenFile {
         let shape = bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len()));
         let aligned = descriptor.filter(|found| found.geometry.is_aligned(pos, shape));
         let refusing = descriptor.filter(|_| strict && aligned.is_none());
-        // The kernel refuses positions from 2^63 on, and interprets 2^64 - 1 as the descriptor's present position.
+        // The kernel refuses positions from 2^63 on. It interprets 2^64 - 1 as the descriptor's present position.
         let far = pos.0.saturating_add(len as u64) > i64::MAX as u64;
         if (far || refusing.is_some()) && (len == 0 || pos.0 >= self.size()) {
             return Ok(0);
@@ -100,7 +100,7 @@ impl OpenFile {
         self.read_pieces(state, bufs, request, Attempt { direct: aligned, strict, failed: false })
     }
 
-    /// Reads a range again through the page cache after a direct read through the kernel has failed.
+    /// Reads a range through the page cache after the kernel's direct read has failed.
     pub(crate) fn read_kernel_again(
         &self,
         state: &mut State,
@@ -130,7 +130,7 @@ impl OpenFile {
         let mut done = 0;
         while done < len {
             let at = pos.0.saturating_add(done as u64);
-            // Only the first read is direct. After a short direct read, the position of the remaining bytes may be unaligned. Some file
+            // Only the first read is direct. After a short direct read, the remaining bytes may begin at an unaligned position. Some file
             // systems refuse all direct reads. A direct read is repeated after some errors.
             let descriptor = direct.take();
             let was_direct = descriptor.is_some();
@@ -140,8 +140,8 @@ impl OpenFile {
             };
             match result {
                 Ok(0) if !was_direct => break,
-                // A repeated direct read has succeeded, so the error belonged to an earlier write. The data of that write are only in the
-                // page cache, so the range is read from there.
+                // A repeated direct read has succeeded. The error belonged to an earlier write, whose data are only in the page cache. So
+                // the range is read from the page cache.
                 Ok(_) if was_direct && failed => {}
                 Ok(count) => {
                     done += count;
@@ -149,16 +149,16 @@ impl OpenFile {
                 }
                 Err(OsErrno::INTR) => direct = descriptor,
                 Err(OsErrno::INVAL) if was_direct && !strict => {}
-                // Before a direct read, the kernel writes back dirty pages of the range. It then returns the error of an earlier write of
-                // the file, but only once (Linux's `filemap_check_errors`). So the read is repeated. If it fails again, the error is an
-                // error of the device, or the error of another write that has failed in the meantime.
+                // Before a direct read, the kernel writes back dirty pages of the range. It may then return the error of an earlier write
+                // to the file, but only once (Linux's `filemap_check_errors`). So the read is repeated. If the repeated read fails too, the
+                // device has failed, or another write has failed in the meantime.
                 Err(OsErrno::IO | OsErrno::NOSPC) if was_direct && repeats > 0 => {
                     (failed, repeats) = (true, repeats - 1);
                     direct = descriptor;
                 }
-                // If some bytes were read before EAGAIN, the result is a short count, as with the kernel's own reads.
+                // If EAGAIN follows after some bytes, the result is a short count, as in the kernel's own reads.
                 Err(OsErrno::AGAIN) if done > 0 => break,
-                // The file system does not support NOWAIT. So the read might wait.
+                // The file system does not support NOWAIT. The read might wait.
                 Err(OsErrno::OPNOTSUPP) if flags.contains(DioFlags::NOWAIT) => {
                     return Err(state.failed(Errno::EAGAIN, self.file.inode(), request));
                 }

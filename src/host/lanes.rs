@@ -1,8 +1,8 @@
-//! The state of host files in one queue: the requests in flight, and a lane for each file. The lane contains the file's map in the tenure
-//! that the queue used last.
+//! The state of host files in one queue: the requests in flight, and a lane for each file. The lane contains the file's map in the last
+//! tenure that the queue used.
 //!
-//! A read needs its map until it completes, even if the map is replaced in the meantime because the lease was broken. If all threads shared
-//! one reference count of the map, each read would write to this count twice. So each queue has its own reference count.
+//! A read needs its map until it completes. If the lease is broken, the map may be replaced earlier. Each queue has its own reference count
+//! of the map. If there were one shared count, each read would write to shared memory twice.
 
 use std::cell::{Cell, RefCell};
 use std::io::IoSliceMut;
@@ -27,14 +27,14 @@ pub(crate) struct Lanes {
     devices: Vec<Option<Dev>>,
     requests: Vec<Booking>,
     free: Vec<u32>,
-    /// Whether the proof that ironmap still has the leases was recent when it was last checked. It is checked once for each group of
-    /// completions that arrive together.
+    /// Whether the proof of the leases was recent at its last check. The proof is checked once for each group of completions that arrive
+    /// together.
     young: bool,
 }
 
 /// The access of a queue to one file in one tenure.
 pub(crate) struct Lane {
-    /// The number of the tenure. From this number, `tenure` determines whether the tenure has ended.
+    /// The number of the tenure. `tenure` uses this number to determine whether the tenure has ended.
     number: u64,
     tenure: Arc<Tenure>,
     map: Arc<HostMap>,
@@ -42,7 +42,7 @@ pub(crate) struct Lane {
     geometry: Geometry,
     inode: InodeNo,
     in_flight: Cell<u32>,
-    /// A reference to the file, which keeps the file open while requests are in flight.
+    /// A reference that keeps the file open while requests are in flight.
     file: RefCell<Option<Arc<OpenFile>>>,
 }
 
@@ -170,7 +170,7 @@ impl Lanes {
         Ok((dev, geometry))
     }
 
-    /// Books a raw request, which uses a lane. Returns the token that replaces the caller's token in the queue.
+    /// Books a raw request, which uses a lane. Returns a token that the queue uses instead of the caller's token.
     #[inline]
     pub(crate) fn begin_raw(
         &mut self,
@@ -197,7 +197,7 @@ impl Lanes {
         Ok((self.insert(Booking { token, pos, route }), dev))
     }
 
-    /// Books a request for which the kernel has already read the data.
+    /// Books a request whose data the kernel has already read.
     pub(crate) fn begin_done(&mut self, token: u64, pos: FilePos) -> u64 {
         self.insert(Booking { token, pos, route: Route::Done })
     }
@@ -211,7 +211,7 @@ impl Lanes {
             }
             None => {
                 self.requests.push(booking);
-                // The list of free entries gets space for all entries here, because a completion must not allocate.
+                // A completion must not allocate. So the list of free entries gets space for all entries here.
                 self.free.reserve(self.requests.len());
                 self.requests.len() as u64 - 1
             }
@@ -302,8 +302,7 @@ impl Lanes {
     }
 }
 
-/// Repeats a read through the kernel, because the read failed or its data are not valid. A failed read is repeated only if its error is an
-/// I/O error.
+/// Repeats a failed or invalid read through the kernel. A failed read is repeated only if its error is an I/O error.
 #[cold]
 #[inline(never)]
 fn read_again(

@@ -1,5 +1,5 @@
-//! The state of a [`Host`](crate::Host), below its files and queues: the devices of the mounted file systems, each opened once, and the
-//! keeper of the leases. A queue reads host files through its lanes.
+//! The state of a [`Host`](crate::Host) that its files and queues use: the devices of the mounted file systems, and the keeper of the
+//! leases. Each device is opened once. A queue reads host files through its lanes.
 
 mod kernel;
 mod lanes;
@@ -25,7 +25,7 @@ pub(crate) struct Shared {
     pub(crate) keeping: Keeping,
     /// The engine that the options select.
     pub(crate) requested: Engine,
-    /// The engine of the first queue. It is [`Engine::Auto`] only if the caller has provided the device.
+    /// The engine of the first queue. [`Engine::Auto`] means that the caller has provided the device.
     pub(crate) engine: Engine,
     pub(crate) no_io_uring: Option<NoIoUring>,
     /// A device that the caller has given. It serves all reads, instead of the devices of the file systems.
@@ -53,13 +53,13 @@ pub(crate) struct OpenDevicePath {
 }
 
 impl Shared {
-    /// Returns the device with these numbers. Its device path is open, unless no path can be opened.
+    /// Returns the device with these numbers. Opens its device path, if any path can be opened.
     pub(crate) fn device(&self, major: u32, minor: u32) -> Result<Arc<HostDevice>, Refusal> {
         let device_paths = path::device_paths((major, minor))
             .map_err(|error| Refusal::Device(error.to_string()))?;
         let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
-        // A known device is found by its device paths. Its numbers are not enough, because they may have been given to another device
-        // since, and a partition may have moved.
+        // A known device is found by its device paths. Its numbers are not enough: they may now belong to another device, and a partition
+        // may have moved.
         if let Some(known) = devices.iter().find(|known| known.device_paths == device_paths) {
             return Ok(Arc::clone(known));
         }

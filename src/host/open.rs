@@ -14,14 +14,14 @@ pub(crate) struct OpenFile {
     pub(crate) file: Arc<HostFile>,
     pub(crate) device: Option<Arc<HostDevice>>,
     pub(crate) stable_pages: Option<StablePages>,
-    /// The descriptor for direct reads through the kernel. It is opened when it is first used. `None` if direct reads are impossible.
+    /// The descriptor for direct reads through the kernel, opened at its first use. `None` if direct reads are impossible.
     descriptor: OnceLock<Option<Descriptor>>,
     /// This field must be dropped after `file`. Fields are dropped in the order of their declarations.
     _closing: Closing,
     shared: Arc<Shared>,
 }
 
-/// The drop of this value waits until no thread of the keeper uses the file. Therefore the file is closed when the drop returns.
+/// The drop of this value waits until no thread of the keeper uses the file. When the drop returns, the file is closed.
 struct Closing {
     file: Weak<HostFile>,
     keeper: Arc<Keeper>,
@@ -29,7 +29,7 @@ struct Closing {
 
 impl Drop for Closing {
     fn drop(&mut self) {
-        // The wait also includes threads that use other files. So it is omitted if no thread uses this file, which is the usual case.
+        // The wait includes threads that use other files. If no thread uses this file, as usual, the wait is omitted.
         if self.file.strong_count() > 0 {
             self.keeper.let_go();
         }
@@ -68,7 +68,7 @@ impl OpenFile {
         })
     }
 
-    /// Whether data are valid that were read from the device during a tenure of the lease. They are valid if the tenure has not ended.
+    /// Whether data that were read from the device during a tenure are valid. This is true if the tenure has not ended.
     #[inline(always)]
     pub(crate) fn is_valid_for(&self, tenure: u64) -> bool {
         self.file.tenure().stands(tenure) && self.shared.keeping.keeper().proof().is_young()

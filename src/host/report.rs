@@ -1,4 +1,4 @@
-//! Reports how a host file is read at present: from the device, or, for a stated reason, through the kernel.
+//! Reports how a host file is read at present: from the device or through the kernel. The kernel reads for a reason that the report states.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use super::HostDevice;
 use crate::device::path::DevicePathKind;
 use crate::fs::host::{HostFile, HostFs, Refusal};
 
-/// How a host file is read at present: from the device, or, for a stated reason, through the kernel.
+/// How a host file is read at present: from the device or through the kernel.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct HostReport {
@@ -36,12 +36,12 @@ pub struct HostReport {
 pub struct DeviceReport {
     /// The device node through which the file is read, and the kind of its device path. `None` if no node can be opened.
     pub device_path: Option<(PathBuf, DevicePathKind)>,
-    /// The position in bytes of the file system's first byte on the device of this node.
+    /// The position of the file system on the device of this node, in bytes.
     pub base: u64,
-    /// Whether that node supports NOWAIT; `None` if no node can be opened. Without NOWAIT, a queued read of the file completes before its
+    /// Whether this node supports NOWAIT. `None` if no node can be opened. Without NOWAIT, a queued read of the file completes before its
     /// submission returns.
     pub nowait: Option<bool>,
-    /// The available device nodes and the reason for the chosen one, in one line.
+    /// One line with the available device nodes and the reason for the choice.
     pub choice: String,
 }
 

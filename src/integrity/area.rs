@@ -1,4 +1,4 @@
-//! A tag area: its part of a device, its superblock, and its sealed blocks. A sealed block ends with a checksum.
+//! A tag area: its part of a device, its superblock, and its sealed blocks. A sealed block ends with a checksum of the block.
 
 use std::io::{IoSlice, Read};
 use std::sync::Arc;
@@ -99,14 +99,14 @@ impl Superblock {
         }
         let sequence = raw.sequence.get();
         if sequence > u64::MAX / 2 {
-            // Each change of the superblock increases the sequence. A sequence that is larger than this limit is refused, so that an
-            // increase cannot overflow.
+            // Each change of the superblock increases the sequence. A sequence above this limit is refused, because an increase could
+            // overflow.
             return bad("sequence", sequence);
         }
         Ok(Self { info, area_len, sequence, clean })
     }
 
-    /// Parses the superblock. Returns it if its version is known, its checksum is valid, and it has no unknown features.
+    /// Parses the superblock. Fails for an unknown version, a wrong checksum, or unknown features.
     fn verified(bytes: &[u8; BLOCK], at: u64, place: Place) -> Result<&RawSuperblock> {
         let raw = RawSuperblock::ref_from_bytes(bytes).map_err(|_| {
             Error::invalid("the integrity superblock does not have the size of a block")
@@ -170,21 +170,20 @@ impl Superblock {
     /// Reads the superblock of the tag area on a device. If `tail` is set, the area is at the end of the device.
     pub(super) fn read(device: &dyn Device, tail: bool) -> Result<Self> {
         match Self::copies(device, tail)? {
-            // A change of the data device's identity may have been interrupted by a crash. In this case only one copy contains the new
-            // identity.
+            // A crash may have interrupted a change of the data device's identity. Then only one copy contains the new identity.
             [Ok(one), Ok(two)]
                 if one.info == (Info { data_uuid: one.info.data_uuid, ..two.info }) =>
             {
                 Ok(if one.sequence > two.sequence { one } else { two })
             }
-            // The two copies belong to different integrity devices, because a second format was interrupted after it had written one copy.
-            // Sequences can be compared only within one integrity device.
+            // The two copies belong to different integrity devices. A second format was interrupted after it had written one copy.
+            // Sequences of different integrity devices cannot be compared.
             [Ok(_), Ok(_)] => Err(Place::new(STRUCTURE)
                 .field("uuid")
                 .corrupt("the two copies of the superblock belong to different devices")),
             [Ok(one), Err(_)] => Ok(one),
             [Err(_), Ok(two)] => Ok(two),
-            // Neither copy can be used. The error of the copy that is read first tells the user more.
+            // No copy can be used. The copy that is read first has the more useful error.
             [Err(first), Err(last)] => Err(if tail { last } else { first }),
         }
     }
@@ -218,7 +217,7 @@ impl Superblock {
             Ok(found)
         };
         Ok(if tail {
-            // Only the last copy contains the position of the first copy. If the last copy is torn, the first copy must be searched for.
+            // The position of the first copy is read from the last copy. If the last copy is torn, the first copy must be searched for.
             match read(last) {
                 Ok(found) => [read(found.info.area_start), Ok(found)],
                 Err(error) => [find_first(device, &error, read), Err(error)],
@@ -234,7 +233,7 @@ impl Superblock {
         })
     }
 
-    /// Writes the two copies one after the other. So at every moment at least one copy is intact.
+    /// Writes the two copies one after the other. At least one copy is intact at every moment.
     pub(super) fn write(&self, device: &dyn Device, durability: &Durability) -> Result<()> {
         let bytes = self.to_bytes()?;
         for at in [self.info.area_start, self.info.last_at(self.area_len)] {
@@ -251,8 +250,8 @@ const MOST_REFUSED: u32 = 64;
 
 /// Searches for the first copy of the superblock, if the last copy cannot be used. The search goes backwards from the end of the device. If
 /// the last copy is torn or unreadable, a first copy exists. The journal may have any length, so the search covers the entire device. If
-/// the last block contains other data, there is most likely no tag area. In this case the search covers only the last 1/16 of the device
-/// and 1 GiB, because tags need at most 1/32 of the device.
+/// the last block contains other data, there is most likely no tag area. The search then covers only the last 1/16 of the device and 1 GiB.
+/// Tags need at most 1/32 of the device.
 fn find_first(
     device: &dyn Device,
     last: &Error,
@@ -290,8 +289,7 @@ fn find_first(
     Err(Error::new(ErrorKind::UnknownFormat, "there is no integrity superblock on this device"))
 }
 
-/// Whether the first or the last block of a device is a superblock. If so, the device contains a tag area, for itself or for another
-/// device.
+/// Whether the first or the last block of a device is a superblock. Such a device contains a tag area, for itself or for another device.
 pub(crate) fn holds_tags(device: &dyn Device) -> bool {
     let last = (device.size() / BLOCK_LEN).checked_sub(1).map(|block| block * BLOCK_LEN);
     let mut magic = [0; MAGIC.len()];

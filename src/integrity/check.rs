@@ -1,4 +1,4 @@
-//! Checks whether the contents of a tag area are consistent. Nothing is written, and no sector is verified.
+//! Checks whether a tag area is consistent. Nothing is written, and no sector is verified.
 
 use std::fmt;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub enum Problem {
         /// The reason.
         why: String,
     },
-    /// The data device is shorter than the data for which there are tags. No other check was made.
+    /// The data device is shorter than the data that have tags. No other check was made.
     ShortData {
         /// The size of the data device in bytes.
         size: u64,
@@ -92,7 +92,7 @@ pub fn check(data: &Arc<dyn Device>, tags: Option<&Arc<dyn Device>>) -> Result<C
         }
     }
     if data.size() < info.data_size {
-        // An open fails here too: the superblock may contain a wrong size, and the length of the map depends on this size.
+        // An open fails here too. The superblock may contain a wrong size, from which the length of the map is computed.
         problems.push(Problem::ShortData { size: data.size(), needed: info.data_size });
         return Ok(CheckedArea { info, clean, dirty: 0, records: 0, sectors: 0, problems });
     }

@@ -1,4 +1,4 @@
-//! The code that a device and its queues share: it begins and ends writes, and clears the dirty map.
+//! The code that a device and its queues share. It begins and ends writes, and clears the dirty map.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -43,10 +43,10 @@ pub(super) struct Checked {
     pub(super) report: Report,
     /// Whether the device can be written. False until the recovery is complete.
     pub(super) writable: bool,
-    /// The device was opened read-only after a crash, so the dirty regions were not recovered.
+    /// The device was opened read-only after a crash. The dirty regions were not recovered.
     pub(super) unverified: bool,
     pub(super) laziness: Laziness,
-    /// The time at which the map was last cleared. The lock is locked while the map is being cleared.
+    /// The time at which the map was last cleared. This lock is locked during a clear.
     pub(super) cleaned: Mutex<Instant>,
     pub(super) superblock: Mutex<Superblock>,
 }
@@ -72,7 +72,7 @@ impl Checked {
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
         out.0.resize((len >> shift) * size, 0);
         if !bufs.iter().all(|buf| buf.len().is_multiple_of(self.tagging.interval())) {
-            // A sector may be divided among several buffers. In this case the buffers are joined first.
+            // A sector may be divided among several buffers. The buffers are then joined first.
             return self.encode(at, &flat(bufs), &mut out.0);
         }
         let (mut pos, mut rest) = (at, &mut out.0[..]);
@@ -89,7 +89,7 @@ impl Checked {
         if !self.info.generations {
             return self.tagging.encode(first, data, 0, tuples);
         }
-        // The tag contains the generation of the sector's region, so each sector is encoded separately.
+        // Each sector is encoded separately, because its tag contains the generation of its region.
         let sectors = data.chunks_exact(self.tagging.interval());
         let tuples = tuples.chunks_exact_mut(self.tagging.size());
         for ((sector, data), tuple) in (first..).zip(sectors).zip(tuples) {
@@ -102,7 +102,8 @@ impl Checked {
     /// the new tuples.
     ///
     /// # Errors
-    /// The errors of the tag device; EAGAIN if `nowait` is set and the function would have to wait. After an error the write has not begun.
+    /// The errors of the tag device. If `nowait` is set and the function would have to wait, the error is EAGAIN. After an error the write
+    /// has not begun.
     #[inline]
     pub(super) fn begin(
         &self,
@@ -228,8 +229,8 @@ impl Checked {
             let sector = first + number as u64;
             loop {
                 let turns = self.tags.end(piece.block, |slot| slot.turns(*index)).unwrap_or(0);
-                // The data of the last writer are written again, while no other write is in flight. If this fails, the tag is computed from
-                // the present content of the sector.
+                // The data of the last writer are written again. No other write is in flight at this time. If the rewrite fails, the tag is
+                // computed from the present content of the sector.
                 let written = mine.and_then(|bufs| {
                     add(&self.report.contested, 1);
                     let content = sector_of(bufs, number, self.tagging.interval());
@@ -263,10 +264,10 @@ impl Checked {
         if fua { self.durability.data.write_durable(&*self.data, write) } else { write(false) }
     }
 
-    /// Makes all earlier writes durable. With a journal, a write is already durable when it completes.
+    /// Makes all earlier writes durable. With a journal, completed writes are already durable.
     ///
     /// # Errors
-    /// `Io`, if this flush or an earlier flush of the device has failed.
+    /// `Io`, if a flush of the device fails or has failed before.
     pub(super) fn flush(&self) -> Result<()> {
         self.durability.check()?;
         if self.journal.is_some() {
@@ -285,7 +286,7 @@ impl Checked {
         }
         let late =
             dirty > self.laziness.most || self.cleaned.lock().elapsed() >= self.laziness.after;
-        // The tags need not be written if the bits stay set, because a recovery computes the tags of dirty regions again.
+        // While the bits stay set, the tags need not be written: a recovery computes the tags of dirty regions again.
         if late { self.clean() } else { Ok(()) }
     }
 
@@ -307,9 +308,9 @@ impl Checked {
         Ok(())
     }
 
-    /// Gives a tag with the region's generation to one sector of a dirty region. This is necessary if the region was marked as dirty for a
-    /// write that wrote nothing: without such a tag, a scrub would report this write as lost. Only a sector that matches its tag gets the
-    /// new tag, because a new tag would hide a fault. If no sector matches its tag, the region stays dirty.
+    /// Gives one sector of a dirty region a tag with the region's generation. This is necessary if the write that made the region dirty
+    /// wrote nothing. Without the tag, a scrub would report this write as lost. The sector must match its old tag, because a new tag would
+    /// hide a fault. If no sector matches its tag, the region stays dirty.
     ///
     /// # Errors
     /// The errors of the tag device.
@@ -330,7 +331,7 @@ impl Checked {
             if !self.read_sector(sector).is_ok_and(fits) {
                 continue;
             }
-            // This simulates a write of the present content whose result is unknown. The end of the simulated write computes the new tag.
+            // This simulates a write of the present content. Its result counts as unknown, so its end computes the new tag.
             let mut tuples = Tuples::default();
             tuples.0.extend_from_slice(&tuple[..size]);
             let at = DevOffset(sector << self.tagging.shift);
@@ -344,12 +345,13 @@ impl Checked {
         Ok(())
     }
 
-    /// The final positions of data and tags, to which they are written from the journal.
+    /// The final positions of the data and tags in the journal.
     pub(super) fn home(&self) -> Home<'_> {
         Home { data: &*self.data, tags: &self.tags, durability: &self.durability }
     }
 
-    /// Writes all data and tags to their final positions. If the device then needs no recovery, marks it as closed in the superblock.
+    /// Writes all data and tags to their final positions. If the device then needs no recovery, marks the device as closed in the
+    /// superblock.
     pub(super) fn close(&self) -> Result<()> {
         if !self.writable {
             return Ok(());
@@ -389,7 +391,7 @@ impl Checked {
 
 impl Drop for Checked {
     fn drop(&mut self) {
-        // A drop cannot return the error. If data or tags were not written to their final positions, the next open recovers them.
+        // A drop cannot return the error. The next open recovers data and tags that were not written to their final positions.
         let _ = self.close();
     }
 }
@@ -401,7 +403,7 @@ pub(super) fn flat(bufs: &[IoSlice<'_>]) -> Vec<u8> {
     flat
 }
 
-/// Copies one sector, which may be divided among buffers.
+/// Copies one sector, which may be in several buffers.
 fn sector_of(bufs: &[IoSlice<'_>], number: usize, interval: usize) -> Vec<u8> {
     let bytes = bufs.iter().flat_map(|buf| buf.iter().copied());
     bytes.skip(number * interval).take(interval).collect()

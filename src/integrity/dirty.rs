@@ -1,7 +1,7 @@
-//! The dirty map records which regions are being written. After a crash, only the sectors of these regions are read and get new tags.
+//! The dirty map records the regions that are being written. After a crash, only the sectors of these regions are read and get new tags.
 //!
-//! The bit of a region is durably set before the first write to the region begins. It is cleared when no write to the region is in flight,
-//! and the data and tags of all earlier writes are durable.
+//! The bit of a region is durably set before the first write to the region begins. Two conditions must be met before the bit is cleared. No
+//! write to the region is in flight. The data and tags of all earlier writes are durable.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -17,10 +17,9 @@ use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 const DIRTY: u64 = 1 << 31;
 /// A flag in a region's state: at least one sector has a tag with the region's generation.
 const TRACE: u64 = 1 << 30;
-/// The mask for the number of writes in flight, in the lower bits of the state.
+/// The lower bits of the state contain the number of writes in flight. This is their mask.
 const FLYING: u64 = TRACE - 1;
-/// The unit of the upper bits of the state, which count the writes that have begun. If this count is unchanged, no write has begun in the
-/// meantime.
+/// The upper bits of the state contain the number of begun writes. This value is one write.
 const BEGUN: u64 = 1 << 32;
 
 #[derive(Debug)]
@@ -30,10 +29,10 @@ pub(super) struct Regions {
     generations_at: u64,
     shift: u32,
     states: Box<[AtomicU64]>,
-    /// The generation of each region. Empty if generations are not tracked. While generations are written, the map's lock is locked.
+    /// The generation of each region. Empty if generations are not tracked. A thread needs the map's lock to write generations.
     generations: Box<[AtomicU32]>,
     dirty: AtomicU32,
-    /// The regions that wait until their bits are set. One flush serves all of them.
+    /// The regions whose bits a waiting thread needs. One flush serves all of them.
     wanted: Mutex<Vec<u32>>,
     map: Mutex<Map>,
 }
@@ -43,7 +42,7 @@ pub(super) struct Regions {
 struct Map {
     blocks: Vec<[u8; SEALED]>,
     generations: Vec<[u8; SEALED]>,
-    /// Regions that are not dirty, but whose bits may be set on the device, because a write of the map has failed.
+    /// Regions that are not dirty. Their bits may be set on the device, because a write of the map has failed.
     doubtful: BTreeSet<u32>,
     /// Whether the device was closed. After that, no bit can be set.
     closed: bool,
@@ -92,8 +91,8 @@ fn generation_place(region: u32) -> (usize, usize) {
 }
 
 impl Regions {
-    /// Reads the map. If a block does not match its checksum, all of its regions count as dirty. If the device refuses to read a block, its
-    /// regions count as dirty if `refused` permits this. If the device was `clean`, no region is dirty, whatever the map contains.
+    /// Reads the map. If a block does not match its checksum, all of its regions count as dirty. The same applies to a block that the
+    /// device refuses to read, if `refused` permits this. If the device was `clean`, the map is ignored, and no region is dirty.
     pub(super) fn read(
         area: &Area,
         info: &Info,
@@ -118,7 +117,7 @@ impl Regions {
             for number in 0..info.regions().div_ceil(GENERATIONS_PER_BLOCK) {
                 let block =
                     read(info.generations_at() + number * BLOCK_LEN, "read the generations")?;
-                // The generation 0 means that the generation is unknown. A scrub does not search for sectors with the generation 0.
+                // The generation 0 means "unknown". A scrub does not search for sectors with the generation 0.
                 generations.push(block.unwrap_or([0; SEALED]));
             }
             let counter =
@@ -144,7 +143,7 @@ impl Regions {
         Ok(Found { regions, dirty, bad_blocks })
     }
 
-    /// Writes to the device a map in which no region is dirty. Does not flush the device.
+    /// Writes a map without dirty regions to the device. Does not flush the device.
     pub(super) fn format(area: &Area, info: &Info) -> Result<()> {
         for number in 0..(info.tags_at() - info.map_at()) / BLOCK_LEN {
             area.write_sealed(&[0; SEALED], info.map_at() + number * BLOCK_LEN, false)?;
@@ -162,7 +161,7 @@ impl Regions {
         self.region_of(at)..=self.region_of(at + len - 1)
     }
 
-    /// Begins a write. When this function returns, the regions of the write are durably marked as dirty. They stay dirty until
+    /// Begins a write. When this function returns, the write's regions are durably marked as dirty. They stay dirty until
     /// [`end`](Self::end). If `nowait` is set and a region is not dirty yet, the function fails with EAGAIN.
     ///
     /// # Errors
@@ -204,8 +203,8 @@ impl Regions {
         self.states[region as usize].fetch_or(TRACE, Ordering::AcqRel);
     }
 
-    /// Whether a sector of the region must have a tag with the region's generation. If the write that made the region dirty wrote nothing,
-    /// such a tag may be missing.
+    /// Whether a sector of the region must have a tag with the region's generation. The tag may be missing if the write that made the
+    /// region dirty wrote nothing.
     pub(super) fn has_trace(&self, region: u32) -> bool {
         let state = self.states[region as usize].load(Ordering::Acquire);
         self.generations.is_empty() || state & DIRTY == 0 || state & TRACE != 0
@@ -222,7 +221,7 @@ impl Regions {
         self.wanted.lock().extend(clean());
         let mut map = self.map.lock();
         if clean().next().is_none() {
-            // All regions are dirty already: the thread that had the lock before has set their bits.
+            // All regions are dirty already: another thread has set their bits.
             return Ok(());
         }
         if map.closed {
@@ -236,8 +235,8 @@ impl Regions {
         wanted.retain(|region| !self.is_dirty(*region) && self.stillness(*region).is_none());
         let written = self.write_dirty(&mut map, &wanted);
         if let Err(error) = written {
-            // The regions of the other waiting threads are still not dirty, so these threads write the bits themselves. The bits stay set
-            // in the map in memory, but the regions do not count as dirty.
+            // In memory, the bits stay set in the map, but the regions do not count as dirty. Other threads that wait for these regions
+            // write the bits themselves.
             map.doubtful.extend(wanted);
             return Err(error.context("set bits of the dirty map"));
         }
@@ -248,8 +247,8 @@ impl Regions {
         Ok(())
     }
 
-    /// Sets the bits of regions durably, and increases their generations. The bits are written before the generations. Otherwise a crash
-    /// could leave a region that is not dirty, and whose new generation is in no tag.
+    /// Sets the bits of regions durably, and increases their generations. The bits are written first. In the other order, a crash could
+    /// leave a clean region whose new generation is in no tag.
     fn write_dirty(&self, map: &mut Map, regions: &[u32]) -> Result<()> {
         let blocks = regions.iter().map(|region| map.set(*region, true)).collect();
         self.write_blocks(&map.blocks, self.map_at, blocks, true)?;
@@ -300,7 +299,7 @@ impl Regions {
         self.states[region as usize].load(Ordering::Acquire) & DIRTY != 0
     }
 
-    /// Returns a number that changes when a write to the region begins, or `None` while a write is in flight.
+    /// Returns a number that changes when a write to the region begins. `None` while a write is in flight.
     pub(super) fn stillness(&self, region: u32) -> Option<u64> {
         let state = self.states[region as usize].load(Ordering::Acquire);
         (state & FLYING == 0).then_some(state)
@@ -311,8 +310,8 @@ impl Regions {
         self.dirty.load(Ordering::Relaxed)
     }
 
-    /// Closes the map: writes it to the device. After that, no region can become dirty. If a region is dirty, changes nothing and returns
-    /// false.
+    /// Closes the map: writes it to the device. After that, no region can become dirty. If a region is dirty, returns false and changes
+    /// nothing.
     ///
     /// # Errors
     /// The errors of the tag device. After an error the map is not closed.
@@ -325,8 +324,8 @@ impl Regions {
         Ok(map.closed)
     }
 
-    /// Corrects the bits and generations of doubtful regions on the device. None of these regions is dirty. The generations are written
-    /// before the bits, because a region whose bit is not set must have a tag with its generation.
+    /// Corrects the bits and generations of doubtful regions on the device. These regions are not dirty. The generations are written before
+    /// the bits are cleared, because a clean region must have a tag with its generation.
     fn resolve(&self, map: &mut Map) -> Result<()> {
         let regions: Vec<_> = map.doubtful.iter().copied().collect();
         if !self.generations.is_empty() {
@@ -339,8 +338,8 @@ impl Regions {
         Ok(())
     }
 
-    /// Returns the dirty regions that have no write in flight, with their states. They can be [cleared](Self::clear). Regions without a tag
-    /// of their generation are omitted.
+    /// Returns the dirty regions that have no write in flight, and their states. [`clear`](Self::clear) can then clear these regions.
+    /// Regions without a tag of their generation are omitted.
     pub(super) fn idle(&self) -> Vec<(u32, u64)> {
         let needed = if self.generations.is_empty() { DIRTY } else { DIRTY | TRACE };
         let idle = |(region, state): (usize, &AtomicU64)| {
@@ -350,8 +349,8 @@ impl Regions {
         self.states.iter().enumerate().filter_map(idle).collect()
     }
 
-    /// Clears the bits of these regions, except regions to which a write has begun since [`idle`](Self::idle) returned them. Data and tags
-    /// of all earlier writes must be durable. The change need not be durable. If a crash undoes it, the recovery only reads more regions
+    /// Clears the bits of these regions. A region to which a write has begun since [`idle`](Self::idle) keeps its bit. Data and tags of all
+    /// earlier writes must be durable. The cleared bits need not be durable: if a crash restores them, the recovery only reads more regions
     /// than necessary.
     pub(super) fn clear(&self, idle: &[(u32, u64)]) -> Result<()> {
         let mut map = self.map.lock();

@@ -1,8 +1,8 @@
 //! Discards. The content of discarded sectors is undefined, and their tags record this.
 //!
-//! Two reads of a discarded sector may return different data. So its tuple has a special form that no data have, and that matches any
-//! content until the sector is written again. In bitmap mode, the recovery after a crash replaces this tuple too. The recovery gives the
-//! sectors of dirty regions tags of their present content, because these sectors may have been written.
+//! Two reads of a discarded sector may return different data. Its tuple therefore has a special form that no data have. It matches any
+//! content until the sector is written again. In bitmap mode, a recovery replaces this tuple if the sector is in a dirty region, because
+//! the sector may have been written.
 
 use super::checked::Checked;
 use super::disk::DISCARDED;
@@ -48,8 +48,8 @@ impl Checked {
         discarded
     }
 
-    /// Discards sectors. The new tuples are durable before the device receives the discard. After a crash, a read may return the old data,
-    /// and another read may return other data.
+    /// Discards sectors. The new tuples are durable before the device receives the discard. After a crash, two reads may return different
+    /// data.
     ///
     /// # Errors
     /// The errors of the devices.
@@ -71,8 +71,8 @@ impl Checked {
         self.end_with(at, len, outcome);
         drop(gate);
         if outcome == Outcome::Nothing {
-            // Nothing was discarded, but the journal contains the record of the discard. A replay of this record would make these sectors
-            // unverified. So the journal is emptied, and later discards are refused.
+            // Nothing was discarded, but the journal contains the record of the discard. A replay of this record would make the sectors
+            // unverified. The journal is therefore emptied. Later discards are refused.
             journal.no_discards.store(true, Ordering::Relaxed);
             journal.checkpoint(self.home())?;
         }
@@ -93,7 +93,7 @@ impl Checked {
     }
 }
 
-/// The outcome of a discard for the new tags. A failed discard may have changed some of the sectors. Their content is no longer needed, so
+/// The outcome of a discard for the new tags. A failed discard may have changed some sectors. Their content is not needed any more, so
 /// their tags may match any content.
 fn outcome(discarded: &Result<()>) -> Outcome {
     match discarded.as_ref().map_err(Error::errno) {

@@ -17,7 +17,7 @@ pub(super) const BLOCK_LEN: u64 = BLOCK as u64;
 pub(super) const MAGIC: [u8; 8] = *b"ironPI01";
 pub(super) const VERSION: u32 = 1;
 
-/// A bit of `features`: the application tag of a tuple contains the generation of the sector's region.
+/// A bit of `features`: the application tag of a tuple is the generation of the sector's region.
 pub(super) const GENERATIONS: u32 = 0x1;
 /// All known bits of `features`.
 pub(super) const KNOWN_FEATURES: u32 = GENERATIONS;
@@ -26,7 +26,7 @@ pub(super) const KIND_T10: u8 = 1;
 pub(super) const KIND_NVME64: u8 = 2;
 pub(super) const MODE_BITMAP: u8 = 1;
 pub(super) const MODE_JOURNAL: u8 = 2;
-/// The value of `state` after the device was closed: no program has it open for writing, and no recovery is needed.
+/// The value of `state` in a closed device: no program has the device open for writing, and no recovery is needed.
 pub(super) const STATE_CLEAN: u8 = 1;
 pub(super) const STATE_OPEN: u8 = 2;
 
@@ -63,13 +63,13 @@ pub(super) struct RawSuperblock {
     pub(super) checksum: U32,
 }
 
-/// A sealed block: a block of the dirty map, a block of the generations, or a head of the journal. It contains its content and its
+/// A sealed block: a block of the dirty map, a block of the generations, or a head of the journal. The block contains a content and a
 /// checksum.
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct RawSealed {
     pub(super) content: [u8; SEALED],
-    /// The CRC32C of the number of the block in the area (as u64) and of the content.
+    /// The CRC32C of the number of the block in the area (as u64), followed by the content.
     pub(super) checksum: U32,
 }
 
@@ -90,7 +90,7 @@ pub(super) struct RawJournalHead {
 pub(super) const HEAD_MAGIC: [u8; 8] = *b"ironPIjh";
 pub(super) const RECORD_MAGIC: [u8; 8] = *b"ironPIjr";
 
-/// The first part of a journal record. The extents follow, then the tuples, with padding up to a whole block, then the data.
+/// The first part of a journal record. After it come the extents, the tuples, padding up to a whole block, and the data.
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct RawRecord {
@@ -102,12 +102,12 @@ pub(super) struct RawRecord {
     pub(super) extents: U32,
     /// The CRC32C of the whole record, computed with this field as 0.
     pub(super) checksum: U32,
-    /// The CRC64 (NVMe) of the rest of the record. A CRC32C alone is not enough for data that end with their own CRC32C, such as an ext4
-    /// superblock. If a torn write leaves an older superblock in the record, the record's CRC32C is still the same.
+    /// The CRC64 (NVMe) of the rest of the record. A CRC32C is not enough for data that end with their own CRC32C, for example an ext4
+    /// superblock. A torn write could leave an older superblock in the record, and the record's CRC32C would still be correct.
     pub(super) body: U64,
 }
 
-/// Consecutive sectors that a record contains, or that it marks as [discarded](DISCARDED).
+/// Consecutive sectors. The record contains their data, or marks them as [discarded](DISCARDED).
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct RawExtent {
@@ -115,8 +115,8 @@ pub(super) struct RawExtent {
     pub(super) count: U64,
 }
 
-/// A bit in the count of an extent. It means that the extent's sectors were discarded and may have any content. Such a record contains only
-/// this extent, without tuples and data.
+/// A bit in the count of an extent. It means that the extent's sectors were discarded and may have any content. The record then contains
+/// only this extent, without tuples and data.
 pub(super) const DISCARDED: u64 = 1 << 63;
 
 const _: () = {

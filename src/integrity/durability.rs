@@ -1,13 +1,13 @@
-//! Flushes of the data device and the tag device. A failed flush may have lost the writes before it. So after a failed flush, no flush of
-//! the integrity device succeeds, and the device is not marked as closed.
+//! Flushes of the data device and the tag device. A failed flush may have lost earlier writes. Therefore every later flush of the integrity
+//! device fails, and the device is not marked as closed.
 
 use std::sync::Arc;
 
 use crate::device::{self, Device};
 use crate::error::{Context, Result};
 
-/// The flushes of both devices. If the tags are in the tail of the data device, both fields refer to this device. Two devices may also
-/// share a cache, for example if they are partitions of one disk.
+/// The flushes of both devices. If the tags are in the tail of the data device, both fields refer to this device. Two different devices may
+/// share a cache, for example two partitions of one disk.
 #[derive(Clone, Debug)]
 pub(super) struct Durability {
     pub(super) data: Arc<device::Durability>,
@@ -24,13 +24,13 @@ impl Durability {
     }
 
     /// # Errors
-    /// `Io`, if this flush or an earlier flush has failed.
+    /// `Io`, if a flush of the device fails or has failed before.
     pub(super) fn flush_data(&self, device: &dyn Device) -> Result<()> {
         self.data.flush(device).context(|| "flush the data")
     }
 
     /// # Errors
-    /// `Io`, if this flush or an earlier flush has failed.
+    /// `Io`, if a flush of the device fails or has failed before.
     pub(super) fn flush_tags(&self, device: &dyn Device) -> Result<()> {
         self.tags.flush(device).context(|| "flush the tags")
     }

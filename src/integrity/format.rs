@@ -25,7 +25,7 @@ pub enum TailLoss {
     Nothing,
     /// Data whose length is unknown, for example other file systems or partition tables.
     Unknown,
-    /// A file system of a known format whose superblock cannot be used. A repair of the file system would need the data in the tail.
+    /// A file system of a known format whose superblock is damaged. A repair would need the data in the tail.
     DamagedVolume,
 }
 
@@ -33,18 +33,18 @@ pub enum TailLoss {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FormatOptions {
-    /// The number of bytes that one tuple protects: 512 or 4096. If it is less than the block of the data device, a write of less than a
-    /// block first reads the whole block.
+    /// The number of bytes that one tuple protects: 512 or 4096. If the data device has larger blocks, a write of less than a block first
+    /// reads the whole block.
     pub interval: u32,
     /// The kind of the tuple.
     pub kind: TupleKind,
     /// How the device keeps data and tags consistent after a crash.
     pub mode: Mode,
-    /// Whether the application tag contains a generation, which is counted for each region. A scrub can then find writes whose data and
-    /// tags were both lost. This is possible only in bitmap mode.
+    /// Whether the application tag is the generation of the sector's region. A scrub can then find writes whose data and tags were both
+    /// lost. This is possible only in bitmap mode.
     pub generations: bool,
-    /// The length of a region in bytes, a power of two. Each region has one bit in the dirty map. The default is the smallest length with
-    /// which the map fits in one block, but at least 1 MiB.
+    /// The length of a region in bytes, a power of two. Each region has one bit in the dirty map. By default the map fits in one block, and
+    /// a region has at least 1 MiB.
     pub region: Option<u64>,
     /// The application tag, if it does not contain a generation.
     pub application: u16,
@@ -93,8 +93,7 @@ setters!(FormatOptions {
 });
 
 /// Creates an integrity device. The tags are on another device or in the tail of the data device. The previous content of the tag area is
-/// lost. The data on the data device are kept, and get tags. `progress` is called with the number of processed bytes and the total number
-/// of bytes.
+/// lost. The data are kept, and get tags. `progress` is called with the number of processed bytes and the total number of bytes.
 ///
 /// # Errors
 /// `InvalidInput` for options that do not fit the devices; `Exists` if there is an integrity device already; `Io`.
@@ -105,7 +104,7 @@ pub fn format(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Info> {
     let (info, area_len) = lay_out(&**data, tags.map(|tags| &**tags), options)?;
-    // Only tags are written. So only the tag device must accept requests of one block.
+    // Only tags are written, so only the tag device must accept requests of one block.
     let (device, _) = Finer::for_blocks(Arc::clone(tags.unwrap_or(data)), |_| Some(BLOCK));
     let device = &device;
     if !options.force
@@ -117,8 +116,8 @@ pub fn format(
         ));
     }
     let area = Area { device: Arc::clone(device), durability: Arc::default() };
-    // If this format is interrupted, a later open must find neither an incomplete area nor the previous area. The previous area's
-    // superblocks may be at positions that this format does not write, so they are first overwritten with zeros.
+    // If this format is interrupted, an open must not find an incomplete area or the old area. The superblocks of the old area may be at
+    // other positions. So they are first overwritten with zeros.
     let zeros = Buffer::aligned(BLOCK)?;
     let mut places = Vec::new();
     for old in Superblock::copies(&**device, tags.is_none())?.into_iter().flatten() {
@@ -139,7 +138,7 @@ pub fn format(
     Ok(info)
 }
 
-/// Computes the result of [`format()`] without accessing the data of the devices.
+/// Computes the result of [`format()`]. Does not access the data of the devices.
 ///
 /// # Errors
 /// `InvalidInput` for options that do not fit the devices; `ReadOnly`.
@@ -153,7 +152,7 @@ fn lay_out(
     options: &FormatOptions,
 ) -> Result<(Info, u64)> {
     let device = tags.unwrap_or(data);
-    // If the tags have a separate device, the data device is only read. So only the tag device must be writable.
+    // If the tags have a separate device, only this device must be writable. The data device is only read.
     if !device.is_writable() {
         return Err(Error::new(ErrorKind::ReadOnly, "the tag device is not writable"));
     }
@@ -189,7 +188,7 @@ fn lay_out(
             info.region
         )));
     }
-    // The values that the caller requests are checked here, before one of them is used as a divisor.
+    // The caller's values are checked before one of them is used as a divisor.
     info.check().map_err(|field| {
         Error::invalid(match field {
             "interval" => format!("the interval is {} bytes, but it must be 512 or 4096", info.interval),
@@ -221,7 +220,7 @@ fn tag_all(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<()> {
     let (tagging, size) = (Tagging::new(info), info.kind.bytes());
-    // The number of sectors in a chunk is chosen so that their tuples fill whole blocks.
+    // The tuples of a chunk's sectors fill whole blocks.
     let chunk = CHUNK.max(info.tuples_per_block() * u64::from(info.interval));
     let mut content = Buffer::aligned(chunk as usize)?;
     let most = (chunk / u64::from(info.interval)) as usize * size;

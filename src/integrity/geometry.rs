@@ -1,4 +1,4 @@
-//! The positions of all parts of a tag area. They are computed from the same parameters when the area is created and when it is opened.
+//! The positions of all parts of a tag area. They are computed from the same parameters at each open as at the creation.
 
 use super::disk::{BLOCK, BLOCK_LEN, SEALED};
 use crate::error::{Error, Result};
@@ -7,8 +7,8 @@ use crate::protection::TupleKind;
 /// How data and tags are kept consistent after a crash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// A map records which regions are being written. After a crash, the sectors of these regions are read and get new tags. A crash can
-    /// tear a write, as on any disk.
+    /// A map records the regions that are being written. After a crash, the sectors of these regions are read and get new tags. As on any
+    /// disk, a crash can tear a write.
     #[default]
     Bitmap,
     /// Data and tags are first written to a journal. After a crash, either the whole write is present with its tags, or nothing of it.
@@ -38,12 +38,12 @@ pub struct Info {
     pub application: u16,
     /// The length of the journal in bytes; 0 in bitmap mode.
     pub journal: u64,
-    /// The position of the tag area in bytes. It is after the data if both are on the same device, and 0 if the tags have a separate
-    /// device.
+    /// The position of the tag area in bytes. In the tail of the data device, the area begins after the data. On a separate device, the
+    /// position is 0.
     pub area_start: u64,
 }
 
-/// The largest number of regions. While a device is open, each region uses some bytes of memory.
+/// The largest number of regions, which limits the memory of an open device.
 pub(super) const MOST_REGIONS: u64 = 1 << 26;
 /// The shortest length of a journal.
 pub(super) const SMALLEST_JOURNAL: u64 = 64 << 10;
@@ -86,7 +86,7 @@ impl Info {
         (BLOCK / self.kind.bytes()) as u64
     }
 
-    /// The largest number of sectors in one step of a discard. The blocks with their tags stay in memory during the step.
+    /// The largest number of sectors in one step of a discard. The tag blocks of these sectors stay in memory during the step.
     pub(super) fn most_discarded(&self) -> u64 {
         64 * self.tuples_per_block()
     }
@@ -135,8 +135,8 @@ impl Info {
     /// Sets `data_size` to the largest size for which data and area fit on one device of `size` bytes. Returns the number of bytes after
     /// the data.
     pub(super) fn fit(&mut self, size: u64) -> Result<u64> {
-        // Each iteration computes how many bytes data and area together exceed the device, and shortens the data by this number. The area
-        // never becomes longer when the data become shorter, so the loop ends.
+        // Data and area together exceed the device. Each iteration shortens the data by the excess. Shorter data never need a longer area,
+        // so the loop ends.
         let usable = size / BLOCK_LEN * BLOCK_LEN;
         self.data_size = usable;
         for _ in 0..64 {
@@ -161,7 +161,7 @@ pub(super) const REGIONS_PER_MAP_BLOCK: u64 = SEALED as u64 * 8;
 /// The number of counters in a block of the generations.
 pub(super) const GENERATIONS_PER_BLOCK: u64 = SEALED as u64 / 2;
 
-/// The default size of a region: the smallest size with which the map fits in one block, but at least 1 MiB.
+/// The default size of a region, at least 1 MiB. With this size the map fits in one block.
 pub(super) fn default_region(data_size: u64) -> u64 {
     data_size.div_ceil(REGIONS_PER_MAP_BLOCK).next_power_of_two().max(1 << 20)
 }

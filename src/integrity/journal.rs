@@ -1,8 +1,8 @@
-//! The journal. After a crash, either a whole write is present with its tags, or nothing of it.
+//! The journal. After a crash, either the whole write is present with its tags, or nothing of it.
 //!
-//! Writes that are submitted together form one record. The record is durable before the first of these writes is made at its final position
-//! (home). Checksums show whether a record is complete; the journal ends before the first incomplete record. When the ring of records is
-//! full, the data and tags of all records are made durable at home, and the ring is emptied.
+//! Writes that are submitted together form one record. The record is made durable first. Then each write is made at its final position
+//! (home). Checksums show whether a record is complete. The journal ends before the first incomplete record. When the ring of records is
+//! full, the data and tags of all records are made durable at home. Then the ring is emptied.
 
 use std::io::IoSlice;
 
@@ -34,7 +34,7 @@ const LONGEST: u64 = 2 << 20;
 /// The number of heads before the ring of records. The heads are written alternately.
 const HEADS: u64 = 2;
 
-/// A list that allocates no memory for the usual number of writes in a record.
+/// A list that needs no allocation for the usual number of writes in a record.
 pub(super) type Few<T> = SmallVec<[T; 4]>;
 
 /// A write of whole sectors.
@@ -50,7 +50,7 @@ impl Write<'_> {
     }
 }
 
-/// The final destination of the data and tags of the journal's records: the data device, and the tags outside the journal.
+/// The home of the journal's records: the data device, and the tags outside the journal.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Home<'a> {
     pub(super) data: &'a dyn Device,
@@ -63,8 +63,8 @@ pub(super) struct Journal {
     area: Area,
     info: Info,
     ring: Mutex<Ring>,
-    /// A thread has a shared lock here until all writes of its record are at home. A checkpoint acquires an exclusive lock, so it waits for
-    /// these threads.
+    /// A thread has a shared lock here until all writes of its record are at home. A checkpoint waits for these threads, because it needs
+    /// an exclusive lock.
     gate: RwLock<()>,
     /// Whether the data device does not support discards.
     pub(super) no_discards: AtomicBool,
@@ -96,7 +96,7 @@ pub(super) struct Replayed {
 pub(super) struct Extent {
     pub(super) sector: u64,
     pub(super) count: u64,
-    /// Whether the sectors were discarded, so that they may have any content. The record of a discard contains no data.
+    /// Whether the sectors were discarded. They may then have any content, and the record contains no data.
     pub(super) discarded: bool,
 }
 
@@ -119,7 +119,7 @@ impl Journal {
 
     /// The largest number of data bytes in one record.
     pub(super) fn most(info: &Info) -> u64 {
-        // The data of a record use at most a quarter of the ring. Its tuples and extents need less space than its data. So two records fit
+        // The data of a record use at most a quarter of the ring. The tuples and extents need less space than the data. So two records fit
         // in the ring.
         (Self::blocks(info) * BLOCK_LEN / 4).min(MOST_DATA) / BLOCK_LEN * BLOCK_LEN
     }
@@ -160,7 +160,7 @@ impl Journal {
                 .corrupt("both heads of the journal are damaged"));
         };
         let mut replayed = Replayed::default();
-        // Each record has at least one block. So the number of blocks limits the number of records in the ring.
+        // Each record has at least one block. The number of blocks therefore limits the number of records in the ring.
         for _ in 0..Self::blocks(info) {
             let found = match Self::read_record(area, info, sequence, position)? {
                 None if position != 0 => {
@@ -177,7 +177,7 @@ impl Journal {
             sequence += 1;
         }
         let memory = Buffer::aligned(0)?;
-        // A torn record that was written before the crash may already have this sequence, so the sequence is skipped.
+        // This sequence is skipped, because a torn record from before the crash may have it.
         let (sequence, head) = (sequence + 1, (head + 1) % HEADS);
         let ring = Ring { sequence, position, used: 0, head, memory, closed: false };
         let (ring, gate) = (Mutex::new(ring), RwLock::default());
@@ -185,7 +185,7 @@ impl Journal {
         Ok((Self { area: area.clone(), info: *info, ring, gate, no_discards }, replayed))
     }
 
-    /// Reads the record at this position. Returns `None` if there is no complete record with this sequence.
+    /// Reads the record at this position. `None` if no complete record with this sequence is there.
     fn read_record(
         area: &Area,
         info: &Info,
@@ -215,7 +215,7 @@ impl Journal {
         if checksum(&bytes) != raw.checksum.get() || body != raw.body.get() {
             return Ok(None);
         }
-        // The checksums are correct. So the invalid value was already in the record when it was written.
+        // The checksums are correct. The record was written with the invalid value.
         let bad =
             |field: &'static str| Err(place(at).field(field).corrupt("the value is not valid"));
         let behind = size_of::<RawRecord>();
@@ -303,8 +303,8 @@ impl Journal {
         let written = self.area.durability.write_durable(device, write);
         ring.sequence += 1;
         if let Err(error) = written {
-            // The failed write may have written the whole record. If another record got the same sequence, a replay would confuse the two
-            // records. So the ring is marked as full. A checkpoint must then write a head with a later sequence before the next record.
+            // The failed write may have written the whole record. A second record with the same sequence would confuse a replay. So the
+            // ring is marked as full. Before the next record, a checkpoint must write a head with a later sequence.
             ring.used = all;
             return Err(error.context("write a record of the journal"));
         }
@@ -327,10 +327,9 @@ impl Journal {
         Ok(())
     }
 
-    /// Does the work of [`checkpoint`](Self::checkpoint). The caller ensures that no thread is writing data or tags of a record to their
-    /// final positions.
+    /// Does the work of [`checkpoint`](Self::checkpoint). The caller ensures that no thread is writing to the home of a record.
     pub(super) fn empty(&self, Home { data, tags, durability }: Home<'_>) -> Result<()> {
-        // After a failed flush, data at home may be lost. So the records must stay in the journal.
+        // After a failed flush, data at home may be lost. The records must stay in the journal.
         durability.check()?;
         let mut ring = self.ring.lock();
         durability.flush_data(data)?;
@@ -348,8 +347,8 @@ impl Journal {
         RawExtent { sector: sector.into(), count: count.into() }
     }
 
-    /// Appends a record. If the journal has too little space, first empties it. Until the returned guard is dropped, the journal is not
-    /// emptied again.
+    /// Appends a record. If the journal has too little space, first empties it. The journal is not emptied again before the returned guard
+    /// is dropped.
     pub(super) fn enter(
         &self,
         home: Home<'_>,

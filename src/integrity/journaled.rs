@@ -1,5 +1,5 @@
-//! Writes of a device with a journal. A write first claims its sectors exclusively. Then it makes its record durable. After that it writes
-//! the sectors to their final positions.
+//! Writes of a device with a journal. A write first claims its sectors exclusively. Then it makes its record durable. Finally it writes the
+//! sectors to their final positions.
 
 use smallvec::smallvec;
 
@@ -26,11 +26,11 @@ impl Checked {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Carries out writes that do not overlap. After a crash, either all of these writes are present, or none. `in_place` writes the data
-    /// to their final positions, and returns one result for each write.
+    /// Carries out writes that do not overlap. After a crash, all of these writes are present, or none. `in_place` writes the data to their
+    /// final positions, and returns one result for each write.
     ///
     /// # Errors
-    /// The errors of the devices before the call of `in_place`. The returned list contains the errors of `in_place`.
+    /// The errors of the devices before the call of `in_place`. Errors of `in_place` are in the returned list.
     pub(super) fn write_together(
         &self,
         journal: &Journal,
@@ -43,7 +43,7 @@ impl Checked {
             self.tuples(write.at, write.bufs, &mut one);
             tuples.push(one);
         }
-        // Every thread claims the sectors of its writes in ascending order. So no two threads wait for each other.
+        // Every thread claims sectors in ascending order. So no two threads wait for each other.
         let mut order: Few<_> = (0..writes.len()).collect();
         order.sort_unstable_by_key(|number| writes[*number].at);
         for (claimed, &number) in order.iter().enumerate() {

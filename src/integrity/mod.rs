@@ -1,10 +1,10 @@
 //! Protection information for every sector of any device.
 //!
 //! An [`Integrity`] device uses a data device. For each sector it stores a tuple (the sector's tag) on a separate device, or in the tail of
-//! the data device. A read verifies the data, and a write updates the tuples. If the data device returns changed data, or data of another
-//! position, the read fails with EILSEQ and returns no data.
+//! the data device. A write updates the tuples. A read verifies the data. If the data have changed or belong to another position, the read
+//! fails with EILSEQ and returns no data.
 //!
-//! The device computes tuples from the memory of a request, so this memory must not change while the request is in flight.
+//! The device computes tuples from the memory of a request. This memory must not change while the request is in flight.
 //! [`Limits::stable_writes`] reports this rule, and ironmap's other layers obey it.
 //!
 //! | File | Subject |
@@ -130,8 +130,8 @@ impl Integrity {
     }
 
     /// Compares all sectors with their tags. The device may be in use at the same time. `found` is called with each fault. `progress` is
-    /// called with the number of processed bytes and the total number of bytes. Tags that are in memory are also read from their device,
-    /// because a write of them may have been lost.
+    /// called with the number of processed bytes and the total number of bytes. Tags in memory are also compared with the tags on the
+    /// device, because the device may have lost a write.
     ///
     /// # Errors
     /// `Io` if a device fails as a whole. Faults and unreadable sectors are not errors.
@@ -151,7 +151,7 @@ impl Integrity {
         self.checked.close()
     }
 
-    /// Writes whole sectors. The number of bytes is at most the longest request.
+    /// Writes whole sectors, at most as many bytes as the longest request.
     fn write_some(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
         let checked = &*self.checked;
         if let Some(journal) = &checked.journal {
@@ -180,7 +180,7 @@ impl Device for Integrity {
             self.checked.data.read_exact_at(buf, at)?;
             return self.checked.verify(at, buf, false);
         }
-        // Only a whole sector can be verified. So each sector that the range touches is read completely.
+        // Only a whole sector can be verified. All sectors of the range are read completely.
         let end = at.0 + buf.len() as u64;
         let mut done = at.0;
         while done < end {
@@ -201,7 +201,7 @@ impl Device for Integrity {
         let wrong =
             |mismatch: Mismatch| WrongTuple { sector: mismatch.sector, mismatch: Some(mismatch) };
         let (own, dropped) = self.checked.report.take_mismatches();
-        // The data device may have tuples too. It then numbers its wrong sectors in units of its own sectors.
+        // The data device may have tuples too. It numbers its wrong sectors in units of its own sectors.
         let (below, dropped_below) = self.checked.data.take_wrong_tuples();
         (own.into_iter().map(wrong).chain(below).collect(), dropped + dropped_below)
     }
@@ -244,7 +244,8 @@ impl Device for Integrity {
         self.checked.flush()
     }
 
-    /// Discards whole sectors. Until these sectors are written again, reads of them return the data device's content without verification.
+    /// Discards whole sectors. Reads of these sectors return the data device's content without verification, until the sectors are written
+    /// again.
     fn discard_within(&self, at: DevOffset, len: u64, _: InRange) -> Result<()> {
         if !self.checked.writable {
             return Err(Error::new(ErrorKind::ReadOnly, "the integrity device is read-only"));

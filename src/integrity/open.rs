@@ -31,8 +31,8 @@ pub struct IntegrityOptions {
     pub most_dirty: u32,
     /// The identity of the data device. Zeros if the device has no identity. If the tags were created for another identity, the open fails.
     pub data_uuid: [u8; 16],
-    /// Accepts a data device with another identity. From then on, the tags belong to this device. A recovery after a crash then also
-    /// continues after the following errors:
+    /// Accepts a data device with another identity. The tags then belong to this device. With this option, these errors do not end a
+    /// recovery:
     ///
     /// - the replay of the journal cannot write a sector;
     /// - the tags of a dirty region cannot be read;
@@ -53,7 +53,7 @@ impl Default for IntegrityOptions {
 }
 
 impl IntegrityOptions {
-    /// Creates options with 64 MiB for tags in memory, and with a map that is cleared after ten seconds.
+    /// Creates options with 64 MiB for tags in memory. The map is cleared after ten seconds.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -81,8 +81,7 @@ pub(super) fn open(
     let info = superblock.info;
     check(&*data, &info)?;
     let (data, _) = Finer::for_blocks(data, |_| Some(info.interval as usize));
-    // If the tags are in the tail, data and tags are on one device, and a unit of this device may contain both. So one `Finer` must write
-    // both.
+    // If the tags are in the tail, one block of the device may contain both data and tags. So one `Finer` must write data and tags.
     let tag_device = match tail {
         true => Arc::clone(&data),
         false => Finer::for_blocks(tag_device, |_| Some(BLOCK)).0,
@@ -124,7 +123,7 @@ pub(super) fn open(
         journal,
         durability,
         report: Report::default(),
-        // If a device is dropped before its recovery is complete, it must not be marked as closed.
+        // A device that is dropped during its recovery must not be marked as closed.
         writable: false,
         unverified,
         laziness: Laziness { after: options.clean_after, most: options.most_dirty },
@@ -143,7 +142,7 @@ fn read_map(area: &Area, info: &Info, crashed: bool, force: bool) -> Result<Foun
     let mut refused = 0;
     let mut found = Regions::read(area, info, !crashed, &mut |error| {
         refused += 1;
-        // If the device was closed, the map is not needed. So blocks of the map may be unreadable.
+        // The map of a closed device is not needed. Its blocks may be unreadable.
         if crashed && !force { Err(error.context(GIVE_UP)) } else { Ok(()) }
     })?;
     found.bad_blocks += refused;
@@ -183,8 +182,7 @@ fn open_journal(
     Ok(journal)
 }
 
-/// Compares the identity of the data device with the identity for which the tags were created. Returns true if they differ and the options
-/// accept this.
+/// Compares the identity of the data device with the identity in the superblock. Returns true if they differ and the options accept this.
 fn adopt(info: &mut Info, options: &IntegrityOptions) -> Result<bool> {
     let (made_for, now) = (info.data_uuid, options.data_uuid);
     if now == [0; 16] || made_for == now {
@@ -233,7 +231,7 @@ fn limits(data: &dyn Device, info: &Info) -> Limits {
         return limits;
     }
     let most = limits.max_transfer.min(Journal::most(info) as u32);
-    // Each write has a durable record in the journal when it completes. So a completed write is durable.
+    // A completed write has a durable record in the journal, so the write is durable.
     Limits {
         max_transfer: most,
         fua: true,

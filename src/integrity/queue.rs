@@ -1,8 +1,8 @@
-//! The queue of an integrity device, which uses the data device's queue. A read is verified when it is popped. A write updates the tags.
+//! The queue of an integrity device. It uses the data device's queue. A read is verified when it is popped. A write updates the tags.
 //!
 //! The data device's queue (the queue below) receives a bio and later returns the same bio. The bio contains everything that its completion
-//! needs, so a request needs no other memory. A write waits for another write only in journal mode. This other write always belongs to a
-//! thread that is running, because [`commit`](DeviceQueue::commit) waits for the writes that it submits.
+//! needs. A write waits for another write only in journal mode. The other write then belongs to a running thread, because
+//! [`commit`](DeviceQueue::commit) waits for the writes that it submits.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -57,7 +57,7 @@ impl IntegrityQueue {
         Ok(())
     }
 
-    /// Writes the bytes of a write that are not written yet.
+    /// Writes the remaining bytes of a write.
     fn write_rest(
         &mut self,
         bufs: &[IoSlice<'_>],
@@ -70,8 +70,7 @@ impl IntegrityQueue {
             let rest = slices::cut(bufs, done..whole);
             let at = DevOffset(at.0 + done as u64);
             match self.write_below(&rest, at, flags) {
-                // A part of the data is already written, so the request must not fail with EAGAIN, which means that nothing was written. So
-                // the rest is written without NOWAIT.
+                // EAGAIN means that nothing was written. Here a part of the data is already written, so the rest is written without NOWAIT.
                 Err(Errno::EAGAIN) if done > 0 && flags.contains(BioFlags::NOWAIT) => {
                     return self.write_rest(bufs, at, done, flags - BioFlags::NOWAIT);
                 }
@@ -157,7 +156,7 @@ impl IntegrityQueue {
                 let bufs = slices(memory);
                 done.result = self.written(&bufs, at, done.result, flags);
             }
-            // The flush was carried out by a call, and not by the queue below. So no work remains.
+            // The flush was carried out by a call. No work remains.
             (BioOp::Flush, _) => {}
         }
         done
@@ -197,7 +196,7 @@ impl IntegrityQueue {
         self.held.push_back(Done { bio, result });
     }
 
-    /// Carries out staged writes. Consecutive writes share a record, as long as they fit in it and do not overlap.
+    /// Carries out staged writes. Consecutive writes share a record if they fit in it and do not overlap.
     #[cold]
     fn commit_staged(&mut self) {
         let checked = Arc::clone(&self.checked);
@@ -241,7 +240,7 @@ impl IntegrityQueue {
         };
         match checked.write_together(journal, &writes, in_place) {
             Ok(results) => results,
-            // An error means that none of the writes was carried out. So each write is tried separately.
+            // After an error, none of the writes was carried out. Each write is tried separately.
             Err(_) if batch.len() > 1 => batch
                 .iter()
                 .flat_map(|bio| self.write_batch(checked, journal, std::slice::from_ref(bio)))
@@ -344,8 +343,8 @@ impl DeviceQueue for IntegrityQueue {
                 Err(errno) => self.hold(bio, Err(errno)),
             },
             BioOp::Flush => {
-                // The flush is made by a call, because this device cannot follow a flush in flight in the queue below. If such a flush
-                // failed, another flush at the same time could still succeed.
+                // The flush is made by a call, because this device cannot follow a flush in the queue below. If a flush there failed, a
+                // concurrent flush could still succeed.
                 let flushed = self.flush_now(Dev::OWN).map(|()| 0);
                 self.hold(bio, flushed);
             }
@@ -390,16 +389,16 @@ impl DeviceQueue for IntegrityQueue {
         self.below.wait(min.saturating_sub(self.held.len()))
     }
 
-    /// Carries out uncommitted writes, as other queues do. Waits for the writes in flight, because their sectors would otherwise stay
-    /// claimed forever. If the queue below leaks bios, the content of their sectors may change at any time. So the regions of these sectors
-    /// stay dirty, and the device stays in use.
+    /// Carries out uncommitted writes, as other queues do. Waits for the writes in flight, because otherwise their sectors would stay
+    /// claimed forever. If the queue below leaks bios, the content of their sectors may change at any time. Then the regions of these
+    /// sectors stay dirty, and the device stays in use.
     fn drain(&mut self) -> Drained {
         if !self.staged.is_empty() {
             self.commit_staged();
         }
         self.held.clear();
         while self.below.in_flight() > 0 {
-            // If the wait fails, the bios that the data device did not accept are returned as completions.
+            // If the wait fails, bios that the data device did not accept complete with an error.
             let _ = self.below.wait(1);
             let mut any = false;
             while let Some(done) = self.below.pop() {
@@ -438,7 +437,7 @@ impl Drop for IntegrityQueue {
     }
 }
 
-/// Replaces a transfer of zero bytes by an error, because a repetition would also transfer nothing.
+/// Replaces a transfer of zero bytes by an error, because a repetition would not transfer anything.
 fn some(result: Result<usize, Errno>) -> Result<usize, Errno> {
     result.and_then(|count| if count == 0 { Err(Errno::EIO) } else { Ok(count) })
 }

@@ -1,5 +1,5 @@
-//! The recovery of a device that was not closed. It repeats the writes in the journal. It also gives the sectors of dirty regions tags of
-//! their present content. After the recovery, all data match their tags.
+//! The recovery of a device that was not closed. It repeats the writes in the journal, and gives the sectors of dirty regions tags of their
+//! present content. After the recovery, all data match their tags.
 
 use std::io::IoSlice;
 
@@ -24,19 +24,18 @@ pub(super) const GIVE_UP: &str =
 pub struct Recovered {
     /// Whether the device was not closed before this open.
     pub crashed: bool,
-    /// The number of regions that were being written before the crash. The recovery has read all of their sectors. On a read-only device,
-    /// these regions are unverified.
+    /// The number of regions that were being written before the crash. The recovery has read all sectors of these regions. On a read-only
+    /// device, the regions are unverified.
     pub regions: u64,
-    /// In the regions that were being written: the number of sectors that did not match their tags. These sectors got new tags.
+    /// The number of sectors in these regions that did not match their tags. The sectors got new tags.
     pub retagged: u64,
-    /// In the regions that were being written: the number of sectors that could not be read, or whose tags could not be read. These sectors
-    /// keep their tags.
+    /// The number of sectors in these regions that could not be read, or whose tags could not be read. The sectors keep their tags.
     pub unreadable: u64,
     /// The number of records of the journal whose writes were repeated.
     pub records: u64,
-    /// The number of sectors to which the journal's records were written again.
+    /// The number of sectors that were written again from the journal.
     pub replayed: u64,
-    /// The number of sectors of the journal's records that could not be written. They were skipped, and do not match their tags.
+    /// The number of sectors in the journal that could not be written. They were skipped, and do not match their tags.
     pub lost: u64,
     /// The number of blocks of the dirty map that could not be read or did not match their checksums. All of their regions counted as
     /// dirty.
@@ -44,7 +43,8 @@ pub struct Recovered {
 }
 
 impl Recovered {
-    /// The report as lines of text. `written` states whether the device was opened for writing. Only then was it recovered.
+    /// The report as lines of text. `written` states whether the device was opened for writing. Only a device that is open for writing is
+    /// recovered.
     #[must_use]
     pub fn notices(&self, written: bool) -> Vec<String> {
         let Self { regions, retagged, unreadable, records, replayed, lost, bad_map_blocks, .. } =
@@ -166,7 +166,8 @@ pub(super) fn retag(
         let content = &mut buffer[..len as usize];
         let whole = checked.data.read_exact_at(content, DevOffset(at)).is_ok();
         for (sector, data) in (at / interval..).zip(content.chunks_exact_mut(interval as usize)) {
-            // If a sector cannot be read, it keeps its tag until a write repairs it. The recovery tries only once to read a block of tags.
+            // A sector that cannot be read keeps its tag until a write repairs the sector. The recovery tries only once to read a block of
+            // tags.
             if refused == Some(checked.tags.place(sector).0) {
                 recovered.unreadable += 1;
                 continue;
@@ -177,8 +178,7 @@ pub(super) fn retag(
             }
             let (block, index) = checked.tags.place(sector);
             let retagged = checked.tags.with(block, false, |slot| {
-                // The tag of a discarded sector matches any content. It is replaced, because the sector may have been written after the
-                // discard.
+                // The tag of a discarded sector matches any content. It is replaced, because the sector may have been written since.
                 let tuple = slot.tuple(index);
                 let fits = checked.tagging.fits(sector, data, &tuple)
                     && !checked.tagging.is_unwritten(sector, &tuple[..info.kind.bytes()]);

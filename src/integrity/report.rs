@@ -7,19 +7,19 @@ use crate::protection::Mismatch;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// The largest number of events that are stored until a caller takes them. If there are more, the oldest are dropped.
+/// The largest number of events that are stored for the next call. If there are more events, the oldest are dropped.
 const KEPT: usize = 1024;
 
 /// The counters since the device was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Sectors that did not match their tag in a read, and again in the repeated read.
+    /// Sectors that did not match their tag in two reads.
     pub mismatches: u64,
-    /// Sectors that were read again, because they did not match their tag at first.
+    /// Sectors that did not match their tag at first, and were read again.
     pub retries: u64,
-    /// Sectors that were read without verification. The device is read-only, and their region was not recovered after a crash.
+    /// Sectors that were read without verification. Their device is read-only, and their region was not recovered after a crash.
     pub unverified: u64,
-    /// Sectors that got a tag of their present content, because a write to them failed.
+    /// Sectors to which a write failed. They got a tag of their present content.
     pub retagged: u64,
     /// Sectors with several concurrent writes. The data of the last writer were written again.
     pub contested: u64,
@@ -28,7 +28,7 @@ pub struct Counts {
 /// An event of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A sector was read twice, and did not match its tag both times.
+    /// A sector did not match its tag in two reads.
     Mismatch(Mismatch),
     /// A write failed, and its sectors got tags of their present content.
     Retagged {
@@ -54,7 +54,7 @@ pub(super) struct Report {
 #[derive(Debug, Default)]
 struct Kept {
     events: VecDeque<Event>,
-    /// The number of mismatches that were dropped, and the number of other events that were dropped.
+    /// The numbers of dropped events: mismatches, and other events.
     dropped: [u64; 2],
 }
 
@@ -84,8 +84,8 @@ impl Report {
         kept.events.push_back(event);
     }
 
-    /// Returns the mismatches among the events, oldest first, and the number of older mismatches that were dropped. The returned events are
-    /// removed.
+    /// Returns the mismatches among the events, oldest first. Also returns the number of older mismatches that were dropped. The returned
+    /// events are removed.
     pub(super) fn take_mismatches(&self) -> (Vec<Mismatch>, u64) {
         let mut kept = self.events.lock();
         let mut found = Vec::new();
@@ -100,8 +100,8 @@ impl Report {
         (found, dropped)
     }
 
-    /// Returns the events since the last call, oldest first, and the number of older events that were dropped. The returned events are
-    /// removed.
+    /// Returns the events since the last call, oldest first. Also returns the number of older events that were dropped. The returned events
+    /// are removed.
     pub(super) fn take_events(&self) -> (Vec<Event>, u64) {
         let mut kept = self.events.lock();
         let dropped = std::mem::take(&mut kept.dropped);

@@ -24,14 +24,14 @@ pub enum ScrubFinding {
         half: Half,
         /// The first sector.
         sector: u64,
-        /// The number of sectors. It is 1 if the data device refuses. If the tag device refuses, it is the number of sectors to be compared
+        /// The number of sectors. If the data device refuses, it is 1. If the tag device refuses, it is the number of compared sectors
         /// whose tags are in the unreadable block.
         count: u64,
         /// The errno of the device.
         errno: Errno,
     },
-    /// The map records that a region was written in a generation, but no sector has a tag with this generation. So the last writes to the
-    /// region were lost, data and tags.
+    /// The map records a generation of a region, but no sector has a tag with this generation. The data and tags of the last writes to the
+    /// region were lost.
     LostWrites {
         /// The start of the region.
         at: DevOffset,
@@ -93,8 +93,8 @@ pub struct Scrubbed {
     pub mismatches: u64,
     /// The number of sectors that could not be verified, because a device refuses to read them or their tags.
     pub unreadable: u64,
-    /// The number of sectors that were skipped: their regions were being written at the time of a crash, and the device was opened
-    /// read-only. The next open for writing computes their tags again.
+    /// The number of skipped sectors. Their regions were being written at the time of a crash, and the device was opened read-only. The
+    /// next open for writing computes their tags again.
     pub skipped: u64,
     /// The number of regions whose last writes were lost.
     pub lost: u64,
@@ -126,7 +126,7 @@ pub(super) fn scrub(
             at += len;
             progress(at, info.data_size);
         }
-        // If the region was written during the scrub, its generation may have changed.
+        // The generation may have changed, if the region was written during the scrub.
         let still = before.is_some() && checked.regions.stillness(region) == before;
         if info.generations && still && !of_now && checked.regions.has_trace(region) {
             scrub.scrubbed.lost += 1;
@@ -144,7 +144,7 @@ struct Scrub<'a> {
 }
 
 impl Scrub<'_> {
-    /// Checks contiguous sectors. Returns whether the tag of any of them may have this generation.
+    /// Checks contiguous sectors. Returns whether one of their tags may have this generation.
     fn chunk(&mut self, at: u64, content: &mut [u8], generation: u16) -> Result<bool> {
         let checked = self.checked;
         let (first, interval) = (checked.sector(at), checked.tagging.interval());
@@ -159,7 +159,7 @@ impl Scrub<'_> {
         Ok(of_now)
     }
 
-    /// Checks contiguous sectors whose tags are in one block. Returns whether the tag of any of them may have this generation.
+    /// Checks contiguous sectors whose tags are in one block. Returns whether one of the tags may have this generation.
     fn piece(
         &mut self,
         piece: Piece,
@@ -171,7 +171,7 @@ impl Scrub<'_> {
         let checked = self.checked;
         if let Err(error) = checked.tags.with(piece.block, false, |_| ()) {
             self.refused(Half::Tags, first, piece.count as u64, error)?;
-            // The tags cannot be read. One of them may have the generation, so the generation is not reported as missing.
+            // The tags cannot be read. One of them may have the generation, so it is not reported as missing.
             return Ok(true);
         }
         let (interval, size) = (checked.tagging.interval(), checked.tagging.size());
@@ -200,8 +200,8 @@ impl Scrub<'_> {
         Ok(of_now)
     }
 
-    /// Compares tags in memory with the tags on the device, because a write of these tags may have been lost. `content` contains the data
-    /// of the sectors. `unread` contains the numbers of unreadable sectors, which are skipped.
+    /// Compares tags in memory with the tags on the device. The device may have lost a write. `content` contains the data of the sectors.
+    /// `unread` contains the numbers of unreadable sectors, which are skipped.
     fn stored(&mut self, piece: Piece, first: u64, content: &[u8], unread: &[u64]) -> Result<()> {
         let checked = self.checked;
         let (interval, size) = (checked.tagging.interval(), checked.tagging.size());
@@ -234,7 +234,7 @@ impl Scrub<'_> {
     /// Records that a device has refused to read sectors, or their tags.
     ///
     /// # Errors
-    /// Returns `error` if it concerns the whole device. All other positions would then fail too.
+    /// Returns `error` if it concerns the whole device. The scrub must then end.
     fn refused(&mut self, half: Half, sector: u64, count: u64, error: Error) -> Result<()> {
         match error.kind() {
             ErrorKind::Io(errno) if is_of_a_place(errno) => {
@@ -247,8 +247,8 @@ impl Scrub<'_> {
     }
 }
 
-/// Whether a block device's errno concerns only some sectors: ENODATA is an error of the medium, EILSEQ an error of the device's own
-/// protection information, EREMOTEIO an error of the target. Any other errno concerns the whole device.
+/// Whether a block device's errno concerns only some sectors. This is true for four values: EIO, ENODATA (an error of the medium), EILSEQ
+/// (an error of the device's own protection information), and EREMOTEIO (an error of the target).
 pub(super) fn is_of_a_place(errno: Errno) -> bool {
     matches!(errno, Errno::EIO | Errno::ENODATA | Errno::EILSEQ | Errno::EREMOTEIO)
 }

@@ -107,7 +107,7 @@ impl Model {
         };
         let (below, beside) = (data.clone() as Arc<dyn Device>, tags.clone() as Arc<dyn Device>);
         format(&below, Some(&beside), &options, &mut |_, _| {}).unwrap();
-        // These options make each access to a block of tags evict another block, and make every flush clear the map.
+        // With these options, each access to a block of tags evicts another block, and every flush clears the map.
         let open = IntegrityOptions {
             cache: 0,
             clean_after: Duration::ZERO,
@@ -130,8 +130,8 @@ impl Model {
         assert!(found.iter().all(|fill| allowed.contains(fill)), "{found:?}");
     }
 
-    /// Cuts the power. After a recovery, all sectors must match their tags. `stretch` is a range of sectors: the first sector and their
-    /// number. In journal mode no write to this range may be torn.
+    /// Cuts the power. After a recovery, all sectors must match their tags. `stretch` is a range of sectors (first, count). In journal mode
+    /// no write to this range may be torn.
     fn power_cut(&self, mode: Mode, stretch: (u64, u64)) {
         // No other thread runs between the two snapshots.
         let (data, tags) = (Arc::new(self.data.snapshot()), Arc::new(self.tags.snapshot()));
@@ -141,8 +141,7 @@ impl Model {
         assert!(mode == Mode::Bitmap || found.len() == 1, "a write is torn: {found:?}");
     }
 
-    /// Ends the model after all threads have ended. The device was closed. So it must need no recovery, and all sectors must match their
-    /// tags.
+    /// Ends the model after all threads have ended. The closed device must need no recovery, and all sectors must match their tags.
     fn end(self) {
         let Self { data, tags, device } = self;
         drop(device);
@@ -152,7 +151,7 @@ impl Model {
     }
 }
 
-/// Creates a device, and runs threads on it until they have ended.
+/// Creates a device, and runs threads on it to their end.
 fn run(mode: Mode, generations: bool, threads: &[fn(&Model)]) {
     let model = Arc::new(Model::new(mode, generations));
     crate::sync::run(&model, threads);

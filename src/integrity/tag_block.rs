@@ -1,9 +1,9 @@
 //! One block of tags in memory, and the writes in flight to its sectors.
 //!
-//! A write does not wait for another write to the same sector, because no thread may be polling the queue of the other write. While a
-//! sector is being written, it may contain its old data or the data of any of its writers. The tuples of all these data are kept in memory.
-//! If two writes overlap, the writer that completes last writes the sector again, while no other write is in flight. So the data and the
-//! tag come from the same write.
+//! A write does not wait for another write to the same sector: perhaps no thread polls the queue of the other write. During a write, a
+//! sector may contain its old data or the data of any of its writers. The tuples of all these data are kept in memory. If two writes
+//! overlap, the writer that completes last writes the sector again. No other write is in flight at that time, so data and tag come from the
+//! same write.
 
 use std::ops::Range;
 
@@ -26,8 +26,7 @@ pub(super) struct Candidates {
     pub(super) busy: bool,
 }
 
-/// A sector to which several writes are in flight. It can also be a sector with one write in flight, if this write has overlapped with
-/// others.
+/// A sector to which several writes are in flight. If all of them except one have ended, the sector stays here until the last one ends.
 #[derive(Debug)]
 struct Contested {
     index: usize,
@@ -58,11 +57,11 @@ pub(super) struct TagBlock {
     pub(super) dirty: bool,
     /// The number of changes of the block in memory.
     pub(super) changes: u64,
-    /// Whether the block was used since the search for a block to evict last examined it.
+    /// Whether the block was used since the last search for a block to evict.
     pub(super) used: bool,
     pub(super) tuples: Buffer,
-    /// The tuples of the writes in flight. They are valid for the sectors whose bits in `busy` are set. If several writes to a sector are
-    /// in flight, its tuple belongs to the newest write.
+    /// The tuples of the writes in flight. A tuple is valid if its sector's bit in `busy` is set. If several writes to a sector are in
+    /// flight, the tuple belongs to the newest write.
     pending: Option<Box<[u8; BLOCK]>>,
     busy: [u64; MOST / 64],
     /// The number of writes in flight. The block stays in memory until all of them end.
@@ -88,7 +87,7 @@ impl TagBlock {
         })
     }
 
-    /// Whether another block may replace this block. If this block is dirty, it must be written first.
+    /// Whether another block may replace this block. A dirty block must be written first.
     pub(super) fn is_free(&self) -> bool {
         self.pins == 0 && !self.loading && !self.writing
     }
@@ -235,16 +234,16 @@ impl TagBlock {
         left
     }
 
-    /// The number of times that a writer of this sector has joined or left while other writes were in flight. The last writer calls this
-    /// function before it reads or rewrites the sector.
+    /// The number of times that a writer of this sector has joined or left during other writes. The last writer calls this function before
+    /// it reads or rewrites the sector.
     pub(super) fn turns(&self, index: usize) -> u32 {
         let found = self.contested.iter().find(|contested| contested.index == index);
         found.map_or(0, |contested| contested.turns)
     }
 
-    /// Sets the tuple that the last writer has computed for the sector. It is set only if no writer has joined or left since
-    /// [`turns`](Self::turns) returned `turns`. `None` means that the content is unknown; the tag is then unchanged. Returns false if
-    /// another writer has joined and ended since then. It is then unknown which of the two writers wrote last.
+    /// Sets the tuple that the last writer has computed for the sector. `turns` is an earlier result of [`turns`](Self::turns). If a writer
+    /// has joined or left since then, the tuple is not set. If `tuple` is `None`, the content is unknown, and the tag stays unchanged.
+    /// Returns false if another writer has joined and ended in the meantime: it is unknown which of the two writers wrote last.
     #[must_use]
     pub(super) fn resolve(&mut self, index: usize, tuple: Option<Packed>, turns: u32) -> bool {
         let found = self.contested.iter().position(|contested| contested.index == index);
@@ -270,7 +269,7 @@ impl TagBlock {
     }
 }
 
-/// Returns the words of a bit set that contain bits of a range, and for each word the bits of the range.
+/// For a range of a bit set: returns the index of each word, with the bits of the range in this word.
 #[inline]
 fn words(range: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
     (range.start / 64..range.end.div_ceil(64)).map(move |word| {
@@ -295,7 +294,7 @@ mod tests {
         TagBlock::new(TupleKind::T10).unwrap()
     }
 
-    /// After a range was claimed, the sectors of the range are busy, and no other sectors.
+    /// When a range was claimed, only the sectors of this range are busy.
     #[test]
     fn a_range_is_busy_where_it_was_claimed() {
         for start in [0, 1, 62, 63, 64, 65, 127, 300] {
@@ -316,8 +315,7 @@ mod tests {
         }
     }
 
-    /// While writes are in flight, the sector may contain its old data or the data of any of these writes. The last writer resolves the
-    /// sector.
+    /// During several writes, the sector may contain its old data or the data of any of these writes. The last writer resolves the sector.
     #[test]
     fn of_writers_that_met_the_last_one_resolves() {
         let mut slot = slot();
@@ -332,19 +330,19 @@ mod tests {
         assert!(slot.end(7..8, Outcome::Written).is_empty());
         assert!(slot.end(7..8, Outcome::Written).is_empty());
         assert_eq!(slot.end(7..8, Outcome::Written)[..], [7]);
-        // Another writer joins before the last writer has resolved the sector. The new writer must then resolve it.
+        // A new writer joins before the last writer has resolved the sector. The new writer must then resolve the sector.
         let turns = slot.turns(7);
         slot.claim(7..8, &[4; 8]);
         assert!(slot.resolve(7, Some(tuple(3)), turns));
         slot.pins -= 1;
         assert!(slot.is_busy(7) && slot.candidates(7).tuples.contains(&tuple(3)));
         assert_eq!(slot.end(7..8, Outcome::Written)[..], [7]);
-        // Another writer joins and ends before the last writer resolves the sector. The sector may contain the data of either writer.
+        // A new writer joins and ends before the last writer resolves the sector. The sector may contain the data of either writer.
         let turns = slot.turns(7);
         slot.claim(7..8, &[5; 8]);
         assert!(slot.end(7..8, Outcome::Written).is_empty());
         assert!(!slot.resolve(7, Some(tuple(4)), turns) && slot.is_busy(7));
-        // If the other writer joined before the last writer called `turns`, the sector may also contain the data of either writer.
+        // The new writer joins before the last writer calls `turns`. Again, the sector may contain the data of either writer.
         slot.claim(7..8, &[6; 8]);
         let turns = slot.turns(7);
         assert!(slot.end(7..8, Outcome::Written).is_empty());
@@ -355,7 +353,7 @@ mod tests {
         assert_eq!((slot.tuple(7), slot.is_busy(7), slot.is_free()), (tuple(4), false, true));
     }
 
-    /// After a failed write, the sectors must be read, because their content is unknown. A write that wrote nothing does not change the
+    /// After a failed write, the content of the sectors is unknown, and they must be read. A write that wrote nothing does not change the
     /// tags.
     #[test]
     fn the_tags_of_a_writer_depend_on_its_end() {

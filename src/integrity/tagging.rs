@@ -29,7 +29,7 @@ pub(super) struct Tagging {
 #[inline]
 pub(super) fn load(kind: TupleKind, bytes: &[u8]) -> Packed {
     let mut tuple = [0; LONGEST];
-    // The lengths are constants, so the compiler copies without a function call.
+    // The lengths are constants. The compiler therefore copies without a function call.
     match kind {
         TupleKind::T10 => tuple[..8].copy_from_slice(&bytes[..8]),
         TupleKind::Nvme64 => tuple.copy_from_slice(&bytes[..16]),
@@ -59,7 +59,7 @@ impl Tagging {
         self.protection.kind.bytes()
     }
 
-    /// Writes the tuples of consecutive sectors. If application tags are generations, `generation` is the application tag.
+    /// Writes the tuples of consecutive sectors. `generation` is the application tag, if application tags are generations.
     #[inline]
     pub(super) fn encode(&self, first: u64, data: &[u8], generation: u16, tuples: &mut [u8]) {
         let application = self.application.unwrap_or(generation);
@@ -94,14 +94,14 @@ impl Tagging {
         self.protection.verify(data, tuples, first, self.application)
     }
 
-    /// Checks that these data, at this position, match their tuples. A sector that is marked as discarded matches any data.
+    /// Checks that these data, at this position, match their tuples. A discarded sector matches any data.
     #[inline]
     pub(super) fn check(&self, first: u64, data: &[u8], tuples: &[u8]) -> Result<(), Mismatch> {
         self.verify(first, data, tuples)
             .or_else(|mismatch| self.check_behind(mismatch, first, data, tuples))
     }
 
-    /// Returns the first mismatch. A sector that is marked as discarded has no mismatch, because it may have any content.
+    /// Returns the first mismatch. A discarded sector has no mismatch.
     #[cold]
     fn check_behind(
         &self,
@@ -125,7 +125,7 @@ impl Tagging {
         }
     }
 
-    /// Whether a sector's data match its tuple, or the tuple marks the sector as discarded.
+    /// Whether a sector's data match its tuple. A discarded sector matches any data.
     #[inline]
     pub(super) fn fits(&self, sector: u64, data: &[u8], tuple: &Packed) -> bool {
         self.check(sector, data, &tuple[..self.size()]).is_ok()

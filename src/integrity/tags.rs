@@ -1,7 +1,7 @@
-//! The tags in memory: a cache of the area's tag blocks, of limited size.
+//! The tags in memory: a cache of the area's tag blocks, with a limited size.
 //!
-//! The cache is divided into shards, each with one lock. The lock of a shard is locked only while tuples are read or set, and never during
-//! a request to the device. A thread reads or writes a block within one call, so other threads may wait for the end of this call.
+//! The cache is divided into shards, each with one lock. This lock is locked only while tuples are read or set, and never during a request
+//! to the device. A thread reads or writes a block within one call. Other threads may wait for the end of this call.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -19,8 +19,7 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::units::DevOffset;
 
 const SHARDS: usize = 64;
-/// The number of writes of dirty blocks that may fail while a slot is searched for. If all of these writes fail, the cache grows instead of
-/// evicting a block.
+/// The number of failed writes of dirty blocks after which the search for a slot ends. The cache then grows, and evicts no block.
 const REFUSED: u32 = 4;
 
 /// Consecutive sectors whose tuples are in one block.
@@ -56,7 +55,7 @@ pub(super) struct Tags {
 #[derive(Debug)]
 struct Shard {
     state: Mutex<Slots>,
-    /// Signalled in two cases: a block was read or written, or a write has ended for which a thread waits.
+    /// Signalled when a block was read or written. Also signalled at the end of a write while threads wait.
     changed: Condvar,
 }
 
@@ -68,7 +67,7 @@ struct Slots {
     waiting: u32,
 }
 
-/// Which slot can be used for another block.
+/// The slot that can be used for another block.
 enum Victim {
     Free(usize),
     Dirty(usize),
@@ -111,13 +110,13 @@ impl Tags {
         }
     }
 
-    /// Splits a range of sectors into pieces, each of which has its tuples in one block.
+    /// Splits a range of sectors into pieces. The tuples of a piece are in one block.
     #[inline]
     pub(super) fn pieces(&self, first: u64, count: usize) -> impl Iterator<Item = Piece> + use<> {
         let (per_block, mut before) = (self.per_block, 0);
         std::iter::from_fn(move || {
             let sector = first + before as u64;
-            // The number of tuples in a block is a power of two. So the index is computed with a mask.
+            // The number of tuples in a block is a power of two. The index is computed with a mask.
             let index = (sector & (per_block - 1)) as usize;
             let len = (per_block as usize - index).min(count - before);
             let block = sector >> per_block.trailing_zeros();
@@ -136,8 +135,8 @@ impl Tags {
         &self.shards[block as usize % SHARDS]
     }
 
-    /// Calls `work` with a block. If the block is not in memory, it is first read from the device. If `nowait` is set, the call fails with
-    /// EAGAIN instead of reading.
+    /// Calls `work` with a block. A block that is not in memory is first read from the device. If `nowait` is set, the block is not read,
+    /// and the call fails with EAGAIN.
     ///
     /// # Errors
     /// The errors of the tag device.
@@ -160,7 +159,7 @@ impl Tags {
         Ok(work(slot))
     }
 
-    /// Calls `work` with a block at the end of a write, and wakes the threads that wait for this end.
+    /// Calls `work` with a block at the end of a write, and wakes waiting threads.
     #[inline]
     pub(super) fn end<R>(&self, block: u64, work: impl FnOnce(&mut TagBlock) -> R) -> Option<R> {
         let shard = self.shard(block);
@@ -173,7 +172,7 @@ impl Tags {
         Some(result)
     }
 
-    /// Begins a write. While another write to any of these sectors is in flight, waits.
+    /// Begins a write. First waits until no other write to these sectors is in flight.
     pub(super) fn claim_exclusively(&self, piece: Piece, tuples: &[u8]) -> Result<()> {
         let shard = self.shard(piece.block);
         let mut state = shard.state.lock();
@@ -205,7 +204,7 @@ impl Tags {
             }
             match state.victim(self.most) {
                 Victim::Free(at) => break at,
-                // If the block cannot be written, it stays in memory, and this call does not fail.
+                // A block that cannot be written stays in memory. This call does not fail.
                 Victim::Dirty(at) if refused < REFUSED => {
                     refused += u32::from(self.write_slot(shard, state, at).is_err());
                 }
@@ -263,8 +262,8 @@ impl Tags {
         written.context(|| format!("write tag block {block}"))
     }
 
-    /// Returns the content of a block on the device, if it differs from the block in memory. In this case a write of the block was lost, or
-    /// the device has changed the block. If the block changes in memory during the call, it is not compared.
+    /// Returns the content of a block on the device, if it differs from the block in memory. In this case, the device has lost a write of
+    /// the block or has changed the block. A block that changes in memory during the call is not compared.
     ///
     /// # Errors
     /// The errors of the tag device.
@@ -293,7 +292,7 @@ impl Tags {
         Ok(differs.then_some(stored))
     }
 
-    /// Writes to the device all blocks that were changed before the call. Does not flush the device.
+    /// Writes changed blocks to the device. Blocks that change during the call may be omitted. Does not flush the device.
     ///
     /// # Errors
     /// The errors of the tag device. The next call repeats a failed write.

@@ -14,15 +14,15 @@ use crate::units::DevOffset;
 /// The number of tuples that are copied from a block in one step.
 const BATCH: usize = 32;
 
-/// A sector that is being written is read repeatedly, until it matches the tuple of a writer. This is the longest time for these reads. No
-/// write of a device takes longer.
+/// The time limit for repeated reads of a sector that is being written. The sector is read until it matches the tuple of a writer. No write
+/// of a device takes longer than this time.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Checked {
-    /// Verifies a read. If a sector does not match its tag, it is read again into `data`.
+    /// Verifies a read. A sector that does not match its tag is read again into `data`.
     ///
     /// # Errors
-    /// EILSEQ with the first wrong sector; the errors of the tag device. With `nowait`, EAGAIN if the tags are not in memory.
+    /// EILSEQ with the first wrong sector; the errors of the tag device; EAGAIN if `nowait` is set and the tags are not in memory.
     #[inline]
     pub(super) fn verify(&self, at: DevOffset, data: &mut [u8], nowait: bool) -> Result<()> {
         if self.unverified {
@@ -64,8 +64,8 @@ impl Checked {
         failed.map_or(Ok(()), |mismatch| Err(wrong(Failed::Mismatch(mismatch))))
     }
 
-    /// Checks each sector of a batch separately, after a check of the whole batch has found a mismatch. All wrong sectors are counted, and
-    /// the first is returned.
+    /// Checks each sector of a batch separately, because the check of the whole batch has found a mismatch. All wrong sectors are counted,
+    /// and the first is returned.
     #[cold]
     fn verify_each(&self, first: u64, data: &mut [u8], tuples: &[u8]) -> Result<Option<Mismatch>> {
         let sectors = data.chunks_exact_mut(self.tagging.interval());
@@ -83,7 +83,7 @@ impl Checked {
         Ok(failed)
     }
 
-    /// Verifies a read into several buffers, which were filled one after the other. If a sector does not match, it is read again.
+    /// Verifies a read into several buffers, which were filled in order. A sector that does not match its tag is read again.
     pub(super) fn verify_vectored<B: DerefMut<Target = [u8]>>(
         &self,
         at: DevOffset,
@@ -98,7 +98,7 @@ impl Checked {
             }
             return Ok(());
         }
-        // A sector lies in several buffers, so all buffers are joined first.
+        // A sector is in several buffers. All buffers are joined first.
         let mut flat = Vec::new();
         bufs.iter().for_each(|buf| flat.extend_from_slice(buf));
         self.verify(at, &mut flat, nowait)?;
@@ -111,7 +111,7 @@ impl Checked {
         Ok(())
     }
 
-    /// Verifies the sectors of regions that are not dirty, and counts the sectors of dirty regions as unverified.
+    /// Verifies the sectors of clean regions. Counts the sectors of dirty regions as unverified.
     #[cold]
     fn verify_clean(&self, at: DevOffset, data: &mut [u8]) -> Result<()> {
         let interval = self.tagging.interval();
@@ -162,7 +162,7 @@ impl Checked {
         }
     }
 
-    /// Returns the mismatch of a sector that was read. `None` if the sector matches its tag.
+    /// Returns the mismatch of a sector that was read, or `None` if the sector matches its tag.
     ///
     /// # Errors
     /// The errors of the devices.

@@ -12,10 +12,10 @@ pub enum ExtentState {
     Written,
     /// The blocks are allocated and were never written.
     Unwritten,
-    /// The current data are in the journal. The start of the extent is a block of the journal.
+    /// The current data are in the journal. The extent begins at a block of the journal.
     Journal,
-    /// The current data are not on the device in this form. [`read_inline`](super::MapFile::read_inline) returns them. The start of the
-    /// extent is the block to which they belong.
+    /// The current data are not on the device in this form. [`read_inline`](super::MapFile::read_inline) returns them. The extent begins at
+    /// the block to which they belong.
     Memory,
 }
 
@@ -26,7 +26,7 @@ pub struct Extent {
     pub first: FileBlock,
     /// The first block on the device.
     pub start: FsBlock,
-    /// The number of blocks; never 0.
+    /// The number of blocks. Never 0.
     pub len: u32,
     /// The content of the blocks.
     pub state: ExtentState,
@@ -79,15 +79,14 @@ impl Extent {
     }
 }
 
-/// A sorted list of extents, in which contiguous extents are merged, with an index of the file's blocks.
+/// A sorted list of extents, with an index of the file's blocks. Contiguous extents are merged.
 ///
 /// The file is divided into chunks of equal size, about as many as there are extents. For each chunk, the index contains a copy of the
-/// first extent that ends past the start of the chunk. In a large map each step of a search is a cache miss. So a lookup first reads two
-/// index entries whose addresses it can compute: the entry of the chunk that contains the block, and the entry of the next chunk. In most
-/// cases the block is in the extent of one of these entries. Otherwise the lookup searches the list of extents. This is necessary for an
-/// extent that follows another extent in the same chunk, for a hole, and for content other than written data. The search is a binary search
-/// within the chunk, which limits the cost if a chunk contains many extents. For each extent, the list needs 24 bytes, and the index needs
-/// 10 to 20 bytes.
+/// first extent that ends past the start of the chunk. In a large map each step of a search is a cache miss. Therefore a lookup first reads
+/// two index entries whose addresses it can compute: the entry of the block's chunk, and the next entry. In most cases one of these two
+/// extents contains the block. In all other cases, the lookup searches the chunk's part of the list by a binary search. This happens if the
+/// block is in a hole, if its content is not written data, or if its extent follows another extent in the same chunk. For each extent, the
+/// list needs 24 bytes, and the index needs 10 to 20 bytes.
 #[derive(Debug)]
 pub struct ExtentMap {
     size: BlockSize,
@@ -103,17 +102,16 @@ struct Chunk {
     at: u32,
     /// The length of the extent. 0 if the fields below do not describe the extent.
     len: u32,
-    /// The lower half of the number of the extent's first block in the file.
+    /// The extent's first block in the file: the lower half of its number.
     first: u32,
-    /// The number of the extent's first block on the device: lower half, then upper half. With a `u64` the chunk would have 24 bytes
-    /// instead of 20.
+    /// The extent's first block on the device: the lower half of its number, then the upper half. With a `u64` the chunk would have 24
+    /// bytes instead of 20.
     start: [u32; 2],
 }
 
 impl Chunk {
-    /// The largest number of blocks in a chunk, and in an extent that is described in the index. With this limit, the first block of such
-    /// an extent is less than 2^31 blocks from any block of its chunk and of the previous chunk. So the lower halves of two block numbers
-    /// are enough to compare them.
+    /// The largest number of blocks in a chunk, and in an extent that is described in the index. Within this limit, the numbers of two
+    /// blocks that are compared differ by less than 2^31. Therefore the lower halves of the numbers are enough for the comparison.
     const LONGEST: u64 = 1 << 29;
 
     fn new(at: usize, extent: &Extent, blocks: Range<u64>) -> Self {
@@ -129,7 +127,7 @@ impl Chunk {
         }
     }
 
-    /// The mapping of the extent, if the extent is described here and contains the block.
+    /// The mapping of the extent, if the extent is described here and the block is in it.
     #[inline(always)]
     fn iomap(&self, block: FileBlock, size: BlockSize) -> Option<Iomap> {
         let within = (block.0 as u32).wrapping_sub(self.first);
@@ -154,7 +152,7 @@ impl ExtentMap {
         if let Some(pair) = extents.windows(2).find(|pair| pair[1].first < pair[0].end()) {
             return Err(pair[1]);
         }
-        // The extents are merged in their own list. A second list would double the memory that the map of a hostile image can use.
+        // The extents are merged within their list. A second list would double the memory for the map of a hostile image.
         extents.dedup_by(|next, last| {
             let merges = last.precedes(next);
             if merges {
@@ -204,7 +202,7 @@ impl ExtentMap {
             return iomap;
         }
         // The search covers the extents from the first extent of this chunk to the first extent of the next chunk. It finds the extent that
-        // contains the block, or the first extent after the block.
+        // contains the block, or else the first extent after the block.
         let of =
             |chunk: Option<&Chunk>| chunk.map_or(self.extents.len(), |chunk| chunk.at as usize);
         let (low, high) = (of(self.index.get(number)), of(next));
@@ -266,7 +264,7 @@ mod tests {
         }
     }
 
-    /// Compares the lookup of these blocks with a linear search.
+    /// Compares the lookup of these blocks with a linear search of the extents.
     fn agrees(extents: &[Extent], blocks: impl IntoIterator<Item = u64>) {
         let map = ExtentMap::new(extents.to_vec(), SIZE).unwrap();
         for block in blocks {
@@ -291,7 +289,7 @@ mod tests {
         agrees(&crowded, 0..8000);
     }
 
-    /// The cases include chunks and extents that are too long for the index. They also include block numbers whose lower halves are equal.
+    /// Some chunks and extents are too long for the index. Some block numbers have equal lower halves.
     #[test]
     fn lookup_finds_what_a_walk_finds_in_random_maps() {
         let mut state = 0x1D0_E87E_2026_u64; // the seed
@@ -308,7 +306,7 @@ mod tests {
             ExtentState::Memory,
         ];
         for round in 0..600 {
-            // Most extents and holes are short. The lengths of the others have up to this number of bits.
+            // Most extents and holes are short. All others have lengths of up to this number of bits.
             let bits = [4, 12, 32][round % 3];
             let mut extents = Vec::new();
             let mut at = 0;

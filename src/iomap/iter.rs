@@ -20,14 +20,14 @@ impl<'a, M: MapFile + ?Sized> Mappings<'a, M> {
         Self { file, pos, end, resident: false, writes: false }
     }
 
-    /// Restricts the iterator to mappings in memory. If a mapping would have to be read, the iterator returns a `WouldBlock` error.
+    /// Restricts the iterator to mappings in memory. For any other mapping, the iterator returns a `WouldBlock` error.
     #[must_use]
     pub fn resident(mut self, resident: bool) -> Self {
         self.resident = resident;
         self
     }
 
-    /// Makes the iterator return the mappings for a write, which are the destinations of its data.
+    /// Makes the iterator return the mappings for a write.
     #[must_use]
     pub fn to_write(mut self, writes: bool) -> Self {
         self.writes = writes;
@@ -38,8 +38,7 @@ impl<'a, M: MapFile + ?Sized> Mappings<'a, M> {
     fn current(&self) -> Result<Iomap> {
         let len = self.end.0 - self.pos.0;
         let iomap = match (self.resident, self.writes) {
-            // If the blocks of a write are shared, the write needs new blocks. The mapping in memory describes the shared blocks, so the
-            // write cannot use it.
+            // A write to shared blocks needs new blocks. The mapping in memory describes the shared blocks, so the write cannot use it.
             (true, writes) => {
                 let iomap = self.file.map_resident(self.pos);
                 let shared = |iomap: &Iomap| iomap.flags.contains(IomapFlags::SHARED);
@@ -68,7 +67,7 @@ fn not_resident() -> Error {
 impl<M: MapFile + ?Sized> Iterator for Mappings<'_, M> {
     type Item = Result<Iomap>;
 
-    // The function is inlined, so that the code of reads contains no test of `writes`.
+    // The function is inlined. The code of reads then contains no test of `writes`.
     #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
         if self.pos >= self.end {
@@ -81,7 +80,7 @@ impl<M: MapFile + ?Sized> Iterator for Mappings<'_, M> {
 }
 
 impl Iomap {
-    /// The part of the mapping that is within `pos..end`. The caller ensures that this range overlaps the mapping.
+    /// The part of the mapping that is within `pos..end`. This range must overlap the mapping.
     #[must_use]
     pub fn cut(&self, pos: FilePos, end: FilePos) -> Self {
         let from = self.pos.max(pos);
@@ -108,7 +107,7 @@ impl Iomap {
     }
 }
 
-/// Returns the first position at or after `pos` and before `size` that contains data (`SEEK_DATA`), or `None` if there is no such position.
+/// Returns the first position from `pos` to `size` that contains data (`SEEK_DATA`). `None` if there is no such position.
 ///
 /// # Errors
 /// The errors of reading the map.
@@ -120,8 +119,8 @@ pub fn seek_data(
     seek(file, pos, size, true)
 }
 
-/// Returns the first position at or after `pos` and before `size` that is a hole (`SEEK_HOLE`), or `size` if there is no such position.
-/// Returns `None` if `pos` is at or past `size`.
+/// Returns the first position from `pos` to `size` that is in a hole (`SEEK_HOLE`). If there is no hole, returns `size`. If `pos` is at or
+/// past `size`, returns `None`.
 ///
 /// # Errors
 /// The errors of reading the map.

@@ -1,4 +1,4 @@
-//! Where the data of a file's range are stored: the mapping, its kinds and flags, and the trait that a file system implements.
+//! Where the data of a file's range are stored. This module contains the mapping, and the trait that a file system implements.
 //!
 //! The terms are those of Linux's `include/linux/iomap.h`.
 
@@ -17,7 +17,7 @@ pub use write::{
     Begun, CompletionWork, Contended, Snapshot, Write, WriteAt, WriteFile, WriteIntent, WriteMap,
 };
 
-/// The kind of a mapping, which determines where the content of the range is stored.
+/// The kind of a mapping. It determines where the content of the range is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum IomapType {
@@ -35,7 +35,7 @@ pub enum IomapType {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum IomapDevice {
-    /// The device with the data of most files. Most file systems have only this device.
+    /// The device with the data of most files. Most file systems have no other device.
     #[default]
     Data,
     /// The journal's device. It is used if the current data are in the journal.
@@ -54,7 +54,7 @@ bitflags! {
         const DIRTY = 0x2;
         /// The file shares the blocks with another file.
         const SHARED = 0x4;
-        /// The device protects this range with checksums, so the data must be verified.
+        /// The device protects this range with checksums. The data must be verified.
         const INTEGRITY = 0x10;
         /// This is the last mapping of the file.
         const LAST = 0x20;
@@ -97,18 +97,18 @@ impl Iomap {
 
 /// The map of one file. A file system provides it to the direct-I/O core.
 pub trait MapFile {
-    /// Returns the mapping that contains `pos`. The caller needs `len` bytes from `pos` on, but the mapping may contain fewer or more
-    /// bytes. It contains at least one byte. A position at or past the end of the map is in a hole. The call may read metadata from the
-    /// device.
+    /// Returns the mapping that contains `pos`. `len` is the number of bytes that the caller needs. The mapping contains at least one byte,
+    /// and may contain fewer or more than `len` bytes. A position at or past the end of the map is in a hole. The call may read metadata
+    /// from the device.
     ///
     /// # Errors
     /// The errors of reading and checking the metadata.
     fn map(&self, pos: FilePos, len: u64) -> Result<Iomap>;
 
-    /// Returns the mapping for a write. If the blocks at `pos` are shared, a write must not change them, so its data go to new blocks. The
-    /// mapping then has [`IomapFlags::SHARED`]. It describes the new blocks, or a hole if the new blocks are not allocated yet. The
-    /// [completion work](Iomap::completion_work) of the write adds the new blocks to the file. This method allocates nothing, because the
-    /// core may call it several times for one write.
+    /// Returns the mapping for a write. If the blocks at `pos` are shared, the data of the write go to new blocks. The mapping then has
+    /// [`IomapFlags::SHARED`]. It describes the new blocks, or a hole if they are not allocated yet. The [completion
+    /// work](Iomap::completion_work) of the write adds the new blocks to the file. This method allocates nothing, because the core may call
+    /// it several times for one write.
     ///
     /// # Errors
     /// The errors of [`map`](Self::map).
@@ -116,17 +116,16 @@ pub trait MapFile {
         self.map(pos, len)
     }
 
-    /// Returns the mapping if it is in memory, or `None` if metadata would have to be read. The call allocates nothing and acquires no
-    /// lock.
+    /// Returns the mapping if it is in memory. `None` if metadata would have to be read. The call allocates nothing and acquires no lock.
     fn map_resident(&self, pos: FilePos) -> Option<Iomap>;
 
-    /// Returns the mapping according to the metadata. If it is an unwritten extent, parts of the extent may have been written since.
+    /// Returns the mapping in the metadata. In an unwritten extent, parts may have been written since.
     #[inline(always)]
     fn map_recorded(&self, pos: FilePos) -> Option<Iomap> {
         self.map_resident(pos)
     }
 
-    /// Copies inline data from `pos` on to `buf`. It is called only for ranges of [`IomapType::Inline`] mappings.
+    /// Copies inline data from `pos` on to `buf`. The range must have an [`IomapType::Inline`] mapping.
     ///
     /// # Errors
     /// The errors of reading and checking the metadata.

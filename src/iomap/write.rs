@@ -1,5 +1,5 @@
-//! The interface for writes between the direct-I/O core and a file system: the calls before the data are transferred, and the work after
-//! the transfer.
+//! The interface for writes between the direct-I/O core and a file system. It consists of the calls before the data are transferred, and
+//! the work after the transfer.
 //!
 //! | Step | When | Result |
 //! |---|---|---|
@@ -10,21 +10,21 @@
 //! | [`Iomap::completion_work`] | each write | the [`CompletionWork`] after a successful transfer, which follows from the mapping; a failed transfer has none |
 //! | [`WriteFile::convert`] | later, for many writes together; before the completion if blocks were shared | one transaction, which adds these writes to the metadata |
 //!
-//! A plain overwrite needs only the transfer. Its mapping is in memory, and is valid until the change counter of the inode changes. If the
-//! counter has changed, the mapping may be wrong, and the core reads the [`Snapshot`] again. Linux has a flag for such a mapping; ironmap
-//! compares only the counter. For all formats, the core (`open_file`) adds the new size and the sync to the completion work, and records
-//! written ranges that are not converted yet.
+//! A plain overwrite needs only the transfer. Its mapping is in memory, and is valid until the change counter of the inode changes. After a
+//! change, the core reads the [`Snapshot`] again. Linux marks an outdated mapping with a flag; ironmap compares only the counter. For all
+//! formats, the core (`open_file`) adds the new size and the sync to the completion work. It also records written ranges that are not
+//! converted yet.
 //!
 //! **Copy-on-write.** A file that shares blocks is not [plain](Snapshot::plain), and its mappings have [`IomapFlags::SHARED`].
-//! `map_to_write` returns the new blocks for the data, or a hole; `allocate` allocates blocks for the hole. After the transfer,
-//! [`CompletionWork::REMAP`] remains: `convert` puts the new blocks into the map. The write completes after that, so reads need only one
-//! map. If a write covers only a part of a shared block, the [file system](Begun::ByFileSystem) carries out the write.
+//! `map_to_write` returns the new blocks for the data, or a hole. For a hole, `allocate` allocates blocks. After the transfer,
+//! [`CompletionWork::REMAP`] remains: `convert` puts the new blocks into the map. Then the write completes. A write to a part of a shared
+//! block is carried out by the [file system](Begun::ByFileSystem).
 //!
 //! Source: Linux's `iomap_ops` (`begin`, `end`) and `iomap_dio_ops` (`end_io`), with two differences. In Linux, `begin` returns one
-//! mapping, and the core calls it again for the next mapping. In ironmap, one call covers the whole range, because one transaction
-//! allocates all of its blocks. The mappings are then read without a lock. In Linux, `end` is called for each mapping. In ironmap, the
-//! completion work is computed from the mapping, because a call of the file system's code for each write would cost more than the write.
-//! Zeroing past the end is a separate step ([`WriteFile::zero_tail`]), like Linux's `iomap_zero_range`.
+//! mapping, and the core calls it again for the next mapping. In ironmap, one call covers the whole range. One transaction allocates all
+//! blocks. After that, the mappings are read without a lock. In Linux, `end` is called for each mapping. In ironmap, the completion work is
+//! computed from the mapping. A call of the file system's code would cost more than the write. Zeroing past the end is a separate step
+//! ([`WriteFile::zero_tail`]), like Linux's `iomap_zero_range`.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -41,16 +41,16 @@ bitflags! {
     /// The options of a write.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct WriteIntent: u8 {
-        /// If the write would have to wait for metadata or to change metadata, it fails with `WouldBlock`.
+        /// The write fails with `WouldBlock` if it would have to wait for metadata or change metadata.
         const NOWAIT = 0x1;
-        /// If there is not enough space for all data, the write fails instead of being short.
+        /// If there is not enough space for all data, the write fails. Without this option, the write is short.
         const WHOLE = 0x2;
         /// The write is an append: it begins at the present end of the file.
         const APPEND = 0x4;
-        /// The data come from a writeback cache, which has already checked that the write is permitted. So an append-only file accepts the
-        /// write at any position.
+        /// The data come from a writeback cache, which has already checked the permissions. An append-only file accepts the write at any
+        /// position.
         const WRITE_BACK = 0x8;
-        /// The write does not remove set-id bits, because it is made for a process with `CAP_FSETID`.
+        /// The write keeps set-id bits, because its process has `CAP_FSETID`.
         const KEEP_SET_ID = 0x10;
     }
 }
@@ -62,10 +62,9 @@ pub struct Write {
     pub pos: FilePos,
     /// The number of bytes.
     pub len: u64,
-    /// The size of the file. It includes writes that are not in the metadata yet.
+    /// The size of the file, including writes that are not in the metadata yet.
     pub size: u64,
-    /// The size of the file at the time when the bytes of its last block after the end were zeroed for this write. `None` if they were not
-    /// zeroed.
+    /// The size of the file when the rest of its last block was zeroed for this write. `None` if the rest was not zeroed.
     pub zeroed: Option<u64>,
     /// The options of the write.
     pub intent: WriteIntent,
@@ -74,16 +73,16 @@ pub struct Write {
 /// The part of the program that carries out a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begun {
-    /// The device writes to the blocks in the file's mappings. If `allocates` is true, blocks are first [allocated](WriteFile::allocate)
-    /// for holes. If it is false, the file system carries out each write into a hole.
+    /// The device writes to the blocks in the file's mappings.
     Direct {
-        /// Whether the file can have unwritten blocks.
+        /// Whether the file can have unwritten blocks. If true, blocks are first [allocated](WriteFile::allocate) for holes. If false, the
+        /// file system carries out each write into a hole.
         allocates: bool,
     },
     /// The file system writes ([`WriteFile::write_from`]), because the file has inline data or cannot have unwritten blocks.
     ByFileSystem,
-    /// The device writes, after the bytes of the last block after the end were [zeroed](WriteFile::zero_tail). This is necessary because
-    /// the write begins past the end of the file.
+    /// The write begins past the end of the file. First, the rest of the last block is [zeroed](WriteFile::zero_tail). Then the device
+    /// writes.
     ZeroTail,
 }
 
@@ -97,8 +96,8 @@ pub enum WriteAt {
 }
 
 impl WriteAt {
-    /// The range of the content that a write of `len` bytes locks. An append locks the whole content, so that no truncation moves the end
-    /// of the file.
+    /// The range of the content that a write of `len` bytes locks. An append locks the whole content, so that the end of the file does not
+    /// move.
     pub(crate) fn range(self, len: u64) -> Range<u64> {
         match self {
             Self::Pos(FilePos(pos)) => pos..pos.saturating_add(len),
@@ -107,14 +106,14 @@ impl WriteAt {
     }
 }
 
-/// The size and the map of a file at the same moment, with the value of the change counter at this moment.
+/// The size, the map and the change counter of a file at one moment.
 pub struct Snapshot {
-    /// The inode's change counter at the time of the read. The snapshot is valid until the counter changes.
+    /// The inode's change counter. The snapshot is valid until the counter changes.
     pub changes: u64,
-    /// Whether an overwrite of mapped blocks needs only the transfer. It needs more if the file system must check the write, or if the file
-    /// has set-id bits, inline data or shared blocks.
+    /// Whether an overwrite of mapped blocks needs only the transfer. This is false for files with set-id bits, inline data or shared
+    /// blocks. It is also false if the file system must check the write.
     pub plain: bool,
-    /// The size and the map. They do not keep the file open, because queues may have snapshots of files that are already closed.
+    /// The size and the map. They do not keep the file open: a queue may have a snapshot of a closed file.
     pub map: Box<dyn WriteMap>,
 }
 
@@ -126,15 +125,15 @@ pub trait WriteMap: MapFile + Send {
     /// The map, if the whole map is in memory.
     fn resident_map(&self) -> Option<&Arc<ExtentMap>>;
 
-    /// Returns the present mapping of a position in the metadata, and the present change counter. `seen` is the counter of this snapshot.
-    /// If the counter is still the same, the map of this snapshot is used. If `whole` is true, the whole map is read and stays in memory.
+    /// Returns the mapping of a position in the present metadata, and the present change counter. `seen` is the counter of this snapshot.
+    /// If the counter has not changed, the map of this snapshot is used. If `whole` is true, the whole map is read and stays in memory.
     ///
     /// # Errors
     /// The errors of reading and checking the metadata.
     fn map_now(&self, pos: FilePos, seen: u64, whole: bool) -> Result<(Iomap, u64)>;
 
-    /// Checks whether a write is permitted. Returns whether the device or the file system carries it out. If set-id bits must be removed,
-    /// this function removes them in a separate transaction. The caller has locked the content of the file, so that no block moves.
+    /// Checks whether a write is permitted. Returns whether the device or the file system carries it out. Removes set-id bits if necessary,
+    /// in a separate transaction. The caller has locked the content of the file, so that no block moves.
     ///
     /// # Errors
     /// `ReadOnly`, `NotPermitted`, `FileTooLarge`, `Encrypted`, `Unsupported`; `WouldBlock` with [`WriteIntent::NOWAIT`].
@@ -143,14 +142,14 @@ pub trait WriteMap: MapFile + Send {
 
 /// An open file whose data can be written.
 pub trait WriteFile: Send + Sync {
-    /// Reads the metadata of the file for later requests. Only two flags of the intent have an effect: [`WriteIntent::NOWAIT`] and
+    /// Reads the metadata of the file for later requests. Only these flags have an effect: [`WriteIntent::NOWAIT`] and
     /// [`WriteIntent::KEEP_SET_ID`].
     ///
     /// # Errors
     /// The errors of reading and checking the metadata; `WouldBlock` if the call would wait for a lock or the device.
     fn read(&self, intent: WriteIntent) -> Result<Snapshot>;
 
-    /// Returns the present mapping of a position in the metadata, and the present change counter. This method is for callers that need only
+    /// Returns the mapping of a position in the present metadata, and the present change counter. This method is for callers that need only
     /// the layout of the file. It does not read the additional metadata that a write needs.
     ///
     /// # Errors
@@ -168,29 +167,27 @@ pub trait WriteFile: Send + Sync {
         self.read(WriteIntent::empty())?.map.read_inline(buf, pos)
     }
 
-    /// The size of the file. It includes writes that are not in the metadata yet.
+    /// The size of the file, including writes that are not in the metadata yet.
     ///
     /// # Errors
     /// The errors of [`read`](Self::read).
     fn size(&self) -> Result<u64>;
 
     /// Allocates unwritten blocks for the holes of a range of bytes. Returns the end of the allocated part. If space is exhausted after the
-    /// first block, this end is before the end of the range; if `whole` is set, this is an error instead. Blocks that were allocated before
-    /// an error stay unwritten. If they are past the end of the file, a recovery frees them.
+    /// first block, the end is before the end of the range. If `whole` is set, the call fails instead. Blocks that were allocated before an
+    /// error stay unwritten. A recovery frees those that are past the end of the file.
     ///
     /// # Errors
-    /// `NoSpace` or `Quota` if the first block cannot be allocated, or, if `whole` is set, if any block cannot be allocated; `ReadOnly`,
-    /// `Io`.
+    /// `NoSpace` or `Quota` if the first block cannot be allocated; with `whole`, if any block cannot be allocated. `ReadOnly`, `Io`.
     fn allocate(&self, range: Range<u64>, whole: bool) -> Result<u64>;
 
-    /// Zeroes the bytes of the last block that are after the end of the file.
+    /// Zeroes the last block after the end of the file.
     ///
     /// # Errors
     /// `Busy` if the calling thread has requests in flight and would have to wait; `ReadOnly`, `Io`.
     fn zero_tail(&self) -> Result<()>;
 
-    /// Writes data without the direct-I/O core: the file system itself transfers them. Returns the position and the number of bytes
-    /// written.
+    /// Writes data without the direct-I/O core: the file system transfers them. Returns the position and the number of bytes written.
     ///
     /// # Errors
     /// The errors of [`allocate`](Self::allocate) and [`WriteMap::begin`]; `Busy` if the calling thread has requests in flight and would
@@ -202,45 +199,44 @@ pub trait WriteFile: Send + Sync {
         intent: WriteIntent,
     ) -> Result<(FilePos, usize)>;
 
-    /// Carries out the completion work of all completed writes in one transaction. Then it increments the change counter, and after that
-    /// removes the pending work. Both happen under the lock of the inode.
+    /// Carries out the completion work of all completed writes in one transaction. Then increments the change counter, and after that
+    /// removes the pending work. The inode is locked from the increment to the removal.
     ///
     /// # Errors
     /// `Busy` if the calling thread has requests in flight and would have to wait; `NoSpace` if an extent must be split; `ReadOnly`, `Io`.
     fn convert(&self) -> Result<()>;
 
-    /// Makes written data durable, with the metadata that a read needs. If `data_only` is not set, all other metadata become durable too.
+    /// Makes written data durable, with the metadata that a read needs. All other metadata become durable too, unless `data_only` is set.
     ///
     /// # Errors
     /// The errors of [`convert`](Self::convert), and of a commit.
     fn sync(&self, data_only: bool) -> Result<()>;
 
-    /// Whether the metadata that reads of the file's blocks need are durable. If so, a write needs no commit: its data must only reach the
-    /// medium.
+    /// Whether the metadata that a read of the file needs are durable. If so, a write needs no commit: only its data must reach the medium.
     fn is_durable(&self) -> bool;
 
-    /// Makes the volume read-only after an error, so that all later changes fail. Calls `then` as soon as all changes fail.
+    /// Makes the volume read-only after an error. Calls `then` when no later change can succeed.
     fn end_volume(&self, why: &Error, then: &mut dyn FnMut());
 
     /// Records the time of a write without a transaction. By default this does nothing.
     fn stamp_write(&self) {}
 
-    /// Counts a request that waited for a range of the content, or that had an exclusive lock on a range.
+    /// Counts a request that waited for a range of the content, or that locked a range exclusively.
     fn contended(&self, _what: Contended) {}
 }
 
 /// How a request was affected by exclusive locks of the content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contended {
-    /// The request waited for a range that was locked exclusively.
+    /// The request waited for a range.
     Waited,
-    /// The request itself had an exclusive lock on a range.
+    /// The request itself locked a range exclusively.
     Alone,
 }
 
 impl Iomap {
     /// The work that remains after a successful write to this mapping. Written blocks need no work. Unwritten blocks must be converted. New
-    /// blocks that replace shared blocks must be put into the map. `None` if the mapping has no blocks and so cannot be written.
+    /// blocks that replace shared blocks must be put into the map. `None` if the mapping has no blocks: it cannot be written.
     #[must_use]
     pub fn completion_work(&self) -> Option<CompletionWork> {
         let shared = self.flags.contains(IomapFlags::SHARED);
@@ -248,7 +244,7 @@ impl Iomap {
         self.plain_completion_work().map(|work| work | remap)
     }
 
-    /// The work that remains after a write to a mapping of a [plain](Snapshot::plain) snapshot, in which no block is shared.
+    /// The work that remains after a write to a mapping of a [plain](Snapshot::plain) snapshot. This snapshot has no shared blocks.
     #[inline(always)]
     pub(crate) fn plain_completion_work(&self) -> Option<CompletionWork> {
         match self.kind {

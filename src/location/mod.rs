@@ -1,5 +1,6 @@
-//! The location of a volume: `DEVICE`, `IMAGE`, the address of an NBD export, `qcow2:IMAGE`, `IMAGE@OFFSET`, `IMAGE@OFFSET+LENGTH` or
-//! `IMAGE@pN`, or a logical volume of LVM as `DISK@VG/LV`. `integrity:DATA,TAGS` combines two such locations. The prefix `noload:` skips the recovery of the journal.
+//! The location of a volume: `DEVICE`, `IMAGE`, the address of an NBD export, `qcow2:IMAGE`, `IMAGE@OFFSET`, `IMAGE@OFFSET+LENGTH`,
+//! `IMAGE@pN`, or a logical volume of LVM as `DISK@VG/LV`. `integrity:DATA,TAGS` combines two of these locations. The prefix `noload:`
+//! skips the recovery of the journal.
 
 mod open;
 mod part;
@@ -66,9 +67,9 @@ pub enum Medium {
 }
 
 impl Location {
-    /// Parses a location as a user writes it. The text is a site in the syntax of [`Site::parse`], `integrity:DATA` or
-    /// `integrity:DATA,TAGS` with sites, or one of these after `noload:`. A text that begins with `integrity:` or `noload:` never names a
-    /// file. If the name of a file begins with such a prefix, write `./integrity:...`.
+    /// Parses a location that a user wrote. It is a site ([`Site::parse`]), `integrity:DATA`, or `integrity:DATA,TAGS`, where DATA and TAGS
+    /// are sites. Each of these may follow `noload:`. A text that begins with `integrity:` or `noload:` never names a file. For a file with
+    /// such a name, write `./integrity:...`.
     ///
     /// # Errors
     /// `InvalidInput` for an empty path, and for an offset beyond 64 bits.
@@ -107,7 +108,7 @@ impl Location {
         })
     }
 
-    /// The same location with other paths. `path` returns the new path for each path, or `None` if the path stays unchanged.
+    /// The same location with other paths. `path` returns the new path, or `None` if the path stays unchanged.
     #[must_use]
     pub fn with_paths(&self, path: &dyn Fn(&Path) -> Option<PathBuf>) -> Self {
         let site = |site: &Site| Site {
@@ -136,8 +137,7 @@ impl Location {
         }
     }
 
-    /// The path of a block device or image, if the volume occupies all of it. `None` for a part of a device or image, an export or an
-    /// integrity device.
+    /// The path of a block device or image, if the volume occupies all of it. Otherwise `None`.
     #[must_use]
     pub fn whole_file(&self) -> Option<&Path> {
         match self {
@@ -147,7 +147,7 @@ impl Location {
         }
     }
 
-    /// The site of an integrity device's tags. `None` if the tags are in the site that [`data`](Self::data) returns.
+    /// The site of an integrity device's tags. `None` if the tags are on the site of the [data](Self::data).
     #[must_use]
     pub fn tags(&self) -> Option<&Site> {
         match self {
@@ -165,7 +165,7 @@ impl Site {
         Self { medium: Medium::File(path.into()), part: Part::Whole }
     }
 
-    /// The path of the block device or image; `None` for an export or an image of a virtual machine.
+    /// The path of the block device or image. `None` for an export or an image of a virtual machine.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         match &self.medium {
@@ -177,8 +177,7 @@ impl Site {
     /// Parses a site as a user writes it. The text begins with `PATH`, with the [address](nbd::Address) of an export, or with the address
     /// of an [image](image::Address). A suffix can follow and select a part: `@OFFSET`, `@OFFSET+LENGTH`, `@pN` or `@VG/LV`. OFFSET and
     /// LENGTH are decimal or `0x…`, with an optional `K`, `M` or `G`. If the whole text, including `@`, is the path of an existing file, it
-    /// names that file. `@VG/LV` selects a logical volume of LVM. The text before `@VG/LV` must be the path of an existing disk; an
-    /// address cannot precede it.
+    /// names that file. `@VG/LV` selects a logical volume of LVM. Before it, only the path of an existing disk is possible.
     ///
     /// # Errors
     /// `InvalidInput` for an empty path, for a wrong address, and for an offset beyond 64 bits.
@@ -197,10 +196,13 @@ impl Site {
         let at = bytes.iter().rposition(|byte| *byte == b'@').filter(|at| *at > prefix);
         let exists = || Path::new(OsStr::from_bytes(file)).exists();
         let at = at.filter(|_| is_address || !exists());
-        // The slash after the `@` may belong to a path, such as `me@home/disk.img`, or to an address. So a logical volume is only recognised
-        // after the path of an existing disk.
+        // The slash after the `@` may belong to a path, such as `me@home/disk.img`, or to an address. Therefore a logical volume must
+        // follow the path of an existing disk.
         let is_disk = |at: usize| {
-            let path = |bytes| Path::new(OsStr::from_bytes(bytes));
+            let path = |bytes| match image {
+                Some((format, _)) => image::Address::parse(format, bytes).path,
+                None => PathBuf::from(OsStr::from_bytes(bytes)),
+            };
             let slash = bytes[at..].iter().position(|byte| *byte == b'/').unwrap_or(0);
             !is_address
                 && path(&bytes[prefix..at]).metadata().is_ok_and(|found| !found.is_dir())
@@ -221,16 +223,15 @@ impl Site {
                 medium.to_str().ok_or_else(|| Error::invalid("the NBD address is not UTF-8"));
             Medium::Nbd(Box::new(address?.parse()?))
         } else if let Some((format, len)) = image {
-            let path = OsStr::from_bytes(&medium.as_bytes()[len..]).into();
-            Medium::Image(image::Address { format, path })
+            Medium::Image(image::Address::parse(format, &medium.as_bytes()[len..]))
         } else {
             Medium::File(medium.into())
         };
         Ok(Self { medium, part })
     }
 
-    /// Returns the first byte and the length of the part, or `None` for the whole device. Unless the location states the length, the
-    /// partition table or the LVM metadata determine it.
+    /// Returns the first byte and the length of the part. `None` for the whole device. A location without a length uses the partition table
+    /// or the LVM metadata.
     ///
     /// # Errors
     /// `NotFound` for a partition that does not exist; `Corrupt` for a damaged table; `InvalidInput` for a part that ends past the device;
@@ -378,8 +379,7 @@ mod tests {
         assert_eq!(part(path.to_str().unwrap()).1, Part::Whole);
     }
 
-    /// The text after the `@` names a logical volume only if the text before the `@` names a disk. Otherwise the slash in the text belongs
-    /// to a path.
+    /// The text after the `@` names a logical volume if the text before the `@` names a disk. Otherwise its slash belongs to a path.
     #[test]
     fn a_logical_volume_follows_a_disk() {
         let dir = tempfile::tempdir().unwrap();

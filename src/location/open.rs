@@ -26,13 +26,16 @@ pub struct LocationOptions {
     pub write: bool,
     /// The value of [`IntegrityOptions::force`] for an integrity device.
     pub force: bool,
-    /// Whether a partition may end past the end of a truncated device. The part of it that is on the device is then opened for reading.
+    /// Whether a partition may end past the end of a truncated device. The part of the partition that is on the device is then opened for
+    /// reading.
     pub truncated: bool,
-    /// Whether metadata and small writes of an image file use the page cache, so that the kernel writes many of them together. Requests of
-    /// queues stay direct. A flush makes the data durable in both cases. The option has no effect on devices, on a part of an image, and
-    /// on a volume whose blocks are shorter than a page of memory.
+    /// Whether metadata and small writes of an image file use the page cache. The kernel then writes many of them together. Requests of
+    /// queues stay direct. A flush makes the data durable in both cases. The option has no effect on devices, on a part of an image, and on
+    /// a volume whose blocks are shorter than a page of memory.
     pub cached: bool,
-    /// The block size of a volume that will be created on the device. If not set, the block size of the existing volume is used.
+    /// The value of [`ImageOptions::compress`](image::ImageOptions::compress) for an image of a virtual machine.
+    pub compress: bool,
+    /// The block size of a volume that will be created on the device. `None` selects the block size of the existing volume.
     pub block_size: Option<u32>,
 }
 
@@ -50,6 +53,7 @@ setters!(LocationOptions {
     force: bool,
     truncated: bool,
     cached: bool,
+    compress: bool,
     block_size: impl Into<Option<u32>>,
 });
 
@@ -59,8 +63,8 @@ impl LocationOptions {
         self.block_size.map(|size| size as usize).or_else(|| block_size_on(device))
     }
 
-    /// Makes the device accept requests that are as short as the volume's blocks. If the device below accepts only longer requests, adds a
-    /// notice for the user.
+    /// Makes the device accept requests of one block of the volume. If the device below accepts only longer requests, adds a notice for the
+    /// user.
     fn fit(&self, opened: OpenedEngine) -> OpenedEngine {
         let OpenedEngine { device, engine, no_io_uring, mut notices } = opened;
         let (device, notice) = Finer::for_blocks(device, |device| self.blocks_on(device));
@@ -77,19 +81,19 @@ pub struct OpenLocation {
     pub device: Arc<dyn Device>,
     /// The engine in use; never [`Engine::Auto`].
     pub engine: Engine,
-    /// The reason why the engine is not io_uring, if the requested engine permits io_uring.
+    /// The reason why the engine is not io_uring although the requested engine permits io_uring.
     pub no_io_uring: Option<NoIoUring>,
-    /// The settings that could not be applied as requested, one line for each.
+    /// One line for each setting that could not be applied as requested.
     pub notices: Vec<String>,
-    /// One line for each fault that was ignored. An example is the loss of the first copy of a partition table.
+    /// One line for each ignored fault, for example the loss of the first copy of a partition table.
     pub faults: Vec<String>,
     /// The integrity device at the location, if there is one, and the result of its recovery.
     pub integrity: Option<integrity::Opened>,
 }
 
-/// The two halves of an integrity device: data and tags. No data have been read from them yet.
+/// The two halves of an integrity device: data and tags. Nothing was read from them yet.
 pub struct Halves {
-    /// The device that is or will be protected.
+    /// The device with the data. It may not be protected yet.
     pub data: OpenedEngine,
     /// The device of the tags. `None` if the tags are in the tail of the data device.
     pub tags: Option<Arc<dyn Device>>,
@@ -116,11 +120,11 @@ pub(crate) fn refuse_to_write(write: bool) -> Result<()> {
 }
 
 impl Location {
-    /// Opens the device exclusively. If an integrity device was not closed, and is opened for writing, it is recovered.
+    /// Opens the device exclusively. An integrity device that was not closed is recovered, if it is opened for writing.
     ///
     /// # Errors
-    /// `Busy` if another program uses the device; `InvalidInput` if a volume that is opened without reading its journal is opened for
-    /// writing; the errors of [`Integrity::open`]. An error of an integrity device names the half (data or tags) that caused it.
+    /// `Busy` if another program uses the device; `InvalidInput` if a [`Location::NoLoad`] is opened for writing; the errors of
+    /// [`Integrity::open`]. An error of an integrity device names the half that caused it (data or tags).
     pub fn open(&self, options: &LocationOptions) -> Result<OpenLocation> {
         if let Self::NoLoad(inner) = self {
             refuse_to_write(options.write)?;
@@ -158,8 +162,7 @@ impl Location {
     /// Opens the halves of an integrity device exclusively, in order to create or examine the integrity device.
     ///
     /// # Errors
-    /// `Busy` if another program uses a half; `InvalidInput` if the halves overlap, or if a volume that is opened without reading its
-    /// journal is opened for writing.
+    /// `Busy` if another program uses a half; `InvalidInput` if the halves overlap, or if a [`Location::NoLoad`] is opened for writing.
     pub fn open_halves(&self, engine: Engine, write: bool) -> Result<Halves> {
         if let Self::NoLoad(inner) = self {
             refuse_to_write(write)?;
@@ -178,7 +181,7 @@ impl Location {
             return Err(Error::invalid(format!("{data} and {tags} overlap")));
         }
         let data = data.open(options, true).context(|| "the data device")?;
-        // If both halves are on one device, the device is locked once. The lock for the data half also covers the tag half.
+        // Both halves are on one device. The device is locked once, for the data half. This lock also covers the tag half.
         let how = options.engine(Engine::Auto);
         let tags = tags.open(&how, !shared).context(|| "the tag device")?;
         let OpenSite { opened: data, identity, fault } = data;
@@ -225,21 +228,21 @@ impl Site {
                     OpenMode { window, write: options.write, exclusive, ..OpenMode::default() };
                 let blocks = |device: &dyn Device| options.blocks_on(device);
                 let file = match options.engine {
-                    // A DAX mapping accepts requests of any length, so the block size does not matter.
+                    // A DAX mapping accepts requests of any length. The block size does not matter.
                     Engine::Dax => Arc::new(BlockFile::open(path, &mode)?),
                     _ => BlockFile::for_blocks(path, &mode, options.cached, blocks)?,
                 };
-                // The identity of a file names one range of it.
+                // The identity of a file belongs to one range of the file.
                 let identity = if segments.is_some() { [0; 16] } else { file.identity() };
                 let opened = segmented(open_engine(file, options.engine)?, segments).at(|| self)?;
                 let opened = match options.engine {
                     Engine::Dax => opened,
-                    // An NVMe namespace cannot use the page cache. So `fit` adds a layer that accepts shorter requests.
+                    // An NVMe namespace cannot use the page cache. For it, `fit` adds a layer that accepts shorter requests.
                     _ => options.fit(opened),
                 };
                 Ok(OpenSite { opened, identity, fault })
             }
-            // The address of an NBD export is not an identity, because it may lead to another export later.
+            // The address of an NBD export is not an identity: it may lead to another export later.
             Medium::Nbd(address) => self.open_export(address, options),
             Medium::Image(address) => self.open_image(address, options),
         }
@@ -267,8 +270,9 @@ impl Site {
     }
 
     fn open_image(&self, address: &image::Address, options: &LocationOptions) -> Result<OpenSite> {
+        let how = image::ImageOptions { write: options.write, compress: options.compress };
         let (mut fault, mut segments) = (None, None);
-        let (device, notices) = image::open(address, options.write, |device| {
+        let (device, notices) = image::open(address, how, |device| {
             let opening = Opening::of(self.part.of(device, options.truncated)?, options.write)?;
             (fault, segments) = (opening.fault, opening.segments);
             Ok(opening.window)
@@ -291,7 +295,7 @@ impl Site {
     /// Whether two sites are on the same device or image, even if their names differ.
     #[must_use]
     pub fn shares_device(&self, other: &Self) -> bool {
-        // A device node is identified by its device number, so two nodes of one device are equal. An image is identified by its file.
+        // A device node is identified by its device number. Two nodes of one device are equal. An image is identified by its file.
         let id = |path: &Path| match path.metadata() {
             Ok(found) if found.rdev() != 0 => Some((found.rdev(), 0)),
             Ok(found) => Some((found.dev(), found.ino())),
@@ -321,7 +325,7 @@ impl Site {
 struct Opening {
     /// The range of the device that is opened. `None` for the whole device.
     window: Option<(u64, u64)>,
-    /// The segments of the open device of which the part consists. `None` if the open device is the part.
+    /// The segments of which the part consists. `None` if the open device is the part.
     segments: Option<Vec<Segment>>,
     /// A text for the user about a fault that was ignored.
     fault: Option<String>,
@@ -329,7 +333,7 @@ struct Opening {
 
 impl Opening {
     /// # Errors
-    /// If `write` is set, the error of a part that can only be read.
+    /// If `write` is set, fails for a part that can only be read.
     fn of(window: Option<Window>, write: bool) -> Result<Self> {
         let Some(Window { bounds, fault, only_read }) = window else {
             return Ok(Self { window: None, segments: None, fault: None });

@@ -17,8 +17,8 @@ use crate::probe::probe;
 pub enum Part {
     /// The whole device.
     Whole,
-    /// From this byte to the end of the partition that contains the byte. If no partition contains the byte, the part ends where the next
-    /// partition begins. If there is no partition table, the part ends at the end of the device.
+    /// From this byte to the end of its partition. If no partition contains the byte, the part ends where the next partition begins. If
+    /// there is no partition table, the part ends at the end of the device.
     Offset(u64),
     /// These bytes, whatever the partition table contains.
     Range {
@@ -44,7 +44,7 @@ pub(super) struct Window {
     pub(super) bounds: Bounds,
     /// A text for the user, if the partition table or the LVM metadata have a fault.
     pub(super) fault: Option<String>,
-    /// The error that refuses to open the part for writing. `None` if the part can be written.
+    /// The error of an attempt to open the part for writing. `None` if the part can be written.
     pub(super) only_read: Option<Error>,
 }
 
@@ -63,15 +63,15 @@ impl Window {
         Self { bounds: Bounds::Range(start, len), fault: None, only_read: None }
     }
 
-    /// Adds a fault of the partition table, if there is one. The part can then only be read. One reason is that the remaining copy of a
-    /// table may be older than the lost copy, so its partitions may overlap other data. A part from an offset on is restricted in the same
-    /// way, because the table determines its end.
+    /// Adds a fault of the partition table, if there is one. The part can then only be read. The reason: if one copy of a table is lost,
+    /// the other copy may be older, and its partitions may overlap other data. A part from an offset on has the same restriction, because
+    /// the table determines its end.
     fn with_fault(mut self, fault: Option<String>) -> Self {
         self.only_read = fault.as_ref().map(|fault| {
             Error::new(
                 ErrorKind::Corrupt,
                 format!(
-                    "{fault}; the partition can only be read: gdisk repairs the table, and @BYTE+LENGTH names a range without the table"
+                    "{fault}; the partition can only be read: repair the table with gdisk, or name the range by @BYTE+LENGTH"
                 ),
             )
         });
@@ -81,8 +81,8 @@ impl Window {
 }
 
 impl Part {
-    /// Finds this part on a device. Returns `None` if the part is the whole device. If a partition ends past the device and `truncated` is
-    /// true, returns the part of the partition that is on the device.
+    /// Finds this part on a device. `None` means the whole device. If a partition ends past the device and `truncated` is true, returns the
+    /// bytes that are on the device.
     pub(super) fn of(&self, device: &dyn Device, truncated: bool) -> Result<Option<Window>> {
         match *self {
             Self::Whole => Ok(None),
@@ -112,7 +112,7 @@ impl Part {
             .then(|| Self::Logical { group: group.to_owned(), volume: volume.to_owned() })
     }
 
-    /// Parses the text after the `@`. Returns `None` if the text is not a part, so that it belongs to the name of the file.
+    /// Parses the text after the `@`. Returns `None` if the text belongs to the name of the file.
     pub(super) fn parse(text: &str) -> Option<Result<Self>> {
         if let Some(number) = text.strip_prefix('p') {
             let number = number.parse().ok().filter(|number| *number > 0);
@@ -142,7 +142,7 @@ impl fmt::Display for Part {
     }
 }
 
-/// Parses a number of bytes. `None` means that the text is not a number. The inner error means that the number exceeds 64 bits.
+/// Parses a number of bytes. `None` if the text is not a number. The inner error means that the number exceeds 64 bits.
 fn bytes(text: &str) -> Option<Result<u64, ()>> {
     let (digits, shift) = match text.as_bytes().last()? {
         b'K' | b'k' => (&text[..text.len() - 1], 10),
@@ -170,13 +170,13 @@ fn rest(size: u64, offset: u64) -> Result<(u64, u64)> {
     }
 }
 
-/// Finds the part from an offset on; [`Part::Offset`] states its end. If the partition table cannot be read, the part ends at the end of
-/// the device. It then has a fault, so it can only be read.
+/// Finds the part from an offset on. [`Part::Offset`] states the end of the part. If the partition table cannot be read, the part ends at
+/// the end of the device. This part has a fault, so it can only be read.
 fn from(device: &dyn Device, offset: u64) -> Result<Window> {
     let (_, rest) = rest(device.size(), offset)?;
     let (end, fault) = match PartitionTable::read(device) {
         Ok(Some(table)) if table.has_byte(offset) => {
-            let fault = format!("byte {offset} belongs to the {} itself", table.kind);
+            let fault = format!("byte {offset} belongs to the {}, not to a partition", table.kind);
             (table.end_from(offset), table.fault.or(Some(fault)))
         }
         Ok(Some(table)) => (table.end_from(offset), table.fault),
@@ -186,7 +186,7 @@ fn from(device: &dyn Device, offset: u64) -> Result<Window> {
     Ok(Window::range(offset, rest.min(end - offset)).with_fault(fault))
 }
 
-/// Finds a logical volume. If it is in one range of the device, requests to it cost no more than requests to a partition.
+/// Finds a logical volume. A logical volume in one range of the device costs no more than a partition.
 #[cfg(feature = "lvm")]
 fn logical(device: &dyn Device, group: &str, volume: &str) -> Result<Window> {
     let groups = lvm::Groups::read(device)?;

@@ -40,9 +40,9 @@ pub(super) struct Logical {
     pub(super) name: String,
     /// The length in bytes.
     pub(super) len: u64,
-    /// Whether users see the logical volume. A hidden logical volume is a part of other logical volumes, or describes a snapshot.
+    /// Whether users see the logical volume. A hidden logical volume is a part of other logical volumes, or it describes a snapshot.
     pub(super) visible: bool,
-    /// The reason why the logical volume cannot be read. `None` if there is no such reason.
+    /// The reason why the logical volume cannot be read. `None` if it can be read.
     pub(super) fault: Option<String>,
     pub(super) segments: Vec<Segment>,
 }
@@ -57,8 +57,8 @@ pub(super) struct Segment {
 
 #[derive(Debug)]
 pub(super) enum Kind {
-    /// The length of a stripe in bytes, and ranges of physical volumes. The first stripe is on the first range, the second stripe on the
-    /// second range; the stripe after the last range is on the first range again. With one range, the segment is linear.
+    /// The length of a stripe in bytes, and ranges of physical volumes. Consecutive stripes are on consecutive ranges. After the last
+    /// range, the next stripe is on the first range again. With one range, the segment is linear.
     Striped(u64, SmallVec<[Area; 1]>),
     /// A segment that ironmap cannot read: its type.
     Other(String),
@@ -84,7 +84,7 @@ fn product(one: u64, other: u64) -> Result<u64> {
 }
 
 impl Group {
-    /// Interprets the text of a metadata area.
+    /// Parses the text of a metadata area.
     ///
     /// # Errors
     /// `Corrupt` for a text that contradicts itself.
@@ -131,7 +131,7 @@ impl PhysicalVolumes {
     }
 }
 
-/// A name, unless it is longer than LVM permits.
+/// A name, or an error if the name is longer than LVM permits.
 fn check_name(name: &str) -> Result<&str> {
     const LONGEST: usize = 127;
     if name.len() > LONGEST {
@@ -148,13 +148,13 @@ impl Physical {
         Ok(Self { name: name.to_owned(), id, extents: (start, section.number("pe_count")?) })
     }
 
-    /// Returns the position of the extent `first` on the physical volume, in bytes. Fails if the physical volume does not contain the
-    /// `count` extents from `first` on. `extent` is the length of an extent.
+    /// Returns the position of the extent `first` on the physical volume, in bytes. Fails if the `count` extents from `first` on are not on
+    /// the physical volume. `extent` is the length of an extent.
     fn byte_of(&self, first: u64, count: u64, extent: u64) -> Result<u64> {
         let (start, extents) = self.extents;
         if first.checked_add(count).is_none_or(|end| end > extents) {
             return Err(corrupt(format!(
-                "{} has {extents} extents, not {count} from {first} on",
+                "a segment uses {count} extents of {} from extent {first} on, but the physical volume has only {extents} extents",
                 self.name
             )));
         }
@@ -163,7 +163,8 @@ impl Physical {
 }
 
 impl Logical {
-    /// A logical volume whose segments are not understood has a fault, and is no error: the others of its group are independent of it.
+    /// Damaged segments do not end the parsing, because the other logical volumes of the group do not depend on them. They are recorded as
+    /// a fault of this logical volume.
     fn parse(
         name: &str,
         section: &Section,
@@ -187,7 +188,7 @@ impl Logical {
         Ok(logical)
     }
 
-    /// Whether the logical volume can be read if all its physical volumes are there.
+    /// Whether the logical volume can be read, if all of its physical volumes are present.
     pub(super) fn is_supported(&self) -> bool {
         let is_striped = |segment: &Segment| matches!(segment.kind, Kind::Striped(..));
         self.fault.is_none() && self.segments.iter().all(is_striped)
@@ -201,7 +202,7 @@ impl Logical {
     ) -> Result<()> {
         let (mut next, count) = (0_u64, section.number("segment_count")?);
         for number in 1..=count {
-            // A missing segment ends the loop, so the text bounds it.
+            // A missing segment ends the loop. The text therefore limits the number of steps.
             let segment = section.section(&format!("segment{number}"))?;
             if segment.number("start_extent")? != next {
                 return Err(corrupt(format!(
@@ -249,7 +250,7 @@ impl Segment {
         let mut areas = SmallVec::new();
         for (on, first) in pairs {
             let Some(index) = physical.index_of(on) else {
-                // A logical volume is in the place of a physical volume, for example while pvmove runs.
+                // `on` is a logical volume and not a physical volume, for example while pvmove runs.
                 return Ok(Self {
                     len,
                     kind: Kind::Other(format!("striped over {}", check_name(on)?)),
@@ -262,8 +263,8 @@ impl Segment {
     }
 }
 
-/// Marks the logical volumes whose content is that of a snapshot: its store, and the origin that it is being merged into. A hidden logical volume
-/// describes each snapshot.
+/// Marks two kinds of logical volumes that depend on snapshots. One kind contains the changes of a snapshot. The other kind is an origin
+/// into which a snapshot is being merged. A hidden logical volume describes each snapshot.
 fn mark_snapshots(logical: &mut [Logical], sections: Option<&Section>) -> Result<()> {
     let mut marks = Vec::new();
     for (_, section) in sections.into_iter().flat_map(Section::sections) {
@@ -276,7 +277,7 @@ fn mark_snapshots(logical: &mut [Logical], sections: Option<&Section>) -> Result
         }
         if let Some(store) = segment.find_text("merging_store") {
             marks.push((store, "it contains the changes of a snapshot"));
-            let origin = "a snapshot is being merged into it: lvchange -ay completes this";
+            let origin = "a snapshot is being merged into it: lvchange -ay completes the merge";
             marks.push((segment.text("origin")?, origin));
         }
     }

@@ -1,7 +1,7 @@
-//! The label of a physical volume, and the metadata areas whose positions it contains.
+//! The label of a physical volume. It contains the positions of the metadata areas.
 //!
-//! The format is described by libvslvm ("Logical Volume Manager (LVM) format"). All numbers are little-endian. In this format, a sector has
-//! 512 bytes, whatever the sector size of the device is.
+//! The format is described by libvslvm ("Logical Volume Manager (LVM) format"). All numbers are little-endian. In this format, a sector
+//! always has 512 bytes.
 
 use super::text::corrupt;
 use crate::device::Device;
@@ -10,19 +10,19 @@ use crate::partition::{u32_at, u64_at};
 use crate::units::DevOffset;
 
 const SECTOR: usize = 512;
-/// The number of sectors, from the first sector on, in which the label may be.
+/// The number of sectors that may contain the label. They are at the start of the physical volume.
 const PLACES: u64 = 4;
-/// The length of a label's header in bytes. The header of the physical volume follows it.
+/// The length in bytes of a label's header. The header of the physical volume follows.
 const LABEL: usize = 32;
 /// The checksum of a label covers its sector from this offset to the end of the sector.
 const CHECKED: usize = 20;
-/// The length in bytes of the header of a metadata area: one sector. The rest of the area is a ring, which contains the texts.
+/// The length in bytes of the header of a metadata area: one sector. The rest of the area is a ring of texts.
 const AREA: u64 = 512;
 const AREA_MAGIC: &[u8; 16] = b" LVM2 x[5A%r0N*>";
-/// The longest text that is read, in bytes. It bounds the memory that hostile metadata take, to about 300 MB. The metadata of 40,000 logical
-/// volumes have this length.
+/// The longest text that is read, in bytes. The metadata of 40,000 logical volumes have this length. The limit bounds the memory for
+/// hostile metadata to about 300 MB.
 const LONGEST: u64 = 16 << 20;
-/// A physical volume has at most so many metadata areas.
+/// The largest number of metadata areas of a physical volume.
 const AREAS: usize = 2;
 /// The flag of a text that the tools of LVM ignore.
 const IGNORED: u32 = 1;
@@ -70,7 +70,7 @@ impl Range<'_> {
     fn read(&self, at: u64, len: u64) -> Result<Vec<u8>> {
         if at.checked_add(len).is_none_or(|end| end > self.len) {
             return Err(corrupt(format!(
-                "bytes {at} to {} are past the end",
+                "bytes {at} to {} are past the end of the physical volume",
                 at.saturating_add(len)
             )));
         }
@@ -126,13 +126,14 @@ impl Label {
         Ok(Self { id, areas })
     }
 
-    /// Reads the text of each metadata area that contains a text, one after the other. An area that cannot be read gives an error.
+    /// Reads the text of each metadata area, one after the other. Areas without a text are skipped. An area that cannot be read returns an
+    /// error.
     pub(super) fn texts(&self, range: Range<'_>) -> impl Iterator<Item = Result<Text>> {
         self.areas.iter().filter_map(move |area| text(range, *area).transpose())
     }
 }
 
-/// Returns the text of a metadata area. Returns `None` if the area contains no text, or only a text that must be ignored.
+/// Returns the text of a metadata area. `None` if there is no text, or if the text must be ignored.
 fn text(range: Range<'_>, (start, len): (u64, u64)) -> Result<Option<Text>> {
     let header = range.read(start, AREA)?;
     let (stored, computed) = (u32_at(&header, 0), CRC.checksum(&header[4..]));
@@ -155,7 +156,7 @@ fn text(range: Range<'_>, (start, len): (u64, u64)) -> Result<Option<Text>> {
             "the metadata text of {size} bytes at byte {at} is outside the metadata area"
         )));
     }
-    // If the text reaches the end of the area, its rest is at the start of the ring, after the header.
+    // A text that reaches the end of the area continues at the start of the ring, after the header.
     let first = size.min(len - at);
     let place =
         |at: u64| start.checked_add(at).ok_or_else(|| corrupt("a position exceeds 64 bits"));

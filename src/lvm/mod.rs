@@ -32,16 +32,16 @@ struct OnDisk {
     id: Id,
     /// The first byte on the disk, and the length in bytes.
     range: (u64, u64),
-    /// The identity of the group that the physical volume's own metadata describe. `None` if it has no metadata.
+    /// The identity of the group in the physical volume's own metadata. `None` if the physical volume has no metadata.
     group: Option<String>,
 }
 
 impl Groups {
-    /// Reads the metadata of all physical volumes on a disk. For a disk without physical volumes, the result contains no groups.
+    /// Reads the metadata of all physical volumes on a disk. Without physical volumes, the result has no groups.
     ///
     /// # Errors
-    /// `Corrupt` if two physical volumes have the same identity, or two volume groups have the same name; `Io`. Damaged metadata of a
-    /// physical volume are a fault, not an error.
+    /// `Corrupt` if two physical volumes have the same identity, or two volume groups have the same name; `Io`. Damaged metadata are a
+    /// fault, not an error.
     pub fn read(device: &dyn Device) -> Result<Self> {
         let mut groups = Self::default();
         let table = PartitionTable::read(device).unwrap_or_else(|error| {
@@ -54,7 +54,7 @@ impl Groups {
             groups.add("the disk", Range { device, start: 0, len: device.size() })?;
             return Ok(groups);
         };
-        // A label before the first partition is older than the table, as it is for LVM.
+        // A label before the first partition is older than the partition table, and is ignored. LVM ignores it too.
         groups.faults.extend(fault);
         for Partition { number, start, len, .. } in partitions {
             let len = len.min(device.size().saturating_sub(start));
@@ -63,7 +63,7 @@ impl Groups {
         Ok(groups)
     }
 
-    /// Adds the metadata of a physical volume, if the range contains one.
+    /// Adds the metadata of the physical volume in the range, if there is one.
     fn add(&mut self, what: &str, range: Range<'_>) -> Result<()> {
         let label = match Label::read(range) {
             Ok(None) => return Ok(()),
@@ -104,7 +104,7 @@ impl Groups {
         Ok(())
     }
 
-    /// The index of the group whose metadata have this text. Equal texts are not parsed again.
+    /// The index of the group whose metadata have this text. A text that equals an earlier text is not parsed again.
     fn is_known(&self, text: &Text) -> Option<usize> {
         let len = text.bytes.len();
         self.groups
@@ -112,7 +112,7 @@ impl Groups {
             .position(|known| (known.checksum, known.text_len) == (text.checksum, len))
     }
 
-    /// Stores the metadata of a group, unless newer metadata of the group are already stored.
+    /// Stores the metadata of a group. If newer metadata of the group are already stored, keeps the newer metadata.
     fn keep_newest(&mut self, what: &str, group: Group) -> Result<()> {
         let same = |known: &Group| known.id == group.id || known.name == group.name;
         let Some(known) = self.groups.iter_mut().find(|known| same(known)) else {
@@ -138,7 +138,7 @@ impl Groups {
         Ok(())
     }
 
-    /// The faults of the metadata, one line each: damaged copies, and copies that differ.
+    /// One line for each fault of the metadata: damaged copies, and copies that differ.
     #[must_use]
     pub fn faults(&self) -> &[String] {
         &self.faults
@@ -154,8 +154,8 @@ impl Groups {
     /// merged.
     ///
     /// # Errors
-    /// `NotFound` for an unknown name. `Unsupported` if a segment is neither linear nor striped, if a physical volume is not on this disk,
-    /// or if the content is that of a snapshot. `Corrupt` if the metadata contradict the disk.
+    /// `NotFound` for an unknown name. `Unsupported` if a segment is not linear or striped, if a physical volume is on another disk, or if
+    /// the content belongs to a snapshot. `Corrupt` if the metadata contradict the disk.
     pub fn find(&self, group: &str, name: &str) -> Result<Vec<Segment>> {
         let found = self.groups.iter().find(|known| known.name == group);
         let logical = found.and_then(|found| {
@@ -202,8 +202,8 @@ impl Groups {
         Ok(segments)
     }
 
-    /// The first byte of an area on the disk. The area must be within its physical volume, which must belong to the group by its own metadata
-    /// too: a physical volume that was moved to another group has other content.
+    /// The first byte of an area on the disk. The area must be within its physical volume. The physical volume's own metadata must name the
+    /// same group. Otherwise the physical volume was moved to another group, and has other content.
     fn first_byte(&self, group: &Group, area: &Area) -> Result<u64> {
         let Physical { name, id, .. } = &group.physical[area.physical];
         let Some(on_disk) = self.physical.iter().find(|on_disk| on_disk.id == *id) else {
@@ -216,7 +216,7 @@ impl Groups {
         if on_disk.group.as_ref().is_some_and(|own| *own != group.id) {
             return Err(Error::new(
                 ErrorKind::Corrupt,
-                format!("{what} belongs to another volume group by its own metadata"),
+                format!("the metadata on {what} say that it belongs to another volume group"),
             ));
         }
         let (start, len) = on_disk.range;
@@ -243,7 +243,7 @@ fn shown(id: Id) -> String {
     text
 }
 
-/// A message lists at most so many logical volumes of a group.
+/// The largest number of logical volumes of a group that a message lists.
 const LISTED: usize = 20;
 
 /// Shows the logical volumes in one line: `its LVM group vg has root (2048 MiB), home (512 MiB)`.

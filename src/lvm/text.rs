@@ -1,10 +1,10 @@
-//! The parser of LVM's metadata, which are a text with sections, numbers, strings and lists. A file of /etc/lvm/backup has the same format.
+//! The parser of LVM's metadata. They are a text with sections, numbers, strings and lists. A file of /etc/lvm/backup has the same format.
 
 use std::collections::BTreeMap;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// The largest depth of sections within sections. Metadata of LVM have three levels.
+/// The largest depth of nested sections. Metadata of LVM have three levels.
 const DEPTH: usize = 8;
 
 /// A section of the text: its values and its subsections, by their names.
@@ -17,7 +17,7 @@ enum Item {
     Text(String),
     List(Vec<Self>),
     Section(Section),
-    /// A value that this module does not represent, because no caller needs it. An example is a negative number.
+    /// A value that no caller needs, for example a negative number.
     Other,
 }
 
@@ -80,7 +80,7 @@ impl Section {
         self.find_text(name).ok_or_else(|| corrupt(format!("the text {name} is missing")))
     }
 
-    /// Returns the text value with this name. `None` if there is no such value.
+    /// Returns the text value with this name, or `None`.
     pub(super) fn find_text(&self, name: &str) -> Option<&str> {
         match self.0.get(name) {
             Some(Item::Text(text)) => Some(text),
@@ -88,7 +88,7 @@ impl Section {
         }
     }
 
-    /// Whether the value with this name is the text `text`, or a list that contains this text.
+    /// Whether the value with this name is `text`, or a list that contains `text`.
     pub(super) fn lists(&self, name: &str, text: &str) -> bool {
         match self.0.get(name) {
             Some(Item::List(items)) => {
@@ -98,10 +98,10 @@ impl Section {
         }
     }
 
-    /// Returns the list with this name. The list must consist of pairs of a text and a number.
+    /// Returns the list with this name. The list consists of pairs of a text and a number.
     ///
     /// # Errors
-    /// `Corrupt` if there is no such list, or if it has another content.
+    /// `Corrupt` if there is no such list, or if the list has another content.
     pub(super) fn pairs(&self, name: &str) -> Result<Vec<(&str, u64)>> {
         let wrong = || corrupt(format!("the list {name} is not a list of names and numbers"));
         let Some(Item::List(items)) = self.0.get(name) else { return Err(wrong()) };
@@ -113,7 +113,7 @@ impl Section {
     }
 }
 
-/// A parser. Each of its steps consumes at least one byte, so the length of the text limits the number of steps.
+/// A parser. Each step consumes at least one byte of the text, so the number of steps is limited.
 struct Parser<'a> {
     text: &'a [u8],
     at: usize,
@@ -224,7 +224,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Parses the rest of a text value, after its opening quote. A backslash that precedes a quote or another backslash is removed.
+    /// Parses the rest of a text value, after its opening quote. Removes a backslash before a quote or before another backslash.
     fn quoted(&mut self) -> Result<String> {
         let mut text = Vec::new();
         loop {
@@ -263,8 +263,8 @@ mod tests {
         assert!(vg.pairs("status").is_err(), "two texts");
     }
 
-    /// The parser does not panic on damaged text. Each prefix of a valid text is an error. If one byte of the text is changed, the result
-    /// is a section or an error.
+    /// The parser does not panic on damaged text. For each prefix of a valid text, the parser returns an error. For a text with one changed
+    /// byte, it returns a section or an error.
     #[test]
     fn a_damaged_text_is_an_error_or_a_text() {
         let text = b"vg { id = \"x\" list = [\"a\", 1] inner { number = 2 } }";

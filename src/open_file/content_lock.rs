@@ -1,13 +1,13 @@
-//! The lock of a file's content. Direct I/O locks the content as shared. An operation locks a range exclusively if it moves blocks, or if
-//! it reads a part of a block and writes it again.
+//! The lock of a file's content. Direct I/O acquires a shared lock. Two kinds of operations lock a range exclusively: they move blocks, or
+//! they read a part of a block and write it again.
 //!
-//! A request has the lock from its submission to its completion. The completion may be in another call, so a guard on the stack cannot
-//! represent the lock. Each queue has its own [`Lane`], which counts the requests of the queue that have locked the content. So two queues
-//! that read or overwrite one file write to no common cache line. An exclusive lock costs more: its thread closes the lanes and waits until
-//! they are empty. While a thread has or wants an exclusive range, all other requests lock ranges instead of using lanes.
+//! A request has the lock from its submission to its completion. A guard on the stack cannot represent the lock, because the completion may
+//! be in another call. Each queue has its own [`Lane`], which counts the queue's requests that have locked the content. Therefore two
+//! queues that read or overwrite one file do not write to a common cache line. An exclusive lock costs more: its thread closes the lanes
+//! and waits until they are empty. While a thread has or wants an exclusive range, other requests do not use lanes. They lock ranges.
 //!
-//! A thread acquires the content lock before the lock of the inode, and does not wait for the content lock while it has another lock. A
-//! thread that waits must have no requests in flight on the file, because only this thread can process the completions of these requests.
+//! A thread acquires the content lock before the lock of the inode. It never waits for the content lock while it has another lock. A thread
+//! that waits must have no requests in flight on the file, because only this thread can process their completions.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ impl Lane {
         if first {
             self.written.store(true, Relaxed);
             // The fence orders this store before the check for a pending time stamp. A thread that takes a pending time stamp reads this
-            // flag afterwards. So at least one of the two threads sees the change of the other.
+            // flag afterwards. At least one of the two threads sees the other's change.
             fence(SeqCst);
         }
         first
@@ -57,7 +57,7 @@ impl Lane {
 /// The lock of a file's content.
 #[derive(Debug, Default)]
 pub(crate) struct ContentLock {
-    /// The number of threads that have or want an exclusive range. While it is not 0, requests cannot use lanes.
+    /// The number of threads that have or want an exclusive range. Requests cannot use lanes while it is not 0.
     wanted: AtomicU32,
     within: Mutex<Within>,
     changed: Condvar,
@@ -66,12 +66,12 @@ pub(crate) struct ContentLock {
 #[derive(Debug, Default)]
 struct Within {
     lanes: Vec<Arc<Lane>>,
-    /// Whether a write was recorded in a lane that has been removed since the last call of `take_written`.
+    /// Whether a write was recorded in a lane that is now removed. The next `take_written` resets the value.
     written: bool,
-    /// The claims of ranges, in the order in which they were made. If two claims conflict, the later claim waits for the earlier claim.
+    /// The claims of ranges, in the order in which they were made. A claim waits for all earlier claims that conflict with it.
     claims: Vec<Claim>,
     last: u64,
-    /// Whether a queue was lost that had requests in flight to this file. These requests never end.
+    /// Whether a lost queue has requests in flight to this file. These requests never end.
     lost: bool,
 }
 
@@ -82,7 +82,7 @@ struct Claim {
     exclusive: bool,
 }
 
-/// The claim of a range. The range is locked, or the claim waits for it.
+/// The claim of a range. The range is locked, or the claim is waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the range stays claimed until the ticket is returned"]
 pub(crate) struct Ticket {
@@ -90,7 +90,7 @@ pub(crate) struct Ticket {
     exclusive: bool,
 }
 
-/// A guard: a range of a file is locked exclusively until the guard is dropped.
+/// A guard: a range of a file is locked exclusively. The drop of the guard unlocks the range.
 #[derive(Debug)]
 pub struct Alone {
     inode: Arc<OpenInode>,
@@ -101,8 +101,8 @@ pub struct Alone {
 }
 
 impl ContentLock {
-    /// Registers the process with the kernel (`membarrier`) for the barrier that lanes need. In a process with several threads, the
-    /// registration takes 10 ms and more. So it is done when a volume is opened, and not during the first request.
+    /// Registers the process with the kernel (`membarrier`) for the barrier of the lanes. In a process with several threads, the
+    /// registration takes at least 10 ms. Therefore the process is registered when a volume is opened, before the first request.
     pub(crate) fn prepare() {
         barrier::promise();
     }
@@ -114,8 +114,7 @@ impl ContentLock {
         lane
     }
 
-    /// Removes a lane and its count. The device has completed the requests that are counted, because otherwise the queue would not be
-    /// dropped.
+    /// Removes a lane and its count. The requests that are counted have completed, because the queue is being dropped.
     pub(crate) fn remove_lane(&self, lane: &Arc<Lane>) {
         let mut within = self.within.lock();
         within.lanes.retain(|other| !Arc::ptr_eq(other, lane));
@@ -135,7 +134,7 @@ impl ContentLock {
     #[inline(always)]
     pub(crate) fn enter(&self, lane: &Lane) -> bool {
         // A thread that wants an exclusive range first increments `wanted`, and then checks the lanes. This function first increments the
-        // count of the lane, and then checks `wanted`. So at least one of the two threads sees the other thread's change.
+        // count of the lane, and then checks `wanted`. At least one of the two threads sees the other's change.
         lane.count(1);
         if !self.is_wanted() {
             return true;
@@ -161,13 +160,13 @@ impl ContentLock {
 
     #[cold]
     fn tell(&self) {
-        // A thread that finds the lane in use has `within` locked from this check until it waits. So it does not miss the notification
-        // below.
+        // A thread that waits for a lane locks `within` before its check, and unlocks it when the wait begins. So the thread does not miss
+        // the notification below.
         drop(self.within.lock());
         self.changed.notify_all();
     }
 
-    /// Claims a range of bytes. The range is locked as soon as the claim is [granted](Self::has).
+    /// Claims a range of bytes. When the claim is [granted](Self::has), the range is locked.
     pub(crate) fn ask(&self, range: Range<u64>, exclusive: bool) -> Ticket {
         let mut within = self.within.lock();
         if exclusive {
@@ -190,12 +189,12 @@ impl ContentLock {
     /// Waits until the range is locked.
     ///
     /// # Errors
-    /// `Io` if the claim is exclusive, its range is not free, and a queue was [lost](Self::lose), because the requests of that queue may
-    /// never end.
+    /// `Io` if the claim would have to wait for requests of a [lost](Self::lose) queue, which may never end. Only an exclusive claim gets
+    /// this error.
     pub(crate) fn wait(&self, ticket: &Ticket) -> Result<()> {
         let mut within = self.within.lock();
         while !within.grants(ticket) {
-            // A shared claim waits only for exclusive claims, and every exclusive claim ends.
+            // A shared claim waits only for exclusive claims, which always end.
             if within.lost && ticket.exclusive {
                 return Err(lost());
             }
@@ -205,13 +204,13 @@ impl ContentLock {
     }
 
     /// Records that a queue was lost with requests in flight to this file. These requests may never release their lane or their ranges.
-    /// From now on, a thread gets an error if it would have to wait for an exclusive range. Other requests continue.
+    /// From now on, a thread that would have to wait for an exclusive range gets an error. Other requests continue.
     pub(crate) fn lose(&self) {
         self.within.lock().lost = true;
         self.changed.notify_all();
     }
 
-    /// Ends a claim. If its range is locked, unlocks the range.
+    /// Ends a claim, and unlocks its range if it is locked.
     pub(crate) fn give_back(&self, ticket: Ticket) {
         let mut within = self.within.lock();
         within.claims.retain(|claim| claim.ticket != ticket.number);
@@ -241,7 +240,7 @@ impl Alone {
     }
 
     /// Locks a range exclusively. Waits if the range is not free, even if the calling thread has requests in flight. This is safe only if
-    /// the threads that have locked the range release it soon, without any action of the calling thread.
+    /// other threads release the range soon, without any action of the calling thread.
     ///
     /// # Errors
     /// `Io` if a lost queue has requests that never end.
@@ -258,7 +257,7 @@ impl Alone {
         had.then_some(alone)
     }
 
-    /// Claims a range exclusively. The caller must still check that the claim is granted, or [wait](ContentLock::wait) for it.
+    /// Claims a range exclusively. The caller must then [wait](ContentLock::wait) for the claim, or check that it is granted.
     fn ask(inode: &Arc<OpenInode>, range: Range<u64>) -> Self {
         let ticket = Some(inode.content.ask(range.clone(), true));
         Self { inode: Arc::clone(inode), range, ticket, waited: false }
@@ -301,7 +300,7 @@ impl Drop for Alone {
 
 #[cold]
 fn lost() -> Error {
-    let what = "a queue was dropped with requests in flight to this file, so the end of these requests is unknown";
+    let what = "a queue was dropped while it had requests in flight to this file, so ironmap cannot know when these requests end";
     Error::io(Errno::EIO, what)
 }
 
@@ -319,9 +318,12 @@ mod tests {
         let lane = lock.add_lane();
         assert!(lock.enter(&lane) && lock.enter(&lane));
         let ticket = lock.ask(0..10, true);
-        assert!(!lock.has(&ticket) && !lock.enter(&lane), "no thread enters by a lane");
+        assert!(
+            !lock.has(&ticket) && !lock.enter(&lane),
+            "no thread acquires the lock through a lane"
+        );
         let beside = lock.ask(10..20, false);
-        assert!(lock.has(&beside), "a thread enters by a range that does not overlap");
+        assert!(lock.has(&beside), "a thread can lock a range that does not overlap");
         lock.leave(&lane);
         assert!(!lock.has(&ticket));
         lock.leave(&lane);

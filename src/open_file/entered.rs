@@ -1,11 +1,11 @@
-//! The guard of a lock on a file's content. Requests that are not on the simple path use it until they are submitted.
+//! The guard of a lock on a file's content. Requests outside the simple path use it until they are submitted.
 
 use std::rc::Rc;
 
 use super::{Hold, QueueFile};
 
-/// A guard: the content of a file is locked, through the lane of the queue or by a range lock. The drop releases the lock. If a request
-/// [takes over](super::QueueFiles::begin) the lock, the lock is released when the request completes.
+/// A guard: the content of a file is locked, through the lane of the queue or by a range lock. The drop releases the lock. A request can
+/// [take over](super::QueueFiles::begin) the lock, and releases it when it completes.
 #[must_use = "a drop of the guard releases the content"]
 pub(crate) struct Entered {
     file: Rc<QueueFile>,

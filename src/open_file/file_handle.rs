@@ -1,4 +1,4 @@
-//! The handle of an open file that can change. Queues refer to the handle. Requests in flight keep it alive.
+//! The handle of an open file that can change. Queues refer to the handle. Requests in flight keep the handle alive.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ pub(crate) struct FileHandle {
     pub(crate) id: u64,
     index: FileIndex,
     pub(crate) number: InodeNo,
-    /// Keeps the commit timer running, even after the volume itself is dropped. This field is dropped before `file`, so that the timer's
-    /// thread never drops the last reference to the file system.
+    /// Keeps the commit timer running, even after the volume itself is dropped. This field is dropped before `file`. Otherwise the timer's
+    /// thread could drop the last reference to the file system.
     _timer: Option<CommitTimer>,
     pub(crate) file: Arc<dyn WriteFile>,
     pub(crate) inode: Arc<OpenInode>,
     /// The options of all writes through this handle.
     pub(crate) intent: WriteIntent,
-    /// Whether each write is made at the position that the caller requests. If so, the handle need not be checked for an overwrite.
+    /// Whether each write is made at the position that the caller requests. An overwrite then need not check the handle.
     pub(crate) overwrites: bool,
 }
 
@@ -42,14 +42,14 @@ impl FileHandle {
         Self { id, index, number, _timer: timer, file, inode, intent, overwrites }
     }
 
-    /// A small number. Among the open files of the volume, only this file has it.
+    /// A small number, which no other open file of the volume has.
     #[inline(always)]
     pub(crate) fn index(&self) -> u32 {
         self.index.number
     }
 }
 
-/// The indexes of a volume's open files. They are small numbers, so that a queue can find its view of a file in a vector.
+/// The indexes of a volume's open files. The indexes are small, because a queue stores its views in a vector with these indexes.
 #[derive(Debug, Default)]
 pub(crate) struct FileIndexes(Mutex<Indexes>);
 
@@ -60,7 +60,7 @@ struct Indexes {
     free: Vec<u32>,
 }
 
-/// An index. It is in use until this value is dropped.
+/// An index. The drop of this value frees it.
 struct FileIndex {
     indexes: Arc<FileIndexes>,
     number: u32,
@@ -83,7 +83,7 @@ impl Drop for FileIndex {
     }
 }
 
-/// Keeps a timer running. With this timer, a file system commits its changes periodically. The timer must not own a strong reference to the
+/// Keeps a timer running. At each run of the timer, a file system commits its changes. The timer must not own a strong reference to the
 /// file system.
 #[derive(Clone)]
 pub struct CommitTimer(
@@ -92,7 +92,7 @@ pub struct CommitTimer(
 );
 
 impl CommitTimer {
-    /// Wraps `timer`. The last clone of this value drops the timer, which ends it.
+    /// Wraps `timer`. The drop of the last clone drops the timer, which ends it.
     #[must_use]
     pub fn new(timer: impl Send + Sync + 'static) -> Self {
         Self(Arc::new(timer))

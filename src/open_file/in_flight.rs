@@ -1,5 +1,5 @@
-//! Counts the requests in flight of each thread. Only the thread of a queue can process the queue's completions. So a thread that has
-//! requests in flight must not wait for the content of a file, because it could wait for its own requests.
+//! Counts the requests in flight of each thread. Only the thread of a queue can process the queue's completions. A thread with requests in
+//! flight must not wait for the content of a file: it could wait for its own requests.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The number of files to which a queue has requests in flight. Only the thread that created this value changes the number. The number is
-/// atomic because another thread may drop the queue.
+/// atomic, because another thread may drop the queue.
 #[derive(Debug)]
 pub(crate) struct InFlight(Arc<AtomicU32>);
 
@@ -19,7 +19,7 @@ crate::sync::thread_local! {
 impl Default for InFlight {
     fn default() -> Self {
         let count = Arc::default();
-        // A destructor that runs late in the end of a thread may find the list destroyed. Then the requests of the queue are not counted.
+        // At the end of a thread, a late destructor may find the list destroyed. The requests of the queue are then not counted.
         let _ = QUEUES.try_with(|queues| {
             let mut queues = queues.borrow_mut();
             queues.retain(|queue| queue.strong_count() > 0);

@@ -1,5 +1,5 @@
-//! The state of an open inode that the file system and the direct-I/O core share: the content lock, and the writes that are not in the file
-//! system's metadata yet. Linux's `struct inode` has the same role between its file systems and `fs/iomap`.
+//! The state of an open inode that the file system and the direct-I/O core share: the content lock, and the writes that are not in the
+//! metadata yet. In Linux, `struct inode` has this role between file systems and `fs/iomap`.
 
 mod content_lock;
 mod entered;
@@ -43,7 +43,7 @@ pub struct OpenInode {
 }
 
 impl OpenInode {
-    /// The change counter of the inode. Metadata that were read under the lock of the inode are valid until this number changes.
+    /// The change counter of the inode. Metadata that were read under the inode's lock are valid until the counter changes.
     #[inline(always)]
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
@@ -54,9 +54,9 @@ impl OpenInode {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// Locks a range of the content exclusively. Waits if the range is not free. An operation needs this lock to move or free the blocks of
-    /// the range, or to read and rewrite a part of a block. The caller acquires it before any lock of the file system. If the caller
-    /// changes the metadata, it calls [`changed`](Self::changed) before it drops the guard.
+    /// Locks a range of the content exclusively. Waits if the range is not free. An operation needs this lock if it moves or frees blocks
+    /// of the range, or rewrites a part of a block. The caller acquires this lock before any lock of the file system. If the caller changes
+    /// the metadata, it calls [`changed`](Self::changed) before it drops the guard.
     ///
     /// # Errors
     /// `Busy` if the calling thread has requests in flight and would have to wait; `Io` if a lost queue has requests that never end.
@@ -69,8 +69,8 @@ impl OpenInode {
         self.pending.unconverted()
     }
 
-    /// Records that the metadata include these writes, and counts a change of the metadata. The caller has the lock that is necessary to
-    /// read the metadata.
+    /// Records that the metadata include these writes, and counts a change of the metadata. The caller has the lock that a read of the
+    /// metadata needs.
     pub fn converted(&self, what: &Unconverted) {
         self.pending.converted(what, || self.changed());
     }
@@ -80,11 +80,12 @@ impl OpenInode {
         self.mapped_in.fetch_max(tid, Ordering::Relaxed);
     }
 
-    /// Records a completed write with its completion work. Returns whether a conversion is due, because many ranges are recorded.
+    /// Records a completed write with its completion work. Returns whether a conversion is due. This is true if there are many recorded
+    /// ranges.
     #[inline]
     pub(crate) fn wrote(&self, pos: FilePos, len: usize, left: CompletionWork) -> bool {
         let end = pos.0 + len as u64;
-        // The range is recorded before the size, because readers see the range as soon as they see the new size.
+        // The range is recorded before the size. A reader that sees the new size also sees the range.
         let full = left.intersects(CompletionWork::CONVERT.union(CompletionWork::REMAP))
             && self.pending.wrote(pos.0..end);
         if left.contains(CompletionWork::GROW) {

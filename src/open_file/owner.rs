@@ -1,4 +1,4 @@
-//! The owners of queues and files. A queue serves only files that have the same owner.
+//! The owners of queues and files. A queue and its files must have the same owner.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

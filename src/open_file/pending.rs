@@ -1,9 +1,9 @@
 //! Completed writes that are not in a file's metadata yet: the new size, and the parts of unwritten extents that contain data.
 //!
-//! A separate transaction for each write to an unwritten extent would be expensive. Instead the range of the write is recorded here. Before
-//! readers treat an unwritten extent as zeros, they check the recorded ranges. Later, one transaction converts many ranges: when the file
-//! is synced or closed, after some seconds, or when there are too many ranges. If a crash prevents the conversion, the extent reads as
-//! zeros, which is permitted for data that were not synced.
+//! A separate transaction for each write to an unwritten extent would be expensive. Instead the range of the write is recorded here.
+//! Readers check the recorded ranges before they treat an unwritten extent as zeros. Later, one transaction converts many ranges. It runs
+//! when the file is synced or closed, after some seconds, or when there are too many ranges. If a crash prevents the conversion, the extent
+//! reads as zeros. This is permitted, because the data were not synced.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::units::FilePos;
 
-/// If there are more ranges than this, a conversion is due.
+/// A conversion is due if there are more ranges than this.
 const MANY: usize = 1024;
 
 /// The writes that are not in the metadata yet.
@@ -30,10 +30,10 @@ pub(crate) struct Pending {
 
 #[derive(Debug, Default)]
 struct Within {
-    /// The recorded ranges: the key is the start, the value is the end. Two ranges neither overlap nor touch.
+    /// The recorded ranges: the key is the start, the value is the end. Two ranges do not overlap or touch.
     written: BTreeMap<u64, u64>,
-    /// Whether the inode is on the orphan list, because blocks past the end of the file were allocated. After a crash, the recovery finds
-    /// the inode on this list and frees these blocks.
+    /// Whether the inode is on the orphan list, because blocks past the end of the file were allocated. After a crash, the recovery frees
+    /// these blocks.
     orphan: bool,
     /// The end of the blocks that were allocated for writes since the inode became an orphan.
     reach: u64,
@@ -93,16 +93,16 @@ impl Pending {
         self.size.fetch_max(size, Ordering::AcqRel);
     }
 
-    /// Locks the order of appends. An append needs this lock as long as it may still [give back](Self::give_back) or
-    /// [shorten](Self::shorten) the range that it has reserved. Otherwise a later append could reserve the position after a range that is
-    /// not written afterwards, and a gap of zeros would remain in the file.
+    /// Locks the order of appends. An append has this lock while it may still [give back](Self::give_back) or [shorten](Self::shorten) its
+    /// reserved range. Without the lock, a later append could begin after a range that is then given back or shortened. A gap of zeros
+    /// would remain in the file.
     pub(crate) fn order(&self) -> MutexGuard<'_, ()> {
         self.order.lock()
     }
 
     /// Reserves `len` bytes for an append, and returns their position. The position is after the end of the file, and after all writes in
     /// flight that extend the file. `size` is the size in the metadata. The range stays reserved until the append
-    /// [ends](Self::place_ended). Returns `None` if `is_old` returns true, which means that a conversion may have changed the size.
+    /// [ends](Self::place_ended). If `is_old` returns true, a conversion may have changed the size, and the result is `None`.
     pub(crate) fn append(&self, size: u64, len: u64, is_old: impl FnOnce() -> bool) -> Option<u64> {
         let mut within = self.within.lock();
         if is_old() {
@@ -114,16 +114,16 @@ impl Pending {
         Some(at)
     }
 
-    /// Records the end of a write that extends the file but is not an append. Until this write [ends](Self::place_ended), appends begin
-    /// after its end.
+    /// Records the end of a write that extends the file but is not an append. Appends begin after this end, until the write
+    /// [ends](Self::place_ended).
     pub(crate) fn extends(&self, end: u64) {
         let mut within = self.within.lock();
         within.extended = within.extended.max(end);
         within.growing += 1;
     }
 
-    /// Records that an append or another extending write has ended, with or without an error. The size already includes the bytes that were
-    /// written. After the last of these writes has ended, the next append begins at the end of the file.
+    /// Records that an append or another extending write has ended, with or without an error. The size already includes the written bytes.
+    /// After the last of these writes, the next append begins at the end of the file.
     pub(crate) fn place_ended(&self) {
         self.within.lock().end_place();
     }
@@ -147,7 +147,7 @@ impl Pending {
         self.within.lock().orphan
     }
 
-    /// Records the end of the blocks that were allocated for a write, if the inode is an orphan because of such blocks.
+    /// Records the end of the blocks that were allocated for a write, if these blocks made the inode an orphan.
     pub(crate) fn allocated(&self, end: u64) {
         let mut within = self.within.lock();
         if within.orphan {
@@ -167,8 +167,8 @@ impl Pending {
     }
 
     /// Cuts the mapping of an unwritten extent around `pos`. If there are data at `pos`, the result is the part with data, as a mapped
-    /// range. Otherwise it is the part without data. Returns `None` if `is_old` returns true, which means that a conversion may have
-    /// changed the mapping.
+    /// range. Otherwise it is the part without data. If `is_old` returns true, a conversion may have changed the mapping, and the result is
+    /// `None`.
     pub(crate) fn refine(
         &self,
         iomap: Iomap,
@@ -196,21 +196,21 @@ impl Pending {
         Unconverted { written, size: self.size(), orphan: within.orphan, reach: within.reach }
     }
 
-    /// Records that the metadata include these writes. `changed` increments the change counter, so that threads read the metadata again.
+    /// Records that the metadata include these writes. `changed` increments the change counter. Threads then read the metadata again.
     pub(crate) fn converted(&self, what: &Unconverted, changed: impl FnOnce()) {
         let mut within = self.within.lock();
         what.written.iter().for_each(|range| within.remove(range));
         if what.orphan {
             (within.orphan, within.reach) = (false, 0);
         }
-        // The counter is incremented before the flag is cleared. So a thread that sees no ranges also sees that the metadata have changed.
+        // The counter is incremented before the flag is cleared. So a thread for which there are no ranges also sees the new counter.
         changed();
         self.ranges.store(!within.written.is_empty(), Ordering::Release);
-        // If a write has extended the file since `what` was computed, the exchange fails, and the larger size stays recorded.
+        // If a write has extended the file in the meantime, the exchange fails, and the larger size stays recorded.
         let _ = self.size.compare_exchange(what.size, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// Removes all records, because the content of the file is removed.
+    /// Removes all records. The content of the file is removed.
     pub(crate) fn forget(&self) {
         let mut within = self.within.lock();
         *within = Within::default();
@@ -228,7 +228,7 @@ impl Within {
     }
 
     fn insert(&mut self, mut range: Range<u64>) {
-        // The most frequent case: the range continues a recorded range.
+        // The usual case: the range continues a recorded range.
         if let Some((start, end)) = self.written.range_mut(..=range.end).next_back()
             && *start <= range.start
             && *end >= range.start
@@ -285,7 +285,7 @@ mod tests {
         flags: IomapFlags::empty(),
     };
 
-    /// The recorded ranges are equal to the ranges of a model, which stores one value for each byte.
+    /// The recorded ranges are equal to those of a model, which stores one value for each byte.
     #[test]
     fn ranges_are_what_was_written_and_not_converted() {
         const LEN: u64 = 400;
@@ -326,7 +326,7 @@ mod tests {
         assert_eq!(pending.has_ranges(), model.contains(&true));
     }
 
-    /// No position is reserved twice, even if appends fail. When all appends have ended, the next append begins at the end of the file.
+    /// No position is reserved twice, even if appends fail. After all appends, the next append begins at the end of the file.
     #[test]
     fn a_place_is_kept_until_it_is_used() {
         let pending = Pending::default();
@@ -334,11 +334,7 @@ mod tests {
         assert_eq!((append(10), append(10)), (100, 110));
         pending.place_ended();
         pending.extends(140);
-        assert_eq!(
-            append(10),
-            140,
-            "after the first place has ended, an append begins after the other places"
-        );
+        assert_eq!(append(10), 140, "the append begins after the places that remain");
         for _ in 0..3 {
             pending.place_ended();
         }
@@ -346,7 +342,7 @@ mod tests {
         assert_eq!(pending.append(100, 10, || true), None);
     }
 
-    /// If a position is given back, the next append gets it. No append gets a position that another write uses.
+    /// The next append gets a position that was given back. No append gets a position that another write uses.
     #[test]
     fn a_place_that_is_given_back_is_the_next_ones() {
         let pending = Pending::default();

@@ -1,5 +1,5 @@
-//! Requests to files that can change. Each request has a lock on its file's content from its submission to its completion. This module also
-//! does the completion work of writes.
+//! Requests to files that can change. Each request has a lock on its file's content, from its submission to its completion. This module
+//! also does the completion work of writes.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use crate::units::{FilePos, InodeNo};
 pub(crate) struct QueueFiles {
     files: Vec<Option<Rc<QueueFile>>>,
     in_flight: InFlight,
-    /// Requests whose transfers are complete, but which wait until their file is synced or converted.
+    /// Requests whose transfers are complete, and whose file must still be synced or converted.
     unsynced: Vec<Unsynced>,
     /// Whether some requests in flight may need completion work.
     expects: bool,
@@ -22,15 +22,15 @@ pub(crate) struct QueueFiles {
     full: Vec<Arc<FileHandle>>,
 }
 
-/// A file that a queue uses, with the locks that the queue's requests have on its content.
+/// A file that a queue uses. The locks of the queue's requests on the file's content are counted here.
 pub(crate) struct QueueFile {
     /// The ID of the handle.
     id: u64,
     pub(crate) inode: Arc<OpenInode>,
     number: InodeNo,
     lane: Arc<Lane>,
-    /// The number of requests that have locked the content through the lane. The lane counts all of them as one request. So only the first
-    /// and the last of them write to shared memory.
+    /// The number of requests that have locked the content through the lane. The lane counts them as one request. Only the first and the
+    /// last of them write to shared memory.
     by_lane: Cell<u32>,
     /// The number of requests that have locked a range.
     by_range: Cell<u32>,
@@ -38,7 +38,7 @@ pub(crate) struct QueueFile {
     keep: RefCell<Option<Arc<FileHandle>>>,
 }
 
-/// A request whose transfer is complete, but which waits until its file is synced or converted.
+/// A request whose transfer is complete, and whose file must still be synced or converted.
 pub(crate) struct Unsynced {
     pub(crate) keep: Arc<FileHandle>,
     pub(crate) left: CompletionWork,
@@ -83,8 +83,8 @@ impl Holding {
 }
 
 impl QueueFile {
-    /// Locks the content through the lane, until [`leave`](Self::leave). Returns false if a thread has or wants an exclusive range, because
-    /// requests then cannot use the lane.
+    /// Locks the content through the lane, until [`leave`](Self::leave). Returns false if a thread has or wants an exclusive range.
+    /// Requests then cannot use the lane.
     #[inline(always)]
     pub(crate) fn enter(&self) -> bool {
         self.inode.content.enter(&self.lane)
@@ -144,13 +144,13 @@ impl QueueFiles {
         self.files.get(slot as usize)?.as_deref()
     }
 
-    /// Whether no request of this queue has a lock on the content of a file.
+    /// Whether no request of this queue has locked the content of a file.
     pub(crate) fn is_idle(&self) -> bool {
         self.in_flight.is_none()
     }
 
-    /// Locks the content of a file through the lane, until the request is complete. Returns the inode. Returns `None` if the request cannot
-    /// use the lane and must lock a range.
+    /// Locks the content of a file through the lane, until the request is complete. Returns the inode, or `None` if the request must lock a
+    /// range.
     #[inline(always)]
     pub(crate) fn enter<'a>(
         &self,
@@ -158,7 +158,7 @@ impl QueueFiles {
         keep: impl FnOnce() -> Arc<FileHandle>,
     ) -> Option<&'a OpenInode> {
         let (inode, within) = (&*file.inode, file.by_lane.get());
-        // The request is counted before the lane is checked, because the check succeeds for most requests.
+        // The request is counted before the lane is checked. In most cases the check succeeds.
         file.by_lane.set(within + 1);
         let open = if within == 0 { file.enter() } else { !inode.content.is_wanted() };
         if !open {
@@ -207,12 +207,12 @@ impl QueueFiles {
         self.leave(completing.slot, completing.hold);
     }
 
-    /// Handles a queue that is lost with requests in flight. The contents of their files stay locked, and the files stay open until the
-    /// process ends. Returns the handles that keep the files open. The caller must [notify](super::ContentLock::lose) the threads that wait
-    /// for these contents.
+    /// Handles a queue that is lost with requests in flight. Until the process ends, the files of these requests stay open, and their
+    /// contents stay locked. Returns the handles that keep the files open. The caller must [notify](super::ContentLock::lose) threads that
+    /// wait for these contents.
     #[cold]
     pub(crate) fn leak(&mut self) -> Vec<Arc<FileHandle>> {
-        // No thread can process the completions, so these requests are not counted as requests in flight of this thread.
+        // No thread can process the completions. So the requests no longer count as requests in flight of this thread.
         self.in_flight = InFlight::default();
         let files = std::mem::take(&mut self.files).into_iter().flatten();
         let leak = |file: Rc<QueueFile>| {
@@ -237,7 +237,7 @@ impl QueueFiles {
         }
     }
 
-    /// Ends a request whose transfer is complete. Returns its completion, or `None` if the file must first be synced or converted.
+    /// Ends a request whose transfer is complete. Returns its completion. `None` if the file must first be synced or converted.
     pub(crate) fn end(
         &mut self,
         completing: Completing,
@@ -312,13 +312,13 @@ impl QueueFiles {
         self.expects |= left.intersects(CompletionWork::BEFORE_COMPLETION);
     }
 
-    /// Whether completions must be checked before they are popped, because some of them may need completion work.
+    /// Whether completions must be checked before they are popped. Some of them may need completion work.
     #[inline(always)]
     pub(crate) fn expects(&self) -> bool {
         self.expects
     }
 
-    /// The number of requests that wait until their file is synced or converted.
+    /// The number of requests whose file must still be synced or converted.
     pub(crate) fn unsynced(&self) -> usize {
         self.unsynced.len()
     }

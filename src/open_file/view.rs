@@ -1,5 +1,4 @@
-//! A queue's view of a file that can change. The view is a copy of the file's size and map. Lookups also include writes that were made
-//! after the copy was read.
+//! A queue's view of a file that can change. The view is a copy of the file's size and map. Lookups include later writes too.
 
 use std::cell::{Cell, OnceCell};
 use std::ops::Deref;
@@ -13,7 +12,7 @@ use crate::iomap::{
 };
 use crate::units::FilePos;
 
-/// A lookup reads one leaf of the extent tree. After this number of lookups, a small map is read as a whole.
+/// After this number of lookups, a small map is read as a whole. A lookup in a map that is not in memory reads one leaf of the extent tree.
 const LOOKUPS: u32 = 16;
 /// This number of extents can be read in the time of one lookup.
 const EXTENTS_A_LOOKUP: usize = 64;
@@ -29,8 +28,7 @@ pub(crate) struct Views(Vec<Option<Box<View>>>);
 pub(crate) struct View {
     id: u64,
     pub(crate) queue_file: Rc<QueueFile>,
-    /// The file. The reference is weak, because a queue may have views of files that are already closed. The caller that uses a view keeps
-    /// the file open.
+    /// The file. The reference is weak, because a queue may have views of closed files. The user of a view keeps the file open.
     file: Weak<dyn WriteFile>,
     /// The inode's change counter at the time of the read.
     changes: u64,
@@ -41,7 +39,7 @@ pub(crate) struct View {
     size: u64,
     /// The map, if the whole map is in memory.
     resident: OnceCell<Arc<ExtentMap>>,
-    /// The number of lookups that have read a leaf. `extents` is the number of extents when the whole map was last read.
+    /// The number of lookups that have read a leaf. `extents` is the number of extents at the last read of the whole map.
     lookups: Cell<u32>,
     extents: Cell<usize>,
     /// Whether the size and the map are durable, as far as is known.
@@ -68,16 +66,16 @@ impl Drop for Inside<'_> {
 }
 
 impl Views {
-    /// Returns the view of a file, whether it is up to date or not.
+    /// Returns the view of a file. The view may be out of date.
     #[inline(always)]
     pub(crate) fn get(&self, handle: &FileHandle) -> Option<&View> {
         self.0.get(handle.index() as usize)?.as_deref().filter(|view| view.id == handle.id)
     }
 
-    /// Returns the view of a file. If the inode has changed, first reads the view again.
+    /// Returns the view of a file. If the inode has changed, first updates the view.
     ///
     /// # Errors
-    /// The errors of reading the inode; `WouldBlock` if `nowait` is set and the call would have to wait for the inode's lock or the device.
+    /// The errors of reading the inode; `WouldBlock` if `nowait` is set and the call would have to wait.
     pub(crate) fn current(
         &mut self,
         files: &mut QueueFiles,
@@ -137,7 +135,7 @@ impl View {
         &*self.map
     }
 
-    /// Whether the view is up to date: the inode has not changed since the view was read.
+    /// Whether the inode has not changed since the view was read.
     #[inline(always)]
     fn is_current(&self) -> bool {
         self.open().changes() == self.changes
@@ -154,10 +152,10 @@ impl View {
         &self.queue_file.inode
     }
 
-    /// Whether the metadata that reads of the overwritten range need are durable.
+    /// Whether the metadata for reads of the overwritten range are durable.
     pub(crate) fn is_durable(&self) -> bool {
-        // The result can be stored in the view, because the view becomes out of date when the map or the size changes. Pending writes do
-        // not change the inode, so they are checked each time.
+        // The result is stored in the view. If the map or the size changes, the view becomes out of date. Pending writes do not change the
+        // inode, so they are checked each time.
         if !self.durable.get() {
             self.durable.set(self.file.upgrade().is_some_and(|file| file.is_durable()));
         }
@@ -167,7 +165,7 @@ impl View {
     /// Locks the content through the lane. Returns `None` if requests cannot use the lane at the moment.
     #[inline(always)]
     pub(crate) fn enter(&self) -> Option<Inside<'_>> {
-        // The guard is created only after the lock was acquired, because its drop releases the lock.
+        // The drop of the guard releases the lock. So the guard is created after the lock was acquired.
         self.queue_file.enter().then(|| Inside(&self.queue_file))
     }
 
@@ -177,7 +175,7 @@ impl View {
         self.size
     }
 
-    /// The size. It includes writes that are not in the metadata yet.
+    /// The size, including writes that are not in the metadata yet.
     pub(crate) fn size(&self) -> u64 {
         self.size_at_once().unwrap_or_else(|| self.size_anew())
     }
@@ -190,8 +188,8 @@ impl View {
     /// The size, including pending writes. `None` if the view is out of date.
     #[inline(always)]
     pub(crate) fn current_size(&self, inode: &OpenInode) -> Option<u64> {
-        // The order of the two reads matters. A conversion first increments the change counter, and then removes the pending size. So if a
-        // thread does not see the pending size because of a conversion, it sees the new change counter.
+        // The order of the two reads matters. A conversion first increments the change counter, and then removes the pending size. If a
+        // thread reads the size after its removal, it sees the new change counter.
         let pending = inode.pending.size();
         (inode.changes() == self.changes).then(|| self.size.max(pending))
     }
@@ -217,7 +215,7 @@ impl View {
         Some(self.resident.get_or_init(|| Arc::clone(map)))
     }
 
-    /// Returns the mapping of a position that is unwritten or unmapped in the recorded metadata. In an unwritten extent, pending writes are
+    /// Returns the mapping of a position that is unwritten or unmapped in the recorded metadata. Pending writes to an unwritten extent are
     /// included. Returns `None` if the mapping is not in memory, or if the view is out of date.
     #[cold]
     fn map_unwritten(&self, pos: FilePos) -> Option<Iomap> {
@@ -228,7 +226,7 @@ impl View {
         self.is_current().then_some(iomap)
     }
 
-    /// Returns the present mapping of a position in the metadata, and the present change counter. If `again` is true, the map of this view
+    /// Returns the mapping of a position in the present metadata, and the present change counter. If `again` is true, the map of this view
     /// is out of date and is not used.
     fn look_up(&self, pos: FilePos, again: bool) -> Result<(Iomap, u64)> {
         if let Some(iomap) = self.map.map_resident(pos).filter(|_| !again) {
@@ -258,8 +256,7 @@ impl MapFile for View {
             if iomap.kind != IomapType::Unwritten {
                 return Ok(iomap);
             }
-            // If a thread converts the range at the same time, the range is not found among the pending writes, but the change counter has
-            // changed.
+            // A conversion may remove the range from the pending writes at the same time. The change counter has then changed.
             let is_old = || self.open().changes() != changes;
             if let Some(refined) = self.open().pending.refine(iomap, pos, is_old) {
                 return Ok(refined);

@@ -1,5 +1,5 @@
-//! The GUID partition table. It has a header in sector 1, and a backup of the header in the last sector. An array of entries belongs to
-//! each header. CRC-32 checksums protect the headers and the arrays. Source: chapter 5 of the UEFI specification.
+//! The GUID partition table. Sector 1 contains a header, and the last sector contains a backup of the header. Each header has an array of
+//! entries. CRC-32 checksums protect the headers and the arrays. Source: chapter 5 of the UEFI specification.
 
 use std::ops::Range;
 
@@ -10,12 +10,12 @@ use crate::error::{Place, Result};
 const SIGNATURE: &[u8] = b"EFI PART";
 const HEADER_SIZE: usize = 92;
 const ENTRY_SIZE: usize = 128;
-/// The maximum size of the array of entries. The usual array has 16 KiB; the specification sets no upper bound.
+/// The maximum size of the array of entries. The usual array has 16 KiB. The specification sets no upper bound.
 const MAX_ENTRIES: usize = 1 << 20;
 const PLACE: Place = Place::new("GPT header");
 const CRC: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_ISO_HDLC);
 
-/// The contents of a GPT. `fault` is a text for the user, if the first copy is damaged or lost.
+/// The contents of a GPT. `fault` is a text for the user about the loss of the first copy.
 pub(super) struct Found {
     pub(super) partitions: Vec<Partition>,
     pub(super) fault: Option<String>,
@@ -33,8 +33,8 @@ struct Copy {
     usable: [u64; 2],
 }
 
-/// Reads the partitions from the header in sector 1. Reads the backup in the last sector instead if this header is damaged, or if it is
-/// missing on a disk with a protective MBR. Returns `None` if there is no GPT.
+/// Reads the partitions from the header in sector 1. If this header is damaged, reads the backup in the last sector. A missing header
+/// counts as damaged if the disk has a protective MBR. Returns `None` if there is no GPT.
 pub(super) fn read(
     device: &dyn Device,
     sectors: [u64; 3],
@@ -67,7 +67,7 @@ pub(super) fn read(
     ))
 }
 
-/// Refuses a disk on which only the backup of a GPT is left, because the backup may belong to an older table.
+/// Refuses a disk on which only the backup of a GPT is left. The backup may belong to an older table.
 pub(super) fn refuse_lone_backup(device: &dyn Device, sectors: [u64; 3]) -> Result<()> {
     for sector in sectors {
         let at = last(device, sector);
@@ -101,8 +101,8 @@ fn found(sector: u64, copy: &Copy, fault: Option<String>) -> Result<Found> {
     Ok(Found { partitions: decode(sector, copy)?, fault, usable })
 }
 
-/// Refuses a table if its other copy is undamaged but has other contents. Only the sector that the table names is read, because a copy in
-/// any other sector belongs to an older table.
+/// Refuses a table if its other copy is undamaged but has other contents. Only the sector that the table names is read. A copy in any other
+/// sector belongs to an older table.
 fn agree(device: &dyn Device, sector: u64, copy: &Copy) -> Result<()> {
     match read_copy(device, sector, copy.other)? {
         Some(Ok(other)) if (other.disk, &other.entries) != (copy.disk, &copy.entries) => {

@@ -25,8 +25,8 @@ impl Entry {
         self.kind != 0 && self.sectors != 0
     }
 
-    /// Whether the entry only states that the disk has a GPT. Such an entry is not a partition. The MBR of a hybrid disk also has entries
-    /// for partitions.
+    /// Whether the entry only states that the disk has a GPT. This entry is not a partition. The MBR of a hybrid disk also has entries for
+    /// partitions.
     fn is_protective(self) -> bool {
         self.kind == 0xEE
     }
@@ -42,7 +42,7 @@ pub(super) fn is_protective(device: &dyn Device) -> Result<Option<bool>> {
     Ok(entries.map(|entries| entries.iter().any(|entry| entry.is_protective())))
 }
 
-/// Whether the entries can be a partition table. The signature is not enough, because boot sectors of file systems end with the same two
+/// Whether the entries can be a partition table. A check of the signature is not enough: boot sectors of file systems end with the same two
 /// bytes.
 fn is_plausible(entries: &[Entry; 4]) -> bool {
     entries.iter().all(|entry| matches!(entry.status, 0 | 0x80))
@@ -75,8 +75,7 @@ pub(super) fn read(device: &dyn Device, sector: u64) -> Result<Option<Found>> {
 }
 
 /// Follows the chain of tables in an extended partition. Each table contains an entry for one logical partition and an entry for the next
-/// table. The position of the logical partition is relative to its table, and the position of the next table is relative to the extended
-/// partition.
+/// table. The logical partition's position is relative to its table. The next table's position is relative to the extended partition.
 fn logical(device: &dyn Device, sector: u64, extended: Entry, found: &mut Found) -> Result<()> {
     let mut number = 5.max(found.partitions.last().map_or(0, |last| last.number + 1));
     let (mut at, mut before) = (extended.first, None);
@@ -85,7 +84,7 @@ fn logical(device: &dyn Device, sector: u64, extended: Entry, found: &mut Found)
             break;
         }
         if at * sector + 512 > device.size() {
-            // The device was truncated before this table. So this table and the rest of the chain are lost.
+            // The device was truncated before this table. This table and the rest of the chain are lost.
             return Ok(());
         }
         found.tables.push(at * sector..(at + 1) * sector);
@@ -124,8 +123,8 @@ fn read_table(device: &dyn Device, at: u64) -> Result<Option<[Entry; 4]>> {
     })))
 }
 
-/// Sector numbers and lengths have at most 33 bits, and the sector size has 16 bits. So no product overflows. A partition may end past the
-/// end of a truncated device.
+/// No product overflows: sector numbers and lengths have at most 33 bits, and the sector size has 16 bits. A partition may end past the end
+/// of a truncated device.
 fn partition(sector: u64, number: u32, base: u64, entry: Entry) -> Partition {
     let (start, len) = ((base + entry.first) * sector, entry.sectors * sector);
     Partition { number, start, len, name: String::new() }

@@ -26,7 +26,7 @@ pub struct PartitionTable {
     pub kind: TableKind,
     /// The partitions in the order of their numbers, without unused numbers.
     pub partitions: Vec<Partition>,
-    /// A text for the user, if a fault was ignored, such as the loss of the first copy of a GPT.
+    /// A text for the user about an ignored fault, for example the loss of the first copy of a GPT.
     pub fault: Option<String>,
     /// The bytes of the table itself: both copies of a GPT, or all tables of an MBR with logical partitions. No partition can use them.
     pub tables: Vec<Range<u64>>,
@@ -49,14 +49,15 @@ impl PartitionTable {
     /// Reads the partition table of a device. Returns `None` if the device has no table.
     ///
     /// # Errors
-    /// `Corrupt` if both copies of a GPT are damaged or lost, if the copies disagree, if only the backup is left, or if the table
-    /// contradicts itself; `Io`.
+    /// `Corrupt` for a GPT whose copies are both damaged or lost, whose copies disagree, or of which only the backup is left; `Corrupt` for
+    /// a table that contradicts itself; `Io`.
     pub fn read(device: &dyn Device) -> Result<Option<Self>> {
         // A block device reports its sector size. An image has sectors of 512 bytes, or rarely of 4096. The block size of an NBD server
-        // does not depend on the sector size. So several sizes are tried, until the GPT's signature is found.
+        // says nothing about the sector size. So several sizes are tried, until the GPT's signature is found.
         let sector = u64::from(device.limits().logical_block).max(512);
         let sectors = [sector, 512, 4096];
-        // If the MBR does not state that there is a GPT, a GPT on the disk belongs to an older table. Linux ignores such a GPT too.
+        // The MBR may state that there is a GPT. If it does not, a GPT on the disk is older than the MBR, and is ignored. Linux ignores it
+        // too.
         let protective = mbr::is_protective(device)?;
         if protective != Some(false)
             && let Some(found) = gpt::read(device, sectors, protective.is_some())?
@@ -69,7 +70,7 @@ impl PartitionTable {
             Err(error) if sector > 512 && error.kind() == ErrorKind::Corrupt => {
                 mbr::read(device, 512).map_err(|_| error)?
             }
-            // If the partitions end past the device, the units of the table may be 512 bytes. So the table is read again with these units.
+            // The partitions end past the device. Perhaps the table counts in units of 512 bytes, so it is read again with this unit.
             Ok(Some(found)) if sector > 512 && !fit(&found.partitions, device) => {
                 mbr::read(device, 512)?.or(Some(found))
             }
@@ -91,8 +92,8 @@ impl PartitionTable {
             [partition.start, end].into_iter().find(|end| *end > offset)
         });
         let tables = self.tables.iter().map(|table| table.start).filter(|start| *start > offset);
-        // A partition may end past the usable space that the table states. So if a partition contains the offset, only the end of this
-        // partition matters.
+        // A partition may end past the usable space that the table states. If the offset is in a partition, only the end of this partition
+        // matters.
         let tables = tables.filter(|_| !self.is_in_partition(offset));
         ends.chain(tables).min().unwrap_or(u64::MAX)
     }
@@ -179,7 +180,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Creates a sparse image and runs a partitioning program on it. If the program is not installed, prints a message and returns `None`.
+    /// Creates a sparse image and runs a partitioning program on it. If the program is missing, prints a message and returns `None`.
     fn disk(program: &str, args: &[&str], script: &str) -> Option<tempfile::NamedTempFile> {
         let image = tempfile::NamedTempFile::new().unwrap();
         image.as_file().set_len(64 * MIB).unwrap();
@@ -231,8 +232,8 @@ mod tests {
         assert_eq!(table.to_string(), r#"its GPT has p1 (8 MiB, "boot"), p3 (16 MiB, "Größe")"#);
     }
 
-    /// If a part is named by its first byte, it ends at the end of its partition, at the start of the next partition, or at the backup of
-    /// the table.
+    /// A part may be named by its first byte. It then ends at the end of its partition, at the start of the next partition, or at the
+    /// backup of the table.
     #[test]
     fn a_place_ends_where_a_partition_begins_or_ends() {
         let Some(image) = gpt_disk() else { return };
@@ -278,7 +279,7 @@ mod tests {
                 image.as_file().write_all_at(&[0; 512], *at).unwrap();
             }
         };
-        // Each case consists of the lost sectors and the expected result. The result is whether the table has a fault, or the error.
+        // Each case consists of the lost sectors and the expected result. The result is an error, or whether the table has a fault.
         for (lost, expected) in [
             (&[][..], Ok(false)),
             (&[LAST], Ok(false)),
@@ -351,8 +352,8 @@ mod tests {
         image.as_file().set_len(4 * MIB).unwrap();
         entry(&image, 0, 0, 0x83, 2048, 2048);
         entry(&image, 0, 1, 5, 4096, 32768);
-        // The first logical partition ends past the device. The table of the second logical partition is completely past the end, so this
-        // partition is lost.
+        // The first logical partition ends past the device. The table of the second logical partition is past the end of the device, so the
+        // second partition is lost.
         entry(&image, 4096, 0, 0x83, 2048, 8192);
         entry(&image, 4096, 1, 5, 16384, 8192);
         let expected = [part(1, MIB, MIB, ""), part(5, 3 * MIB, 4 * MIB, "")];
@@ -373,8 +374,7 @@ mod tests {
             part(6, 10 * MIB, 4 * MIB, ""),
         ];
         assert_eq!(table.partitions, expected);
-        // If a part begins before a table of the chain, it ends where this table begins. The bytes of a table are not part of any
-        // partition.
+        // A part that begins before a table of the chain ends where the table begins. The bytes of a table are not part of any partition.
         let [_, chain @ ..] = &table.tables[..] else { panic!("{:?}", table.tables) };
         assert_eq!(chain.len(), 2);
         for at in chain {
@@ -409,8 +409,8 @@ mod tests {
         let image = tempfile::NamedTempFile::new().unwrap();
         image.as_file().set_len(MIB).unwrap();
         assert_eq!(table(image.path()).unwrap(), None);
-        // A file system's boot sector also ends with 55 AA. If its code were read as partition entries, their status bytes would not be
-        // valid.
+        // A file system's boot sector also ends with 55 AA. If its code were a partition table, the status bytes of the entries would be
+        // wrong.
         image.as_file().write_all_at(&[0xEB; 510], 0).unwrap();
         image.as_file().write_all_at(&[0x55, 0xAA], 510).unwrap();
         assert_eq!(table(image.path()).unwrap(), None);

@@ -1,4 +1,4 @@
-//! Formats whose magic number is too short, or has no fixed position. For these formats, other fields of the header are checked too.
+//! Formats with a short magic number, or without a fixed position for it. For these formats, other fields of the header are checked too.
 
 use super::magics::{At, FAT};
 
@@ -19,7 +19,7 @@ const ZFS_LABELS: &[At] = &[
     At::End { unit: 256 << 10, back: (512 - 128) << 10 },
     At::End { unit: 256 << 10, back: (256 - 128) << 10 },
 ];
-/// An external XFS log may begin within a record. So the first record header is searched for, in a range of this length.
+/// An external XFS log may begin within a record. The first record header is searched for in a range of this length.
 const LOG_START: usize = 256 << 10;
 
 pub(super) const CHECKED: &[Checked] = &[
@@ -66,7 +66,7 @@ fn u16_at(bytes: &[u8], at: usize) -> u16 {
     bytes.get(at..at + 2).map_or(0, |two| u16::from_le_bytes([two[0], two[1]]))
 }
 
-/// An uberblock begins with 0x00BAB10C as 64 bits in either byte order. Its length is 1 KiB or more.
+/// An uberblock begins with 0x00BAB10C as a 64-bit number in either byte order. Its length is 1 KiB or more.
 fn is_zfs(bytes: &[u8]) -> bool {
     const MAGIC: u64 = 0x00BA_B10C;
     bytes.chunks_exact(1024).any(|slot| {
@@ -114,7 +114,7 @@ fn is_minix(bytes: &[u8]) -> bool {
     [false, true].into_iter().any(|swapped| {
         let old = matches!(order(16, swapped), 0x137F | 0x138F | 0x2468 | 0x2478);
         let new = order(24, swapped) == 0x4D5A;
-        // In version 3 a number of 32 bits precedes the fields of the other versions.
+        // In version 3, the other fields follow a number of 32 bits.
         let at = if new { 6 } else { 4 };
         let inodes = if new { 1 } else { u32::from(order(0, swapped)) };
         let (inode_map, zone_map) = (order(at, swapped), order(at + 2, swapped));
@@ -128,7 +128,7 @@ fn is_minix(bytes: &[u8]) -> bool {
     })
 }
 
-/// The label contains two magic bytes near its end. The exclusive or of all its 16-bit words is 0.
+/// The label contains two magic bytes near its end. The exclusive or (XOR) of all 16-bit words of the label is 0.
 fn is_sun_label(bytes: &[u8]) -> bool {
     let (words, _) = bytes.as_chunks::<2>();
     bytes.get(508..510) == Some(&[0xDA, 0xBE])

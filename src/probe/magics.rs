@@ -1,14 +1,14 @@
 //! The table of formats that have a magic number: the formats of `blkid -k`, and formats of images. docs/PROVENANCE.md names the source of
-//! each position and number: a published description or a kernel header.
+//! each position and number. A source is a published description or a kernel header.
 
 /// A position on a device.
 #[derive(Clone, Copy)]
 pub(super) enum At {
     /// The position is this number of bytes after the start.
     Start(u64),
-    /// The position is `back` bytes before the end. For this, the size of the device is rounded down to whole units.
+    /// The position is `back` bytes before the end. The size of the device is first rounded down to whole units.
     End { unit: u64, back: u64 },
-    /// The position is this number of bytes before the end of the first page. Every page size that a machine may have is tried.
+    /// The position is this number of bytes before the end of the first page. Every possible page size is tried.
     EndOfPage(u64),
 }
 
@@ -54,7 +54,7 @@ const LUKS: &str = "a LUKS container: unlock it first, and name the device below
 const SWAP: &str = "a Linux swap area, not a file system";
 pub(super) const FAT: &str = "a FAT file system: not supported";
 
-/// The positions at which the metadata of Promise's firmware RAID may be, in sectors before the end.
+/// The positions at which the metadata of Promise's firmware RAID may be. The unit is a sector, counted from the end.
 const PROMISE: &[At] = &[
     sectors(63),
     sectors(255),
@@ -71,7 +71,8 @@ const PROMISE: &[At] = &[
     sectors(3087),
 ];
 
-/// The positions at which the second header of LUKS 2 may be. Its distance from the start is the length of the first header with its area.
+/// The positions at which the second header of LUKS 2 may be. The second header follows the first header with its area, which has one of
+/// these lengths.
 const LUKS_SECOND: &[At] = &[
     Start(16 << 10),
     Start(32 << 10),
@@ -84,8 +85,8 @@ const LUKS_SECOND: &[At] = &[
     Start(4 << 20),
 ];
 
-/// The formats, the most reliable first: long magic numbers at unusual positions are first, and short magic numbers, which may occur by
-/// chance, are last.
+/// The formats, the most reliable first. Long magic numbers at unusual positions come first. Short magic numbers, which may occur by
+/// chance, come last.
 pub(super) const MAGICS: &[Magic] = &[
     // Containers. Sources: LUKS On-Disk Format Specification 1 and 2; Linux's Documentation/admin-guide/device-mapper and md.rst; man
     // lvm(8).

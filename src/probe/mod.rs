@@ -16,11 +16,10 @@ use crate::lvm::Groups;
 use crate::partition::PartitionTable;
 use crate::units::DevOffset;
 
-/// The end of the superblock of ext2, ext3 and ext4. A device that is smaller than this has no such superblock.
+/// The end of the superblock of ext2, ext3 and ext4. A smaller device has no such superblock.
 pub(crate) const SMALLEST: u64 = 2048;
 
-/// The device is read in parts of this length, and each part is read once. So an NBD server gets only a few requests, instead of one for
-/// each magic number.
+/// The device is read in parts of this length. Each part is read once, so an NBD server gets few requests.
 const PART: u64 = 64 << 10;
 
 /// Names the content of the device, for example `a btrfs file system: not supported`. Returns `None` if the content is not recognised.
@@ -64,7 +63,7 @@ impl Content<'_> {
         places.any(|at| (format.check)(&self.at(at, format.len)))
     }
 
-    /// The `len` bytes at a position. The result is shorter if the device ends or cannot be read.
+    /// The `len` bytes at a position. If the device ends earlier or cannot be read, the result is shorter.
     fn at(&mut self, at: u64, len: usize) -> Vec<u8> {
         let end = at.saturating_add(len as u64).min(self.device.size());
         let mut bytes = Vec::with_capacity(len);
@@ -76,7 +75,7 @@ impl Content<'_> {
                     let skip = (from % PART) as usize;
                     bytes.extend(&part[skip..skip + (until - from) as usize]);
                 }
-                // The unreadable sector may be another sector of the part. So only the requested bytes are read.
+                // The part contains an unreadable sector. The requested bytes may still be readable, so only they are read.
                 None => {
                     let mut piece = vec![0; (until - from) as usize];
                     if self.device.read_exact_at(&mut piece, DevOffset(from)).is_err() {
@@ -101,7 +100,7 @@ impl Content<'_> {
     }
 }
 
-/// The error for a device without a file system that ironmap supports.
+/// The error for a device without a supported file system.
 #[must_use]
 pub(crate) fn unknown_format(device: &dyn Device) -> Error {
     let what = match device.size() {
@@ -144,8 +143,8 @@ fn logical_volumes(_: &dyn Device) -> Option<String> {
     None
 }
 
-/// Describes the content of a device that a user may still need: a format or a partition table. The text is a clause of a sentence. `None`
-/// if the content is not recognised.
+/// Describes the content of a device, if a user may still need it: a format or a partition table. The text is a clause of a sentence.
+/// `None` if the content is not recognised.
 pub(crate) fn occupant(device: &dyn Device) -> Option<String> {
     if let Some(what) = probe(device) {
         // The text after the name tells the user how the content can be read. It is not needed here.

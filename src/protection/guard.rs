@@ -6,8 +6,8 @@ use crc_fast::{CrcAlgorithm, Digest, checksum};
 
 /// The guard of T10 DIF: CRC16 with polynomial 0x8BB7, highest bit first.
 ///
-/// If `seed` is 0, the result is the standard guard. Otherwise the CRC register begins with `seed`. So each seed gives another guard for
-/// the same data.
+/// If `seed` is 0, the result is the standard guard. Otherwise the CRC register begins with `seed`. Each seed gives another guard for the
+/// same data.
 #[must_use]
 #[inline]
 pub fn t10_dif(data: &[u8], seed: u16) -> u16 {
@@ -16,16 +16,16 @@ pub fn t10_dif(data: &[u8], seed: u16) -> u16 {
 
 /// The guard of NVMe's 64-bit tuples: CRC64 with polynomial 0xAD93D23594C93659, lowest bit first, inverted before and after.
 ///
-/// If `seed` is 0, the result is the standard guard. Otherwise the CRC register begins with the inverse of `seed`. So each seed gives
-/// another guard for the same data.
+/// If `seed` is 0, the result is the standard guard. Otherwise the CRC register begins with the inverse of `seed`. Each seed gives another
+/// guard for the same data.
 #[must_use]
 #[inline]
 pub fn nvme64(data: &[u8], seed: u64) -> u64 {
     crc(CrcAlgorithm::Crc64Nvme, !seed, !0, data)
 }
 
-/// Computes a CRC whose register begins with `begin`. The initial value of the standard algorithm is `standard`. Any other initial value
-/// needs a `Digest`, which takes some 20 ns longer. This is relevant for 512 bytes of data.
+/// Computes a CRC whose register begins with `begin`. `standard` is the initial value of the standard algorithm. Any other initial value
+/// needs a `Digest`, which takes some 20 ns longer. This time matters for 512 bytes of data.
 #[inline]
 fn crc(algorithm: CrcAlgorithm, begin: u64, standard: u64, data: &[u8]) -> u64 {
     if begin == standard {
@@ -94,8 +94,8 @@ mod tests {
         assert_eq!(nvme64(&down, 0), 0x9a2d_f64b_8e9e_517e);
     }
 
-    /// The guards are equal to guards that are computed bit by bit as the standards define them. This is tested for every length and every
-    /// alignment within 16 bytes, with and without a seed. The longest data exceed the unit of the fastest loop.
+    /// The guards are equal to guards that are computed bit by bit. This is tested for every length and every alignment within 16 bytes,
+    /// with and without a seed. The longest data exceed the unit of the fastest loop.
     #[test]
     fn all_lengths_and_alignments_agree_with_the_definition() {
         let mut rng = Rng(0x8bb7);
@@ -110,7 +110,7 @@ mod tests {
         }
     }
 
-    /// Generations are used as seeds. So different generations must give different guards for the same data.
+    /// Generations are used as seeds. Different generations must give different guards for the same data.
     #[test]
     fn every_seed_gives_another_guard() {
         let data = Rng(7).bytes(512);

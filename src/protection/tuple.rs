@@ -1,9 +1,8 @@
-//! Tuples, which are the protection information of sectors, and the mismatch between a sector and its tuple.
+//! A tuple is the protection information of a sector. A mismatch is a difference between a sector and its tuple.
 //!
 //! In this module, no value of a tag has a special meaning. In T10 an application tag of 0xFFFF disables the check of a sector. This module
 //! does not implement that rule, because damage must not disable a check. A discarded sector may contain any bytes. Its tuple contains the
-//! complement of the normal reference tag, and a guard that is computed from the sector's number. So damage produces the tuple of a
-//! discarded sector as rarely as the tuple of other data.
+//! complement of the normal reference tag, and a guard that is computed from the sector's number. Damage very rarely produces such a tuple.
 
 use std::fmt;
 use std::mem::offset_of;
@@ -47,10 +46,9 @@ impl Interval {
 /// The kind of a tuple.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TupleKind {
-    /// T10 DIF: a CRC16, and the lower 32 bits of the sector's number. So sectors at a distance of 2^32 have the same reference tag.
+    /// T10 DIF: a CRC16, and the lower 32 bits of the sector's number. Sectors at a distance of 2^32 have the same reference tag.
     ///
-    /// The guard detects every change of one or two bits. If a change has more bits, and they spread over more than 16 bits, the guard
-    /// misses one change in 65,536.
+    /// The guard detects every change of one or two bits. It misses one in 65,536 of the larger changes that spread over more than 16 bits.
     T10,
     /// NVMe with a 64-bit guard: a CRC64, and the lower 48 bits of the sector's number.
     Nvme64,
@@ -75,7 +73,7 @@ pub struct Protection {
     /// The number of bytes that a tuple protects.
     pub interval: Interval,
     /// Whether the application tag is a generation, which may differ from sector to sector. The generation is also the seed of the guard.
-    /// So a changed bit in the generation is detected, even if the expected generation is unknown.
+    /// So the guard detects a changed bit in the generation, even if the expected generation is unknown.
     pub generation: bool,
 }
 
@@ -83,11 +81,11 @@ pub struct Protection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Field {
-    /// The lower bits of the sector's number. If they are wrong, a write or read probably went to another position.
+    /// The lower bits of the sector's number. A wrong number probably means that a write or read went to another position.
     ReferenceTag,
     /// The owner of the data.
     ApplicationTag,
-    /// The checksum of the data. If it is wrong, the data or the tuple have changed.
+    /// The checksum of the data. A wrong checksum means that the data or the tuple have changed.
     Guard,
 }
 
@@ -118,7 +116,7 @@ impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { sector, field, expected, found } = *self;
         match field {
-            // A reference tag consists of bits of the sector's number, so it is printed in decimal.
+            // A reference tag is a part of the sector's number, so it is printed in decimal.
             Field::ReferenceTag => {
                 write!(f, "sector {sector}: {field}: expected {expected}, found {found}")
             }
@@ -134,7 +132,7 @@ impl Protection {
     ///
     /// # Panics
     ///
-    /// Panics if `data` are not whole sectors, or if the length of `tuples` is not the length of their tuples.
+    /// Panics if `data` are not whole sectors, or if `tuples` do not have the length of their tuples.
     pub fn encode(self, data: &[u8], first: u64, application: u16, tuples: &mut [u8]) {
         match self.kind {
             TupleKind::T10 => self.encode_as::<T10>(data, first, application, tuples),
@@ -142,13 +140,13 @@ impl Protection {
         }
     }
 
-    /// Compares a run of sectors with their tuples. All tuples must have the tag `application`. If it is `None`, any tag is accepted, for
-    /// example because tags are generations.
+    /// Compares a run of sectors with their tuples. All tuples must have the tag `application`. `None` accepts any tag, for example
+    /// generations.
     ///
     /// # Errors
     ///
-    /// The first field that does not match. The tags are compared before the guard: if the data are intact but have the tag of another
-    /// position, a write or read went to a wrong position.
+    /// The first field that does not match. The tags are compared before the guard. A wrong tag with intact data means that a write or read
+    /// went to a wrong position.
     ///
     /// # Panics
     ///
@@ -275,7 +273,7 @@ impl Protection {
     }
 }
 
-/// The fields of a tuple, which both kinds have.
+/// The fields of a tuple. Both kinds have these fields.
 struct Fields {
     guard: u64,
     application: u16,
@@ -328,8 +326,8 @@ impl Tuple for T10 {
     }
 }
 
-/// The tuple of the NVM Command Set Specification, "64b Guard Protection Information". It has no storage tag, so all 48 bits are the
-/// reference tag.
+/// The tuple of the NVM Command Set Specification, "64b Guard Protection Information". Without a storage tag, all 48 bits are the reference
+/// tag.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct Nvme64 {
@@ -397,7 +395,7 @@ mod tests {
     }
 
     fn mismatches(protection: Protection, data: &[u8], tuples: &[u8]) -> Vec<Mismatch> {
-        // The expected tag is unknown if tags are generations. So any tag is accepted.
+        // If tags are generations, the expected tag is unknown. Any tag is accepted.
         let application = (!protection.generation).then_some(APPLICATION);
         let mut found = Vec::new();
         protection.mismatches(data, tuples, FIRST, application, |wrong| found.push(wrong));
@@ -456,7 +454,7 @@ mod tests {
         }
     }
 
-    /// The tuple of a discarded sector matches no data and no other sector, and damage does not produce it.
+    /// The tuple of a discarded sector matches no data and no other sector. Damage does not produce it.
     #[test]
     fn nothing_is_taken_for_a_sector_that_may_hold_anything() {
         for protection in all() {
@@ -516,7 +514,7 @@ mod tests {
         );
     }
 
-    /// The guarantee of [`TupleKind::T10`]: each change of a single bit gives a different guard. So a second changed bit cannot hide the
+    /// The guarantee of [`TupleKind::T10`]: each change of a single bit gives a different guard. A second changed bit cannot hide the
     /// first.
     #[test]
     fn any_two_flipped_bits_are_seen() {

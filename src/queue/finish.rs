@@ -10,25 +10,24 @@ use crate::bio::CompletionWork;
 use crate::dio::Unsynced;
 use crate::error::{Errno, Error, ErrorKind, Result};
 
-/// When a lost queue is dropped, the drop waits at most this time until the volume's error is written to the device. If the device does not
-/// answer, this write may never complete.
+/// The volume's error is written to the device. The drop of a lost queue waits for this write, but at most this time. If the device does
+/// not answer, the write may never complete.
 const NOTED: Duration = Duration::from_secs(1);
 /// The completion work that needs a sync. A sync includes a conversion.
 const SYNCS: CompletionWork = CompletionWork::SYNC.union(CompletionWork::DATASYNC);
 
 impl Queue {
-    /// Converts files that have many unconverted ranges. Also syncs or converts the files whose writes wait for this. Each file is synced
-    /// or converted once for all of its writes.
+    /// Converts files that have many unconverted ranges. Also syncs or converts the files of waiting writes. Each file is synced or
+    /// converted once for all of its writes.
     #[cold]
     pub(super) fn finish_left(&mut self) {
         for keep in self.state.files.take_full() {
-            // An error is ignored here. The next sync or close of the file converts the remaining ranges. If this fails too, it reports the
-            // error.
+            // An error is ignored here. The next sync or close of the file converts the remaining ranges, and reports an error.
             let _ = self.alone(|| keep.file.convert());
         }
         let mut unsynced = self.state.files.take_unsynced();
-        // A write needs only a flush of the device if the file's metadata are durable. The sync of one file flushes the device, and so
-        // covers the data of all these writes.
+        // If the file's metadata are durable, a write needs only a flush of the device. The sync of one file flushes the device for all of
+        // these writes.
         let flushed = |write: &mut Unsynced| {
             write.left == CompletionWork::DATASYNC && write.keep.file.is_durable()
         };
@@ -49,7 +48,7 @@ impl Queue {
         }
     }
 
-    /// Does the completion work of writes, and then completes these writes. If the work fails, each of the writes gets the error.
+    /// Does the completion work of writes, and then completes the writes. If the work fails, each write gets the error.
     fn finish(&mut self, writes: Vec<Unsynced>, work: impl Fn() -> Result<()>) {
         let failed = self.alone(work).err();
         for Unsynced { mut completion, .. } in writes {
@@ -60,8 +59,8 @@ impl Queue {
         }
     }
 
-    /// Runs an operation that fails with `Busy` if it would have to wait while this thread has requests in flight. After `Busy`, completes
-    /// a request of this queue, and runs the operation again.
+    /// Runs an operation again and again while it fails with `Busy`. This error means that the operation would have to wait while this
+    /// thread has requests in flight. After each `Busy`, completes a request of this queue.
     pub(crate) fn alone<R>(&mut self, work: impl Fn() -> Result<R>) -> Result<R> {
         loop {
             match work() {
@@ -73,9 +72,9 @@ impl Queue {
         }
     }
 
-    /// Makes the volume read-only after a queue was lost with writes in flight. These writes may reach their blocks at any time, so the
-    /// blocks must not be given to another file. So all later changes fail, the content of the files stays locked, and threads that wait
-    /// for this lock get an error. The error is also written to the device. A separate thread does this, because the device may not answer.
+    /// Makes the volume read-only after a queue was lost with writes in flight. These writes may reach their blocks at any time, so no
+    /// other file may get the blocks. All later changes fail. The content of the files stays locked. Threads that wait for this lock get an
+    /// error. The error is also written to the device. A separate thread does this, because the device may not answer.
     #[cold]
     pub(super) fn lose(&mut self) {
         let kept = self.state.files.leak();
@@ -84,7 +83,7 @@ impl Queue {
         }
         let numbers: Vec<_> = kept.iter().map(|keep| keep.number.to_string()).collect();
         let what = format!(
-            "the kernel refuses all calls for an io_uring queue with writes in flight; the inodes of these requests: {}",
+            "the kernel refuses all calls for an io_uring queue that has writes in flight to the inodes {}",
             numbers.join(", ")
         );
         let (told, hears) = channel();
@@ -98,7 +97,7 @@ impl Queue {
         let ends = Arc::clone(&end);
         match thread::Builder::new().name("ironmap-lost".to_owned()).spawn(move || ends()) {
             Ok(_) => {
-                // This drop makes the thread the only owner of the sender. So the channel is closed when the thread ends.
+                // This drop makes the thread the only owner of the sender. The end of the thread then closes the channel.
                 drop(end);
                 let _ = hears.recv();
                 let _ = hears.recv_timeout(NOTED);

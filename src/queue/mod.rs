@@ -16,16 +16,16 @@ use crate::open_file::{Owner, Views};
 
 /// The access of one thread to the files of a volume or a host. The thread submits requests to its queue, and pops their completions.
 ///
-/// A queue belongs to the thread that made it (it is neither `Send` nor `Sync`). Queues share no state, so two threads that read one file
-/// do not slow each other down. The drop of a queue waits for its requests in flight and frees their memory. Unsafe code, such as a binding
-/// for another language, may drop a queue in another thread under two conditions: the queue has no [outstanding](Self::outstanding)
-/// requests, and a device of this crate has created it.
+/// A queue belongs to the thread that made it (it is neither `Send` nor `Sync`). Queues share no state. Two threads that read one file do
+/// not slow each other down. The drop of a queue waits for its requests in flight and frees their memory. Unsafe code, such as a binding
+/// for another language, may drop a queue in another thread. There are two conditions: the queue has no [outstanding](Self::outstanding)
+/// requests, and a device of this crate has created the queue.
 ///
-/// The kernel may stop serving a queue while requests are in flight. This happens if a seccomp filter forbids the process to use io_uring,
-/// or if the process closes the descriptor of the io_uring. The completions of these requests then cannot be observed. So the drop of the
-/// queue leaks the memory of the requests, and the device stays open until the process ends. Writes among these requests may reach the
-/// device at any time. If there are such writes, the volume becomes read-only and reports the reason. Requests that the kernel had not
-/// accepted fail and have no effect.
+/// The kernel may stop serving a queue while requests are in flight. There are two causes: a seccomp filter forbids io_uring to the
+/// process, or the process closes the descriptor of the io_uring. The completions of these requests cannot be observed. The drop of the
+/// queue leaks their memory, and the device stays open until the process ends. If some of the requests are writes, they may reach the
+/// device at any time. The volume then becomes read-only and reports the reason. Requests that the kernel had not accepted fail and have no
+/// effect.
 ///
 /// # In an event loop
 ///
@@ -113,21 +113,21 @@ impl Queue {
         if self.owner == owner { Ok(()) } else { Err(foreign()) }
     }
 
-    /// Switches the simple path on or off. It is on by default. Switching it off shows its effect in a measurement.
+    /// Switches the simple path on or off, for measurements. It is on by default.
     #[doc(hidden)] // This function is public only for measurements.
     pub fn set_simple(&mut self, on: bool) {
         self.state.set_simple(on);
     }
 
-    /// Sets the largest number of bytes of bounce buffers of this queue: 2 MiB by default, at least 64 KiB. If a request is larger, its
-    /// data are copied piece by piece. If all buffers are in use, a request waits for completions; with NOWAIT it fails with EAGAIN. An
-    /// atomic write whose data are copied cannot be longer than this limit.
+    /// Sets the largest number of bytes of bounce buffers of this queue. The default is 2 MiB, and the minimum is 64 KiB. The data of a
+    /// larger request are copied piece by piece. If all buffers are in use, a request waits for completions. With NOWAIT the request fails
+    /// with EAGAIN. An atomic write whose data are copied cannot be longer than this limit.
     pub fn set_bounce_limit(&mut self, limit: usize) {
         self.state.set_bounce_limit(self.device.as_dyn(), limit);
     }
 
-    /// The present number of bytes in bounce buffers. A bounce buffer is allocated when it is first needed. One buffer of 64 KiB is
-    /// separate, and does not count towards the limit. It is used to repeat a read, and to copy the data of a write for which a call waits.
+    /// The present number of bytes in bounce buffers. A bounce buffer is allocated at its first use. One buffer of 64 KiB is separate, and
+    /// does not count towards the limit. It is used for repeated reads, and for writes for which a call waits.
     #[must_use]
     pub fn bounce_bytes(&self) -> usize {
         self.state.bounce_bytes()
@@ -146,8 +146,8 @@ impl Queue {
         self.state.outstanding()
     }
 
-    /// Allocates `count` buffers of `size` bytes each. If the device supports it, also registers the buffers with the kernel, which then
-    /// need not pin their pages for each request. This is possible once for a queue, and for at most 1 GiB in total.
+    /// Allocates `count` buffers of `size` bytes each. If the device supports it, also registers the buffers with the kernel. The kernel
+    /// then need not pin their pages for each request. A queue can do this once, for at most 1 GiB in total.
     ///
     /// # Errors
     /// `Io` with EINVAL for zero or too many bytes, with ENOMEM if the process may not lock so much memory, with EBUSY for a second call.
@@ -157,9 +157,8 @@ impl Queue {
     }
 
     /// Registers memory of the caller with the kernel, for example the pool of a database engine ([`Buffer::from_owner`]). The kernel then
-    /// need not pin its pages for each request. Buffers that are split off this memory are registered too. This is possible once for a
-    /// queue, either by this call or by [`register_buffers`](Self::register_buffers), and for at most 1 GiB. The memory is released after
-    /// the queue was dropped.
+    /// need not pin its pages for each request. Buffers that are split off this memory are registered too. A queue can do this once, for at
+    /// most 1 GiB, and not after [`register_buffers`](Self::register_buffers). The memory is released after the queue was dropped.
     ///
     /// # Errors
     /// `Io` with EINVAL for zero or too many bytes, with ENOMEM if the process may not lock so much memory, with EBUSY for a second call.
@@ -170,9 +169,9 @@ impl Queue {
     }
 
     /// A descriptor for an event loop. It becomes readable when a request completes. The program first [clears](Readiness::clear) the
-    /// descriptor. Then it calls [`poll`](Self::poll), which also submits queued requests, and pops completions. If there was no completion
-    /// and requests are outstanding, the program waits until the descriptor is readable. The descriptors that several calls return refer to
-    /// the same event.
+    /// descriptor. Then it calls [`poll`](Self::poll), which also submits queued requests. After that it pops completions. If there was no
+    /// completion and requests are outstanding, the program waits for the descriptor. The descriptors of several calls refer to the same
+    /// event.
     ///
     /// # Errors
     /// `Io` with EOPNOTSUPP if the queue polls its devices ([`DioFlags::HIPRI`](crate::dio::DioFlags::HIPRI)); `Io` if no descriptor is
@@ -182,11 +181,11 @@ impl Queue {
         fd.map(Readiness).map_err(|errno| Error::io(errno, "create an eventfd for the queue"))
     }
 
-    /// Submits queued requests to the device and collects completions. The call does not wait for the device, with one exception: if
-    /// completed writes must be durable ([`DioFlags::DSYNC`](crate::dio::DioFlags::DSYNC)), it syncs their files and waits for these syncs.
+    /// Submits queued requests to the device and collects completions. The call does not wait for the device. There is one exception. If
+    /// completed writes must be durable ([`DioFlags::DSYNC`](crate::dio::DioFlags::DSYNC)), the call syncs their files and waits.
     ///
     /// # Errors
-    /// `Io` if the kernel refuses the call. All later calls then fail too, and requests that the kernel has not accepted complete with this
+    /// `Io` if the kernel refuses the call. All later calls then fail too. Requests that the kernel has not accepted complete with this
     /// error.
     pub fn poll(&mut self) -> Result<()> {
         with_queue!(&mut self.device, queue => dio::poll(queue, &mut self.state))?;
@@ -195,7 +194,7 @@ impl Queue {
     }
 
     /// Submits queued requests, and waits until `min` requests have completed. If fewer requests are outstanding, waits for all of them.
-    /// The same number of calls of [`pop`](Self::pop) then return a completion. If a transfer was short, its call of `pop` waits until the
+    /// For each of these requests, a call of [`pop`](Self::pop) then returns a completion. If a transfer was short, `pop` waits until the
     /// rest is transferred.
     ///
     /// # Errors
@@ -216,11 +215,10 @@ impl Queue {
         }
     }
 
-    /// Returns a completion, if there is one. Completions are in the order in which the device completes the requests, and not in the order
-    /// of submission.
+    /// Returns a completion, if there is one. Completions are in the order in which the device completes the requests.
     ///
-    /// After [`wait`](Self::wait), this call may wait until the rest of a short transfer is transferred. After [`poll`](Self::poll), it
-    /// waits only in these cases:
+    /// After [`wait`](Self::wait), this call may wait for the rest of a short transfer. After [`poll`](Self::poll), it waits only in these
+    /// cases:
     ///
     /// - A read of a host file is repeated through the kernel, if the lease was lost during the read.
     /// - A short transfer through a bounce buffer is continued.
@@ -237,7 +235,7 @@ impl Queue {
         with_queue!(&mut self.device, device => dio::pop(device, &mut self.state))
     }
 
-    /// Processes one completed request, whose completion can then be popped. If no request has completed, first waits for one.
+    /// Processes one completed request. Its completion can then be popped. If no request has completed, first waits for one.
     pub(crate) fn pump(&mut self) -> Result<()> {
         Io { queue: self.device.as_dyn(), state: &mut self.state }.pump()
     }
@@ -252,16 +250,16 @@ impl Queue {
     }
 }
 
-/// A descriptor that becomes readable when requests of a [`Queue`] complete, for an event loop: `epoll`, `poll`, or an `AsyncFd` of tokio.
-/// The value owns the descriptor. It stays the same until the value is dropped, as `AsyncFd::register` requires.
+/// A descriptor that becomes readable when requests of a [`Queue`] complete. It is for an event loop: `epoll`, `poll`, or an `AsyncFd` of
+/// tokio. The value owns the descriptor. The descriptor stays the same until the value is dropped, as `AsyncFd::register` requires.
 #[derive(Debug)]
 pub struct Readiness(OwnedFd);
 
 impl Readiness {
-    /// Makes the descriptor unreadable until the next completion. Without this call, a level-triggered wait such as `poll(2)` would return
+    /// Makes the descriptor unreadable until the next completion. Without this call, a level-triggered wait (`poll(2)`) returns
     /// immediately.
     pub fn clear(&self) {
-        // If the eventfd is not signalled, the read fails. The descriptor is then already unreadable.
+        // The read fails if the eventfd is not signalled. The descriptor is then already unreadable.
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 }
@@ -279,7 +277,7 @@ impl AsRawFd for Readiness {
 }
 
 impl Drop for Queue {
-    /// Waits for the requests in flight. If the kernel refuses to serve the queue, these requests are leaked, and their resources are not
+    /// Waits for the requests in flight. If the kernel refuses to serve the queue, the requests are leaked, and their resources are not
     /// released.
     fn drop(&mut self) {
         let drained = with_queue!(&mut self.device, device => device.drain());

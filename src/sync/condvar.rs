@@ -1,7 +1,7 @@
 //! A condition variable that wakes all waiting threads in one call.
 //!
-//! parking_lot's condition variable moves its waiting threads to the lock. Each of them then wakes the next when it gets a processor. If
-//! there are more threads than processors, this takes long: other threads do all the work in the meantime, and threads do not share
+//! parking_lot's condition variable moves its waiting threads to the lock. Each of them then wakes the next one when it gets a processor.
+//! This takes long if there are more threads than processors. In the meantime other threads do all the work, and threads do not share
 //! commits.
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -42,8 +42,8 @@ impl Condvar {
         guard: &mut MutexGuard<'_, T>,
         time: Option<&Timespec>,
     ) -> Result<(), Errno> {
-        // While the lock is locked, this thread is counted as waiting, and the number of notifications is read. If a thread later changes
-        // the state, it sees the waiting thread, and its notification changes the number.
+        // The thread still has the lock. It registers as waiting, and reads the number of notifications. A thread that later changes the
+        // state sees the waiting thread, and its notification changes the number.
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let told = self.told.load(Ordering::Relaxed);
         // If the number has already changed, the call fails immediately. A signal also ends the call.

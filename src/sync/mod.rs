@@ -1,8 +1,8 @@
 //! Types for synchronisation between threads: locks, condition variables, counters, and the cache.
 //!
 //! In normal builds, these types are from parking_lot, the standard library and quick_cache. The condition variable is a part of this
-//! crate. With `--cfg shuttle`, the types of [a model checker](https://docs.rs/shuttle) replace them; they have the same interface. `./x
-//! shuttle` then runs the same code, and the checker chooses the order in which the threads run.
+//! crate. With `--cfg shuttle`, types of [a model checker](https://docs.rs/shuttle) with the same interface replace them. `./x shuttle`
+//! then runs the same code, and the checker chooses the order of the threads.
 
 #[cfg(not(shuttle))]
 mod condvar;

@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// The alignment of every [`Buffer`] that this crate allocates, in bytes. It is sufficient for every device that Linux supports.
 pub(crate) const ALIGNMENT: usize = 4096;
 
-/// One range of memory. It is released when the last buffer that was cut from it is dropped.
+/// One range of memory. Several buffers may be cut from it. The drop of the last buffer releases the memory.
 struct Region {
     base: NonNull<u8>,
     memory: Source,
@@ -50,8 +50,8 @@ impl Drop for Region {
 /// An owner of memory that a [`Buffer`] can use without a copy ([`Buffer::from_owner`]).
 ///
 /// # Safety
-/// The bytes of `bytes_mut` stay at their addresses, initialised, readable and writable, until the owner is dropped, also if the owner is
-/// moved. No other code reads or writes them meanwhile, except through the owner itself.
+/// Until the owner is dropped, the bytes of `bytes_mut` are initialised, readable and writable. They stay at their addresses, also if the
+/// owner is moved. During this time, no other code reads or writes them, except through the owner itself.
 pub unsafe trait MemoryOwner: Send + Sync + 'static {
     /// The memory.
     fn bytes_mut(&mut self) -> &mut [u8];
@@ -73,8 +73,8 @@ unsafe impl MemoryOwner for Vec<u8> {
 
 /// A range of bytes for the data of a request. It moves into a queue with the request, and back to the caller with the completion.
 ///
-/// The memory stays at its address when the `Buffer` is moved, and no other code can access it. So the kernel may read and write the memory
-/// while the request that owns it is in flight. A buffer can be split in two and joined again without copying.
+/// The memory stays at its address when the `Buffer` is moved. No other code can access the memory. The kernel may therefore read and write
+/// it while a request that owns it is in flight. A buffer can be split in two and joined again without copying.
 pub struct Buffer {
     base: NonNull<u8>,
     len: usize,
@@ -83,7 +83,7 @@ pub struct Buffer {
     registered: Option<Registered>,
 }
 
-/// The number of a ring. No other ring of the process has it. Each move of a request copies the number, so its type is small.
+/// The number of a ring. No other ring of the process has it. Its type is small, because each move of a request copies it.
 pub(crate) type RingNumber = NonZeroU32;
 
 /// An index in a ring's table of registered memory.
@@ -93,7 +93,7 @@ pub(crate) struct Registered {
     pub(super) place: u16,
 }
 
-// Requests are moved several times, so a buffer must be small: a cache line has space for two buffers.
+// Requests are moved several times, so a buffer must be small. Two buffers fit in a cache line.
 const _: () = assert!(size_of::<Buffer>() == 32);
 
 // SAFETY: a Buffer owns its range exclusively, like a Box<[u8]>.
@@ -121,9 +121,9 @@ impl Buffer {
     }
 
     /// Creates a buffer from memory that the caller owns, such as huge pages or the pool of a database engine. The owner is dropped after
-    /// the last buffer that was cut from this memory.
+    /// the last buffer of this memory.
     pub fn from_owner(owner: impl MemoryOwner) -> Self {
-        // The owner is moved to its final address before the address of its bytes is read.
+        // The owner is first moved to its final address. Then the address of its bytes is read.
         let mut owner = Box::new(owner);
         let bytes = owner.bytes_mut();
         let (base, len) = (NonNull::from(&mut *bytes).cast(), bytes.len());
@@ -132,12 +132,12 @@ impl Buffer {
         Self::of(base, len, Source::Owner(owner))
     }
 
-    /// Creates a buffer. The region of this buffer, or the caller, keeps the memory of the new buffer valid. The new buffer has the same
-    /// registration as this buffer.
+    /// Creates a buffer with the same registration as this buffer. The region of this buffer, or the caller, keeps the memory of the new
+    /// buffer valid.
     ///
     /// # Safety
-    /// The `len` bytes from `base` are initialised, readable and writable while the new buffer or a request of it exists, and no other code
-    /// reads or writes them meanwhile. If this buffer is registered, the bytes are part of it.
+    /// While the new buffer or a request of it exists, the `len` bytes from `base` are initialised, readable and writable, and no other
+    /// code reads or writes them. If this buffer is registered, the bytes are part of it.
     #[doc(hidden)] // For bindings of other languages, whose programs lend memory to several requests at a time.
     #[must_use]
     #[inline(always)]
@@ -145,7 +145,7 @@ impl Buffer {
         Self { base, len, region: Arc::clone(&self.region), registered: self.registered }
     }
 
-    /// Creates a buffer from memory by its address. `owner` is dropped after the last buffer that was cut from this memory.
+    /// Creates a buffer from memory by its address. `owner` is dropped after the last buffer of this memory.
     ///
     /// # Safety
     /// The `len` bytes from `base` are initialised, readable and writable until `owner` is dropped. No other code reads or writes them
@@ -162,7 +162,7 @@ impl Buffer {
         Self { base, len, region: Arc::new(Region { base, memory }), registered: None }
     }
 
-    /// Creates a buffer from a slice to which no other reference exists, so that a request can read into the slice.
+    /// Creates a buffer from a slice to which no other reference exists. A request can then read into the slice.
     /// [`into_owner`](Self::into_owner) returns the slice.
     ///
     /// # Errors
@@ -243,8 +243,8 @@ impl Buffer {
         self.len = self.len.min(len);
     }
 
-    /// Extends the buffer to the whole allocation again. Returns false if other buffers share the allocation, or if it is not an
-    /// allocation of this module.
+    /// Extends the buffer to its whole allocation again. Returns false if other buffers share the allocation, or if another module has
+    /// allocated it.
     pub(crate) fn regain(&mut self) -> bool {
         match Arc::get_mut(&mut self.region) {
             Some(Region { base, memory: Source::Own(layout) }) => {
@@ -272,7 +272,7 @@ impl Buffer {
     }
 
     /// The address of the first byte, for code in another language that borrows the memory. The address never changes. It may be used while
-    /// the buffer exists and no request owns the memory.
+    /// the buffer exists, except while a request owns the memory.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.base.as_ptr()
     }

@@ -32,8 +32,8 @@ struct Counts {
 }
 
 impl PageCache {
-    /// Counts the cached pages of an open file. Returns `None` if the kernel does not report them. This is the case if the kernel is older
-    /// than 6.5 or forbids the call, or if the caller neither owns the file nor may write to it.
+    /// Counts the cached pages of an open file. Returns `None` if the kernel does not report them. There are three causes: the kernel is
+    /// older than 6.5, the kernel forbids the call, or the caller is not the owner of the file and may not write to it.
     pub(crate) fn of(file: BorrowedFd<'_>) -> Option<Self> {
         let range = Range { start: 0, len: 0 };
         let mut counts = Counts::default();

@@ -1,7 +1,7 @@
 //! The time of the kernel's last tick.
 
-/// The time of the last tick, in seconds and nanoseconds since 1970. It is at most some milliseconds old. Reading it does not access the
-/// hardware clock. The kernel's file systems use the same time for their time stamps.
+/// The time of the last tick, in seconds and nanoseconds since 1970. It is at most some milliseconds old. No hardware clock is accessed.
+/// The kernel's file systems use the same time for their time stamps.
 #[inline]
 pub(crate) fn coarse_time() -> (i64, u32) {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };

@@ -1,12 +1,11 @@
-//! A copy between the memory of a caller and this crate's own memory. The copy is sound even if other code accesses the caller's memory at
-//! the same time.
+//! A copy between the memory of a caller and this crate's own memory. Other code may access the caller's memory at the same time. The copy
+//! is sound in this case too.
 
 /// Copies `from` to `to`, which have the same length.
 ///
-/// Other code may be able to access the caller's memory, through a raw pointer or a mapping that processes share. It may write to the
-/// memory while this function reads it, or read the memory while this function writes to it. For the compiler that would be a data race and
-/// undefined behaviour, so the accesses are hidden from the compiler. Each byte of the copy is a value that the byte of the source had at
-/// some moment during the call.
+/// Other code may read or write the caller's memory during the copy, through a raw pointer or a mapping that processes share. For the
+/// compiler, this would be a data race and undefined behaviour. The accesses are therefore hidden from the compiler. Each byte of the copy
+/// is a value that the byte of the source had at some moment during the call.
 ///
 /// # Panics
 /// Panics if the lengths differ.
@@ -42,9 +41,9 @@ pub(super) unsafe fn copy_unseen(from: *const u8, to: *mut u8, len: usize) {
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const WIDE: usize = 256;
 
-/// Copies with registers of 64 bytes. If 4 KiB are copied after a system call, this takes 24 ns on an AMD EPYC (Zen 4) and 18 ns on an
-/// Intel Xeon (Rocket Lake). `rep movsb` takes 39 ns on the EPYC and 20 to 26 ns on the Xeon. Only registers from number 16 on are used,
-/// because they need no `vzeroupper`.
+/// Copies with registers of 64 bytes. A copy of 4 KiB after a system call takes 24 ns on an AMD EPYC (Zen 4) and 18 ns on an Intel Xeon
+/// (Rocket Lake). `rep movsb` takes 39 ns on the EPYC and 20 to 26 ns on the Xeon. Only registers from number 16 on are used. They need no
+/// `vzeroupper`.
 ///
 /// # Safety
 /// The conditions of [`copy_unseen`]; `len` is a multiple of [`WIDE`], and not 0.
@@ -87,8 +86,8 @@ pub(super) unsafe fn copy_unseen(from: *const u8, to: *mut u8, len: usize) {
     const WORD: usize = size_of::<usize>();
     let aligned = (from.addr() | to.addr()).is_multiple_of(WORD);
     let words = if aligned { len / WORD } else { 0 };
-    // Each volatile access is made exactly once, and the compiler assumes nothing about its result. An atomic load cannot be used, because
-    // it needs writable memory and the source is a shared slice.
+    // Each volatile access is made exactly once. The compiler assumes nothing about its result. An atomic load is not possible: it needs
+    // writable memory, and the source is a shared slice.
     for index in 0..words {
         let at = index * WORD;
         // SAFETY: the word lies within the ranges and is aligned; any bytes are a valid word.

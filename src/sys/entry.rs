@@ -19,8 +19,8 @@ pub(crate) trait Width {
     /// Whether an entry is large enough for a command to an NVMe namespace.
     const COMMANDS: bool;
 
-    /// Returns the entry of a command. This is possible only if entries are large enough. `place` is the index of the command's memory in
-    /// the ring's table of registered memory.
+    /// Returns the entry of a command. The entries must be large enough. `place` is the index of the command's memory in the ring's table
+    /// of registered memory.
     fn command(
         file: RingFile,
         operation: u32,
@@ -33,7 +33,7 @@ pub(crate) trait Width {
 #[derive(Debug)]
 pub struct Narrow;
 
-/// Entries of twice the size, for NVMe passthrough. In a ring with such entries, ordinary requests also use this size.
+/// Entries of twice the size, for NVMe passthrough. All requests of the ring then use this size.
 #[derive(Debug)]
 pub struct Wide;
 
@@ -77,14 +77,13 @@ pub(crate) struct RingFile {
 }
 
 impl RingFile {
-    /// A file that is not registered. After its descriptor was closed, requests fail, or go to another file that has the same descriptor
-    /// number.
+    /// A file that is not registered. If its descriptor is closed, requests fail, or use another file with the same descriptor number.
     pub(crate) fn descriptor(file: BorrowedFd<'_>) -> Self {
         Self { number: file.as_raw_fd(), flags: squeue::Flags::empty(), namespace: None }
     }
 
-    /// Marks the file as an NVMe character device. The ring must have wide entries. If one command cannot [carry](nvme::carries) a
-    /// transfer, the transfer fails.
+    /// Marks the file as an NVMe character device. The ring must have wide entries. A transfer fails if one command cannot
+    /// [carry](nvme::carries) it.
     pub(crate) fn with_namespace(self, namespace: NamespaceId) -> Self {
         Self { namespace: Some(namespace), ..self }
     }
@@ -115,7 +114,7 @@ pub(crate) struct Request {
 
 impl Request {
     /// Returns the entry of a request whose memory is in a slot. If the memory has several ranges, their list is written to `iovecs`. Old
-    /// kernels may read this list until the request completes. The entry also points to the tuples (protection information) of the data.
+    /// kernels may read this list until the request completes. The entry also contains the address of the tuples (protection information).
     #[inline(always)]
     pub(super) fn owned<W: Width>(
         self,
@@ -155,7 +154,7 @@ impl Request {
             return self.flat::<W>(one.as_mut_ptr(), one.len(), None, tuples);
         }
         let len = bufs.iter().map(|buf| buf.len()).sum();
-        // The documentation of `IoSliceMut` guarantees that it is ABI-compatible with iovec, so the pointer can be cast.
+        // The documentation of `IoSliceMut` guarantees the ABI of iovec. So the pointer can be cast.
         self.vectored::<W>(bufs.as_ptr().cast(), bufs.len(), len, tuples)
     }
 
@@ -269,8 +268,8 @@ mod tests {
         RingNumber::MIN
     }
 
-    /// Simulates the kernel's read: writes 0, 1, 2, ... to the memory whose addresses are in the entry, and writes the tuples. Returns the
-    /// number of bytes of data.
+    /// Simulates the kernel's read. Writes 0, 1, 2, ... to the request's memory, whose addresses are in the entry. Also writes the tuples.
+    /// Returns the number of bytes of data.
     fn carry_out(entry: &squeue::Entry) -> usize {
         // SAFETY: an entry is 64 bytes without padding.
         let words: [u64; 8] = unsafe { std::mem::transmute_copy(entry) };
@@ -307,7 +306,7 @@ mod tests {
         count
     }
 
-    /// A read fills each form of owned memory correctly, even if the slots and other requests are moved in memory.
+    /// A read fills each form of owned memory correctly, even if slots and other requests move in memory.
     #[test]
     fn an_entry_has_the_addresses_of_its_requests_memory() {
         let memories = || {

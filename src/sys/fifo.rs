@@ -1,6 +1,6 @@
 //! A first-in, first-out queue of a fixed length.
 //!
-//! Each request to a device that completes requests immediately passes through this queue, so every instruction counts. A `VecDeque` is
+//! Each request to a device that completes requests immediately passes through this queue. Every instruction counts. A `VecDeque` is
 //! slower: its push contains code to grow the queue, and the compiler does not always inline it.
 
 use std::fmt;
@@ -46,7 +46,7 @@ impl<T> Fifo<T> {
         self.slots.len() - self.len
     }
 
-    /// Converts an index to a slot. The index may be past the last slot, but is less than twice the number of slots.
+    /// Converts an index to a slot. The index must be less than twice the number of slots.
     #[inline(always)]
     fn wrap(&self, index: usize) -> usize {
         if index >= self.slots.len() { index - self.slots.len() } else { index }
@@ -118,8 +118,8 @@ mod tests {
         fifo.vacant().map(|slot| slot.fill(value)).is_some()
     }
 
-    /// For each number of slots up to 5, the queue returns the same values as a `VecDeque`. In the test, values continue from the last slot
-    /// to slot 0 many times.
+    /// For each number of slots up to 5, the queue returns the same values as a `VecDeque`. In the test, values often continue from the
+    /// last slot to slot 0.
     #[test]
     fn it_holds_what_a_deque_holds() {
         for slots in 0..=5 {

@@ -1,4 +1,4 @@
-//! The operations that use `ioctl`: queries of a file's extents, its attributes and its file system, and operations on block devices.
+//! The operations that use `ioctl`. Some query a file's extents, a file's attributes, or a file system. Others operate on block devices.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -103,7 +103,7 @@ unsafe fn ioctl<T>(
     }
 }
 
-/// Writes a file's dirty data to the device (FIEMAP_FLAG_SYNC). Then returns the file's extents in order, up to the position `end`.
+/// Writes a file's dirty data to the device (FIEMAP_FLAG_SYNC). Then returns the file's extents in order, up to position `end`.
 ///
 /// EFBIG if there are more than `most` extents; EOPNOTSUPP if the file system does not support FIEMAP.
 pub(crate) fn fiemap(
@@ -187,8 +187,8 @@ pub(crate) fn is_read_only(device: BorrowedFd<'_>) -> Result<bool, Errno> {
     Ok(read_only != 0)
 }
 
-/// The file that a loop device uses. Three fields of the file's `stat` identify it: `st_dev`, `st_ino`, and, if the file is itself a
-/// device, `st_rdev`.
+/// The file that a loop device uses. Three fields of the file's `stat` identify it: `st_dev`, `st_ino` and `st_rdev`. The field `st_rdev`
+/// matters only if the file is a device.
 ///
 /// ENXIO if the loop device uses no file.
 pub(crate) fn loop_backing(device: BorrowedFd<'_>) -> Result<(u64, u64, u64), Errno> {
@@ -209,7 +209,7 @@ pub(crate) fn metadata_size(device: BorrowedFd<'_>) -> Result<u32, Errno> {
     Ok(capability[6].into())
 }
 
-/// The generation of an inode. Two files may have the same inode number at different times; they then have different generations. ENOTTY if
+/// The generation of an inode. Two files may have the same inode number at different times. They then have different generations. ENOTTY if
 /// the file system has no generations.
 pub(crate) fn inode_generation(file: BorrowedFd<'_>) -> Result<u32, Errno> {
     // The operation is defined for a long, but file systems write an int (`ioctl_iflags(2)`).

@@ -1,8 +1,8 @@
 //! Kernel leases (`fcntl`), and the thread that the kernel notifies when a lease is broken.
 //!
-//! The kernel sends the signal of a lease to one thread. This thread blocks all signals, and receives this signal with `sigtimedwait`. So
-//! no signal handler of the application runs. No other code may use this signal number, because this thread also receives every signal with
-//! this number that is sent to the process.
+//! The kernel sends the signal of a lease to one thread. This thread blocks all signals, and receives this signal with `sigtimedwait`. No
+//! signal handler of the application runs. The thread also receives every signal with this number that is sent to the process. Therefore no
+//! other code may use this number.
 
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -21,7 +21,7 @@ struct OwnerEx {
     pid: libc::pid_t,
 }
 
-/// The real-time signal of this module. Its number is near the end of the range, because applications use numbers near the start.
+/// The real-time signal of this module. Its number is near the end of the range. Applications use numbers near the start.
 fn signal() -> libc::c_int {
     libc::SIGRTMAX() - 2
 }
@@ -43,7 +43,7 @@ pub(crate) struct Watcher {
 impl Watcher {
     /// Acquires a read lease on an open file. The kernel notifies the thread when the lease is broken.
     ///
-    /// EAGAIN if a program has the file open for writing, EACCES if the file belongs to another user and `CAP_LEASE` is missing, EINVAL if
+    /// EAGAIN if a program has the file open for writing. EACCES if the file belongs to another user and `CAP_LEASE` is missing. EINVAL if
     /// the file system has no leases.
     pub(crate) fn lease(self, file: BorrowedFd<'_>) -> Result<(), Errno> {
         self.tell(file)?;
@@ -70,9 +70,9 @@ impl Watcher {
 
     /// Ends a wait of the thread. Returns false if the process has too many pending signals.
     pub(crate) fn wake(self) -> bool {
-        // SAFETY: tgkill has only integers as arguments. The thread blocks the signal and receives it in `Watch::wait`. If the thread has
-        // ended, the call fails, or sends the signal to a later thread with the same number. That thread neither blocks nor ignores the
-        // signal, so the process would end. So the owner of the thread calls this function only before it joins the thread.
+        // SAFETY: tgkill has only integers as arguments. The thread blocks the signal and receives it in `Watch::wait`. The owner of the
+        // thread calls this function only before it joins the thread. After the end of the thread, the call could reach a later thread with
+        // the same number. That thread neither blocks nor ignores the signal, and the process would end.
         unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), self.tid, signal()) == 0 }
     }
 }
@@ -111,7 +111,6 @@ impl Watch {
         Watcher { tid: self.tid }
     }
 
-    /// Waits for the next event.
     pub(crate) fn wait(&self, timeout: Duration) -> Waited {
         let mut set = std::mem::MaybeUninit::uninit();
         // SAFETY: the call initialises the set, without signals.
@@ -132,7 +131,7 @@ impl Watch {
         // SAFETY: the call filled it, and every bit pattern is a siginfo_t.
         let info = unsafe { info.assume_init() };
         if info.si_code <= 0 {
-            // The kernel's own codes are positive, so another code means that a process sent the signal.
+            // The kernel's own codes are positive. Any other code means that a process sent the signal.
             return Waited::Woken;
         }
         // The fields of a SIGPOLL are si_band (a long), then si_fd. libc does not define them.
@@ -153,7 +152,7 @@ impl Watch {
 fn is_given(file: BorrowedFd<'_>, kind: libc::c_int) -> Result<bool, Errno> {
     let fd = file.as_raw_fd();
     // If a program opens the file while the lease exists, the kernel sends a signal to this process. The usual signal, SIGIO, would end a
-    // process that has no handler for it. SIGURG is ignored by default.
+    // process that does not handle it. SIGURG is ignored by default.
     // SAFETY: the descriptor is open, and the command takes an integer.
     check(unsafe { libc::fcntl(fd, F_SETSIG, libc::SIGURG) })?;
     // SAFETY: as above.
@@ -169,18 +168,18 @@ fn is_given(file: BorrowedFd<'_>, kind: libc::c_int) -> Result<bool, Errno> {
 
 /// Whether any process has a file open or mapped for writing. The caller has opened the file for reading.
 ///
-/// EACCES if the file belongs to another user and `CAP_LEASE` is missing, EINVAL if the file system or the system's settings permit no
+/// EACCES if the file belongs to another user and `CAP_LEASE` is missing. EINVAL if the file system or the system's settings permit no
 /// leases.
 pub(crate) fn has_writers(file: BorrowedFd<'_>) -> Result<bool, Errno> {
     is_given(file, libc::F_RDLCK).map(|given| !given)
 }
 
-/// Whether this descriptor is the only one of the file, and no process has the file mapped. The errors are those of [`has_writers`].
+/// Whether this is the only descriptor of the file, and no process has the file mapped. The errors are those of [`has_writers`].
 pub(crate) fn is_alone(file: BorrowedFd<'_>) -> Result<bool, Errno> {
     is_given(file, libc::F_WRLCK)
 }
 
-/// Whether the read lease on an open file is valid. The result becomes false as soon as the kernel begins to break the lease.
+/// Whether the read lease on an open file is valid. When the kernel begins to break the lease, it is no longer valid.
 pub(crate) fn stands(file: BorrowedFd<'_>) -> bool {
     // SAFETY: the descriptor is open, and the command takes no argument.
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLEASE) == libc::F_RDLCK }
@@ -201,8 +200,8 @@ mod tests {
 
     use super::*;
 
-    /// If a file is open once, it has no writers and no other descriptor. The functions detect a second descriptor for reading, and then
-    /// one for writing.
+    /// A file that is open once has no writers and no other descriptor. The functions detect a second descriptor for reading, and then one
+    /// for writing.
     #[test]
     fn openers_are_seen_and_no_lease_stays() {
         let dir = tempfile::tempdir().unwrap();
@@ -218,14 +217,14 @@ mod tests {
         let reader = File::open(&path).unwrap();
         assert_eq!(seen(&file), (Ok(false), Ok(false)));
         drop(reader);
-        // If a lease were left, this open would wait for it.
+        // This open would wait for a lease that was not released.
         let writer = OpenOptions::new().write(true).open(&path).unwrap();
         assert_eq!(seen(&file), (Ok(true), Ok(false)));
         drop(file);
         assert_eq!(is_alone(writer.as_fd()), Ok(true));
     }
 
-    /// An open for writing waits only until the notified thread has released the lease.
+    /// An open for writing waits until the notified thread has released the lease. It does not wait longer.
     #[test]
     fn a_break_is_signalled_only_to_the_watching_thread() {
         let dir = tempfile::tempdir().unwrap();

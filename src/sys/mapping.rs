@@ -1,4 +1,4 @@
-//! A file that is mapped into memory. Reads and writes copy data from and to the mapping. No Rust reference to the mapped memory exists.
+//! A file that is mapped into memory. Reads and writes are copies from and to the mapping. No Rust reference to the mapped memory exists.
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -10,9 +10,9 @@ use crate::error::Errno;
 
 /// A shared mapping of a file.
 ///
-/// Another program may change the file, and so the mapped memory, at any time. So this module never creates a reference to this memory. If
-/// the file is truncated, the next copy causes a fault (SIGBUS), as with every mapping of a file. A copy also causes a fault if the file
-/// system cannot provide a page, because it lacks space or the device reports an error.
+/// If another program changes the file, the mapped memory changes at any time. Therefore this module never creates a reference to this
+/// memory. If the file is truncated, the next copy causes a fault (SIGBUS), as with every mapping of a file. A copy also causes a fault if
+/// the file system cannot provide a page. The reason can be a lack of space, or an error of the device.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<u8>,

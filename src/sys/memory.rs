@@ -7,7 +7,7 @@ use super::Buffer;
 pub enum Memory {
     /// One buffer.
     Flat(Buffer),
-    /// Several buffers, which are filled one after the other (`iovec`).
+    /// Several buffers (`iovec`), which are filled in order.
     Vectored(Vec<Buffer>),
 }
 

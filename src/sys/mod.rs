@@ -1,5 +1,5 @@
 //! The only unsafe code of the crate: memory to which the kernel may write, rings, mappings, and system calls without a safe wrapper. A
-//! comment at each use proves its safety. The functions that this module exports are safe to call in any order.
+//! comment at each use proves its safety. The exported functions are safe to call in any order.
 #![allow(unsafe_code)]
 
 pub(crate) mod barrier;
@@ -10,8 +10,6 @@ mod copy;
 mod entry;
 mod fifo;
 pub(crate) mod file_locks;
-#[cfg(feature = "images")]
-pub(crate) mod image_storage;
 mod ioctl;
 pub(crate) mod lease;
 mod mapping;

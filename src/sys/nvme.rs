@@ -1,5 +1,5 @@
-//! Commands to an NVMe namespace through its generic character device (`/dev/ngXnY`): the layout in which the kernel receives them, and the
-//! meaning of their status. Sources: docs/PROVENANCE.md.
+//! Commands to an NVMe namespace through its generic character device (`/dev/ngXnY`): their layout for the kernel, and the meaning of their
+//! status. Sources: docs/PROVENANCE.md.
 
 use std::ffi::c_void;
 use std::os::fd::BorrowedFd;
@@ -9,7 +9,7 @@ use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 use super::tuples::{Checks, Tuples};
 use crate::error::Errno;
 
-/// The operation numbers for an I/O command in a ring: with one range of memory, and with a list of ranges.
+/// The operation numbers of an I/O command in a ring: for one range of memory, and for a list of ranges.
 pub(super) const URING_IO: u32 = opcode::read_write::<Command>(b'N', 0x80) as u32;
 pub(super) const URING_IO_VEC: u32 = opcode::read_write::<Command>(b'N', 0x81) as u32;
 const IOCTL_ID: Opcode = opcode::none(b'N', 0x40);
@@ -17,12 +17,12 @@ const IOCTL_ADMIN: Opcode = opcode::read_write::<Command>(b'N', 0x41);
 const IOCTL_IO64: Opcode = opcode::read_write::<Command64>(b'N', 0x48);
 
 const IDENTIFY: u8 = 0x06;
-/// The bit of command dword 12 that means force unit access.
+/// The bit of command dword 12 for force unit access.
 const FUA: u32 = 1 << 30;
 /// The bits of command dword 12 that make the device check reference tags and guards.
 const CHECK_REFERENCE: u32 = 1 << 26;
 const CHECK_GUARD: u32 = 1 << 28;
-/// The longest transfer in bytes. No controller supports longer transfers, and this length fits in 31 bits.
+/// The longest transfer in bytes. No controller supports longer transfers. The length fits in 31 bits.
 const MAX_LEN: usize = 1 << 30;
 /// The bits of a status that contain its type and code. The remaining bits describe how to retry the command.
 const STATUS: i32 = 0x7FF;
@@ -33,7 +33,7 @@ pub(crate) struct NamespaceId {
     pub(crate) number: u32,
     /// The number of bytes of a logical block, as a logarithm to base two.
     pub(crate) shift: u32,
-    /// The number of metadata bytes of each block, which contain a tuple. A transfer uses separate memory for the metadata.
+    /// The number of metadata bytes of each block. They contain a tuple. A transfer uses separate memory for them.
     pub(crate) metadata: u32,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct Command {
     metadata: u64,
     address: u64,
     metadata_len: u32,
-    /// The number of bytes at `address`. If there is a list of ranges at `address`, the number of ranges.
+    /// The number of bytes at `address`. For a list of ranges, the number of ranges.
     data_len: u32,
     cdw10: u32,
     cdw11: u32,
@@ -85,8 +85,8 @@ pub(super) enum Action {
 
 impl Command {
     /// A command for `len` bytes from `at`. Its memory is `data_len` bytes at `address`, or a list of `data_len` ranges at `address`. If
-    /// one command cannot transfer these bytes, this function returns a command that the kernel refuses with EINVAL. So the device only
-    /// accesses memory that the kernel has mapped.
+    /// one command cannot transfer these bytes, the kernel refuses the returned command with EINVAL. The device then accesses no memory
+    /// that the kernel has not mapped.
     #[inline]
     pub(super) fn io(
         namespace: NamespaceId,
@@ -134,7 +134,7 @@ impl Command {
     }
 }
 
-/// Whether one command can transfer these bytes. They must be whole blocks, and their number must fit in the command's field of 16 bits.
+/// Whether one command can transfer these bytes. They must be whole blocks. The number of blocks must fit in a field of 16 bits.
 #[inline]
 pub(crate) fn carries(namespace: NamespaceId, at: u64, len: usize) -> bool {
     let mask = (1 << namespace.shift) - 1;
@@ -145,7 +145,7 @@ pub(crate) fn carries(namespace: NamespaceId, at: u64, len: usize) -> bool {
 /// Converts the result of a command for `len` bytes to the result of a system call: the number of bytes, or a negative errno.
 #[inline]
 pub(super) fn outcome(result: i32, len: usize) -> i32 {
-    // The kernel reports EINTR for a command that it has cancelled, for example because it reset the controller.
+    // The kernel reports EINTR for a cancelled command, for example after a reset of the controller.
     const CANCELLED: i32 = -Errno::EINTR.0;
     match result {
         0 => len as i32,
@@ -155,7 +155,7 @@ pub(super) fn outcome(result: i32, len: usize) -> i32 {
     }
 }
 
-/// Returns the errno for a status. It is EIO if no other errno fits.
+/// Returns the errno for a status. EIO if no other errno fits.
 #[cold]
 fn errno(status: i32) -> Errno {
     match status & STATUS {
@@ -171,8 +171,7 @@ fn errno(status: i32) -> Errno {
     }
 }
 
-/// Runs an `ioctl` on a character device. Returns the number that the kernel returns. For a command, this is the device's status, and 0
-/// means success.
+/// Runs an `ioctl` on a character device, and returns its result. For a command, this is the device's status. 0 means success.
 struct Call<'a, const OPCODE: Opcode, T>(&'a mut T);
 
 // SAFETY: each operation is used with the structure that the kernel reads and writes for this operation.

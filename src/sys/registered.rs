@@ -1,5 +1,5 @@
 //! Memory that is registered with a ring: one allocation of the caller, and bounce buffers. The kernel need not pin registered memory for
-//! each request. Many requests use the same bounce buffer, one after the other.
+//! each request. A bounce buffer is used by many requests, one after the other.
 
 use super::Buffer;
 use super::buffer::Registered;
@@ -26,7 +26,7 @@ pub(super) enum Places {
 }
 
 impl<T: Passenger, W: Width> Ring<T, W> {
-    /// Registers one allocation with the ring, and cuts it into `count` buffers of `size` bytes. EBUSY if memory of the caller is already
+    /// Registers one allocation with the ring, and cuts it into `count` buffers of `size` bytes. EBUSY if the caller's memory is already
     /// registered.
     pub(crate) fn register(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, Errno> {
         let total = count.checked_mul(size).filter(|total| (1..=MAX_REGISTERED).contains(total));
@@ -36,8 +36,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         Ok((0..count).map(|_| whole.split_to(size)).collect())
     }
 
-    /// Registers the memory of a buffer with the ring. Parts that are later split off the buffer are registered too. EBUSY if memory of the
-    /// caller is already registered.
+    /// Registers the memory of a buffer with the ring. Parts that are later split off the buffer are registered too. EBUSY if the caller's
+    /// memory is already registered.
     pub(crate) fn register_whole(&mut self, whole: &mut Buffer) -> Result<(), Errno> {
         if self.registered.is_some() {
             return Err(Errno::EBUSY);
@@ -58,13 +58,12 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         };
         registered.map_err(|error| errno(&error))?;
         whole.set_registered(Some(Registered { ring: self.number, place: CALLERS }));
-        // This buffer has no bytes, but its reference keeps the memory alive.
+        // This buffer has no bytes. Its reference keeps the memory alive.
         self.registered = Some(whole.split_to(0));
         Ok(())
     }
 
-    /// The free entries of the table of registered memory. If the table was not created yet, it is created first. `None` if the kernel
-    /// refuses.
+    /// The free entries of the table of registered memory. Creates the table at the first call. `None` if the kernel refuses.
     fn free_places(&mut self) -> Option<&mut Vec<u16>> {
         if let Places::Unmade = self.places {
             let made = self.ring.submitter().register_buffers_sparse(REGISTERED_BUFFERS.into());
@@ -79,8 +78,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         }
     }
 
-    /// Registers the allocation of one buffer. If no entry is free or the kernel refuses, the buffer is not registered, and the kernel pins
-    /// its pages for each request.
+    /// Registers the allocation of one buffer. If no entry is free or the kernel refuses, the buffer is not registered. The kernel then
+    /// pins its pages for each request.
     #[cold]
     pub(crate) fn register_one(&mut self, buffer: &mut Buffer) {
         let Some(place) = self.free_places().and_then(Vec::pop) else { return };
@@ -96,7 +95,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         }
     }
 
-    /// Ends the registration of a buffer, so that the kernel releases the pages.
+    /// Ends the registration of a buffer. The kernel then releases the pages.
     #[cold]
     pub(crate) fn unregister_one(&mut self, buffer: &mut Buffer) {
         let Some(place) = buffer.place_in(self.number).filter(|place| *place != CALLERS) else {
@@ -124,8 +123,8 @@ mod tests {
 
     const OPTIONS: RingOptions = RingOptions { entries: 2, iopoll: false, sqpoll_idle: None };
 
-    /// Reads into registered memory return the file's content, both for the caller's allocation and for single buffers. When an entry
-    /// becomes free, it is used again.
+    /// Reads into registered memory return the file's content, both for the caller's allocation and for single buffers. An entry that
+    /// becomes free is used again.
     #[test]
     fn pieces_are_registered_beside_the_callers_memory() {
         let file = File::open("/proc/self/exe").unwrap();

@@ -16,22 +16,20 @@ use super::slots::{Slot, Slots};
 use super::{Buffer, Memory, Passenger, Tuples, nvme};
 use crate::error::Errno;
 
-/// The number of files that can be registered with a ring. For a request to any other file, the kernel must acquire a reference to the
-/// file.
+/// The number of files that can be registered with a ring. For any other file, the kernel must acquire a reference at each request.
 const REGISTERED_FILES: u32 = 16;
 /// The bit of `user_data` that marks a request with borrowed memory. The lower 32 bits are the index of its transfer.
 const BORROWED: u64 = 1 << 63;
-/// If the kernel refuses to let a drain enter the ring, the drain tries this number of times. After that, the requests in flight are
-/// leaked.
+/// The number of times that a drain tries to enter a ring that the kernel refuses. After that, the requests in flight are leaked.
 const REFUSALS: u32 = 1000;
 /// The bit of `user_data` that marks a command to an NVMe namespace. The completion of a command contains an NVMe status.
 const COMMAND: u64 = 1 << 62;
 
 static NEXT_RING: AtomicU32 = AtomicU32::new(1);
 
-/// The number of the ring. No other ring has it, until numbers repeat after 2^32 rings. Memory that is registered with another ring may
-/// then be treated as registered with this ring. This is safe, because the kernel refuses an address outside of the memory that this ring
-/// has registered at the same index.
+/// The number of the ring. Numbers repeat after 2^32 rings. After that, memory that is registered with an earlier ring may count as
+/// registered with this ring. This is safe: the kernel refuses an address outside of the memory that this ring has registered at the same
+/// index.
 fn next_ring() -> RingNumber {
     RingNumber::new(NEXT_RING.fetch_add(1, Ordering::Relaxed)).unwrap_or(RingNumber::MAX)
 }
@@ -41,16 +39,16 @@ fn next_ring() -> RingNumber {
 pub(crate) struct RingOptions {
     pub(crate) entries: u32,
     pub(crate) iopoll: bool,
-    /// If set, a kernel thread submits requests, and sleeps after this many milliseconds without work.
+    /// If set, a kernel thread submits requests. Without work, it sleeps after this many milliseconds.
     pub(crate) sqpoll_idle: Option<u32>,
 }
 
-/// A request with memory that the caller lends for the duration of [`Ring::transfer_now`], and the result of the request.
+/// A request with memory that the caller lends during [`Ring::transfer_now`], and its result.
 pub(crate) struct Transfer<'s, 'a> {
     bufs: &'s mut [IoSliceMut<'a>],
     at: u64,
     tuples: Option<&'s mut Tuples>,
-    /// The result of the system call, which is a negative errno after an error.
+    /// The result of the system call: the number of bytes, or a negative errno.
     pub(crate) result: i32,
 }
 
@@ -70,33 +68,33 @@ impl<'s, 'a> Transfer<'s, 'a> {
 
 /// A ring, and its requests in flight.
 ///
-/// The memory of a request stays in its slot until the request completes. The drop of a ring waits for all requests. If a ring is
-/// [lost](Self::drain), some requests never complete; the drop leaks these. Only the thread that created a ring may use it.
+/// The memory of a request stays in its slot until the request completes. The drop of a ring waits for all requests. In a
+/// [lost](Self::drain) ring, some requests never complete, and the drop leaks their memory. Only the thread that created a ring may use it.
 pub(crate) struct Ring<T: Passenger, W: Width = Narrow> {
-    // The ring is dropped explicitly before the slots. They may be freed only after the kernel has stopped using their memory.
+    // The ring is dropped explicitly before the slots. The slots may be freed only after the kernel has stopped using their memory.
     pub(super) ring: ManuallyDrop<IoUring<W::Submission, W::Completion>>,
     slots: Slots<T>,
-    /// The number of completions that are known to be in the kernel's queue.
+    /// The number of known completions in the kernel's queue.
     ready: usize,
     /// Whether completions were seen since the last [`Self::take_fresh`].
     fresh: bool,
-    /// Which entries of the table of registered files are in use. Empty before the first file is registered.
+    /// The entries of the table of registered files that are in use. Empty before the first file is registered.
     files: Vec<bool>,
     pub(super) number: RingNumber,
     /// The registered memory of the caller. This reference keeps it alive.
     pub(super) registered: Option<Buffer>,
     /// The free entries of the table of registered memory, except the entry of the caller's allocation.
     pub(super) places: Places,
-    /// The errno with which the kernel has permanently refused the ring. A ring with an errno is not entered again, so the kernel never
-    /// takes requests that are still in the submission queue.
+    /// The errno with which the kernel has permanently refused the ring. A refused ring is not entered again. The kernel never takes the
+    /// requests that are still in the submission queue.
     lost: Option<Errno>,
     /// The number of requests with lent memory that are queued but not submitted.
     lent: usize,
     /// The number of entries of the submission queue whose requests were completed or withdrawn. The kernel never takes these entries.
     dead: usize,
-    /// How many times the kernel has refused to let [`drain`](Self::drain) enter the ring.
+    /// The number of times that the kernel has refused the ring in a [`drain`](Self::drain).
     refusals: u32,
-    /// Whether a kernel thread takes entries from the submission queue. It does so even if no thread enters the ring.
+    /// Whether a kernel thread takes entries from the submission queue. This thread also works while no thread enters the ring.
     sqpoll: bool,
     /// The eventfd that the kernel signals for each completion. It is created by the first call of [`readiness`](Self::readiness).
     pub(super) event: Option<OwnedFd>,
@@ -127,7 +125,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         })
     }
 
-    /// The number of requests that can still be pushed. If the number is 0, a request must complete before the next push.
+    /// The number of requests that can still be pushed. If it is 0, a request must complete before the next push.
     pub(crate) fn room(&self) -> usize {
         self.slots.room()
     }
@@ -137,7 +135,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
     }
 
     /// Registers a file. The kernel then need not acquire a reference to the file for each request. If no entry is free or the kernel
-    /// refuses, requests use the file's descriptor, which the caller must keep open.
+    /// refuses, requests use the file's descriptor. The caller must keep this descriptor open.
     pub(crate) fn register_file(&mut self, file: BorrowedFd<'_>) -> RingFile {
         let submitter = self.ring.submitter();
         if self.files.is_empty() && submitter.register_files_sparse(REGISTERED_FILES).is_ok() {
@@ -163,7 +161,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         }
     }
 
-    /// Queues a request. The completion returns its memory. If no slot is free or the ring is lost, this call returns the memory instead.
+    /// Queues a request. The completion returns its memory. If no slot is free or the ring is lost, this call returns the memory.
     #[inline(always)]
     pub(crate) fn push(
         &mut self,
@@ -180,7 +178,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         if unsafe { self.push_entry(&entry) }.is_ok() {
             return Ok(());
         }
-        // The entry was not queued, so the request is removed from its slot again.
+        // The entry was not queued. The request is removed from its slot.
         self.slots.take_back(index).map_or(Ok(()), Err)
     }
 
@@ -212,17 +210,16 @@ impl<T: Passenger, W: Width> Ring<T, W> {
     }
 
     /// Submits queued requests to the kernel, and waits until `min` completions can be popped. `min` is at most the number of requests in
-    /// flight. After an error, the requests that the kernel had not taken can be popped; their result is this error.
+    /// flight. After an error, the requests that the kernel had not taken can be popped. This error is their result.
     pub(crate) fn wait(&mut self, min: usize) -> Result<(), Errno> {
         loop {
-            // Early completions were already removed from the kernel's queue, so the kernel does not count them.
+            // Early completions were already removed from the kernel's queue. The kernel does not count them.
             self.enter(min.saturating_sub(self.slots.early()))?;
-            // The system call may end early, because of a signal or a partial submission. So the number of completions is checked.
+            // A signal or a partial submission may end the system call early. So the number of completions is checked.
             if self.slots.early() + self.ring.completion().len() >= min {
                 return Ok(());
             }
-            // The completion queue is emptied here, because the kernel does not poll for more completions as long as the queue contains an
-            // entry.
+            // The completion queue is emptied here. While it contains an entry, the kernel does not poll for more completions.
             (self.ready, self.fresh) = (0, true);
             for entry in self.ring.completion() {
                 let (index, result) = seen::<T, W>(&self.slots, &entry.into());
@@ -247,8 +244,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
                 }
                 Err(error) => match errno(&error) {
                     Errno::EINTR => {}
-                    // The kernel temporarily lacks memory, or its completion queue is full. In both cases the caller removes completions
-                    // from this queue.
+                    // The kernel temporarily lacks memory, or its completion queue is full. The caller removes completions from this queue.
                     Errno::EBUSY | Errno::EAGAIN => return Ok(()),
                     errno => {
                         self.lost = Some(errno);
@@ -260,8 +256,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         }
     }
 
-    /// Completes the requests that the kernel had not taken when it refused the ring. It will never take them, because the ring is not
-    /// entered again. If a kernel thread takes entries, it may still take them, so no request is completed.
+    /// Completes the requests that the kernel had not taken when it refused the ring. The ring is not entered again, so the kernel will
+    /// never take them. There is one exception: if a kernel thread takes entries, it may still take them, and no request is completed here.
     #[cold]
     fn recall(&mut self, errno: Errno) {
         if self.sqpoll {
@@ -272,8 +268,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         self.fresh = true;
     }
 
-    /// Waits for all requests in flight, and drops them. If the kernel has permanently refused the ring while requests were in flight, some
-    /// of them may remain. Their completions may never be seen, so their memory is never freed.
+    /// Waits for all requests in flight, and drops them. If the kernel has permanently refused the ring, some of them may remain. Their
+    /// completions may never be seen, so their memory is never freed.
     pub(crate) fn drain(&mut self) {
         loop {
             while self.pop().is_some() {}
@@ -282,7 +278,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
             }
             if self.enter(1).is_err() {
                 self.refusals += 1;
-                // `yield_now` makes a system call. Older kernels post completions when a thread returns from a system call.
+                // `yield_now` makes a system call. Older kernels post completions at the end of a system call.
                 std::thread::yield_now();
             }
         }
@@ -293,14 +289,13 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         self.slots.attached()
     }
 
-    /// Returns the next completion: the attachment, the memory, and the result of the system call, which is a negative errno after an
-    /// error.
+    /// Returns the next completion: the attachment, the memory, and the result of the system call (a number of bytes, or a negative errno).
     #[inline(always)]
     pub(crate) fn pop(&mut self) -> Option<(T, Memory, i32)> {
         self.pop_by(|request, result| request.take().map(|(memory, it)| (it, memory, result)))?
     }
 
-    /// Passes the next completion to `take`. `take` must empty the slot. Returns the result of `take`.
+    /// Passes the next completion to `take`, and returns the result of `take`. `take` must empty the slot.
     #[inline(always)]
     pub(crate) fn pop_by<R>(
         &mut self,
@@ -322,7 +317,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         self.slots.end(index, |request| take(request, result))
     }
 
-    /// Whether a completion that was popped since the last call may have occurred after the last call.
+    /// Whether completions were seen since the last call.
     #[inline]
     pub(crate) fn take_fresh(&mut self) -> bool {
         std::mem::take(&mut self.fresh)
@@ -342,8 +337,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
                 break;
             }
             (open, self.lent) = (open + 1, self.lent + 1);
-            // Completions of transfers are collected before more transfers are submitted. So the number in flight never exceeds the
-            // guaranteed size of the completion queue.
+            // Completions are collected before more transfers are submitted. The number of transfers in flight never exceeds the guaranteed
+            // size of the completion queue.
             while open >= self.slots.len() {
                 open -= self.collect_lent(transfers, open);
             }
@@ -352,15 +347,15 @@ impl<T: Passenger, W: Width> Ring<T, W> {
             open -= self.collect_lent(transfers, open);
         }
         if let Some(errno) = self.lost {
-            // A transfer without a result was withdrawn or was never queued. Transfers that completed before keep their results.
+            // A transfer without a result was withdrawn or was never queued. Completed transfers keep their results.
             let unseen =
                 transfers.iter_mut().filter(|transfer| transfer.result == Transfer::UNSEEN);
             unseen.for_each(|transfer| transfer.result = -errno.0);
         }
     }
 
-    /// Waits for completions of transfers with lent memory. `open` of them are in flight. Returns the number of completions. Completions of
-    /// other requests are stored for [`pop`](Self::pop).
+    /// Waits for completions of transfers with lent memory. `open` transfers are in flight. Returns the number of completions. Completions
+    /// of other requests are stored for [`pop`](Self::pop).
     fn collect_lent(&mut self, transfers: &mut [Transfer<'_, '_>], open: usize) -> usize {
         let mut found = 0;
         let entered = self.enter(1);
@@ -384,17 +379,16 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         found
     }
 
-    /// Abandons requests with borrowed memory after the ring was lost. `open` is their number.
+    /// Abandons the `open` requests with borrowed memory after the ring was lost.
     ///
     /// This is sound if all of these requests are still in the submission queue, as its last entries. The kernel then never takes them,
-    /// because the ring is not entered again. If the kernel has taken a request, it may write to the memory at any time, and the completion
-    /// cannot be observed. A return would then be undefined behaviour, and a wait would not end. So this function ends the program. This
-    /// happens only if the kernel has accepted the system call that submits the requests, and refuses a later call while they are in
-    /// flight.
+    /// because the ring is not entered again. If the kernel has taken a request, it may write to the memory at any time. The completion
+    /// cannot be observed. A return would then be undefined behaviour, and a wait would not end. Therefore this function ends the program.
+    /// This happens only if the kernel accepts the submission of the requests, and refuses a later call while they are in flight.
     #[cold]
     fn withdraw(&mut self, open: usize) {
         if self.sqpoll || self.ring.submission().len() < self.dead + open {
-            // `eprintln!` would panic if standard error is full. From here on no code may unwind.
+            // If standard error is full, `eprintln!` would panic. From here on no code may unwind.
             let (mut err, lost) = (std::io::stderr(), self.lost);
             let what = "ironmap: the kernel refuses io_uring calls while requests in flight use lent memory: the program ends";
             let _ = writeln!(err, "{what} ({lost:?})");
@@ -408,12 +402,12 @@ impl<T: Passenger, W: Width> Drop for Ring<T, W> {
     fn drop(&mut self) {
         self.drain();
         if self.in_flight() > 0 {
-            // The kernel may still write to the memory of the slots, so this memory is not freed. The ring is not closed either, so its
-            // registered files stay open.
+            // The memory of the slots is not freed, because the kernel may still write to it. The ring is not closed, so its registered
+            // files stay open.
             return;
         }
-        // The kernel removes a ring some time after its descriptor was closed. Until then, the ring would keep its registered files open.
-        // If such a file is a device, an exclusive open of it would fail. So the files are removed from the ring first.
+        // The kernel removes a ring some time after its descriptor was closed. Until then, the registered files would stay open. If one of
+        // them is a device, an exclusive open of the device would fail. So the files are first removed from the ring.
         let _ = self.ring.submitter().unregister_files();
         // SAFETY: dropped once, here, and not used afterwards.
         unsafe { ManuallyDrop::drop(&mut self.ring) };
@@ -426,8 +420,7 @@ fn command<W: Width>(file: RingFile) -> u64 {
     if W::COMMANDS && file.namespace.is_some() { COMMAND } else { 0 }
 }
 
-/// The slot of a completed request, and the result of the request in the form of a system call's result. The slot contains the memory of
-/// the request.
+/// The slot of a completed request, and the result of the request in the form of a system call's result.
 #[inline]
 fn seen<T, W: Width>(slots: &Slots<T>, entry: &cqueue::Entry) -> (u32, i32) {
     let index = entry.user_data() as u32;
@@ -485,7 +478,7 @@ mod tests {
 
     impl Passenger for u32 {}
 
-    /// Moves a ring to a thread that has not created it. The kernel refuses every call of that thread, so the ring is permanently lost.
+    /// Moves a ring to a thread that has not created it. The kernel refuses every call of this thread. The ring is permanently lost.
     struct Moved(Ring<u32>);
 
     // SAFETY: the thread that created the ring does not use it afterwards.
@@ -556,8 +549,8 @@ mod tests {
         });
     }
 
-    /// No data are written to the pipe, so reads from it do not complete. If the kernel took a request before the ring's descriptor was
-    /// replaced, the request stays in its slot. If a request was only queued, it is returned.
+    /// Nothing is written to the pipe, so reads from it do not complete. A request that the kernel has already taken stays in its slot. A
+    /// request that was only queued is returned.
     #[test]
     fn requests_that_the_kernel_took_stay_with_a_ring_without_descriptor() {
         let (empty, _writer) = std::io::pipe().unwrap();

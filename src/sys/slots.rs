@@ -13,7 +13,7 @@ const NONE: u64 = 0;
 pub(super) struct Slot<T> {
     /// The memory of the request, and the caller's attachment.
     pub(super) request: Option<(Memory, T)>,
-    /// A list of memory ranges, of this request or of an earlier request. Old kernels may read the list until the request completes.
+    /// A list of memory ranges. It may belong to an earlier request. Old kernels may read the list until the request completes.
     pub(super) iovecs: Vec<libc::iovec>,
     /// The number of the batch in which the request was queued. A batch contains the requests that are submitted together.
     batch: u64,
@@ -23,15 +23,15 @@ pub(super) struct Slot<T> {
 
 /// The slots of a ring.
 ///
-/// If requests are in flight when the slots are dropped, all slots are leaked, because the kernel may still write to their memory.
+/// If requests are in flight when the slots are dropped, all slots are leaked. The kernel may still write to their memory.
 pub(super) struct Slots<T> {
     slots: ManuallyDrop<Box<[Slot<T>]>>,
-    /// The index of the first free slot. It is the number of slots if no slot is free.
+    /// The index of the first free slot. If no slot is free, the number of slots.
     free: u32,
     in_flight: usize,
     /// Completions that were seen while a thread waited for another request.
     early: VecDeque<(u32, i32)>,
-    /// The number of the batch to which requests are added. This batch was not submitted yet.
+    /// The number of the current batch, to which requests are added. It was not submitted yet.
     batch: u64,
 }
 
@@ -43,8 +43,8 @@ impl<T> Slots<T> {
             slots: ManuallyDrop::new(slots),
             free: 0,
             in_flight: 0,
-            // The queue has its full capacity from the start. Every request may complete early, and no memory may be allocated while the
-            // kernel uses memory that a caller lends.
+            // The queue has its full capacity from the start, because every request may complete early. No memory may be allocated while
+            // the kernel uses memory that a caller lends.
             early: VecDeque::with_capacity(count as usize),
             batch: NONE + 1,
         }
@@ -55,7 +55,7 @@ impl<T> Slots<T> {
         self.slots.len()
     }
 
-    /// The number of requests that can still be put in. If the number is 0, a request must be taken out first.
+    /// The number of requests that can still be put in. If it is 0, a request must be taken out first.
     #[inline]
     pub(super) fn room(&self) -> usize {
         self.slots.len() - self.in_flight
@@ -77,13 +77,12 @@ impl<T> Slots<T> {
         if index as usize >= self.slots.len() {
             return Err((memory, attached));
         }
-        // The kernel has addresses of memory in other slots, so no reference to those slots may be created. An index borrows only this
-        // slot, but `get_mut` would borrow all slots.
+        // The kernel has addresses of memory in other slots. No reference to those slots may be created. An index borrows only this slot;
+        // `get_mut` would borrow all slots.
         let slot = &mut self.slots[index as usize];
         (self.free, self.in_flight) = (slot.next, self.in_flight + 1);
         slot.batch = self.batch;
-        // A free slot contains no request, so `forget` leaks nothing. An assignment would have to check whether the old value must be
-        // dropped.
+        // A free slot contains no request, so `forget` leaks nothing. An assignment would also have to drop the old value.
         std::mem::forget(slot.request.replace((memory, attached)));
         Ok((index, slot))
     }
@@ -109,7 +108,7 @@ impl<T> Slots<T> {
         Ok(())
     }
 
-    /// Stores a completion that was seen before the request is popped.
+    /// Stores a completion that was seen early, until the request is popped.
     pub(super) fn see_early(&mut self, index: u32, result: i32) {
         self.early.push_back((index, result));
     }
@@ -144,15 +143,15 @@ impl<T> Slots<T> {
         Some(take(&mut slot.request))
     }
 
-    /// Begins a new batch. A system call has successfully submitted all queued requests.
+    /// Begins a new batch. All queued requests were submitted.
     #[inline(always)]
     pub(super) fn next_batch(&mut self) {
         self.batch += 1;
     }
 
-    /// Completes the requests of the current batch with a result, but only if the kernel has taken none of them. Returns the number of
-    /// completed requests. `untaken` is the number of requests that the kernel has not taken. If the batch contains more requests, the
-    /// kernel has taken some of them, and it is unknown which. In this case no request is completed.
+    /// Completes the requests of the current batch with a result, if the kernel has taken none of them. Returns the number of completed
+    /// requests. `untaken` is the number of requests that the kernel has not taken. If the batch contains more requests than this, the
+    /// kernel has taken some of them. It is unknown which, so no request is completed.
     #[cold]
     pub(super) fn recall(&mut self, untaken: usize, result: i32) -> usize {
         let batch = self.batch;
@@ -244,7 +243,7 @@ mod tests {
         assert_eq!((pop(&mut slots), slots.in_flight()), (Some((1, 64)), 0));
     }
 
-    /// Memory of requests in flight is neither freed nor moved when the slots are dropped.
+    /// When the slots are dropped, memory of requests in flight is not freed or moved.
     #[test]
     fn slots_in_flight_outlive_their_ring() {
         let mut slots = Slots::<u8>::new(2);

@@ -1,15 +1,15 @@
 //! The processor's cycle counter. A thread can read it after every request without a function call.
 //!
-//! A call of the vDSO is not used, because a `ret` soon after a system call can cost a third of the time of a read (docs/BENCHMARKS.md,
-//! "Returns across a system call").
+//! The vDSO is not used. A call of it would contain a `ret` soon after a system call, which can cost a third of the time of a read
+//! (docs/BENCHMARKS.md, "Returns across a system call").
 
 use std::time::{Duration, Instant};
 
 /// The largest number of measurements of the rate. The first measurement that was not disturbed is used.
 const ATTEMPTS: u32 = 16;
 
-/// The number of ticks, which grows at a constant rate. It may restart at 0 when the machine is suspended. So a caller that subtracts two
-/// numbers must interpret a very large difference as a long time.
+/// The number of ticks, which grows at a constant rate. It may restart at 0 after a suspend of the machine. A caller that subtracts two
+/// numbers must treat a very large difference as a long time.
 #[inline(always)]
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn ticks() -> u64 {
@@ -37,9 +37,9 @@ pub(crate) fn ticks() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// The number of ticks per second. It is measured for a millisecond. The result is never too high, and at most one percent too low.
+/// The number of ticks per second, measured for a millisecond. The result is never too high, and at most one percent too low.
 pub(crate) fn rate() -> u64 {
-    // Reads both clocks. The thread may be interrupted between the calls, so the time was read at some moment between the two counts.
+    // Reads both clocks. The thread may be interrupted between the calls. The result is the time of some moment between the two counts.
     let moment = || (ticks(), Instant::now(), ticks());
     let mut attempts = 0;
     loop {
@@ -66,12 +66,12 @@ pub(crate) fn rate() -> u64 {
 mod tests {
     use super::*;
 
-    /// The measured rate is never too high, even if other threads compete for the processors. If it were too high, ironmap would trust a
-    /// check of the leases for too long.
+    /// The measured rate is never too high, even if other threads compete for the processors. If the rate were too high, ironmap would
+    /// trust a check of the leases for too long.
     #[test]
     fn the_rate_is_not_too_high_on_a_busy_machine() {
         const THREADS: usize = 8;
-        // The thread may be interrupted between the calls, so the real rate is known only as a range.
+        // The thread may be interrupted between the calls. So the real rate is known as a range.
         let moment = || (ticks(), Instant::now(), ticks());
         let (first, begin, after_first) = moment();
         let mut rates = std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! The tuples of a request to a device with protection information: their memory, which is one page, and how they are passed to the kernel.
+//! The tuples of a request to a device with protection information. Their memory is one page. This module also passes them to the kernel.
 //! Sources: docs/PROVENANCE.md.
 
 use bitflags::bitflags;
@@ -7,8 +7,7 @@ use io_uring::squeue;
 use super::Buffer;
 use crate::error::Errno;
 
-/// The number of bytes of memory for the tuples of one request. It is one page, because even the simplest controller accepts one page as
-/// one range.
+/// The number of bytes of memory for the tuples of one request: one page. Even the simplest controller accepts a page as one range.
 const PAGE: usize = 4096;
 /// The type of a request's attribute. The kernel defines only this type.
 const ATTRIBUTE_PI: u64 = 1;
@@ -44,7 +43,7 @@ pub(crate) struct Tuples {
     checks: Checks,
     /// The number of the first interval.
     first: u64,
-    /// The attribute. The kernel reads it when it takes the request from the queue.
+    /// The attribute. The kernel reads it when it takes the request.
     attribute: Attribute,
 }
 
@@ -66,7 +65,7 @@ impl Tuples {
         Ok((0..count).map(cut).collect())
     }
 
-    /// Prepares the tuples for a request whose first interval is `first`. Returns their memory of `len` bytes.
+    /// Prepares the tuples for a request. `first` is its first interval. Returns the memory of the tuples, which has `len` bytes.
     ///
     /// # Panics
     /// Panics if `len` exceeds [`ROOM`](Self::ROOM).
@@ -88,8 +87,8 @@ impl Tuples {
         (self.memory.as_mut_ptr() as u64, self.len as u32)
     }
 
-    /// Adds the address of these tuples to an entry of the ordinary size, in its last two words. Until the request has completed, the
-    /// caller must keep the tuples at their address, like the request's memory.
+    /// Adds the address of these tuples to an entry of the ordinary size, in its last two words. The caller must keep the tuples at their
+    /// address until the request has completed.
     #[inline]
     pub(super) fn attach(&mut self, entry: &mut squeue::Entry) {
         let (address, len) = self.range();

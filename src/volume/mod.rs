@@ -1,5 +1,4 @@
-//! Opens a device, detects its format, and creates files and queues. This module connects devices and file systems, so it may use every
-//! layer.
+//! Opens a device, detects its format, and creates files and queues. This module connects devices and file systems. It may use every layer.
 
 mod options;
 mod paths;
@@ -28,11 +27,11 @@ use crate::open_file::{CommitTimer, ContentLock, FileIndexes, Owner};
 use crate::probe::{SMALLEST, occupant, unknown_format};
 use crate::queue::Queue;
 
-/// An unmounted file system that is opened exclusively. A clone costs little, and threads can share a volume.
+/// An unmounted file system that is opened exclusively. A clone costs little. Threads can share a volume.
 #[derive(Clone)]
 pub struct Volume {
-    /// This field is declared before `fs`, so that it is dropped first: the timer's thread must not drop the last reference to the file
-    /// system. Open files share the timer.
+    /// This field is dropped before `fs`, because it is declared first. Otherwise the timer's thread could drop the last reference to the
+    /// file system. Open files share the timer.
     timer: Option<CommitTimer>,
     fs: Arc<dyn FileSystem>,
     device: Arc<dyn Device>,
@@ -121,7 +120,7 @@ impl Volume {
         Ok(volume)
     }
 
-    /// Creates a volume from a file system that the caller has created, and the device beneath it.
+    /// Creates a volume from a file system and its device. The caller has created both.
     #[doc(hidden)]
     #[must_use]
     pub fn of(fs: Arc<dyn FileSystem>, device: Arc<dyn Device>) -> Self {
@@ -181,11 +180,11 @@ impl Volume {
         self.engine
     }
 
-    /// Commits all changes, writes them to their final blocks (a checkpoint), and makes the volume read-only. If there are no changes, the
-    /// call does nothing. A volume that is dropped without this call is closed too, but errors are then not reported.
+    /// Commits all changes, writes them to their final blocks (a checkpoint), and makes the volume read-only. Without changes, the call
+    /// does nothing. A drop of the volume does the same, but does not report errors.
     ///
     /// # Errors
-    /// `Io`. The volume is then in the state of a volume after a crash, and is recovered when it is next opened.
+    /// `Io`. The volume is then as after a crash. The next open recovers it.
     pub fn close(&self) -> Result<()> {
         self.fs.close()?;
         match &self.integrity {
@@ -207,8 +206,8 @@ impl Volume {
         opened.device.scrub(&mut found, &mut |_, _| {})
     }
 
-    /// The integrity device beneath the volume, and the result of its recovery when it was opened. `None` if the [location](Location)
-    /// contains no integrity device.
+    /// The integrity device beneath the volume, and the result of its recovery. `None` if the [location](Location) contains no integrity
+    /// device.
     #[doc(hidden)]
     #[must_use]
     pub fn integrity(&self) -> Option<&integrity::Opened> {
@@ -221,7 +220,7 @@ impl Volume {
         &self.notices
     }
 
-    /// One line for each fault of the device that was ignored. An example is the loss of the first copy of a partition table.
+    /// One line for each ignored fault of the device, for example the loss of the first copy of a partition table.
     #[must_use]
     pub fn faults(&self) -> &[String] {
         &self.faults
@@ -245,13 +244,13 @@ impl Volume {
         Ok(queue)
     }
 
-    /// Opens a handle for the data of a regular file. The file is given by its inode number, or by an inode that was read earlier.
+    /// Opens a handle for the data of a regular file. `file` is an inode number, or an inode that was read earlier.
     /// [`Files::open`](crate::Files::open) opens a file by its path.
     ///
     /// # Errors
     /// `IsADirectory`, `WrongFileType`, or `Encrypted`; `NotFound` if the file was removed since its inode was read; `ReadOnly` if the
-    /// options open the file for writing but the volume is open only for reading; `InvalidInput` if the options truncate the file but do
-    /// not open it for writing.
+    /// options open the file for writing, and the volume is open only for reading; `InvalidInput` if the options truncate the file without
+    /// opening it for writing.
     pub fn open_inode(&self, inode: impl Into<InodeRef>, options: FileOptions) -> Result<File> {
         check_options(&options)?;
         let InodeRef { number, read } = inode.into();
@@ -273,8 +272,7 @@ impl Volume {
                 "the content is encrypted, and the key is not available",
             ));
         }
-        // If the inode is open elsewhere, its size may be larger than the size that was read here. So the file is truncated even if the
-        // size that was read is 0.
+        // If the inode is open elsewhere, the size that was read here may be too small. So the file is truncated even if this size is 0.
         let inode = if options.truncate {
             self.fs.writable()?.truncate(inode.number(), 0)?;
             held.inode()?
@@ -349,8 +347,7 @@ fn find_backup(device: &dyn Device, number: Option<u64>) -> Option<(&'static For
 /// it is the primary superblock, or, if the primary superblock is damaged, a backup that is found.
 ///
 /// # Errors
-/// If the volume is opened for writing, the errors of the device. If it is opened for reading there are no errors, because a backup may be
-/// readable.
+/// If the volume is opened for writing, the errors of the device. For reading, there are no errors, because a backup may be readable.
 fn block_size_for(device: &dyn Device, how: How) -> Result<Option<usize>> {
     if let How::Write(_) = how {
         return crate::tools::block_size(device);

@@ -52,8 +52,8 @@ impl VolumeOptions {
         self
     }
 
-    /// For volumes that are opened only for reading: the device of the journal, if the journal is on a separate device and must be
-    /// recovered. It is recovered in memory. Without this option, the device is found by its UUID, below `/dev/disk/by-uuid`.
+    /// For volumes that are opened only for reading: the separate device of the journal, if the journal must be recovered. It is recovered
+    /// in memory. Without this option, the device is found by its UUID, below `/dev/disk/by-uuid`.
     #[must_use]
     pub fn journal(mut self, device: impl Into<Option<Location>>) -> Self {
         self.journal = device.into();
@@ -81,8 +81,8 @@ impl VolumeOptions {
         Volume::open_at(&location.try_into()?, self)
     }
 
-    /// Opens the volume on a device that the caller has created, for example a device that injects faults. The engine is the engine of this
-    /// device.
+    /// Opens the volume on a device that the caller has created, for example a device that injects faults. The engine of this device is
+    /// used.
     ///
     /// # Errors
     /// The errors of [`open`](Self::open).
@@ -123,7 +123,7 @@ impl VolumeOptions {
         };
         let mut volume = Volume::open_on(device, how)?;
         volume.faults = faults;
-        // If the file system was opened only for reading, there are no changes to commit.
+        // A file system that was opened only for reading has no changes to commit.
         if let (true, false, Some(writer)) = (self.write, self.commit.is_zero(), volume.fs.writer())
         {
             volume.timer = Some(writer.commit_in_time(self.commit)?);
@@ -131,8 +131,8 @@ impl VolumeOptions {
         Ok(volume)
     }
 
-    /// The device of the volume's journal. It is the device that the options name. If they name none and the volume needs the journal, it
-    /// is the device that is found.
+    /// The device of the volume's journal. If the options name a device, it is this device. Otherwise it is the device that is found.
+    /// `None` if the volume does not need the journal.
     fn journal_of(&self, volume: &dyn Device) -> Option<Location> {
         match &self.journal {
             Some(named) => Some(named.clone()),
@@ -151,14 +151,13 @@ impl VolumeOptions {
 }
 
 options!(VolumeOptions {
-    /// Whether the volume is also opened for writing. If its journal must be recovered, this is then done on the device.
+    /// Whether the volume is also opened for writing. A recovery of its journal is then written to the device.
     write: bool,
     /// The engine that transfers file data.
     engine: Engine,
     /// The clock for the time stamps of changed files.
     clock: Clock,
-    /// For volumes that are opened only for reading: the journal is not read, whatever its state is. A [`Location::NoLoad`] has the same
-    /// effect.
+    /// For volumes that are opened only for reading: the journal is ignored in every state. A [`Location::NoLoad`] has the same effect.
     no_load: bool,
     /// For volumes that are opened only for reading: the device may be shorter than the volume. Reads past the end of the device are I/O
     /// errors. Without this option, such a device is refused.
@@ -169,7 +168,7 @@ options!(VolumeOptions {
     commit: Duration,
 });
 
-/// The device of the journal that the volume needs for its recovery, if udev has created a link to it.
+/// The device of the journal that the volume needs for its recovery. It is found if udev has created a link to it.
 fn wanted_journal(volume: &dyn Device) -> Option<Location> {
     // An error is ignored here: the open of the volume gets the same error, and reports it.
     let wanted = |format: &Format| format.wanted_journal?(volume).ok().flatten();

@@ -16,25 +16,24 @@ use crate::fs::{
 use crate::queue::Queue;
 use crate::units::InodeNo;
 
-/// The greatest depth of a tree that can be removed. A deeper tree is an error, because most likely a directory contains itself.
+/// The greatest depth of a tree that can be removed. A deeper tree is an error: most likely a directory contains itself.
 const MAX_DEPTH: usize = 4096;
 
-/// The largest number of consecutive listings from which no name could be removed. Other threads may have removed the listed names.
+/// The largest number of consecutive listings from which no name was removed. Other threads may have removed the listed names.
 const MAX_FRUITLESS: u32 = 64;
 
 /// The entries of a directory.
 pub type DirEntries = Box<dyn Iterator<Item = Result<DirEntry>> + Send>;
 
-/// A name and its directory. The directory need not contain the name yet. The directory is open, so that its inode number is not used again
-/// if another thread removes the directory.
+/// A name and its directory. The name need not exist. The directory is open. So its inode number is not used again if another thread
+/// removes the directory.
 struct Name<'a> {
     dir: Held,
     name: &'a [u8],
 }
 
 impl<'a> Name<'a> {
-    /// Returns the inode number of the directory, and the name, for the operations of [`Writer`]. The number is valid while this value
-    /// exists.
+    /// Returns the directory's inode number and the name, for the operations of [`Writer`]. The number is valid while this value exists.
     fn place(&self) -> (InodeNo, &'a [u8]) {
         (self.dir.number(), self.name)
     }
@@ -157,7 +156,7 @@ impl Volume {
     /// Creates a directory and all missing parents. Directories that already exist stay unchanged.
     ///
     /// # Errors
-    /// The errors of [`create_dir`](Self::create_dir); `NotADirectory` if a name of the path belongs to a file that is not a directory.
+    /// The errors of [`create_dir`](Self::create_dir); `NotADirectory` if a part of the path is a file of another type.
     pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let whole = path.as_os_str().as_bytes();
@@ -214,7 +213,7 @@ impl Volume {
         moved.context(|| format!("{} to {}", from.display(), to.display()))
     }
 
-    /// Removes a name of a file that is not a directory. The file itself is removed when it has no names and no handle has it open.
+    /// Removes a name of a file that is not a directory. A file without names is removed when no handle has it open.
     ///
     /// # Errors
     /// `NotFound`, `IsADirectory`, `NotPermitted`, `ReadOnly`.
@@ -238,7 +237,7 @@ impl Volume {
     }
 
     /// Removes a directory with all of its contents, or a symbolic link. Symbolic links in the directory are removed, and not followed.
-    /// Each name is removed in a separate transaction, so after a crash some names may remain.
+    /// Each name is removed in a separate transaction. After a crash some names may remain.
     ///
     /// # Errors
     /// The errors of [`remove_dir`](Self::remove_dir). Names that were removed before the error stay removed.
@@ -252,10 +251,10 @@ impl Volume {
         self.remove_tree(dir, name).at(|| path.display())
     }
 
-    /// Makes durable all changes whose calls have returned (`syncfs`).
+    /// Makes all changes durable whose calls have returned (`syncfs`).
     ///
     /// # Errors
-    /// `Io`; `ReadOnly` after an earlier error. In both cases changes may be lost.
+    /// `Io`; `ReadOnly` after an earlier error. Changes may then be lost.
     pub fn sync(&self) -> Result<()> {
         self.fs.sync()
     }
@@ -268,7 +267,7 @@ impl Volume {
         self.fs.hold_path(path.as_os_str().as_bytes(), follow)
     }
 
-    /// Whether a directory exists at this path. If there is a file of another type, this is an error.
+    /// Whether a directory exists at this path. A file of another type is an error.
     fn is_directory(&self, path: &Path) -> Result<bool> {
         match self.resolve(path, Follow::All) {
             Ok(found) if found.file_type() == FileType::Directory => Ok(true),
@@ -304,8 +303,8 @@ impl Volume {
         }
     }
 
-    /// Returns the directory and the name of a new file that is not a directory. If the path ends with a slash, this is an error: `Exists`
-    /// if the name exists, otherwise `NotFound`.
+    /// Returns the directory and the name of a new file that is not a directory. A path that ends with a slash is an error: `Exists` if the
+    /// name exists, otherwise `NotFound`.
     fn new_file_name<'a>(&self, path: &'a Path) -> Result<Name<'a>> {
         let name = self.name(path)?;
         if asks_for_directory(path) {
@@ -316,7 +315,7 @@ impl Volume {
         Ok(name)
     }
 
-    /// Refuses to create a regular file if the path ends with a slash. As in the kernel, this is an error even if the file exists.
+    /// Refuses to create a regular file if the path ends with a slash. An existing file is refused too, as in the kernel.
     fn require_file_name(&self, path: &Path) -> Result<()> {
         if !asks_for_directory(path) {
             return Ok(());
@@ -334,7 +333,7 @@ impl Volume {
         }
     }
 
-    /// Returns the operations that change the volume. If the volume cannot be changed, returns an error that names the path.
+    /// Returns the operations that change the volume. If the volume is read-only, the error names the path.
     fn writable(&self, path: &Path) -> Result<&dyn Writer> {
         self.fs.writable().at(|| path.display())
     }
@@ -356,7 +355,8 @@ impl Volume {
             .at(|| path.display())
     }
 
-    /// Creates a file and opens it. The opened file is the new file, even if another thread replaces it at the same time.
+    /// Creates a file and opens it. The opened file is always the new file, even if another thread gives the name to another file at the
+    /// same time.
     fn create_new(&self, path: &Path, options: FileOptions) -> Result<File> {
         check_writes(&options).at(|| path.display())?;
         self.require_file_name(path)?;
@@ -370,14 +370,14 @@ impl Volume {
         held.inode().and_then(|inode| self.open_inode(inode, options)).at(|| path.display())
     }
 
-    /// Returns the inode of a file that is opened by its path. If the file does not exist and the options permit it, creates the file.
+    /// Returns the inode of a file that is opened by its path. A missing file is created, if the options permit it.
     fn find_or_create(&self, path: &Path, options: &FileOptions) -> Result<Inode> {
         let creates = options.create;
         if creates {
             check_writes(options).at(|| path.display())?;
         }
         let make = |path: &Path| self.create(path, NewFile::Regular, options.mode, options.owner);
-        // If the path is a symbolic link to a missing file, this missing file is created. The last iteration finds the new file.
+        // If the path is a symbolic link to a missing file, this file is created. The last iteration finds the new file.
         let mut path = path.to_owned();
         for _ in 0..=path::MAX_LINKS + 1 {
             if creates {
@@ -405,8 +405,8 @@ impl Volume {
         Err(path::too_many_links().at(path.display()))
     }
 
-    /// Removes a directory and its contents. The path to the current directory is stored in a vector, because recursion in a deep tree
-    /// could overflow the thread's stack. Other threads may remove, replace or add names at the same time.
+    /// Removes a directory and its contents. The path to the current directory is in a vector: recursion in a deep tree could overflow the
+    /// thread's stack. Other threads may remove, replace or add names at the same time.
     fn remove_tree(&self, dir: Held, name: &[u8]) -> Result<()> {
         let writer = self.fs.writable()?;
         let mut way = vec![(dir, name.to_vec())];
@@ -414,7 +414,7 @@ impl Volume {
         while let Some((parent, name)) = way.last().cloned() {
             match writer.rmdir(parent.number(), &name) {
                 Err(error) if error.kind() == ErrorKind::NotEmpty => {}
-                // Another thread has replaced the directory by another file. The next listing of the parent contains this file.
+                // Another thread has replaced the directory by another file. The parent's next listing contains this file.
                 Err(error) if error.kind() == ErrorKind::NotADirectory && way.len() > 1 => {
                     way.pop();
                     continue;
@@ -436,7 +436,7 @@ impl Volume {
             match emptied {
                 Ok((Emptied::Below(name), dir)) => way.push((dir, name)),
                 Ok((Emptied::Names, _)) => fruitless = 0,
-                // In a damaged directory, a listing may contain names that a lookup does not find. Such names would cause an endless loop.
+                // In a damaged directory, a listing may contain names that a lookup does not find. These names would cause an endless loop.
                 Ok((Emptied::Nothing(why), _)) if fruitless == MAX_FRUITLESS => return Err(why),
                 Err(error) if !is_missing(&error) || fruitless == MAX_FRUITLESS => {
                     return Err(error);
@@ -482,7 +482,7 @@ impl Volume {
 enum Emptied {
     /// At least one name was removed.
     Names,
-    /// No name was removed, for example because a listed name was not found.
+    /// No name was removed. For example, a listed name was not found.
     Nothing(Error),
     /// The names before this subdirectory were removed.
     Below(Vec<u8>),

@@ -154,7 +154,7 @@ compare() {
     umount "$dir/kernel"
 }
 
-# Neither function is called with `||`, because the shell would then ignore failures of the commands inside the function.
+# Do not call these functions with `||`: the shell would then ignore failures of the commands in them.
 trap 'echo "$0: line $LINENO failed; the cluster said: $(tail -5 "$dir/start")" >&2' ERR
 start_cluster >"$dir/start" 2>&1
 serve

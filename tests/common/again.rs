@@ -1,5 +1,4 @@
-//! Lets a test run itself a second time in a new process. The second process belongs to another user, or a program such as strace watches
-//! it.
+//! Lets a test run itself a second time in a new process. The second process runs as another user, or under a program such as strace.
 
 use std::process::{Command, Output};
 

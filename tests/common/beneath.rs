@@ -1,10 +1,9 @@
-//! The layer below the volumes of the tests: a plain device, an integrity device over each plain device, or an NBD server and client over
-//! each plain device.
+//! The layer below the volumes of the tests: a plain device, an integrity device, or an NBD server with its client.
 //!
-//! `IRONMAP_BENEATH` chooses the layer, for example `integrity-bitmap`: `./x beneath` runs the suites over each layer. The tags of an
+//! `IRONMAP_BENEATH` chooses the layer, for example `integrity-bitmap`. `./x beneath` runs the suites over each layer. The tags of an
 //! integrity layer are in memory, and are computed when an image is opened. The image itself contains no tags, so other programs can read
-//! it. In tests with power cuts the tags are in the [tail] of the recorded device, so that one cut applies to data and tags. An NBD server
-//! stores nothing itself, so its writes are recorded on the device below.
+//! it. In tests with power cuts, the [tail] of the recorded device contains the tags. One cut then applies to data and tags. The writes of
+//! an NBD server are recorded on the device below the server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -55,8 +54,7 @@ fn options(mode: Mode, sector: u32) -> FormatOptions {
         .journal((mode == Mode::Journal).then_some(512 << 10))
 }
 
-/// Opens a volume like [`Volume::open`]. With the null engine there is no layer: this engine completes requests without reading, so their
-/// data cannot be verified.
+/// Opens a volume like [`Volume::open`]. The null engine gets no layer: this engine reads no data, so no data can match a tag.
 pub(crate) fn open(place: &Location, options: &VolumeOptions) -> Result<Volume> {
     let how = options.location_options();
     if chosen().is_none() || how.engine == Engine::Null {
@@ -71,7 +69,7 @@ pub(crate) fn over(device: Arc<dyn Device>) -> Arc<dyn Device> {
     over_faulty(device, &held)
 }
 
-/// Adds the layer over `device`, which fails or is watched. `held` is the device below `device`, and stores the content.
+/// Adds the layer over `device`, which injects faults or is watched. `held` is the device below `device` that stores the content.
 pub(crate) fn over_faulty(device: Arc<dyn Device>, held: &Arc<dyn Device>) -> Arc<dyn Device> {
     let mode = match chosen() {
         Some(Beneath::Integrity(mode)) => mode,
@@ -103,8 +101,7 @@ pub(crate) mod tail {
 
     fn tagged_as(mode: Mode, base: &Ram) -> Ram {
         let sector = base.limits().logical_block;
-        // The tags need 1/32 of the device, plus space for the journal. The device is extended by more than this, so that the volume keeps
-        // its size.
+        // The tags need 1/32 of the device. The journal needs space too. The device grows by more than both, so the volume keeps its size.
         let device = Arc::new(base.resized(base.size() + base.size() / 16 + (8 << 20)));
         let whole = Arc::clone(&device) as Arc<dyn Device>;
         format(&whole, None, &options(mode, sector), &mut |_, _| {}).expect("a tail of tags");
@@ -118,8 +115,8 @@ pub(crate) mod tail {
             Some(Beneath::Nbd(form)) => return Arc::new(OverNbd::new(device, form)),
             None => return device,
         }
-        // Each flush clears the dirty bitmap, and tags are not cached. Both cause more requests, so there are more positions for a power
-        // cut.
+        // These settings cause more requests: each flush clears the dirty bitmap, and tags are not cached. Each request is a position for a
+        // power cut.
         let options = IntegrityOptions::new().cache(0).clean_after(Duration::ZERO);
         let opened = Integrity::open_with(device, None, &options);
         Arc::new(opened.expect("open the integrity device").device)
@@ -134,8 +131,7 @@ pub(crate) mod tail {
         pub(crate) records: AtomicU64,
     }
 
-    /// The first `size` bytes of a device after a power cut. An integrity device is recovered first. Afterwards each of its sectors must
-    /// match its tag.
+    /// The first `size` bytes of a device after a power cut. An integrity device is recovered first. Then each sector must match its tag.
     ///
     /// # Errors
     /// The first failure of the recovery or of the verification.

@@ -101,8 +101,8 @@ impl Both {
     }
 }
 
-/// Reads once. Returns the result, and the content of the memory after the read. If the request owns its buffer, exactly one completion
-/// must return this buffer in its full length.
+/// Reads once. Returns the result, and the content of the memory after the read. A request that owns its buffer must complete once and
+/// return the whole buffer.
 pub(crate) fn read(
     way: Call,
     queue: &mut Queue,

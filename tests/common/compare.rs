@@ -74,7 +74,7 @@ fn field<T: Debug + PartialEq>(
 ) {
     if expected.is_some() && expected != actual {
         let text = format!("{path}: {name} is {actual:?}, not {expected:?}");
-        // A map can have thousands of pieces. If all were printed, they would hide the other differences.
+        // A map can have thousands of pieces. If all pieces were printed, they would hide the other differences.
         differences.push(text.chars().take(LENGTH).collect());
     }
 }

@@ -1,5 +1,5 @@
-//! A volume with files of every kind that reads must handle. Also contains the expected content of the files, and the engines that read the
-//! volume.
+//! A volume with every kind of file that a read can meet. The fixture also has the expected content of the files, and the engines that read
+//! the volume.
 
 use std::fmt;
 use std::path::Path;
@@ -35,9 +35,9 @@ pub(crate) const EMPTY: &str = "empty";
 pub(crate) const FILES: [&str; 8] =
     [SOLID, FRAGMENTED, HOLES, UNWRITTEN, SPARSE, TAIL, INLINE, EMPTY];
 
-/// Files of one block. They are removed before other files are written, so these other files are fragmented.
+/// Files of one block. Their removal leaves gaps, so later files are fragmented.
 const PADS: u64 = 200;
-/// Files of one block. They are removed, and later their blocks belong to unwritten extents.
+/// Files of one block. They are removed. Later their blocks belong to unwritten extents.
 const STALE: u64 = 200;
 
 /// The volume in an image file.
@@ -92,7 +92,7 @@ impl Fixture {
         let location: Location = path.to_str().expect("a plain path").parse().expect("a location");
         let volume = beneath::open(&location, &VolumeOptions::new().engine(engine))
             .expect("open the volume");
-        // If an integrity or NBD layer lies below the volume, the volume reports the engine `Auto`.
+        // Over an integrity or NBD layer, the volume reports the engine `Auto`.
         let expected =
             if chosen().is_some() && engine != Engine::Null { Engine::Auto } else { engine };
         assert_eq!(volume.engine(), expected, "{:?}", volume.notices());
@@ -179,8 +179,8 @@ fn commands(source: &Path, block: u64, contents: &[(&'static str, Vec<u8>)]) -> 
             write_sparse(&path, content, block);
             return write;
         }
-        // The file is written with a full last block, whose bytes after the content are not zero. Then the size is set to the length of the
-        // content, so the device has nonzero bytes past the end. Setting the size also restores a hole at the end of a file.
+        // The last block is written completely, with nonzero bytes after the content. Then the size is set to the length of the content.
+        // The device now has nonzero bytes past the end of the file. The new size also restores a hole at the end of a file.
         let mut on_disk = content.clone();
         on_disk.resize(size.next_multiple_of(block) as usize, 0xEE);
         write_sparse(&path, &on_disk, block);

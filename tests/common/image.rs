@@ -73,7 +73,7 @@ impl Image {
         Self { dir, format: Format::Xfs }
     }
 
-    /// An empty volume of this size, in mke2fs's syntax (`64M`), made with these options.
+    /// An empty volume of this size (in mke2fs's syntax, for example `64M`) with these options.
     pub(crate) fn mke2fs(size: &str, options: &[&str]) -> Self {
         Self::make(size, options, None)
     }
@@ -118,7 +118,7 @@ impl Image {
 
     fn fill(self, size: &str, options: &[&str], from: Option<&Path>) -> Self {
         let image = self;
-        // With these options, the volume has the same bytes each time: there are no random values, and no kernel thread writes to it later.
+        // With these options, mke2fs writes the same bytes each time, and no kernel thread writes to the volume later.
         let fixed = ["-q", "-F", "-U", "1f0e3dad-9990-4a3a-8f8e-3a6d0b7c5e21"];
         let mut args: Vec<_> = fixed.iter().chain(options).map(Into::into).collect();
         if let Some(from) = from {
@@ -177,7 +177,7 @@ impl Image {
             return self.check_by("xfs_repair");
         }
         let said = run("e2fsck", &["-fn".as_ref(), self.path().as_os_str()]);
-        // e2fsck's exit code does not show wrong counts in the superblock. So its output is searched for them.
+        // The exit code does not report wrong counts in the superblock. The output reports them.
         let said = String::from_utf8_lossy(&said);
         assert!(!said.contains("count wrong"), "{said}");
     }
@@ -257,7 +257,7 @@ impl Image {
     pub(crate) fn bmap(&self, path: &str, blocks: impl Iterator<Item = u64>) -> Vec<u64> {
         let commands: String = blocks.map(|block| format!("bmap {path} {block}\n")).collect();
         let answers = self.ask_debugfs(&commands);
-        // debugfs prints each command on a separate line. Such a line is not a number, so the parser skips it.
+        // debugfs prints each command on a separate line. The parser skips lines that are not numbers.
         let blocks =
             answers.lines().filter_map(|line| line.trim().parse().ok()).collect::<Vec<_>>();
         assert_eq!(blocks.len(), commands.lines().count(), "{answers}");

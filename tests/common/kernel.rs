@@ -1,4 +1,4 @@
-//! The main oracle: a file system that the kernel has mounted, read with system calls. It also reads the source directories of copies.
+//! The main oracle: system calls on a file system that the kernel has mounted. The oracle also reads the source directories of copies.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

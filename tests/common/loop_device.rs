@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 use super::command::{output, run};
 use super::process::until;
 
-/// A loop device over a file. Dropping the value detaches the device, and waits until the kernel has released the file. The kernel releases
-/// the file after the last close of the device. Without the wait, another test could find this device when it searches for the loop device
-/// of its own file.
+/// A loop device over a file. Dropping the value detaches the device and waits for its last close. The kernel releases the file at the last
+/// close. Without the wait, another test that searches for its own loop device could find this one.
 pub(crate) struct LoopDevice {
     node: String,
     attachment: Attachment,
@@ -35,8 +34,7 @@ impl LoopDevice {
     }
 
     /// Adds a partition to the device by a system call, so no partition table is needed. The start and the length are in MiB. Returns the
-    /// path of the partition. When the device is detached, the kernel removes the partition only if the device was attached with
-    /// `--partscan`.
+    /// path of the partition. The kernel removes the partition at the detach, if the device was attached with `--partscan`.
     pub(crate) fn partition(&self, number: u64, start: u64, len: u64) -> String {
         let sectors = |mib: u64| (mib * 2048).to_string();
         run("addpart", &[&self.node, &number.to_string(), &sectors(start), &sectors(len)]);

@@ -57,8 +57,7 @@ impl Mounted {
         Self::make(Disk::new(scratch(), sector, mib << 20), mkfs, options)
     }
 
-    /// A mounted file system on a partition in the middle of a disk. A system call gives the kernel the position and size of the partition,
-    /// so no partition table is needed.
+    /// A mounted file system on a partition in the middle of a disk. A system call adds the partition, so no partition table is needed.
     pub(crate) fn on_partition(mkfs: &str, mib: u64, options: &str) -> Self {
         let mut disk = Disk::new(scratch(), 512, START + (mib << 20));
         disk.device = disk.disk.partition(1, START >> 20, mib);

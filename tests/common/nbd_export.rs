@@ -1,6 +1,6 @@
 //! Serves a device of this process as an export of an NBD server, and opens the export as a device.
 //!
-//! Two threads per connection carry out requests, so requests can complete in any order that the protocol permits. A flush covers all
+//! Two threads per connection carry out requests. The requests can complete in any order that the protocol permits. A flush covers all
 //! writes that were answered before the flush was sent.
 
 use std::io::{IoSlice, Read, Result, Write};
@@ -282,7 +282,7 @@ fn answer(
         }
         (Form::Extended, Ok(data)) if data.is_empty() => chunk(asked, true, 0, &[]),
         (Form::Extended, Ok(data)) => {
-            // The second half is sent before the first half, because the protocol permits chunks in any order.
+            // The second half is sent first. The protocol permits chunks in any order.
             let (first, second) = data.split_at(data.len() / 2);
             let middle = asked.at + first.len() as u64;
             [part(asked, false, middle, second), part(asked, true, asked.at, first)].concat()
@@ -295,7 +295,7 @@ fn answer(
     replies.lock().unwrap().write_all(&bytes)
 }
 
-/// A chunk with the data. If all bytes are zero, a chunk that describes a hole instead.
+/// A chunk with the data, or a chunk that describes a hole if all bytes are zero.
 fn part(asked: &Asked, last: bool, at: u64, data: &[u8]) -> Vec<u8> {
     let place = at.to_be_bytes();
     if data.iter().any(|byte| *byte != 0) {

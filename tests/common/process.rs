@@ -16,7 +16,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts this program so that it runs the test of this name, with these environment variables. Standard error is not captured.
+    /// Starts this program again with these environment variables, and lets it run the test of this name. Standard error is not captured.
     pub(crate) fn start(test: &str, variables: &[(&str, &OsStr)]) -> Self {
         let program = std::env::current_exe().expect("this program");
         let mut command = Command::new(program);

@@ -68,7 +68,7 @@ pub(crate) fn bytes(memory: &Memory) -> Vec<u8> {
 }
 
 /// Checks the memory after a read that returned `count` bytes and should have returned `expected`. Returns a description of the fault, if
-/// there is one. After the end of the file, the rest of the last sector must be zero or unchanged, and all later bytes must be unchanged.
+/// there is one. After the end of the file, the rest of the last sector must be zero or unchanged. All later bytes must be unchanged.
 /// `unit` is the device's logical block.
 pub(crate) fn fault(memory: &[u8], count: usize, expected: &[u8], unit: usize) -> Option<String> {
     if count != expected.len() {

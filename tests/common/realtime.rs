@@ -45,8 +45,8 @@ pub(crate) const NO_GROUPS: Way = Way {
     files: APART,
     space: &[
         "inode 129;dblock 0;type data;write fill 0xf0 1 1",
-        // The summary of free runs, in little-endian numbers. The only free run had 16384 extents. Blocks 8 to 11 of it are now in use, so
-        // a run of 8 extents and a run of 16372 extents remain free.
+        // The summary of free runs, in little-endian numbers. At first, one run of 16384 extents was free. Blocks 8 to 11 are now in use. A
+        // run of 8 extents and a run of 16372 extents remain free.
         "inode 130;dblock 0;type data;write fill 1 12 1;write fill 1 52 1;write fill 0 56 1",
         "sb 0;write -d frextents 16380",
     ],

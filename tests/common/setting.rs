@@ -4,12 +4,12 @@ use tempfile::TempDir;
 
 use super::image::scratch;
 
-/// A changed setting below `/proc/sys`. Dropping the value restores the setting. A test may change a setting only in a program whose other
-/// tests do not run at the same time.
+/// A changed setting below `/proc/sys`. Dropping the value restores the setting. While a setting is changed, no other test of the program
+/// may run.
 pub(crate) struct Setting {
     path: &'static str,
     before: String,
-    /// The file with the previous value. If this value is never dropped, `./x clean-up` restores the setting from the file.
+    /// The file with the previous value. If the drop does not run, `./x clean-up` restores the setting from this file.
     _record: TempDir,
 }
 

@@ -84,8 +84,8 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Marks a path, or the mount or file system that contains it. `what` is a `FAN_MARK_*`: it says whether the path, the mount or the
-    /// file system is marked. `events` are `FAN_*`, and `class` is a `FAN_CLASS_*`.
+    /// Marks a path, or the mount or file system that contains it. `what` (`FAN_MARK_*`) chooses the path, the mount or the file system.
+    /// `events` are `FAN_*`, and `class` is a `FAN_CLASS_*`.
     pub(crate) fn new(class: u32, what: u32, events: u64, path: &Path) -> io::Result<Self> {
         // SAFETY: the arguments are integers.
         let group = unsafe {
@@ -137,7 +137,7 @@ impl Drop for Watch {
     }
 }
 
-/// Allows the waiting accesses, and returns their number.
+/// Grants all accesses that wait for permission, and returns their number.
 fn allow(group: &OwnedFd) -> u64 {
     let mut events = [0_u64; 512];
     // SAFETY: the buffer has the given length, and is writable.
@@ -174,8 +174,8 @@ pub(crate) fn truncate(path: &Path, size: u64) -> io::Result<()> {
 
 /// Runs `work` in a forked process. Returns whether `work` succeeds within twenty seconds.
 pub(crate) fn ends_well_forked(work: impl FnOnce()) -> bool {
-    // SAFETY: the child has only this thread. It may allocate, because the C library keeps its own locks consistent across a fork. The test
-    // checks the effect of other locks, which threads of the parent held at the fork. A panic or the alarm ends the child.
+    // SAFETY: the child has only this thread. It may allocate, because the C library keeps its own locks consistent across a fork. Threads
+    // of the parent may have held other locks at the fork. The test checks the effect of these locks. A panic or the alarm ends the child.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: the argument is an integer, and the signal has its default action.
@@ -219,7 +219,7 @@ pub(crate) fn forbid_io_uring() {
 
 /// Makes a descriptor number refer to this file, even if the number already referred to another open file.
 pub(crate) fn put_in_place(file: &File, number: i32) {
-    // SAFETY: the arguments are integers. The caller tests what happens when this number refers to another file than before.
+    // SAFETY: the arguments are integers. The caller tests the effect of a number that refers to another file.
     let put = unsafe { libc::dup2(file.as_raw_fd(), number) };
     assert_eq!(put, number, "{}", io::Error::last_os_error());
 }

@@ -40,8 +40,8 @@ pub(crate) struct Limits {
 
 impl Limits {
     pub(crate) const EXT4: Self = Self { link: 4095, device: (4095, 0xF_FFFF) };
-    /// The limits of Linux. XFS has smaller limits: it counts the terminating NUL of a link's target in the 1024 bytes, and accepts only
-    /// smaller major numbers.
+    /// The limits of Linux. XFS has smaller limits: a link's target has at most 1024 bytes including the final NUL, and major numbers are
+    /// smaller.
     pub(crate) const XFS: Self = Self { link: 1023, device: (511, 0x3_FFFF) };
 }
 
@@ -112,8 +112,8 @@ impl Tree {
         }
     }
 
-    /// Makes files with single blocks that are far apart. The blocks are at positions after each kind of indirect block. Also makes files
-    /// that end with a hole.
+    /// Makes files with single blocks that are far apart. The map of one file needs each kind of indirect block. Also makes files that end
+    /// with a hole.
     fn sparse(&mut self) {
         let dir = self.room("sparse");
         let block = self.scope.block;
@@ -130,7 +130,7 @@ impl Tree {
         let pointers = block / 4;
         let far = create(&dir.join("far"));
         for blocks in [12, 12 + pointers, 12 + pointers + pointers * pointers] {
-            // With small blocks, a file's map ends below 16 GiB. The same limit is used here for large blocks.
+            // With small blocks, a file's map ends below 16 GiB. Large blocks use the same limit.
             let border = (blocks * block).min(15 << 30);
             self.write(&far, border - 1, 2);
         }
@@ -226,7 +226,7 @@ impl Tree {
             "Straße".into(),
             "日本語".into(),
         ];
-        // Names with newlines are included. mke2fs -d and the tools accept such names, and the tests do not split the tools' output at
+        // Names with newlines are included. mke2fs -d and the tools accept such names. The tests do not split the tools' output at
         // newlines.
         names
             .extend((1..=255).filter(|byte| *byte != b'/' && *byte != b'.').map(|byte| vec![byte]));

@@ -207,7 +207,7 @@ impl Subject {
                 bytes.extend_from_slice(&super::ranges::bytes(&done.memory)[..done.result?]);
             }
             ReadCall::Strict => {
-                // Reads the whole blocks that contain the range. The block size is one that every device accepts.
+                // Reads the whole blocks that contain the range. Every device accepts requests of this block size.
                 let start = read.pos & !(STRICT - 1);
                 let skipped = (read.pos - start) as usize;
                 let len = (skipped + read.len).next_multiple_of(STRICT as usize);

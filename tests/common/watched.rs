@@ -83,8 +83,8 @@ fn serve(fuse: File, device: &dyn Device) {
     let mut server = Server { fuse, device, queue };
     let mut request = vec![0; HEADER + 4096 + MAX_WRITE as usize];
     loop {
-        // Writes stay in flight while the kernel sends more requests, so a new request is read first. The loop waits for completions only
-        // if no request is waiting.
+        // New requests are read first, so that writes stay in flight while the kernel sends more. The loop waits for completions only if
+        // there is no new request.
         if server.queue.in_flight() > 0 && !(server.queue.room() > 0 && server.is_asked()) {
             server.queue.wait(1).expect("the device completes writes");
         } else {
@@ -179,8 +179,8 @@ fn write(unique: u64, at: u64, data: &[u8]) -> Bio {
     Bio { op, flags, dev: Dev::OWN, at: DevOffset(at), memory, end }
 }
 
-/// The reply to the first request: version 7.31 of the protocol, which all current kernels support, and writes of up to [`MAX_WRITE`]
-/// bytes.
+/// The reply to the first request. It offers version 7.31 of the protocol, which all current kernels support. Writes have at most
+/// [`MAX_WRITE`] bytes.
 fn init(body: &[u8]) -> Vec<u8> {
     const BIG_WRITES: u32 = 1 << 5;
     const ASYNC_DIO: u32 = 1 << 15;

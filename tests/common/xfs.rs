@@ -67,8 +67,8 @@ impl Layout {
         bytes
     }
 
-    /// Writes the content of an inode to the position that belongs to inode `number`. The copy has that number and a valid checksum. It
-    /// still is not an inode in use, because the inode B+trees do not contain the number.
+    /// Writes the content of an inode to the position that belongs to inode `number`. The copy has that number and a valid checksum. The
+    /// inode B+trees do not contain the number, so the inode is not in use.
     pub(crate) fn forge(&self, image: &File, like: &[u8], number: u64) {
         let mut bytes = like.to_vec();
         bytes[NUMBER..NUMBER + 8].copy_from_slice(&number.to_be_bytes());

@@ -1,5 +1,5 @@
 //! Directories that ignore case. Few kernels support them, so the oracle is e2fsck. e2fsck sorts and hashes the names of such a directory,
-//! with tables that e2fsck itself contains. If ironmap folded or hashed a name differently, ironmap would not find the name.
+//! with tables that e2fsck itself contains. ironmap finds a name only if it folds and hashes the name in the same way.
 
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;

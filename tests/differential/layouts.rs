@@ -21,8 +21,7 @@ struct Layout {
     options: &'static [&'static str],
     /// The requirements for a kernel mount.
     kernel: &'static [Need],
-    /// Whether every kernel can mount the layout for writing. A kernel that was built without some options mounts some layouts only for
-    /// reading.
+    /// Whether every kernel can mount the layout for writing. A kernel that was built without some options can mount it only for reading.
     kernel_writes: bool,
 }
 
@@ -122,7 +121,7 @@ impl Layout {
         }
     }
 
-    /// Checks that the tree contains the special cases. Without them the comparison would show little.
+    /// Checks that the tree contains the special cases.
     fn check_coverage(&self, seen: &View, block: u64) {
         let count =
             |what: &dyn Fn(&Record) -> bool| seen.values().filter(|record| what(record)).count();
@@ -214,7 +213,7 @@ macro_rules! layouts {
     };
 }
 
-// Some features have structures that depend on the block size. They are tested with several block sizes.
+// Some features have structures that depend on the block size. The tests use several block sizes for these features.
 layouts! {
     ext2: [1024, 2048, 4096], layout("ext2", &["-t", "ext2"]);
     ext3: [1024, 2048, 4096], layout("ext3", &["-t", "ext3"]);

@@ -1,4 +1,4 @@
-//! Copies trees of programs and documents that are installed on this machine: ten thousand real files, which no test generated.
+//! Copies trees of installed programs and documents: ten thousand files that no test generated.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

@@ -63,7 +63,7 @@ impl Request {
 
 type Outcome = Result<usize, ErrorKind>;
 
-/// Submits the request. The completion must return the memory of the request. If the request is refused, the error must return it.
+/// Submits the request. The completion must return the memory of the request. If the request is refused, the error must return the memory.
 fn submit(
     way: &'static str,
     file: &File,
@@ -86,7 +86,7 @@ fn submit(
     (way, result.map_err(|error| error.kind()), bytes(&memory))
 }
 
-/// A strict handle refuses every request that `O_DIRECT` refuses, even if only one part of the request is misaligned. A refused request
+/// A strict handle refuses every request that `O_DIRECT` refuses. One misaligned part of the request is sufficient. A refused request
 /// changes no memory.
 #[test]
 fn a_strict_handle_refuses_what_the_device_cannot_take() {
@@ -125,7 +125,7 @@ fn a_strict_handle_refuses_what_the_device_cannot_take() {
     }
 }
 
-/// A strict handle refuses a request with one misaligned segment, in any position, even if the total length is aligned.
+/// A strict handle refuses a request with one misaligned segment, even if the total length is aligned. The segment can have any position.
 #[test]
 fn a_strict_handle_looks_at_every_segment() {
     let fixture = Fixture::new(4096, SEED);
@@ -185,8 +185,8 @@ fn any_range_can_be_read_without_strict() {
     }
 }
 
-/// Makes a random request. The position is aligned in about half of the requests; so are the length and the address. Some requests lie past
-/// the end of the file, and a few are longer than a bounce buffer.
+/// Makes a random request. About half of the positions, lengths and addresses are aligned. Some requests lie past the end of the file, and
+/// a few are longer than a bounce buffer.
 fn any_request(rng: &mut Rng, size: u64, unit: u64) -> Request {
     let align = |rng: &mut Rng, value: u64| {
         if rng.below(2) == 0 { value } else { value / unit.max(512) * unit.max(512) }
@@ -263,7 +263,7 @@ fn a_segment_of_no_bytes_may_lie_anywhere() {
     assert_eq!(room.at(0, 4096), part(fixture.content(SOLID), 0, 4096));
 }
 
-/// A read stops at the end of the file. On the device, the rest of the last sector contains other bytes; the read returns zeros for them.
+/// A read stops at the end of the file. On the device, the rest of the last sector contains other bytes. The read returns zeros for them.
 /// The read does not change the memory after this sector.
 #[test]
 fn the_last_sector_shows_nothing_of_the_device() {

@@ -111,8 +111,8 @@ fn every_token_comes_back_with_its_own_bytes() {
     });
 }
 
-/// Completions are returned in the order in which the device finishes the requests. This order can differ from the order of submission.
-/// Tokens identify the requests.
+/// The queue returns completions in the order in which the device finishes the requests. This order can differ from the order of
+/// submission. Tokens identify the requests.
 #[test]
 fn completions_may_come_in_any_order() {
     let fixture = Fixture::new(4096, SEED);
@@ -139,8 +139,8 @@ fn completions_may_come_in_any_order() {
     assert!(shuffled > 10, "latency changes the order: {shuffled} of 20");
 }
 
-/// After `wait(min)`, at least `min` completions can be popped. If fewer than `min` requests are outstanding, the completions of all of
-/// them can be popped. Without outstanding requests, `wait` returns immediately.
+/// After `wait(min)`, at least `min` completions can be popped. If fewer than `min` requests are outstanding, `wait` waits for all of them.
+/// Without outstanding requests, `wait` returns immediately.
 #[test]
 fn wait_brings_as_many_as_it_is_asked_for() {
     within_a_minute(|| {
@@ -198,8 +198,8 @@ fn a_synchronous_read_between_loses_no_completion() {
     });
 }
 
-/// A queue with requests in flight waits for them when it is dropped. The drop ends, and afterwards the kernel does not write to the memory
-/// of these requests, which the allocator may have reused.
+/// The drop of a queue waits for the requests in flight. After the drop, the kernel does not write to the memory of these requests. The
+/// allocator may have reused this memory.
 #[test]
 fn a_queue_can_be_dropped_with_requests_in_flight() {
     within_a_minute(|| {
@@ -285,7 +285,7 @@ fn a_registered_buffer_outlives_its_queue() {
     flight.finish(&mut second);
 }
 
-/// If a request uses a queue of another volume, it is refused before anything is sent to a device. The memory is returned.
+/// A request on a queue of another volume is refused. The memory is returned, and the device gets no request.
 #[test]
 fn a_queue_of_another_volume_is_refused() {
     let fixture = Fixture::new(4096, SEED);

@@ -30,8 +30,8 @@ fn bad_sectors(sectors: impl IntoIterator<Item = u64>, errno: Errno) -> Faults {
     Faults { bad_sectors, errno: Some(errno), ..Faults::default() }
 }
 
-/// If one or more parts of a request touch bad sectors, the whole request returns an error instead of a short count. The error is returned
-/// once. One event reports it, and the event names the request.
+/// If any part of a request touches bad sectors, the whole request returns an error instead of a short count. The error is returned once,
+/// and one event names the request.
 #[test]
 fn an_error_in_any_part_is_the_requests_error() {
     let fixture = Fixture::new(4096, SEED);
@@ -187,8 +187,8 @@ fn a_device_may_die_at_any_request() {
     assert!(opened > 100 && complete > 300, "{opened} opened, {complete} read");
 }
 
-/// If the map of a file cannot be read, a read of the file returns an I/O error with the device's errno, and returns the memory. A later
-/// attempt succeeds.
+/// If the map of a file cannot be read, a read of the file returns the memory, and an I/O error with the device's errno. A later attempt
+/// succeeds.
 #[test]
 fn metadata_that_cannot_be_read_is_an_io_error() {
     let fixture = Fixture::new(4096, SEED);
@@ -239,8 +239,8 @@ fn a_failing_request_does_not_touch_its_neighbours() {
     }
 }
 
-/// If a device stays busy, ironmap gives up after some time, even for a request that may wait. The request fails with an error, one event
-/// reports the error, and the memory is returned.
+/// If a device stays busy, ironmap gives up after some time, even for a request that may wait. The request fails with an error and returns
+/// its memory. One event reports the error.
 #[test]
 fn a_device_that_stays_busy_is_given_up() {
     let fixture = Fixture::new(4096, SEED);
@@ -264,7 +264,7 @@ fn a_device_that_stays_busy_is_given_up() {
     }
 }
 
-/// If a metadata block cannot be read, the read that needs this block returns the error, and an event names the block's position on the
+/// If a metadata block cannot be read, each read that needs this block returns the error. An event names the block's position on the
 /// device. When the block can be read again, reads succeed.
 #[test]
 fn metadata_errors_are_events_too() {

@@ -98,8 +98,8 @@ fn many_extents_are_one_completion() {
     }
 }
 
-/// The bytes fill the segments in order. Owned segments are returned as they were given: no segment is lost, and the order is the same. Two
-/// adjacent segments of one allocation are not joined.
+/// The bytes fill the segments in order. All owned segments are returned in the same order. Two adjacent segments of one allocation are not
+/// joined.
 #[test]
 fn segments_come_back_as_they_went_down() {
     let fixture = Fixture::new(4096, SEED);

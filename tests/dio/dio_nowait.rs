@@ -1,4 +1,4 @@
-//! NOWAIT requests never wait, and a refused request has no effect. On devices without poll queues, HIPRI has no effect either.
+//! NOWAIT requests never wait, and a refused request has no effect. On devices without poll queues, HIPRI has no effect.
 
 use crate::common::fixture::{FILES, FRAGMENTED, Fixture, INLINE, SOLID, Stack, open};
 use crate::common::ranges::{Room, UNTOUCHED, bytes, part, shape};
@@ -56,8 +56,8 @@ fn a_map_that_is_not_in_memory_is_not_waited_for() {
     assert!(volume.events().take().0.is_empty(), "EAGAIN is no error");
 }
 
-/// If the queue has no free slot, a NOWAIT request is refused and its memory is returned. With a free slot, the same request succeeds. The
-/// test does this on the simple path and on the general path.
+/// If the queue has no free slot, a NOWAIT request is refused and its memory is returned. With a free slot, the same request succeeds. Both
+/// rules apply to the simple path and to the general path.
 #[test]
 fn a_full_queue_is_not_waited_for() {
     let fixture = Fixture::new(4096, SEED);
@@ -111,7 +111,7 @@ fn a_full_queue_is_not_waited_for() {
     }
 }
 
-/// If the device would have to wait, it returns EAGAIN. The caller gets this error, and no event reports it.
+/// A device that cannot serve a request without waiting returns EAGAIN. The caller gets this error. No event reports it.
 #[test]
 fn a_busy_device_is_no_error() {
     let fixture = Fixture::new(4096, SEED);

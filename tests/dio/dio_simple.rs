@@ -1,5 +1,5 @@
-//! The simple path of a read: which requests use it, and why other requests do not. The simple path and the general path return the same
-//! bytes.
+//! The simple path of a read. The tests check which requests use this path, and why other requests miss it. The simple path and the general
+//! path return the same bytes.
 
 use std::io::IoSliceMut;
 
@@ -18,7 +18,8 @@ use ironmap::{File, Queue, QueueOptions};
 const SEED: u64 = 0x51_3b1e;
 const BLOCK: usize = 4096;
 
-/// Runs a read. Returns the reason why the read did not use the simple path, according to the counters; `None` if it used it.
+/// Runs a read. Returns the reason why the read missed the simple path, or `None` if the read used the simple path. The reason is found in
+/// the counters.
 fn gate(queue: &mut Queue, read: impl FnOnce(&mut Queue)) -> Option<NotSimple> {
     let before = *queue.stats();
     read(queue);

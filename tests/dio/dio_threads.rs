@@ -11,8 +11,7 @@ use ironmap::{File, QueueOptions, Volume};
 const SEED: u64 = 0x7_42ead5;
 const NONE: DioFlags = DioFlags::empty();
 
-/// Several threads share handles. They begin with the first read, when the map is not yet in memory. Every way to read returns the bytes of
-/// the file.
+/// Several threads share handles. When the threads start, the map is not in memory. Every way to read returns the bytes of the file.
 #[test]
 fn threads_share_a_file() {
     let fixture = Fixture::new(4096, SEED);

@@ -142,9 +142,9 @@ fn volume_on(device: &str, engine: Engine) -> Volume {
 ///
 /// One difference is permitted: Linux serves some misaligned requests that its documentation forbids, and ironmap refuses them. Linux
 /// checks each part of a request separately, so it serves a misaligned part in a hole or after the last extent. Since 6.18 Linux leaves the
-/// check of memory segments to the driver. It then serves a part at any address if the part fits into one page, and segments of any length
-/// that the driver accepts. The same request fails on an older kernel or in another extent. A strict handle of ironmap always refuses a
-/// misaligned request.
+/// check of memory segments to the driver. Linux then serves a part at any address if the part fits into one page. It also serves segments
+/// of any length that the driver accepts. The same request fails on an older kernel or in another extent. A strict handle of ironmap always
+/// refuses a misaligned request.
 fn compare(block: u64, logical_block: u64, requests: impl Fn(&Fixture, &mut Rng) -> Vec<Request>) {
     let fixture = Fixture::new(block, SEED);
     let device = Loop::new(&fixture.image().path(), logical_block);

@@ -25,8 +25,8 @@ struct Chosen {
 }
 
 impl Chosen {
-    /// In half of the batches, all reads are of aligned blocks, and some of these blocks are adjacent. In the other half, the reads have
-    /// any position and length.
+    /// In half of the batches, all reads cover aligned blocks. Some of these blocks are adjacent. In the other half, the reads have any
+    /// position and length.
     fn new(rng: &mut Rng, sizes: &[u64]) -> Self {
         let (aligned, merge) = (rng.below(2) == 0, rng.below(2) == 0);
         let mut reads: Vec<(usize, u64, usize)> = Vec::new();
@@ -114,8 +114,7 @@ fn a_batch_leaves_queued_requests_in_their_places() {
     }
 }
 
-/// If a batch contains a file of another volume, or a misaligned read of a strict handle, only this read fails. The other reads of the
-/// batch succeed.
+/// A read of a file of another volume fails, and so does a misaligned read of a strict handle. The other reads of the batch succeed.
 #[test]
 fn a_read_that_is_refused_does_not_touch_its_neighbours() {
     let fixture = Fixture::new(BLOCK, SEED);
@@ -140,8 +139,7 @@ fn a_read_that_is_refused_does_not_touch_its_neighbours() {
     }
 }
 
-/// While another thread moves the content of a file, each read of a batch returns one block of the file. It never returns a block that was
-/// freed.
+/// Another thread moves the content of a file. Each read of a batch returns one block of the file, and never a block that was freed.
 #[test]
 fn a_batch_holds_the_content_of_its_files() {
     let bench = Bench::new("-t ext4 -b 4096");
@@ -187,7 +185,7 @@ fn a_batch_holds_the_content_of_its_files() {
     bench.close();
 }
 
-/// A batch of reads of a host file is correct even if another program writes to the file and so breaks its lease.
+/// Another program writes to a host file and so breaks its lease. A batch of reads of the file is still correct.
 #[test]
 fn a_batch_of_a_host_file_survives_the_end_of_its_lease() {
     require!([Need::Root, Need::Tool("losetup")]);

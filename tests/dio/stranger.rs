@@ -1,5 +1,5 @@
-//! A device and its queue, written as another program would write them: only with public items of the crate. The sectors are a vector, and
-//! the requests are a list.
+//! A device and its queue as another program would write them, with only public items of the crate. The sectors are a vector, and the
+//! requests are a list.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;

@@ -1,5 +1,5 @@
-//! A disk with a volatile cache. A test chooses flushes that fail. Each failed flush either loses the cached data or not, and reports its
-//! failure at once or late.
+//! A disk with a volatile cache. A test chooses flushes that fail. A failed flush keeps or loses the cached data. It reports the failure at
+//! once or late.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -18,8 +18,7 @@ pub(crate) struct Fault {
     /// Whether the failed flush loses all writes since the previous flush. Otherwise these writes are durable, although the flush reports a
     /// failure.
     pub(crate) lost: bool,
-    /// Before the flush fails, it waits for a later write to arrive, and then for another flush to end. Each of the two waits lasts at most
-    /// this time.
+    /// The maximum time of each wait of a failing flush. The flush first waits for a later write, and then for the end of another flush.
     pub(crate) late: Duration,
 }
 

@@ -78,7 +78,7 @@ fn cells(volume: &Volume, thread: u64, steps: u8, seed: u64) -> Told {
     let file = volume.open_with("/cells", FileOptions::new().write(true)).unwrap();
     let mut queue = volume.queue(&QueueOptions::new()).unwrap();
     for step in 1..=steps {
-        // Most cells are overwritten several times. So their region of the dirty map is often dirty before a write.
+        // Most cells are overwritten several times. So a cell's region of the dirty map is often dirty before a write.
         let cells = if thread == 0 { 1 } else { CELLS_OF_EACH.min(1 + u64::from(step) / 3) };
         let cell = rng.below(cells);
         let place = &mut told.places[cell as usize];
@@ -113,8 +113,8 @@ fn cells(volume: &Volume, thread: u64, steps: u8, seed: u64) -> Told {
     told
 }
 
-/// Writes more data than the NBD client keeps, so that the client sends a flush without a request of the caller. If `drops` is set, the
-/// queue is dropped before the sync.
+/// Writes more data than the NBD client keeps. The client then has to send a flush of its own. If `drops` is set, the queue is dropped
+/// before the sync.
 fn bulk(volume: &Volume, drops: bool, begin: &Barrier) -> Told {
     let mut told = Told::default();
     let file = volume.open_with("/bulk", FileOptions::new().write(true)).unwrap();
@@ -158,8 +158,8 @@ fn run(kind: Kind, threads: u64, disk: usize, faults: &[Fault], seed: u64) -> bo
     let volume = &open.volume;
     let mut told: Vec<Told> = std::thread::scope(|scope| {
         let has_bulk = matches!(kind, Kind::Nbd { .. });
-        // The other threads begin only after the NBD client has sent its own flush because of the bulk writes. If another thread synced
-        // earlier, the client would not need this flush.
+        // The bulk writes make the NBD client send a flush of its own. The other threads begin after this flush. Earlier syncs of these
+        // threads would make the flush unnecessary.
         let begin = Arc::new(Barrier::new(threads as usize + usize::from(has_bulk)));
         let of_cells = |thread| {
             let begin = Arc::clone(&begin);

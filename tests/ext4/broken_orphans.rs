@@ -184,7 +184,7 @@ fn a_broken_orphan_prevents_no_opening() {
 /// remains, with its blocks past the end.
 #[test]
 fn a_broken_truncation_prevents_no_opening() {
-    // This test omits two faults, because they damage parts of the file that a truncation does not change.
+    // This test omits two faults. They damage parts of the file that a truncation does not change.
     let kept = ["blocks of the file system", "attributes"];
     for (what, mkfs, break_it) in BREAKS.iter().filter(|(what, ..)| !kept.contains(what)) {
         let image = image(mkfs);
@@ -305,7 +305,7 @@ fn a_policy_of_errors_is_obeyed_once() {
 }
 
 /// ironmap refuses to open two damaged volumes for writing. If a group descriptor is wrong, the open changes nothing. If a quota inode is
-/// missing, the open may replay the journal before it fails; the volume then needs no further recovery.
+/// missing, the open may replay the journal before it fails. The volume then needs no further recovery.
 #[test]
 fn a_volume_that_is_refused_does_not_need_recovery() {
     for dirty in [false, true] {

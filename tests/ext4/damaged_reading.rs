@@ -31,7 +31,7 @@ fn open(image: &Image, no_load: bool) -> Result<Volume> {
     VolumeOptions::new().no_load(no_load).open(image.location())
 }
 
-/// Every path with its content. If a path cannot be read, it has the name of the errno instead.
+/// Every path with its content. For an unreadable path, the content is the name of the errno.
 type Seen = std::collections::BTreeMap<String, Result<Vec<u8>, String>>;
 
 fn seen_by_kernel(dir: &Path, name: &str, seen: &mut Seen) {

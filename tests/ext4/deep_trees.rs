@@ -95,7 +95,7 @@ fn a_tree_of_any_depth_is_freed() {
     }
 }
 
-/// A file whose tree is too deep for the kernel can be neither read nor written. A check reports it.
+/// Reads and writes of a file fail if its tree is too deep for the kernel. A check reports the file.
 #[test]
 fn a_tree_that_is_too_deep_is_not_read() {
     let (image, _) = deep("-t ext4 -b 1024 -O ^metadata_csum", 6);

@@ -18,7 +18,7 @@ const FAN_OUT: u64 = BLOCK / 4;
 
 const POINTERS: &str = "-t ext4 -b 1024 -I 256 -O ^extents,^64bit,^flex_bg,^metadata_csum";
 
-/// The first file block of each region: the regions are mapped by one, two and three levels of pointer blocks.
+/// The first file block of each region. One, two and three levels of pointer blocks map the regions.
 const REGIONS: [u64; 3] = [12, 12 + FAN_OUT, 12 + FAN_OUT + FAN_OUT * FAN_OUT];
 
 fn writable(image: &Image) -> Volume {

@@ -52,8 +52,8 @@ fn fill(volume: &Volume, who: &str) {
     }
 }
 
-/// ironmap or the kernel makes the first inode in a block of an inode table. In both cases the old content of this block stays invisible to
-/// e2fsck and to the kernel, after a crash and after a close.
+/// ironmap or the kernel makes the first inode in a block of an inode table. After a crash or a close, e2fsck and the kernel see no old
+/// content of this block.
 #[test]
 fn the_neighbours_of_new_inodes_are_empty() {
     for (kind, journal) in KINDS {

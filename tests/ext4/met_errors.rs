@@ -215,7 +215,7 @@ fn continue_records_the_error_and_goes_on() {
 }
 
 /// With the policy `remount-ro`, all changes are refused after an error, and reads succeed. Data that were synced before the error are
-/// durable. The record survives a recovery, although the copy of the superblock in the journal does not contain it.
+/// durable. The copy of the superblock in the journal lacks the record. The record still survives a recovery.
 #[test]
 fn remount_ro_refuses_changes_and_reads_on() {
     let image = image("-O ^orphan_file");
@@ -302,7 +302,7 @@ fn panic_refuses_everything() {
 
 type Operation = fn(&Bench, InodeNo) -> Result<()>;
 
-/// Each operation that finds an error counts it once, even if the operation consists of other operations.
+/// Each operation counts an error once, even if the operation consists of other operations.
 #[test]
 fn every_operation_on_a_broken_inode_counts_once() {
     let on_inode: [(&str, Operation); 14] = [
@@ -423,8 +423,8 @@ fn a_flood_of_errors_is_written_once() {
     mended(&image);
 }
 
-/// A transaction contains records of errors and never commits, because the journal is aborted. The records are still written, together with
-/// the error that aborted the journal.
+/// After the journal is aborted, no transaction commits. The volume still writes the records of errors, and the error that aborted the
+/// journal.
 #[test]
 fn an_error_that_ends_the_volume_loses_none_before_it() {
     let image = image("");
@@ -485,7 +485,7 @@ fn a_sound_volume_and_wrong_questions_record_nothing() {
     image.check();
 }
 
-/// A read-only volume is never written, whatever the error and the value of `s_errors`.
+/// A read-only volume is never written. The error and the value of `s_errors` do not matter.
 #[test]
 fn errors_met_on_a_read_only_volume_are_written_nowhere() {
     let image = image("-e panic");

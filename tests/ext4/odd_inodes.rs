@@ -89,7 +89,7 @@ fn the_block_of_a_short_target_goes_with_its_link() {
     }
 }
 
-/// Nonzero bytes after the device number are a fault only if the inode also has a flag that is not permitted for devices.
+/// Nonzero bytes after the device number are accepted. Together with a flag that devices may not have, they are a fault.
 #[test]
 fn devices_with_bytes_after_their_number_are_devices() {
     require!([Need::Root]);

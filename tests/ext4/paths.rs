@@ -115,7 +115,7 @@ fn a_handle_writes_as_it_was_opened() {
     let mut queue = volume.queue(&QueueOptions::new()).unwrap();
     let reader = volume.open("/file").unwrap();
     let writer = volume.open_with("/file", FileOptions::new().write(true)).unwrap();
-    // A read-only handle is still refused after a writable handle has overwritten data.
+    // Writes through a read-only handle are still refused after a writable handle has overwritten data.
     writer.write_all_at(&mut queue, &[2; 4096], 0).unwrap();
     for _ in 0..2 {
         assert_eq!(kind(reader.write_at(&mut queue, &[3; 4096], 0)), ErrorKind::ReadOnly);
@@ -359,8 +359,7 @@ fn a_slash_after_a_name_means_what_it_means_to_the_kernel() {
     }
 }
 
-/// Capabilities are valid only for the present content of a file, so every change of the content removes them, as in the kernel. Set-id
-/// bits remain, and the caller must remove them.
+/// Every change of a file's content removes its capabilities, as in the kernel. Set-id bits remain, and the caller must remove them.
 #[test]
 fn a_change_of_the_content_ends_capabilities() {
     use ironmap::fs::{Fallocate, SetXattr};
@@ -452,8 +451,8 @@ fn a_cursor_that_appends_writes_nothing_twice() {
     image.check();
 }
 
-/// If the path is a link, `remove_dir_all` removes the link and keeps its target, as in std. If names in a damaged directory cannot be
-/// looked up, it returns an error and does not loop endlessly.
+/// `remove_dir_all` of a link removes the link and keeps its target, as in std. If names in a damaged directory cannot be looked up, the
+/// function returns an error and does not loop endlessly.
 #[test]
 fn a_tree_that_cannot_be_removed_is_an_error() {
     let image = Image::mke2fs("16M", &["-t", "ext4", "-O", "^metadata_csum", "-b", "1024"]);

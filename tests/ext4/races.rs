@@ -69,7 +69,7 @@ fn a_replaced_name_is_always_found() {
             assert_eq!(target.as_os_str().len(), 105);
             Ok(())
         }),
-        // As in Linux, the entries of a removed directory cannot be read. So a listing must start without an error, but may end with one.
+        // As in Linux, the entries of a removed directory cannot be read. A listing must start without an error, and may end with one.
         ("read_dir", |volume| volume.read_dir("dir").map(drop)),
         ("in a directory", |volume| volume.exists("dir/none").map(drop)),
         ("xattrs", |volume| {
@@ -104,7 +104,8 @@ fn directories_are_made_by_several_threads() {
     }
 }
 
-/// A directory is removed while a file is created in it. The file does not appear in the directory that gets the inode number next.
+/// A file is created in a directory while another thread removes the directory. The file does not appear in the next directory with the
+/// same inode number.
 #[test]
 fn a_new_file_does_not_move_to_another_directory() {
     let volume = volume();
@@ -118,8 +119,8 @@ fn a_new_file_does_not_move_to_another_directory() {
             assert!(found.is_empty(), "the second directory has {found:?}");
         },
         || {
-            // Most attempts fail because the directory does not exist at that moment. The time limit ends the loop if the other thread has
-            // failed, because then no attempt succeeds.
+            // Most attempts fail because the directory does not exist at that moment. If the other thread has failed, no attempt succeeds,
+            // and the time limit ends the loop.
             let (mut made, begin) = (0, Instant::now());
             while made < ROUNDS && begin.elapsed() < Duration::from_secs(60) {
                 match volume.create_dir("first/new") {
@@ -135,7 +136,7 @@ fn a_new_file_does_not_move_to_another_directory() {
     );
 }
 
-/// Fails the test if `run` does not end because threads wait for each other.
+/// Fails the test if the threads of `run` wait for each other without end.
 fn in_time(run: impl FnOnce() + Send + 'static) {
     let (ended, end) = mpsc::channel();
     let thread = thread::spawn(move || {
@@ -213,7 +214,7 @@ fn threads_do_not_wait_in_a_circle() {
     });
 }
 
-/// Another thread replaces and removes files with a name. `create_new` with this name still opens the file that it has created.
+/// Another thread replaces and removes files with a name. `create_new` of this name still opens its own new file.
 #[test]
 fn a_new_file_is_the_callers() {
     let volume = volume();
@@ -265,7 +266,7 @@ fn a_tree_is_removed_by_two_threads() {
     );
 }
 
-/// The last free inode can be allocated while another thread accesses it by the number of the removed file.
+/// The inode of a removed file is the last free inode. It can be allocated while another thread accesses it by its number.
 #[test]
 fn the_last_inode_is_allocated_again() {
     let ram = Arc::new(Ram::new(8 << 20));

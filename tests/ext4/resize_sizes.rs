@@ -31,8 +31,8 @@ const LAYOUTS: &[(&str, u64)] = &[
     ("-t ext4 -b 1024 -O sparse_super2,^resize_inode -N 4000", 32),
 ];
 
-/// A volume with fragmented files and small files. In a fragmented file, single blocks of data have holes between them, so each data block
-/// is a separate extent. Removed files leave free space before these files.
+/// A volume with fragmented files and small files. In a fragmented file, holes separate the blocks of data, so each block is a separate
+/// extent. Removed files leave free space before these files.
 fn filled(options: &str, mib: u64, rng: &mut Rng) -> Image {
     let source = scratch();
     let root = source.path();

@@ -1,5 +1,5 @@
 //! Lazy time stamps. A new time stamp is visible immediately. It is written to the journal with the next commit, but does not cause a
-//! commit itself. A crash before this commit loses it.
+//! commit itself. A crash before this commit loses the time stamp.
 
 use crate::require;
 use std::os::unix::fs::MetadataExt;
@@ -105,8 +105,8 @@ fn stamps_wait_for_a_sync() {
     }
 }
 
-/// Another change of the inode also makes its pending time stamps durable, except stamps that are older than a time that a program has set.
-/// Stamps of a file that was closed become durable with the next commit.
+/// Another change of the inode also makes its pending time stamps durable. A time that a program has set replaces older stamps. Stamps of a
+/// file that was closed become durable with the next commit.
 #[test]
 fn stamps_go_with_the_next_change() {
     for kind in KINDS {

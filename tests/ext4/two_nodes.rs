@@ -17,7 +17,7 @@ use ironmap::fs::ext4::TuneOptions;
 use ironmap::units::DevOffset;
 use ironmap::{ErrorKind, NewSize, ResizeOptions, Volume};
 
-/// The position in the image of the superblock field with the number of the protection block. The volume has blocks of 1 KiB.
+/// The image offset of a superblock field. The field contains the number of the protection block. The volume has blocks of 1 KiB.
 const MMP_BLOCK: usize = 1024 + 0x168;
 
 /// A volume, and the position of its protection counter. A node that uses the volume increments the counter once a second.
@@ -131,8 +131,8 @@ fn assert_files(volume: &Volume, numbers: Range<u8>) {
     }
 }
 
-/// A node reads the journal and the superblock before its claim. Another node can commit until the claim, so this content may be outdated.
-/// After the claim the node reads both again.
+/// A node reads the journal and the superblock before its claim. Another node can commit until the claim. So the node reads both again
+/// after the claim.
 #[test]
 fn all_commits_up_to_the_claim_stay() {
     let dir = scratch();

@@ -95,7 +95,7 @@ fn needs_recovery(image: &Path) -> bool {
     u32::from_le_bytes(features) & 4 != 0
 }
 
-/// While the volume is open for writing, multiple mount protection excludes other nodes. After the close, it excludes them no longer.
+/// While the volume is open for writing, multiple mount protection excludes other nodes. The close ends this protection.
 #[test]
 fn a_protected_volume_is_held_while_it_is_open() {
     let dir = scratch();
@@ -111,7 +111,7 @@ fn a_protected_volume_is_held_while_it_is_open() {
     let clean = seq(&image);
     let volume = open(&image);
     assert_ne!(seq(&image), clean, "it is not held");
-    // The copy stands for access by another node. Another node does not see the lock of this process.
+    // The copy stands for the view of another node, which does not see the lock of this process.
     let other = dir.path().join("other");
     std::fs::copy(&image, &other).unwrap();
     let out = Command::new("e2fsck").arg("-p").arg(&image).output().unwrap();
@@ -159,8 +159,8 @@ fn a_protected_volume_that_another_node_took_is_not_written() {
     assert!(bytes_of(&ram)[..] == before[..], "something was written");
 }
 
-/// The blocks of a volume are shorter than the device's sectors. The volume can still be used: each request to the device consists of whole
-/// sectors, for each way to open the volume.
+/// The blocks of a volume are shorter than the device's sectors. Each way to open the volume still works: each request to the device
+/// consists of whole sectors.
 #[test]
 fn blocks_shorter_than_sectors_are_written_in_whole_sectors() {
     let dir = scratch();

@@ -452,8 +452,8 @@ fn preallocated_blocks_can_be_written_on_a_full_volume() {
 }
 
 /// A program has read an inode. Then the file is removed, and another file gets the inode number. The old inode cannot open this other
-/// file. Generation numbers do not help here: the clock is constant, as for reproducible images, so they begin with the same value at each
-/// open.
+/// file. Generation numbers do not help here. The clock is constant, as for reproducible images, so generation numbers begin with the same
+/// value at each open.
 #[test]
 fn an_inode_in_hand_opens_no_file_that_has_got_its_number() {
     let image = Image::new("-t ext4 -I 256 -N 64");

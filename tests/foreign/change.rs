@@ -203,7 +203,7 @@ fn set_xattrs(at: &At<'_>) {
     for (number, file_type) in at.targets() {
         let inline = |inode: Inode| inode.flags().contains(InodeFlags::INLINE_DATA);
         if file_type == FileType::Symlink && at.fs.inode(number).is_ok_and(inline) {
-            // This test does not change a link with inline data that has an attribute block, because e2fsck 1.47 does not count that block.
+            // e2fsck 1.47 does not count the attribute block of a link with inline data. So this test does not change such links.
             continue;
         }
         let set =
@@ -346,7 +346,7 @@ fn remove_files(at: &At<'_>) {
     }
 }
 
-/// Removes directories after their content. So each directory is empty when it is removed.
+/// Removes the content of directories first, and then the directories.
 fn remove_all(at: &At<'_>) {
     let mut left = REMOVED * 10;
     for (dir, names) in at.directories().into_iter().rev() {

@@ -87,7 +87,7 @@ pub(crate) const READS: &[Difference] = &[
     },
 ];
 
-/// Images in which an operation finds faults, or in which faults remain after it.
+/// Images in which an operation finds or leaves faults.
 pub(crate) const CHANGES: &[Difference] = &[
     Difference {
         names: &["f_bad_gdt_csum", "f_uninit_enable"],

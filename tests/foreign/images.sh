@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Prints the directory of volumes that other authors made and damaged. It is the value of IRONMAP_FOREIGN_IMAGES, or a directory with the
-# images of e2fsprogs' tests, each under the name of its test. The exit code is 77 if the images are not available.
+# images of e2fsprogs' tests. Each image has the name of its test. The exit code is 77 if the images are not available.
 source "$(dirname "$0")/../lib.sh"
 
 if [ -n "${IRONMAP_FOREIGN_IMAGES:-}" ]; then

@@ -248,7 +248,7 @@ fn xattrs(path: &Path) -> io::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     Ok(all)
 }
 
-/// Returns the paths that the kernel can read and ironmap cannot, or that ironmap reads differently.
+/// Returns the paths that the kernel can read and ironmap cannot read, and the paths that ironmap reads differently.
 fn differences(kernel: &Tree, ours: &Tree) -> Vec<String> {
     let whole = kernel.len() < PATHS && ours.len() < PATHS;
     let mut all = Vec::new();

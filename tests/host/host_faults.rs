@@ -1,5 +1,5 @@
-//! Host files on devices that fail. If a raw read fails, the kernel repeats the read before the caller gets an error, and an event reports
-//! the failure.
+//! Host files on devices that fail. If a raw read fails, an event reports the failure. The kernel repeats the read before the caller gets
+//! an error.
 
 use crate::require;
 use std::fs::OpenOptions as OsOptions;

@@ -120,7 +120,7 @@ fn devices_with_blocks_of_4096_bytes() {
 }
 
 /// A host file contains a file system, which is mounted through a loop device. The files of this file system are read raw. The host file
-/// itself is not, because the loop device has it open for writing.
+/// itself is read through the kernel, because the loop device has it open for writing.
 #[test]
 fn a_file_system_in_a_host_file() {
     require!([Need::Root, Need::Tool("losetup")]);

@@ -110,7 +110,7 @@ fn writers() {
     }
 }
 
-/// With data=journal, the newest data of a file may be only in the journal, so the file is not read raw. The test covers each way to set
+/// With data=journal, the newest data of a file may be only in the journal. Such a file is not read raw. The test covers each way to set
 /// data=journal.
 #[test]
 fn ext4_with_journalled_data() {
@@ -180,8 +180,8 @@ fn encrypted_files() {
     assert_served(&mounted.write("plain", &content(SIZE)), "raw");
 }
 
-/// On XFS with reflink, deduplication can move data without a writer. So a file is read raw only if the data cannot move: either the file
-/// has the immutable flag, or the caller guarantees it.
+/// On XFS with reflink, deduplication can move data without a writer. Only files whose data cannot move are read raw. The file has the
+/// immutable flag, or the caller gives a guarantee.
 #[test]
 fn xfs_with_reflink() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs")]);

@@ -1,4 +1,4 @@
-//! Requests at the limits: a raw read and a read by the kernel have the same result, so a caller sees no difference.
+//! Requests at the limits. A raw read and a read by the kernel have the same result.
 
 use crate::require;
 use std::fs::OpenOptions as OsOptions;

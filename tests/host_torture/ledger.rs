@@ -2,9 +2,9 @@
 //! time.
 //!
 //! A word of data contains the number of its file, its position, and the version in which it was written. A hole contains zeros. A process
-//! that changes a file records the new version before the change begins, and again after the change has ended. A reader notes two versions:
-//! the last version that had ended before its read, and the last version that has begun by the end of its read. Each word must be of one of
-//! these two versions, or of a version between them.
+//! that changes a file records the new version twice: before the change begins, and after the change has ended. A reader notes the last
+//! ended version before its read, and the last begun version after its read. Each word must have one of these two versions, or a version
+//! between them.
 //!
 //! During a write, a read by the kernel may return both old and new words. So each word is checked separately.
 
@@ -124,7 +124,7 @@ impl Ledger {
         self.0[WAITS + (step as usize).min(STEPS - 1)].fetch_add(1, SeqCst);
     }
 
-    /// Returns the number of waits. For each given share, returns the time in microseconds within which this share of the waits ended.
+    /// Returns the number of waits. For each given share of the waits, returns the time in microseconds in which this share ended.
     pub(crate) fn waits(&self, shares: &[f64]) -> (u64, Vec<u64>) {
         let counts: Vec<_> = (0..STEPS).map(|step| self.0[WAITS + step].load(SeqCst)).collect();
         let all: u64 = counts.iter().sum();

@@ -1,5 +1,5 @@
-//! Raw reads of host files never return wrong data. Threads read files while other processes work against them: they change the files in
-//! every way, move the blocks of files, fill the disk, and reuse freed blocks in other files.
+//! Raw reads of host files never return wrong data. Threads read files while other processes change the files in every way, move the blocks
+//! of the files, fill the disk, and reuse freed blocks in other files.
 //!
 //! - `ledger`: the oracle: the values that every word of every file may have at any time.
 //! - `reader`: the threads that read and check.

@@ -165,7 +165,7 @@ impl Mutator<'_> {
         })
     }
 
-    /// Chooses a new size. Returns it with the range that reads as zeros after the truncation, or after a later extension.
+    /// Chooses a new size. Returns the size, and the range that reads as zeros after the truncation, or after a later extension.
     fn new_size(&mut self, change: &Change<'_>) -> (u64, Range<u64>) {
         let size = self.range(LARGEST).start;
         change.zeros(size..LARGEST);

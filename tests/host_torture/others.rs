@@ -16,7 +16,7 @@ use super::common::skip::note_part;
 use super::ledger::{FOREIGN, Ledger, content};
 use super::{Kind, Setting, mutator};
 
-/// The names of the actions whose successes are counted: the actions of the administrator, and the filling of the disk.
+/// The names of the counted actions: the actions of the administrator, and the filling of the disk. Only successes are counted.
 pub(crate) const ACTS: [&str; 9] = [
     "defragment",
     "freeze and thaw",
@@ -30,7 +30,7 @@ pub(crate) const ACTS: [&str; 9] = [
 ];
 const FIRST: usize = mutator::OPERATIONS.len();
 
-/// The minimum and the maximum free space in bytes. There is little free space, so that another file soon gets a freed block.
+/// The minimum and the maximum free space in bytes. The free space is small, so that another file soon gets a freed block.
 const SPARED: (u64, u64) = (4 << 20, 8 << 20);
 
 /// Writes files that are never read, and removes them.
@@ -152,8 +152,8 @@ fn grow(setting: &Setting, dir: &str) -> bool {
         }
 }
 
-/// Lets a copy of a file share the blocks of the file. With `reverse`, lets the file share the blocks of the copy; for an immutable file,
-/// this must fail.
+/// Lets a copy of a file share the blocks of the file. With `reverse`, lets the file share the blocks of the copy. This must fail for an
+/// immutable file.
 fn dedupe(setting: &Setting, name: &str, reverse: bool) -> bool {
     let path = |name: &str| setting.dir.join(name).to_str().expect("a plain path").to_owned();
     let (original, copy) = (path(name), path("copy"));

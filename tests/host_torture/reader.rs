@@ -34,7 +34,7 @@ pub(crate) struct Seen {
     pub(crate) kernel_served: u64,
     pub(crate) cut: u64,
     pub(crate) breaks: u64,
-    /// The number of files whose lease was broken, and acquired again before the close of the file.
+    /// The number of files whose lease was broken and later acquired again.
     pub(crate) retaken: u64,
 }
 
@@ -98,7 +98,7 @@ pub(crate) fn run(setting: &Setting, ledger: &Ledger, host: &Host, number: u64) 
 }
 
 impl Reader<'_> {
-    /// Opens a random file. Another file may get the same name at any time, so the number of the file is read from the descriptor.
+    /// Opens a random file. Another file may get this name at any time. So the number of the file is read from the descriptor.
     fn open(&mut self) -> Handle {
         loop {
             let path = match self.rng.below(12) {
@@ -201,8 +201,8 @@ impl Reader<'_> {
     fn submit(&mut self, handle: &Handle) {
         if self.in_flight.len() == DEPTH {
             if self.rng.below(6) == 0 {
-                // The thread sometimes pauses here. At this time, some of its requests are not yet submitted to the device, and some of its
-                // completions are not yet popped.
+                // The thread sometimes pauses here. Some of its requests are then not yet submitted, and some completions are not yet
+                // popped.
                 pause(Duration::from_millis(self.rng.below(100)));
             }
             let wanted = self.rng.below(DEPTH as u64) as usize;

@@ -47,8 +47,8 @@ fn extents_that_share_relocated_blocks_are_refused() {
     assert_eq!(error.place().map(|place| place.field), Some("ee_start"), "{error}");
 }
 
-/// An orphan file that is too long is refused. All its blocks can refer to the same block, so the size of the volume does not limit the
-/// time to read the orphan file.
+/// An orphan file that is too long is refused. The size of the volume does not limit the length of the file, because all its blocks can be
+/// the same block.
 #[test]
 fn an_endless_orphan_file_is_refused() {
     let mut scratch = all_of_ext4();

@@ -152,7 +152,7 @@ fn known(
             (Kind::Inode, inode, (bytes[4] == 3).then_some(100))
         }
         // A node of attributes has one block, and a node of a directory may have several. Here the checksum covers the same range in both
-        // cases, so the code need not distinguish them.
+        // cases.
         _ => match &bytes[8..10] {
             [0x3D, 0xF1 | 0xFF] | [0x3E, 0xBE] => (Kind::Index, dir_block, Some(12)),
             [0xD2, 0xF1 | 0xFF] | [0xFE, 0xBE] => (Kind::Index, dir_block, None),

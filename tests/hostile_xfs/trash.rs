@@ -23,7 +23,7 @@ const VOLUMES: u64 = 60;
 /// The maximum number of mappings that are compared for each file.
 const MAPPINGS: usize = 1000;
 
-/// The state of a file that a user can see, as text, or an error.
+/// The user-visible state of a file as text, or an error.
 type Seen = std::result::Result<String, ()>;
 
 /// The result for each path of a volume. If the listing of a directory ends with an error, the result of the directory is this error. The

@@ -42,7 +42,7 @@ fn unbounded(device: &dyn Device, at: u64, len: u64) -> Vec<&'static str> {
     ];
     let accepted = results.into_iter().filter_map(|(op, result)| (!refused(result)).then_some(op));
     let mut found: Vec<_> = accepted.collect();
-    // This call has a position but no length. At the end of the device it returns that there are no more data, which is not an error.
+    // This call has a position and no length. At the end of the device, the call reports that there are no more data. This is not an error.
     if at.0 > device.size() && !refused(device.data_from(at).map(drop)) {
         found.push("data");
     }
@@ -165,7 +165,7 @@ fn no_range_reaches_past_a_part_of_an_image_of_a_virtual_machine() {
     assert!(all(&qcow2(&path, false).unwrap()) == bytes, "the image was changed");
     for (format, name) in [(ImageFormat::Vmdk, "vmdk"), (ImageFormat::Vhdx, "vhdx")] {
         let path = dir.convert(&raw, name, name, &[]);
-        let image = Image::open(&Address { format, path }, false).unwrap();
+        let image = Image::open(&Address::new(format, path), false).unwrap();
         sweep(name, &image.part(PART.0, PART.1).unwrap());
     }
 }

@@ -17,7 +17,7 @@ const SIZE: usize = 1 << 20;
 
 /// Reads and writes parts of an image. Any result is accepted.
 fn use_it(path: &Path, format: ImageFormat, rng: &mut Rng) -> bool {
-    let address = Address { format, path: path.to_owned() };
+    let address = Address::new(format, path);
     let _ = describe(&address);
     let mut opened = false;
     if let Ok(image) = open(path, format, false) {
@@ -61,6 +61,8 @@ fn damaged_tables_are_errors_or_data() {
         &["-c"],
         &["-o", "cluster_size=512"],
         &["-c", "-o", "cluster_size=4k,refcount_bits=1"],
+        &["-c", "-o", "cluster_size=16k,compression_type=zstd"],
+        &["-o", "cluster_size=16k,extended_l2=on"],
     ];
     let (mut opened, mut number) = (0, 0);
     for (kind, options) in kinds.iter().enumerate() {

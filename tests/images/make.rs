@@ -75,7 +75,7 @@ pub(crate) fn content(seed: u64, size: usize) -> Vec<u8> {
 }
 
 pub(crate) fn open(path: &Path, format: ImageFormat, write: bool) -> ironmap::Result<Image> {
-    Image::open(&Address { format, path: path.to_owned() }, write)
+    Image::open(&Address::new(format, path), write)
 }
 
 pub(crate) fn qcow2(path: &Path, write: bool) -> ironmap::Result<Image> {

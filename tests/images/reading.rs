@@ -1,10 +1,11 @@
 //! Images that qemu-img made from raw images. ironmap must read the same bytes as from the raw images.
 
 use ironmap::device::Device as _;
-use ironmap::device::image::{Address, ImageFormat, describe};
+use ironmap::device::image::{Address, Image, ImageFormat, describe};
 use ironmap::units::DevOffset;
 
 use crate::common::command::{output, run};
+use crate::common::rng::Rng;
 use crate::common::skip::Need;
 use crate::make::{Dir, all, check, content, open, qcow2};
 use crate::require;
@@ -33,6 +34,13 @@ fn a_qcow2_image_is_read_as_qemu_reads_it() {
         ("wide", &["-o", "refcount_bits=64,lazy_refcounts=on"]),
         ("whole", &["-S", "0", "-o", "preallocation=full"]),
         ("metadata", &["-o", "preallocation=metadata"]),
+        ("zstd", &["-c", "-o", "compression_type=zstd"]),
+        ("zstd_s", &["-c", "-o", "compression_type=zstd,cluster_size=4k"]),
+        ("zstd_l", &["-c", "-o", "compression_type=zstd,cluster_size=2M"]),
+        ("sub", &["-o", "extended_l2=on"]),
+        ("sub_s", &["-o", "extended_l2=on,cluster_size=16k"]),
+        ("sub_c", &["-c", "-o", "extended_l2=on,cluster_size=2M,compression_type=zstd"]),
+        ("apart", &["-o", &format!("data_file={}", dir.path("data").display())]),
     ] {
         let path = dir.convert(&raw, name, "qcow2", options);
         let image = qcow2(&path, false).unwrap();
@@ -69,6 +77,79 @@ fn a_chain_is_read_down_to_its_raw_image() {
     let raw = dir.path("flat");
     run("qemu-img", &["convert", "-O", "raw", top.to_str().unwrap(), raw.to_str().unwrap()]);
     assert!(std::fs::read(raw).unwrap() == bytes);
+}
+
+/// In an image with subclusters, a cluster can have parts of its own, parts of zeros, and parts of the backing file.
+#[test]
+fn subclusters_are_read_as_qemu_reads_them() {
+    require!([Need::Tool("qemu-img"), Need::Tool("qemu-io")]);
+    let dir = Dir::new();
+    let bytes = content(12, SIZE);
+    dir.raw("base", &bytes);
+    for (name, options) in [("k64", "extended_l2=on"), ("k16", "extended_l2=on,cluster_size=16k")] {
+        let args = ["-b", "base", "-F", "raw", "-o", options];
+        let path = dir.create(name, &args, SIZE as u64);
+        let mut model = bytes.clone();
+        let mut rng = Rng::new(12);
+        for number in 0..60_u8 {
+            let at = 512 * rng.below(SIZE as u64 / 512 - 400) as usize;
+            let len = 512 * (1 + rng.below(400)) as usize;
+            let (command, byte) = match number % 3 {
+                0 => (format!("write -z {at} {len}"), 0),
+                _ => (format!("write -P {number} {at} {len}"), number),
+            };
+            run("qemu-io", &["-f", "qcow2", "-c", &command, path.to_str().unwrap()]);
+            model[at..at + len].fill(byte);
+        }
+        let image = qcow2(&path, false).unwrap();
+        assert!(all(&image) == model, "{name}");
+        // The ranges without data contain only zeros.
+        let mut at = 0;
+        while at < SIZE as u64 {
+            let found = image.data_from(DevOffset(at)).unwrap();
+            assert!(model[at as usize..found.start.0 as usize].iter().all(|byte| *byte == 0));
+            at = found.end.0.max(at + 1);
+        }
+        drop(image);
+        let error = qcow2(&path, true).unwrap_err();
+        assert!(error.to_string().contains("extended_l2"), "{error}");
+    }
+}
+
+/// The content at the time of an internal snapshot is read by the snapshot's name or number. The size of the disk may differ.
+#[test]
+fn internal_snapshots_are_read_by_name() {
+    require!([Need::Tool("qemu-img"), Need::Tool("qemu-io")]);
+    let dir = Dir::new();
+    let mut model = content(13, SIZE);
+    let raw = dir.raw("raw", &model);
+    let path = dir.convert(&raw, "image", "qcow2", &["-c"]);
+    let text = path.to_str().unwrap();
+    let mut states = Vec::new();
+    for (number, name) in ["first", "before upgrade", "v1#2"].into_iter().enumerate() {
+        run("qemu-img", &["snapshot", "-c", name, text]);
+        states.push((name, (number + 1).to_string(), model.clone()));
+        let at = number << 20;
+        let command = format!("write -P {} {at} 300k", number + 1);
+        run("qemu-io", &["-f", "qcow2", "-c", &command, text]);
+        model[at..at + (300 << 10)].fill(number as u8 + 1);
+    }
+    run("qemu-img", &["resize", "-q", "-f", "qcow2", text, "9M"]);
+    model.resize(9 << 20, 0);
+    assert!(all(&qcow2(&path, false).unwrap()) == model);
+    let names = describe(&Address::new(ImageFormat::Qcow2, &path)).unwrap().snapshots;
+    assert_eq!(names, ["first", "before upgrade", "v1#2"]);
+    for (name, number, state) in states {
+        for name in [name, &number] {
+            let address = Address::parse(ImageFormat::Qcow2, format!("{text}#{name}").as_bytes());
+            assert!(all(&Image::open(&address, false).unwrap()) == state, "{name}");
+            let error = Image::open(&address, true).unwrap_err();
+            assert_eq!(error.kind(), ironmap::ErrorKind::ReadOnly, "{error}");
+        }
+    }
+    let none = Address::parse(ImageFormat::Qcow2, format!("{text}#none").as_bytes());
+    let error = Image::open(&none, false).unwrap_err();
+    assert!(error.to_string().contains("before upgrade"), "{error}");
 }
 
 /// qemu-img makes VMDK and VHDX images of every kind. ironmap reads the same bytes from them as qemu-img.
@@ -110,7 +191,7 @@ fn vmdk_and_vhdx_images_are_read_as_qemu_reads_them() {
         assert!(all(&image) == bytes, "{name}");
         let error = open(&path, format, true).unwrap_err();
         assert_eq!(error.kind(), ironmap::ErrorKind::ReadOnly, "{error}");
-        let described = describe(&Address { format, path: path.clone() }).unwrap();
+        let described = describe(&Address::new(format, &path)).unwrap();
         assert_eq!((described.format.as_str(), described.virtual_size), (kind, SIZE as u64));
         assert_eq!(described.files[0].0, path);
     }
@@ -178,14 +259,22 @@ fn a_vmdk_or_vhdx_image_with_more_is_refused_by_name() {
 fn a_feature_is_refused_by_name() {
     require!([Need::Tool("qemu-img")]);
     let dir = Dir::new();
+    let path = dir.create("feature", &[], 1 << 20);
+    for (at, value, what) in
+        [(79, 1 << 5, "unknown incompatible features (0x20)"), (104, 2, "compression_type 2")]
+    {
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[at] |= value;
+        let changed = dir.raw("changed", &bytes);
+        let error = qcow2(&changed, false).unwrap_err().to_string();
+        assert!(error.contains(what), "{error}");
+    }
     let data = format!("data_file={}", dir.path("data").display());
-    for (name, options, what) in [
-        ("sub", "extended_l2=on", "subclusters"),
-        ("zstd", "compression_type=zstd", "zstd"),
-        ("ext", data.as_str(), "another file"),
-    ] {
+    for (name, options, what) in
+        [("sub", "extended_l2=on", "extended_l2"), ("ext", &*data, "separate data file")]
+    {
         let path = dir.create(name, &["-o", options], 1 << 20);
-        let error = qcow2(&path, false).unwrap_err().to_string();
+        let error = qcow2(&path, true).unwrap_err().to_string();
         assert!(error.contains(what), "{error}");
     }
     for format in ["aes", "luks"] {

@@ -133,7 +133,7 @@ fn zeros_take_no_room() {
         check(&path);
         let model = dir.raw("model", &vec![0; SIZE]);
         compare(&path, "qcow2", &model);
-        // The image may grow by one L2 table and its refcounts, and no more.
+        // The image grows by at most one L2 table and its refcounts.
         assert!(len(&path) <= before + (192 << 10), "{} after {before}", len(&path));
     }
 }

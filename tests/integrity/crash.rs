@@ -379,7 +379,7 @@ fn whatever_a_power_cut_leaves_is_recovered() {
     eprintln!("{count} states of {seed} workloads");
 }
 
-/// The rules detect a device that loses flushed data. Otherwise the tests above would show nothing.
+/// The rules detect a device that loses flushed data.
 #[test]
 fn broken_promises_are_found() {
     for (mode, seeds) in [(Mode::Bitmap, [0, 1, 4, 5]), (Mode::Journal, [2, 3, 6, 7])] {

@@ -104,8 +104,8 @@ fn a_flipped_bit_of_a_discarded_sectors_tag_is_seen() {
     }
 }
 
-/// A device does not support discards, so a discard changes no data and no tags, even after a crash. If a discard fails on a device, each
-/// sector can still be read.
+/// On a device without discards, a discard changes no data and no tags, even after a crash. If a discard fails on a device, each sector can
+/// still be read.
 #[test]
 fn a_discard_that_fails_is_reported_and_harms_nothing() {
     for (number, options) in all_options().enumerate() {

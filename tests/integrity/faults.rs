@@ -25,7 +25,7 @@ fn options(mode: Mode) -> FormatOptions {
     FormatOptions::new().mode(mode).interval(512).region(64 << 10).journal(256 << 10)
 }
 
-/// A request to the data device fails and is torn. The content that results can be read without an error.
+/// A request to the data device fails and is torn. Reads of the resulting content succeed.
 #[test]
 fn sectors_of_a_write_that_failed_can_be_read() {
     for mode in [Mode::Bitmap, Mode::Journal] {
@@ -169,7 +169,7 @@ fn a_record_that_failed_comes_not_back_over_later_writes() {
 }
 
 /// A failed write left dirty bits in the map on the device. A close clears them. Otherwise the next open would compute new tags for these
-/// regions, so any data there would count as valid.
+/// regions. Any data there would then count as valid.
 #[test]
 fn a_closed_device_has_no_dirty_regions() {
     const MAP: u64 = 4096;
@@ -215,8 +215,8 @@ impl Layer for FailingFlush {
     }
 }
 
-/// The kernel reports a failed flush only once. The next flush succeeds even if data were lost, so a later flush cannot repair the loss.
-/// The next open recovers the device.
+/// The kernel reports a failed flush only once. The next flush succeeds, even if data were lost. A later flush cannot repair the loss. The
+/// next open recovers the device.
 #[test]
 fn a_flush_that_failed_leaves_the_device_to_be_recovered() {
     for (mode, of_tags, first) in [
@@ -313,7 +313,7 @@ fn one_refused_block_does_not_stop_the_others() {
     assert_eq!(read(&device, 1024, 512).unwrap_err().errno(), Errno::EILSEQ);
 }
 
-/// Several writes share a journal record. If one of them fails, the others succeed. A failed write makes no read fail.
+/// Several writes share a journal record. If one of them fails, the others succeed. Reads succeed after a failed write.
 #[test]
 fn a_refused_block_of_tags_fails_no_other_write() {
     let stand = Stand::new(SIZE, false, &options(Mode::Journal), 7);

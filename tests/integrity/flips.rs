@@ -1,4 +1,4 @@
-//! If a single bit of the data or of the tags changes on the device, every read of its sector fails, and reads of other sectors succeed.
+//! A single bit of the data or of the tags changes on the device. Every read of its sector then fails. Reads of other sectors succeed.
 
 use ironmap::device::{BoundedQueue, DeviceQueue};
 use ironmap::integrity::{Event, Field, FormatOptions, Integrity, TupleKind};

@@ -44,7 +44,7 @@ fn garbage_in_the_area_is_an_error_or_caught() {
     }
 }
 
-/// A superblock has any value in one field, and a valid checksum. ironmap refuses it, or the device works.
+/// One field of a superblock has any value, and the checksum is valid. ironmap refuses the superblock, or the device works.
 #[test]
 fn superblocks_of_any_values_are_refused_or_work() {
     let options = FormatOptions::new().region(64 << 10);
@@ -88,8 +88,7 @@ fn superblocks_of_any_values_are_refused_or_work() {
     }
 }
 
-/// A superblock has a valid checksum, but the sum of its numbers would overflow, or its maps would need more memory than exists. ironmap
-/// refuses it.
+/// ironmap refuses a superblock with a valid checksum if the sum of its numbers overflows, or if its maps need more memory than exists.
 #[test]
 fn numbers_without_bounds_are_refused() {
     let stand = Stand::new(SIZE, false, &FormatOptions::default(), 3);

@@ -33,7 +33,7 @@ fn assert_one_write(sector: &[u8], writers: u64) {
     assert!(writer < writers, "nobody wrote that");
 }
 
-/// Delays some writes. So the data of two writes can reach their device in one order, and their tags in the other order.
+/// Delays some writes. The data of two writes can then reach their device in one order, and their tags in the other order.
 #[derive(Debug)]
 struct Jitter(AtomicU64);
 

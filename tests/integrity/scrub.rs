@@ -1,4 +1,4 @@
-//! The findings of a scrub. It finds lost writes even if the tags are in memory, and reports no loss if no write was lost.
+//! The findings of a scrub. The scrub finds lost writes even if the tags are in memory. It reports no loss if no write was lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,8 +46,8 @@ fn a_lost_write_of_tags_is_found_while_they_are_in_memory() {
     assert_eq!(read(&stand.open().device, 5 * 4096, 4096).unwrap_err().errno(), Errno::EILSEQ);
 }
 
-/// A write marks its region as dirty and then fails. The region has a new generation, but no sector was written. The scrub must not report
-/// a loss: not while the region is dirty, not after a close, and not after a crash.
+/// A write marks its region as dirty and then fails. The region has a new generation, but no sector was written. The scrub reports no loss
+/// while the region is dirty, after a close, and after a crash.
 #[test]
 fn a_write_that_wrote_nothing_is_not_a_lost_one() {
     for of_tags in [false, true] {
@@ -57,7 +57,7 @@ fn a_write_that_wrote_nothing_is_not_a_lost_one() {
         let data = Arc::new(Sim::new(as_device(&stand.data), Faults::default()));
         let tags = Arc::new(Sim::new(as_device(stand.tags.as_ref().unwrap()), Faults::default()));
         let device = Integrity::open(data.clone(), Some(tags.clone())).unwrap().device;
-        // The map needs one write request, and so do the generations. Then the tags are read.
+        // The map and the generations need one write request each. Then the tags are read.
         let (sim, fail_at) = if of_tags { (&tags, 2) } else { (&data, 0) };
         let errno = Some(Errno::EAGAIN);
         sim.set_faults(Faults { fail_at: Some(fail_at), errno, ..Faults::default() });
@@ -112,7 +112,7 @@ fn a_close_gives_no_wrong_sector_a_tag_that_fits() {
 }
 
 /// The dirty bit or the generation of a region could not be written. In memory the region keeps its old generation, even if the device has
-/// stored the new one. The scrub reports no lost write: not while the device is open, not after a close, and not after a crash.
+/// stored the new one. The scrub reports no lost write while the device is open, after a close, and after a crash.
 #[test]
 fn a_generation_that_could_not_be_written_is_not_missing() {
     let at = 64 << 10;
@@ -123,7 +123,7 @@ fn a_generation_that_could_not_be_written_is_not_missing() {
         write(&stand.open().device, at, &[1; 4096], false).unwrap();
         let tags = Arc::new(Sim::new(as_device(stand.tags.as_ref().unwrap()), Faults::default()));
         let device = Integrity::open(as_device(&stand.data), Some(tags.clone())).unwrap().device;
-        // The dirty map needs one write request, and so do the generations.
+        // The dirty map and the generations need one write request each.
         tags.set_faults(Faults { fail_at: Some(fail_at), unheard, ..Faults::default() });
         assert_eq!(write(&device, at, &[2; 4096], false).unwrap_err().errno(), Errno::EIO);
         assert_eq!(findings(&device), [], "open, {what}");

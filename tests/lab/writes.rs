@@ -71,8 +71,8 @@ fn polled_overwrites_are_what_is_read() {
 }
 
 /// An atomic write is accepted only under two conditions: its length is a power of two that the device supports, and its position is a
-/// multiple of its length. One device is a SCSI disk that supports atomic writes from 1 KiB to at least 64 KiB. The other is an NVMe
-/// namespace that supports them for its blocks.
+/// multiple of its length. One device is a SCSI disk that supports atomic writes from 1 KiB to at least 64 KiB. The other device is an NVMe
+/// namespace that supports atomic writes of its blocks.
 #[test]
 fn atomic_writes_go_where_the_device_promises_them() {
     let rng = &mut Rng::new(0x922);

@@ -334,8 +334,8 @@ fn a_volume_that_was_closed_refuses_writes() {
     world.fs.opened_again().fs().writable().unwrap().truncate(world.number, 1).unwrap();
 }
 
-/// Copy-on-write. A write to shared blocks stores its data in new blocks. Until the write completes, reads use the old blocks, although the
-/// map already contains the new ones.
+/// Copy-on-write. A write to shared blocks stores its data in new blocks. The map already contains the new blocks. Until the write
+/// completes, reads still use the old blocks.
 #[test]
 fn a_write_to_shared_blocks_changes_one_file() {
     for kind in [Kind::WHOLE, LAZY] {
@@ -546,8 +546,7 @@ fn sleeps(thread: i32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
 }
 
-/// An append may wait for its position. When it writes, it uses the attributes of the file at that time. So it removes set-id bits that
-/// were set during the wait.
+/// An append may wait for its position. Set-id bits may be set during the wait. The append still removes them.
 #[test]
 fn an_append_that_waited_meets_attributes_that_changed() {
     let fs = MemFs::new(Arc::new(Ram::new(16 * BLOCK as u64)), Kind::WHOLE);

@@ -119,7 +119,7 @@ fn names_are_made_moved_and_removed() {
     );
 }
 
-/// A file is open when its last name is removed. It can still be read and written, and no other file gets its blocks.
+/// The last name of an open file is removed. The file can still be read and written, and no other file gets its blocks.
 #[test]
 fn an_open_file_outlives_its_last_name() {
     let fs = MemFs::new(Arc::new(Ram::new(BLOCKS << 12)), Kind::WHOLE);

@@ -84,7 +84,7 @@ impl Model {
         self.child(self.parent(path)?, path[path.len() - 1])?.ok_or(ENOENT)
     }
 
-    /// Finds the file to open. If the path is a link, this is an error.
+    /// Finds the file to open. A path that is a link is an error.
     fn open(&self, path: &Path) -> Result<Id, i32> {
         let id = self.find(path)?;
         if self.kind(id) == LNK { Err(ELOOP) } else { Ok(id) }

@@ -55,7 +55,7 @@ fn random_bytes_are_no_server() {
             let opened = scope.spawn(|| Nbd::open(&address, true));
             let (mut stream, _) = listener.accept().unwrap();
             let mut rng = Rng::new(seed);
-            // After the valid prefix, the client takes the random bytes for a later message of the protocol.
+            // After the valid prefix, the client reads the random bytes as a later message of the protocol.
             let prefix: &[&[u8]] = &[
                 b"NBDMAGIC",
                 b"IHAVEOPT",

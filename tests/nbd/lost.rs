@@ -187,7 +187,7 @@ fn a_server_that_stalls_or_is_gone_gives_an_error_in_time() {
     }
 }
 
-/// If an export has another size after a restart, the client treats it as another export and does not write to it.
+/// An export with another size after a restart counts as another export. The client does not write to it.
 #[test]
 fn an_export_that_has_changed_is_not_written() {
     require!([Need::Tool("nbdkit")]);
@@ -206,8 +206,7 @@ fn an_export_that_has_changed_is_not_written() {
     assert!(std::fs::read(server.disk()).unwrap() == other);
 }
 
-/// An error of the server is returned for the request that failed. If the server refuses every request, the connection still does not count
-/// as lost.
+/// The request that failed returns the error of the server. A server that refuses every request does not count as lost.
 #[test]
 fn errors_of_the_server_are_given_on() {
     require!([Need::Tool("nbdkit")]);
@@ -225,7 +224,7 @@ fn errors_of_the_server_are_given_on() {
     device.read_exact_at(&mut [0; 4096], DevOffset(0)).unwrap();
 }
 
-/// If a server does not support flushes, its export is opened read-only. The address can say that completed writes are durable; then the
+/// If a server does not support flushes, its export is opened read-only. The address can say that completed writes are durable. Then the
 /// export is writable.
 #[test]
 fn a_server_without_a_flush_is_only_read() {
@@ -379,8 +378,8 @@ fn a_request_that_ends_each_connection_fails_in_time() {
     assert_eq!(error.errno(), ETIMEDOUT, "{error}");
 }
 
-/// A flush of the client is in flight, and no thread collects completions for a time that is longer than the time-out. The next request
-/// still does not time out.
+/// A flush of the client is in flight. No thread collects completions for longer than the time-out. The next request still does not time
+/// out.
 #[test]
 fn a_pause_is_no_time_out() {
     let server = Fake::start(32 << 20, FLUSH, |_, mut connection| {

@@ -163,8 +163,8 @@ fn many_ranges_need_few_questions() {
     assert!((1..=4).contains(&asked), "{asked} questions");
 }
 
-/// The size of an export need not be a multiple of 512. The export can be read to its end. If the server has larger blocks, it can be read
-/// to the end of the last whole block.
+/// The size of an export need not be a multiple of 512. The export can be read to its end. If the server has larger blocks, the export can
+/// be read to the end of the last whole block.
 #[test]
 fn the_last_bytes_of_an_export_are_read() {
     require!([Need::Tool("nbdkit")]);

@@ -33,7 +33,7 @@ fn nbdkit(args: &str, seed: u64) -> Server {
     Server::with_file("nbdkit", &args, &content(seed), KEYS)
 }
 
-/// The address of an export, for a user. This file contains the key of the user.
+/// The address of an export, for a user. `keys` is the file that contains the key of the user.
 fn address(server: &Server, user: &str, keys: &Path, query: &str) -> Address {
     address_of(&server.socket(), user, keys, query)
 }
@@ -170,7 +170,7 @@ fn servers_without_the_key_are_refused() {
     let server = Server::nbdkit(&format!("{} file DISK", authority.options()), &content(1));
     refused(&address(&server, "alice", &keys, ""), ErrorKind::NotPermitted, "the server ");
     let plain = Server::nbdkit("file DISK", &content(1));
-    let reason = "the server offers no TLS, which nbds:// demands";
+    let reason = "the server does not offer TLS, but nbds:// requires TLS";
     refused(&address(&plain, "alice", &keys, ""), ErrorKind::Unsupported, reason);
     let other = certificates::address(&with_key.socket(), &authority.client(), "");
     refused(

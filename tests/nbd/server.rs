@@ -139,8 +139,8 @@ impl Server {
     }
 }
 
-/// Starts a program from a thread that runs until the end of the tests. This thread is needed because `--exit-with-parent` ends a server
-/// when the thread that started it ends.
+/// Starts a program from a thread that runs until the end of the tests. With `--exit-with-parent`, a server ends when the thread that
+/// started it ends.
 fn spawn(command: Command) -> Child {
     type Order = (Command, mpsc::Sender<Child>);
     static ORDERS: OnceLock<Mutex<mpsc::Sender<Order>>> = OnceLock::new();

@@ -13,11 +13,12 @@ use ironmap::units::DevOffset;
 use crate::fake::{FLUSH, FLUSH_COMMAND, Fake, READ, WRITE, within};
 
 const ETIMEDOUT: Errno = Errno(110);
-/// The flag of a server that supports flushes for several connections: a flush over one connection also covers the writes of the others.
+/// The flag of a server that supports flushes for several connections. A flush over one connection then also covers the writes of the
+/// others.
 const MULTI_CONN: u16 = 1 << 8;
 
-/// A server with several connections. Also returns the number of writes that it received. Connections in `silent` get answers only to their
-/// first `first` requests.
+/// A server with several connections, and the number of writes that it received. Connections in `silent` get answers only to their first
+/// `first` requests.
 fn server(silent: &'static [usize], first: usize) -> (Fake, Arc<AtomicU64>) {
     let writes = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&writes);
@@ -87,8 +88,7 @@ fn the_silence_of_the_common_connection_sends_no_write_again() {
     });
 }
 
-/// A server that does not answer may still carry out a write later, after newer data were written. So a write is not sent again. A read is
-/// sent again.
+/// A server that does not answer may still carry out a write after newer data were written. So the client sends only reads again.
 #[test]
 fn a_write_to_a_silent_server_is_not_sent_again() {
     for command in [WRITE, READ] {

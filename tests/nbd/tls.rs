@@ -163,7 +163,7 @@ fn certificates_that_are_not_right_are_refused() {
     std::fs::remove_file(authority.client().join("ca-crl.pem")).unwrap();
 
     let verifying = start(&format!("{} --tls-verify-peer", authority.options()));
-    refused(&verifying, &authority.client(), "", "the server demands a client certificate");
+    refused(&verifying, &authority.client(), "", "the server requires a client certificate");
     for name in ["client-cert.pem", "client-key.pem"] {
         std::fs::copy(other.own().join(name), authority.client().join(name)).unwrap();
     }
@@ -183,12 +183,17 @@ fn a_server_without_tls_is_refused() {
     require!(NEEDS);
     let authority = Authority::new();
     let plain = Server::nbdkit("file DISK", &content(1));
-    refused(&plain, &authority.client(), "", "the server offers no TLS, which nbds:// demands");
+    refused(
+        &plain,
+        &authority.client(),
+        "",
+        "the server does not offer TLS, but nbds:// requires TLS",
+    );
     let server = Server::nbdkit(&format!("{} file DISK", authority.options()), &content(1));
     let error = server.open(false).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(
-        error.to_string().contains("the server demands TLS: nbds:// instead of nbd://"),
+        error.to_string().contains("the server requires TLS: write nbds:// instead of nbd://"),
         "{error}"
     );
 }
@@ -243,7 +248,7 @@ fn answered(answer: impl Fn(&mut UnixStream) + Send + 'static) -> (ironmap::Erro
     let server = Fake::scripted(move |mut stream| {
         let is_asked = greet(&mut stream);
         answer(&mut stream);
-        // After this, the client must not send a request in plain text.
+        // From here on, the client must not send a request in plain text.
         let mut rest = Vec::new();
         let _ = stream.read_to_end(&mut rest);
         let is_plain = rest.windows(8).any(|bytes| bytes == b"IHAVEOPT");
@@ -257,8 +262,8 @@ fn answered(answer: impl Fn(&mut UnixStream) + Send + 'static) -> (ironmap::Erro
     (error, waited)
 }
 
-/// Plain text between the reply to the TLS request and the handshake is an error, because an attacker on the network could have inserted it
-/// (compare CVE-2021-3716, for servers). The client sends the request for TLS as its first option, so plain text cannot come earlier.
+/// Plain text between the reply to the TLS request and the handshake is an error. An attacker on the network could have inserted it
+/// (compare CVE-2021-3716, for servers). The client requests TLS as its first option, so plain text cannot come earlier.
 #[test]
 fn plain_text_in_front_of_tls_is_an_error() {
     require!(NEEDS);
@@ -289,9 +294,9 @@ fn other_answers_to_the_request_for_tls_are_errors() {
     require!(NEEDS);
     const ERROR: u32 = 1 << 31;
     for (kind, expected) in [
-        (ERROR + 1, "offers no TLS"),
-        (ERROR + 2, "offers no TLS"),
-        (ERROR + 3, "offers no TLS"),
+        (ERROR + 1, "does not offer TLS"),
+        (ERROR + 2, "does not offer TLS"),
+        (ERROR + 3, "does not offer TLS"),
         (ERROR + 7, "shuts down"),
         (ERROR + 99, "refuses"),
         (3, "unknown type 3"),

@@ -99,7 +99,7 @@ fn a_volume_on_an_export_is_one_for_linux() {
     make_and_fill(&mut Server::start("qemu-nbd", args, &disk), args, None);
 }
 
-/// A volume can have blocks that are shorter than the unit of its server. The server refuses requests of other lengths than multiples of
+/// A volume can have blocks that are shorter than the unit of its server. The server accepts only requests whose length is a multiple of
 /// its unit.
 #[test]
 fn blocks_shorter_than_the_server_takes_are_served() {
@@ -123,7 +123,7 @@ fn blocks_shorter_than_the_server_takes_are_served() {
 #[test]
 fn a_partition_of_an_export_is_found() {
     require!([Need::Tool("nbdkit"), Need::Tool("sfdisk")]);
-    // The partition table has its own sector size. The server's unit of requests does not determine it.
+    // The sector size of the partition table does not depend on the server's unit of requests.
     for unit in [1, 512, 4096, 65536] {
         let policy = format!("blocksize-minimum={unit} blocksize-preferred=65536");
         let args = format!("--filter=blocksize-policy file DISK {policy}");
@@ -158,8 +158,8 @@ fn partition_of(server: &Server) {
     assert!(error.contains("there is no partition 3"), "{error}");
 }
 
-/// An integrity device can have sectors that are shorter than the units of the servers below it, and longer than the blocks of the volume
-/// above it. This works in each mode.
+/// The sectors of an integrity device can be shorter than the units of the servers below it. They can be longer than the blocks of the
+/// volume above it. This works in each mode.
 #[test]
 fn an_integrity_device_lies_between_shorter_and_longer_blocks() {
     require!([Need::Tool("nbdkit"), Need::Tool("e2fsck")]);

@@ -1,5 +1,5 @@
 #!/bin/sh
-# A user recovers files after the loss of the superblock, and then of half of the disk. From docs/cli/rescue.md.
+# A user recovers files after the loss of the superblock, and then of half of the disk. From docs/RESCUE.md.
 set -eu
 mkdir -p tree/letters && date > tree/letters/first && head -c 2M /dev/urandom > tree/photo
 ironmap mkfs -q -b 4K -d tree disk.img 512M

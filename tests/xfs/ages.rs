@@ -1,5 +1,5 @@
-//! Metadata that are newer than the head of the log. Such metadata exist if the log records with their changes were lost. The kernel and
-//! ironmap refuse them.
+//! Metadata that are newer than the head of the log, because the log records with their changes were lost. The kernel and ironmap refuse
+//! such metadata.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

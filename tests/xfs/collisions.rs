@@ -1,4 +1,4 @@
-//! Names with the same hash. XFS finds a name by its hash. If several names have this hash, XFS compares them.
+//! Names with the same hash. XFS finds a name by its hash. If several names have the same hash, XFS compares the names.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -50,7 +50,7 @@ fn the_names_have_one_hash() {
 }
 
 /// Many names have the same hash and fill more than one leaf of the index. A lookup finds all of them. xfs_repair does not check this
-/// volume: version 6.1 requires that each leaf begins with a higher hash than the leaf before, but the kernel splits leaves anywhere.
+/// volume. Version 6.1 requires that each leaf begins with a higher hash than the leaf before, but the kernel splits leaves anywhere.
 #[test]
 fn names_of_one_hash_are_found_in_every_leaf() {
     require!([Need::Root, Need::Tool("mkfs.xfs")]);

@@ -54,7 +54,8 @@ fn a_volume_is_read_with_its_log_and_refused_without() {
     }
 }
 
-/// ironmap and the kernel refuse the log of another volume, even if that log is clean. Its state says nothing about this volume.
+/// ironmap and the kernel refuse the log of another volume, even if that log is clean. A clean log of another volume says nothing about
+/// this volume.
 #[test]
 fn a_log_of_another_volume_is_refused() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);

@@ -30,8 +30,8 @@ pub(crate) fn assert_same(image: &Image, view: &View, what: &str) {
     let is_dir = |path: &[u8]| path.is_empty() || view[path].is(FileType::Directory);
     let root = Vec::new();
     let dirs = view.keys().filter(|path| is_dir(path)).chain([&root]);
-    // In a directory of several blocks, GRUB before 2.12 takes the end of each block for the index of a single-block directory. So with an
-    // old GRUB, only small directories are compared.
+    // In a directory of several blocks, GRUB before 2.12 reads the end of each block as the index of a single-block directory. With such a
+    // GRUB, only small directories are compared.
     let most = if is_old() {
         image.open().unwrap().xfs().unwrap().superblock().directory_block_size()
     } else {

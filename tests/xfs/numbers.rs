@@ -16,7 +16,7 @@ use crate::common::skip::Need;
 use crate::common::xfs::Layout;
 use crate::require;
 
-/// The inodes in use, as the kernel reports them. The kernel reads its inode B+trees for this and no directories.
+/// The inodes in use, as the kernel reports them. For this report, the kernel reads its inode B+trees and no directories.
 fn in_use(dir: &Path) -> BTreeSet<u64> {
     let said = run("xfs_io", &["-c".as_ref(), "bulkstat".as_ref(), dir.as_os_str()]);
     let said = String::from_utf8(said).unwrap();
@@ -152,8 +152,7 @@ fn forged(volume: &Volume, device: &File, layout: &Layout, in_use: &BTreeSet<u64
     }
 }
 
-/// A damaged inode B+tree does not prevent access to files by name, as in the kernel. If a caller gives an inode number, ironmap returns an
-/// error. It never guesses.
+/// A damaged inode B+tree does not prevent access to files by name, as in the kernel. Access by inode number returns an error.
 #[test]
 fn a_damaged_tree_of_inodes_hides_no_name() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);

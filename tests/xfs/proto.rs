@@ -189,7 +189,7 @@ fn by_prototype(options: &str) {
     listing::assert_cursors(&subject, &actual, &what);
 }
 
-/// Asserts what a name in another case refers to: in a case-insensitive volume the same file, in other volumes no file.
+/// Asserts that a name in another case refers to the same file in a case-insensitive volume, and to no file in other volumes.
 fn assert_cases(subject: &Subject, view: &crate::common::view::View, folds: bool, what: &str) {
     for (path, record) in view {
         let text = std::str::from_utf8(path).unwrap();

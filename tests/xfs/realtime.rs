@@ -92,7 +92,7 @@ fn read(volume: &Volume, name: &[u8]) -> Result<Vec<u8>, Error> {
     Ok(bytes)
 }
 
-/// Runs a test twice: with a realtime device without groups, and with groups. They number the blocks differently.
+/// Runs a test twice: with a realtime device without groups, and with groups. The two kinds number the blocks differently.
 fn in_each_way(test: impl Fn(&World, &str)) {
     test(&World::new("mkfs.xfs", "-m reflink=0,rmapbt=0"), "no groups");
     if let Some(why) = Need::Variable(xfsprogs::VARIABLE).missing() {
@@ -138,7 +138,7 @@ fn content_on_a_realtime_device_is_read() {
     });
 }
 
-/// Files in zones can be read. The zones are on a separate device, or on the data device. ironmap refuses to write them.
+/// Files in zones can be read. The zones are on a separate device, or on the data device. ironmap refuses to write these files.
 #[test]
 fn files_in_zones_are_read() {
     require!([Need::Variable(xfsprogs::VARIABLE)]);

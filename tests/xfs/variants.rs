@@ -144,7 +144,7 @@ impl Variant {
         }
     }
 
-    /// Checks that the tree contains the special cases. Without them the comparison would show little.
+    /// Checks that the tree contains the special cases.
     fn check_coverage(&self, seen: &View, block: u64) {
         let any = |what: &str, has: &dyn Fn(&Record) -> bool| {
             assert!(seen.values().any(has), "{}: no {what}", self.options);

@@ -41,7 +41,10 @@ const PARENTS: &[Damage] = &[
         "path /dir/file;write -d a.sfattr.list[0].root 1",
         &["the attribute's name belongs to several name spaces"],
     ),
-    ("path /dir/file;write -d a.sfattr.list[0].valuelen 11", &["without a directory's number"]),
+    (
+        "path /dir/file;write -d a.sfattr.list[0].valuelen 11",
+        &["does not contain the number and the generation"],
+    ),
     ("path /dir;write -d core.gen 77", &["lacks the name \"file\"", "of generation 77"]),
     // The fault turns another attribute in the name space `user` into a parent pointer.
     (
@@ -54,10 +57,16 @@ const PARENTS: &[Damage] = &[
     ),
     ("path /dir/many;ablock 0;write -d nvlist[0].parent_dir.gen 1", &["of generation 1"]),
     ("path /dir/many;ablock 0;write -d entries[0].parent 0", &["lacks the name"]),
-    ("path /dir/many;ablock 0;write -d entries[0].local 0", &["without a directory's number"]),
+    (
+        "path /dir/many;ablock 0;write -d entries[0].local 0",
+        &["does not contain the number and the generation"],
+    ),
     ("path /dir/many;ablock 0;write -d entries[3].hashval 0x70000000", &["hashval"]),
     ("path /dir/many;ablock 0;write -d entries[0].incomplete 1", &["lacks the name"]),
-    ("path /dir/many;ablock 0;write -d nvlist[0].valuelen 8", &["without a directory's number"]),
+    (
+        "path /dir/many;ablock 0;write -d nvlist[0].valuelen 8",
+        &["does not contain the number and the generation"],
+    ),
 ];
 
 const TREE: &[Damage] = &[
@@ -162,7 +171,7 @@ fn parent_pointers() {
     each(OPTIONS, PARENTS);
 }
 
-/// The check verifies the metadata directories: the root, the files and the flags must be right, and there must be no other file.
+/// The check verifies the metadata directories. The root, the files and the flags must be right. Other files must not exist.
 #[test]
 fn metadata_directories() {
     require!([Need::Root]);

@@ -163,7 +163,7 @@ fn fields(sound: &Sector) -> Vec<(&'static str, usize, usize)> {
     own.chain(TREE_FIELDS.iter().filter(|_| has_tree)).copied().collect()
 }
 
-/// All cases. For a sample, only each required bit of version 5 and some of the other cases.
+/// All cases, or a sample: each required bit of version 5, and some of the other cases.
 pub(crate) fn cases(sound: &Sector, sample: usize) -> Vec<Case> {
     let fields = fields(sound);
     let name = |at: usize| {

@@ -27,8 +27,8 @@ pub(crate) const READ: &[Exception] = &[Exception {
     holds: |_, sector| number(sector, 216, 4) & 0x100 != 0 && number(sector, 176, 2) & 0x49 != 0,
     reason: "Linux looks for files of quota, which are not there; ironmap reads none",
 }];
-/// Exceptions for a kernel that was built without realtime files and without case-insensitive names. The kernel may refuse what ironmap
-/// accepts, or accept what ironmap refuses.
+/// Exceptions for a kernel that was built without realtime files and without case-insensitive names. Such a kernel and ironmap may accept
+/// different volumes.
 pub(crate) const NOT_BUILT_IN: &[Exception] = &[
     Exception {
         field: "rbmino",

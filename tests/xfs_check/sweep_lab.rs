@@ -1,5 +1,5 @@
-//! The sweep of superblocks with other kernels. They run in a virtual machine of the lab. This machine's kernel may not support the
-//! volumes: they have version 4, case-insensitive names, or realtime devices.
+//! The sweep of superblocks with other kernels. The other kernels run in a virtual machine of the lab. This machine's kernel may not
+//! support the volumes: they have version 4, case-insensitive names, or realtime devices.
 //!
 //! By default, the test tries a sample of values for each volume, with the kernel of the Debian release. `IRONMAP_FIELDS=all` tries all
 //! values, also with the newest packaged kernel.
@@ -157,7 +157,7 @@ impl Volume {
     }
 }
 
-/// Debian's kernels refuse the same volumes as ironmap. Some of these volumes are of kinds that this machine's kernel may not support.
+/// Debian's kernels refuse the same volumes as ironmap. This machine's kernel may not support some of these volumes.
 #[test]
 fn fields_are_judged_as_in_the_lab() {
     require!([Need::Tool("mkfs.xfs"), Need::Tool("qemu-system-x86_64")]);

@@ -55,7 +55,7 @@ pub(crate) fn ironmap(image: &Path) -> Verdict {
     }
 }
 
-/// The number of volumes in which both tools, one tool, or no tool finds a fault.
+/// How many times both tools, one tool, or no tool found a fault in a volume.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     both: u32,
@@ -66,7 +66,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Checks a damaged volume with both tools and counts the result. If not both tools find a fault, prints the result.
+    /// Checks a damaged volume with both tools and counts the result. Prints the result unless both tools find a fault.
     pub(crate) fn compare(&mut self, what: &str, image: &Path, tools: Tools) {
         let (theirs, ours) = (repair(image, tools), ironmap(image));
         match (theirs.clean, ours.clean) {
@@ -93,7 +93,7 @@ impl Tally {
         }
     }
 
-    /// Asserts that no fault was found by xfs_repair alone. With `many`, also asserts that both tools together found some faults.
+    /// Asserts that xfs_repair found no fault that ironmap missed. With `many`, also asserts that both tools together found some faults.
     pub(crate) fn end(&self, kind: &str, many: bool) {
         println!("{kind}: {self:?}");
         assert_eq!(self.repair_alone, 0, "{kind}: found by xfs_repair alone");

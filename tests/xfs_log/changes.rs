@@ -26,8 +26,7 @@ pub(crate) struct Changes<'a> {
     /// The directory of another thread. The load moves names between its own directory and this one.
     other: PathBuf,
     done: &'a AtomicU64,
-    /// The program xfs_io. With it, the load exchanges ranges of two files, which the volume must support. `None` if the load makes no
-    /// exchanges.
+    /// The program xfs_io, which exchanges ranges of two files. The volume must support this. `None` if the load makes no exchanges.
     exchanges: Option<&'a str>,
 }
 

@@ -1,6 +1,6 @@
-//! Log items that create inodes, for every version, block size and inode size. Kernels mount a volume with blocks above the page size only
-//! if it has version 5, so the test forges the logs. mkfs.xfs made the inodes. The test moves them from the device into the log, in the
-//! form in which Linux logs new inodes. The recovery must restore them.
+//! Log items that create inodes, for every version, block size and inode size. The test forges the logs, because kernels mount blocks above
+//! the page size only in version 5. mkfs.xfs makes the inodes. The test moves them from the device into the log, in the form in which Linux
+//! logs new inodes. The recovery must restore them.
 
 use std::os::unix::fs::FileExt;
 

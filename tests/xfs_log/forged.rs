@@ -192,8 +192,8 @@ fn a_million_changes_of_a_map_end() {
     assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
 }
 
-/// Changes to the map of a realtime file are completed. ironmap does not read the content of the file from blocks of the data device with
-/// the same numbers. Here the caller gives no realtime device.
+/// Changes to the map of a realtime file are completed. Here the caller gives no realtime device. ironmap does not read blocks with the
+/// same numbers from the data device.
 #[test]
 fn changes_of_realtime_files_show_no_other_blocks() {
     require!([Need::Tool("mkfs.xfs")]);

@@ -110,8 +110,8 @@ fn copies_on_write_are_finished() {
     }
 }
 
-/// Exchanged maps are recovered. With reverse-mapping B+trees, the kernel logs intents. Without them, it logs a new owner for the blocks of
-/// the maps. If a log later frees such blocks, the kernel refuses the log. So the test makes several volumes.
+/// Exchanged maps are recovered. With reverse-mapping B+trees, the kernel logs intents. Without these B+trees, the kernel logs a new owner
+/// for the blocks of the maps. If a log later frees such blocks, the kernel refuses the log. So the test makes several volumes.
 #[test]
 fn maps_are_exchanged() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io"), Need::Tool("xfs_fsr")]);

@@ -1,4 +1,4 @@
-//! Inodes that share a buffer with an inode that the log changes. Their checksums are still verified.
+//! An inode that the log changes shares a buffer with other inodes. The checksums of these other inodes are still verified.
 
 use std::fs::{File, Permissions};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};

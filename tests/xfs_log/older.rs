@@ -70,8 +70,8 @@ fn logs_of_other_states() {
     }
     println!("{outcomes:#?}");
     assert!(outcomes.only_opened.is_empty(), "the kernel refuses them: {outcomes:#?}");
-    // The kernel refuses these volumes, and ironmap opens them. This is permitted only with a newer log: its records change blocks that are
-    // older than the records expect, and Linux then refuses to write the result.
+    // The kernel refuses these volumes, and ironmap opens them. This is permitted only with a newer log. Records of this log change blocks
+    // that are older than the records expect. Linux then refuses to write the result.
     let is_newer_log = |what: &String| what.ends_with(NEWER_LOG);
     let found_damaged = &outcomes.only_found_damaged;
     assert!(found_damaged.iter().all(is_newer_log), "the kernel refuses them: {outcomes:#?}");

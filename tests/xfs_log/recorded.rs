@@ -2,7 +2,7 @@
 //! and the kernel recovers on the device. The results must be the same.
 //!
 //! `IRONMAP_XFS_CUTS` is the number of states for each layout; set it for long runs. A failure names the layout, the seed and the state.
-//! The seed does not determine the order of the threads. So if `IRONMAP_XFS_KEEP` names a directory, the image is stored there.
+//! The seed does not determine the order of the threads. If `IRONMAP_XFS_KEEP` names a directory, the image is stored there.
 
 use std::fs::File;
 use std::io::IoSlice;
@@ -30,7 +30,7 @@ const SEED: u64 = 0x00c0_77ed;
 const STATES: u64 = 4;
 /// The maximum number of states that are checked for one recorded load.
 const STATES_OF_LOAD: u64 = 20;
-/// If no load so far has contained the case that the test needs, at most this number of further loads is recorded.
+/// The maximum number of further loads. They are recorded if no load has contained the case that the test needs.
 const MORE_LOADS: u32 = 10;
 /// The maximum number of steps of a load.
 const STEPS: u64 = 300;
@@ -41,8 +41,8 @@ const LATENCY: u32 = 8;
 
 const SECTOR: u64 = 512;
 const BLOCK: u64 = 4096;
-/// A unit for volumes whose directory blocks are larger than the volume's blocks. Such a directory block can begin at any block. With this
-/// unit, no write is torn.
+/// With this unit of atomic writes, no write is torn. The unit is for volumes whose directory blocks are larger than the volume's blocks,
+/// because such a directory block can begin at any block.
 const WHOLE: u64 = u64::MAX;
 /// The magic numbers of directory blocks and B+tree blocks. The B+trees are those of free space, inodes, owners, maps and shared blocks.
 const MAGICS: [&[u8]; 9] =
@@ -88,7 +88,7 @@ impl Parts {
         Self { log: Log::of(image).range(), headers: headers.collect(), size }
     }
 
-    /// The metadata blocks that were written. Each is given by the index of its log entry, and by its offset in the data of this entry.
+    /// The metadata blocks that were written. For each block: the index of its log entry, and its offset in the data of this entry.
     fn metadata(&self, log: &device::Log) -> Vec<(usize, usize)> {
         let blocks = |(index, entry): (usize, &Entry)| {
             let data = match entry {
@@ -102,7 +102,7 @@ impl Parts {
         log.entries().iter().enumerate().flat_map(blocks).collect()
     }
 
-    /// The crash states of a load. XFS recovers from a torn write to its log, but not from a torn metadata block: if the block's first
+    /// The crash states of a load. XFS recovers from a torn write to its log, but not from a torn metadata block. If the block's first
     /// sector contains a newer log position, the recovery skips the block. So the test does not tear metadata blocks.
     fn crashes(&self, base: &Ram, log: device::Log, block: u64) -> Crashes {
         let bytes = |range: Range<u64>| DevOffset(range.start)..DevOffset(range.end);

@@ -47,7 +47,7 @@ pub(crate) struct Variant {
 pub(crate) fn make(variant: &Variant) -> Image {
     let image = Image::no_xfs();
     run("truncate", &["-s".as_ref(), variant.size.as_ref(), image.path().as_os_str()]);
-    // With these variables set, mkfs.xfs also makes volumes below its minimum size. These have small logs.
+    // With these variables set, mkfs.xfs also makes volumes below its minimum size. These volumes have small logs.
     let mkfs = if variant.newer { xfsprogs::newer("mkfs.xfs") } else { "mkfs.xfs".to_owned() };
     let mut args = words("QA_CHECK_FS=1 TEST_DIR=1 TEST_DEV=1");
     args.extend([&mkfs, "-q", "-f"]);

@@ -20,7 +20,7 @@ const BLOCK: u64 = 512;
 const MAGIC: u32 = 0xfeed_babe;
 /// The maximum number of steps of a load. After so few steps, the metadata of the last records are not yet written to their own positions.
 const STEPS: u64 = 250;
-/// After this number of steps, a small log is full. If its last records are lost, they may already have overwritten a part of the tail.
+/// After this number of steps, a small log is full. Records that are lost at its end may have overwritten a part of its tail.
 const STEPS_AROUND: u64 = 6000;
 /// How many different damages are tried for each volume.
 const DAMAGES: u64 = 12;
@@ -83,7 +83,7 @@ impl Log {
         (to + self.count - from) % self.count
     }
 
-    /// Gives a block old content: the content that it could have if it was not written in this cycle of the log.
+    /// Replaces a block by old content. The block could have this content if it was not written in this cycle of the log.
     pub(crate) fn make_old(&self, block: u64, rng: &mut Rng) {
         let bytes = self.read(block);
         let is_header = word(&bytes, 0) == MAGIC;
@@ -159,7 +159,7 @@ fn damage(log: &Log, head: u64, rng: &mut Rng) -> String {
 pub(crate) struct Outcomes {
     pub(crate) alike: u64,
     pub(crate) refused_by_both: u64,
-    /// The kernel mounts the volume and then finds damage: metadata were written, and the log records with these changes are lost.
+    /// The kernel mounts the volume and then finds damage. Metadata were written, and the log records with these changes are lost.
     /// ironmap's check also finds this damage.
     contradictory: u64,
     /// Volumes that the kernel refuses and ironmap opens. ironmap's check finds the damage.

@@ -29,7 +29,7 @@ fn world_on(device: Arc<dyn Device>) -> (Arc<Sim>, Volume, File, Queue) {
     (sim, volume, file, queue)
 }
 
-/// After a failed flush, all writes are refused, because the device may have lost data and ironmap cannot know which.
+/// After a failed flush, all writes are refused. The device may have lost data, and ironmap cannot know which data.
 #[test]
 fn a_flush_that_fails_ends_all_writes() {
     require!([Need::Root, Need::Tool("mkfs.xfs")]);
@@ -100,7 +100,7 @@ fn after_a_failed_flush_of_a_durable_write_no_sync_succeeds() {
         let (sim, volume, file, mut queue) = world_on(Arc::new(below));
         let block = || Buffer::aligned(4096).unwrap();
         file.write_all_at(&mut queue, &block(), 4096).unwrap();
-        // The flush, which is the request after the write, fails.
+        // The flush after the write fails.
         sim.set_faults(Faults { fail_at: Some(1), ..Faults::default() });
         let written = if queued {
             file.submit_write(&mut queue, block(), 0, DioFlags::DSYNC, 1).unwrap();

@@ -160,8 +160,7 @@ impl Load<'_> {
     }
 }
 
-/// The device sectors that contain a range of a file. For each sector, also returns which of its bytes belong to the range, and where they
-/// are in the range.
+/// The device sectors that contain a range of a file. For each sector: its bytes that belong to the range, and their position in the range.
 fn pieces(known: &Known, pos: u64, len: u64) -> Vec<(u64, (Range<usize>, usize))> {
     let mut pieces = Vec::new();
     let mut at = pos;
@@ -288,7 +287,7 @@ fn sectors_are_old_or_new_and_synced_data_are_there() {
     }
 }
 
-/// The check detects a device that loses durable data. Otherwise the tests above would show nothing.
+/// The check detects a device that loses durable data.
 #[test]
 fn broken_promises_are_found() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("filefrag")]);

@@ -9,7 +9,7 @@
 //! - `zram`: a compressed RAM disk, with psync, because zram does not support NOWAIT; needs root
 //! - `disk`: an image in the temporary directory, with io_uring; the directory must be on a disk
 //!
-//! Each round measures each way once, and computes the ratios between the ways. A result row contains the medians of these ratios over all
+//! Each round measures each way once, and computes the ratios between the ways. A result row contains the median of each ratio over all
 //! rounds. The CPU time includes all threads of this process. Other programs hardly change the CPU time. `IRONMAP_ROUNDS` sets the number
 //! of rounds.
 
@@ -35,7 +35,7 @@ const DEPTH: usize = 64;
 const FILE_BYTES: u64 = 256 << 20;
 const DEVICE_BYTES: u64 = 320 << 20;
 const SEED: u64 = 0x9E37_79B9_7F4A_7C15;
-/// The devices. For each, the number of requests that one way makes in a round.
+/// The devices, each with the number of requests that one way makes in a round.
 const DEVICES: [(&str, Engine, u64); 5] = [
     ("null", Engine::Null, 100_000),
     ("loop", Engine::Auto, 10_000),
@@ -43,7 +43,7 @@ const DEVICES: [(&str, Engine, u64); 5] = [
     ("zram", Engine::Auto, 40_000),
     ("disk", Engine::Auto, 10_000),
 ];
-/// callgrind counts two runs. This is the number of requests of the shorter run. The longer run has twice as many.
+/// callgrind counts two runs. The shorter run makes this number of requests. The longer run makes twice as many.
 const COUNTED: u64 = 20_000;
 
 /// A way to make the requests.
@@ -161,7 +161,7 @@ impl Iterator for Positions {
     }
 }
 
-/// One of the compared ways to make requests, with its queue or pool, and with the memory of its requests.
+/// A way to make requests, with its queue or pool, and the memory of the requests.
 enum Measured {
     Bare { queue: Box<Queue>, file: File, free: Vec<Buffer> },
     Pool { way: Way, runtime: Runtime, file: AsyncFile, free: Vec<Buffer> },
@@ -294,8 +294,8 @@ fn quartiles(mut values: Vec<f64>) -> [f64; 3] {
     [1, 2, 3].map(|quarter| values[(values.len() - 1) * quarter / 4])
 }
 
-/// Counts instructions per request. It subtracts the count of the shorter run from the count of a run with twice as many requests. The
-/// counts include all threads of the process.
+/// Counts instructions per request. One run makes twice as many requests as the other, and the difference of their counts is the cost of
+/// the additional requests. The counts include all threads of the process.
 fn count(image: &Path) -> Result<()> {
     println!("| way | instructions for each request, engine null |");
     println!("|---|--:|");

@@ -1,4 +1,4 @@
-//! A file whose requests the threads of a pool carry out.
+//! A file of a pool. The threads of the pool carry out its requests.
 
 use std::fmt;
 use std::future::Future;
@@ -25,7 +25,7 @@ pub(crate) type Appended = Result<(FilePos, Buffer), Failed>;
 pub struct Failed {
     /// The error.
     pub error: Error,
-    /// The memory. It is `None` only if the thread that carried out the request panicked, or if its queue was lost
+    /// The memory. `None` if the thread of the request panicked, or if the queue of this thread was lost
     /// ([`abandoned`](crate::PoolReport::abandoned)).
     pub buffer: Option<Buffer>,
 }
@@ -70,13 +70,13 @@ impl From<Failed> for Error {
     }
 }
 
-/// A file whose requests the threads of a pool carry out. A clone is cheap and refers to the same file.
+/// A file of a pool. The threads of the pool carry out its requests. A clone is cheap and refers to the same file.
 #[derive(Clone)]
 pub struct AsyncFile {
     /// A request holds a reference, because a reference is smaller than a [`File`] and is copied faster.
     file: Arc<File>,
     pool: Pool,
-    /// Whether a read keeps its thread busy until it completes.
+    /// Whether a read occupies its thread until the read is complete.
     waits: bool,
 }
 
@@ -138,7 +138,7 @@ impl AsyncFile {
         answer
     }
 
-    /// Starts an append of the whole `buffer`. The answer contains the position at which it was written.
+    /// Starts an append of the whole `buffer`. The answer contains the position of the appended data.
     pub fn append(
         &self,
         buffer: Buffer,
@@ -154,7 +154,7 @@ impl AsyncFile {
         self.sync_with(false)
     }
 
-    /// Makes all completed writes of the file durable, and the metadata that are needed to read them.
+    /// Makes all completed writes of the file durable, and the metadata that are needed to read the data.
     pub fn sync_data(&self) -> Answer<ironmap::Result<()>> {
         self.sync_with(true)
     }
@@ -167,7 +167,7 @@ impl AsyncFile {
 }
 
 /// The reads of several ranges. This future is ready when all of the reads are complete.
-#[must_use = "a future does nothing unless it is awaited; the reads are carried out in any case"]
+#[must_use = "the reads run in any case, but only an awaited future returns their data"]
 pub struct Ranges(Vec<Range>);
 
 enum Range {

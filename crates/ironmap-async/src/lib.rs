@@ -16,8 +16,8 @@
 //! # }
 //! ```
 //!
-//! A request owns its memory, so its future can be dropped at any time. The pool still carries out the request, and then frees the memory.
-//! When a pool is dropped, it first carries out all requests that it has accepted.
+//! A request owns its memory. So the future of a request can be dropped at any time: the pool still carries out the request, and then frees
+//! the memory. A pool that is dropped first carries out all accepted requests.
 //!
 //! With the feature `tokio`, a [`Stream`] implements tokio's `AsyncRead`, `AsyncSeek` and `AsyncWrite`.
 

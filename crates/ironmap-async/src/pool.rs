@@ -15,7 +15,7 @@ use crate::promise::{Answer, Wakes, promise};
 use crate::threads::Threads;
 use crate::worker::{Job, Store, Worker};
 
-/// The number of threads of a pool whose threads have one request in flight each.
+/// The number of threads, if each thread has only one request in flight.
 const ONE_EACH: usize = 16;
 
 /// Whether a queue of the engine can have several requests in flight. This also requires a device that supports NOWAIT.
@@ -44,11 +44,11 @@ impl PoolOptions {
         Self::default()
     }
 
-    /// The number of threads, at least one. Without this option, a pool has two threads: one submits and completes most requests, and the
-    /// other one takes requests while the first is busy, for example with a sync. If the engine carries out each request in the call that
-    /// submits it, as psync does, each thread has only one request in flight. Then the pool has as many threads as [`depth`](Self::depth),
-    /// at most 16. The pool of a host starts this number of threads when it opens the first file whose device does not support NOWAIT
-    /// ([`DeviceReport::nowait`](ironmap::DeviceReport::nowait)), because the kernel would wait in the submission of each read.
+    /// Sets the number of threads, at least one. By default, a pool has two threads. One submits and completes most requests. The other one
+    /// takes requests while the first is busy, for example with a sync. With psync, a request occupies its thread until it is complete, so
+    /// each thread has only one request in flight. Then the default is [`depth`](Self::depth) threads, at most 16. If the device of a host
+    /// file does not support NOWAIT ([`DeviceReport::nowait`](ironmap::DeviceReport::nowait)), the kernel waits in the submission of each
+    /// read. So the pool of a host also starts this number of threads when it opens the first such file.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = Some(threads.max(1));
@@ -95,8 +95,8 @@ impl PoolOptions {
 pub struct PoolReport {
     /// The engine of the volume or host. If the kernel refuses io_uring, as in many containers, this is [`Engine::Psync`].
     pub engine: Engine,
-    /// The reason why the engine is psync: the errno with which the kernel refuses io_uring, or a device without NOWAIT. `None` if the
-    /// engine is not psync, or if the options of the volume or host name psync.
+    /// The reason why the engine is psync: the errno with which the kernel refuses io_uring, or a device without NOWAIT. `None` with any
+    /// other engine, and if the options of the volume or host request psync.
     pub no_io_uring: Option<NoIoUring>,
     /// The number of threads.
     pub threads: usize,
@@ -104,9 +104,10 @@ pub struct PoolReport {
     pub depth: u32,
     /// The reason for the number of threads.
     pub reason: &'static str,
-    /// The number of requests that were in flight when their queue was lost: the kernel refused io_uring to the thread, or the queue's
-    /// descriptor was closed. These requests ended with an error, but the kernel may still carry them out, so their memory is never freed.
-    /// The thread creates a new queue for its next request. If the kernel refuses the new queue too, the request fails.
+    /// The number of requests that were in flight on lost queues. A queue is lost if the kernel refuses io_uring to its thread, or if the
+    /// descriptor of the queue was closed. These requests end with an error. Their memory is never freed, because the kernel may still
+    /// carry out the requests. The thread creates a new queue for its next request. If the kernel refuses the new queue too, the request
+    /// fails.
     pub abandoned: u64,
 }
 
@@ -117,7 +118,7 @@ impl fmt::Display for PoolReport {
         if let Some(reason) = no_io_uring {
             write!(f, "because {reason}, ")?;
         }
-        write!(f, "{threads} threads, {depth} requests in flight each: {reason}")?;
+        write!(f, "{threads} threads, each with {depth} requests in flight: {reason}")?;
         match abandoned {
             0 => Ok(()),
             _ => write!(f, "; {abandoned} requests were in flight when their queues were lost"),
@@ -198,9 +199,8 @@ impl Pool {
     }
 
     /// Runs a function on a thread of the pool, and passes this thread's queue to it. Use it for calls that wait, such as
-    /// [`Queue::read_many`]. While the function runs, the thread completes none of its own requests in flight. So if the function calls an
-    /// operation that needs the whole file for itself, the operation can fail with `Busy`. The function must not leave requests of its own
-    /// in flight.
+    /// [`Queue::read_many`]. While the function runs, the thread does not complete its other requests in flight. Therefore an operation of
+    /// the function that needs a whole file for itself can fail with `Busy`. When the function returns, it must have no requests in flight.
     ///
     /// If the function panics, the answer is an error, and the thread continues.
     pub fn run<T, E>(

@@ -14,7 +14,7 @@ struct Shared<T> {
 }
 
 enum State<T> {
-    /// The value is not set yet. If a task waits for it, this is the waker of the task.
+    /// The value is not set yet. The field is the waker of the task that waits for the value, if there is one.
     Waiting(Option<Waker>),
     Ready(T),
     /// There is no value: the future has returned it, or the promise was dropped without a value.
@@ -22,7 +22,7 @@ enum State<T> {
 }
 
 /// A future that is ready when the request is complete. If the future is dropped, the request is still carried out.
-#[must_use = "a future does nothing unless it is awaited; the request is carried out in any case"]
+#[must_use = "the request runs in any case, but only an awaited future returns its result"]
 pub struct Answer<T>(Arc<Shared<T>>);
 
 /// The worker thread's side of an answer. The thread must set the value. If the promise is dropped without a value, the answer is
@@ -46,8 +46,8 @@ impl<T> Shared<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the final state, and returns the waker of a waiting task. The waker runs code of the executor, so the caller calls it without
-    /// the lock.
+    /// Sets the final state, and returns the waker of the task that waits for the value. The waker runs code of the executor. So the caller
+    /// releases the lock before it calls the waker.
     #[inline(always)] // each request runs this function, and a call moves the value once more
     fn end(&self, end: State<T>) -> Option<Waker> {
         match std::mem::replace(&mut *self.state(), end) {
@@ -58,7 +58,7 @@ impl<T> Shared<T> {
 }
 
 impl<T> Promise<T> {
-    /// Sets the value. If a task waits for the value, the task is added to `wakes`, and is woken together with the other tasks in it.
+    /// Sets the value. A task that waits for the value is added to `wakes`. All tasks in `wakes` are woken together.
     #[inline(always)] // as `end`
     pub(crate) fn keep(mut self, value: T, wakes: &mut Wakes) {
         if let Some(shared) = self.0.take() {

@@ -193,7 +193,7 @@ impl Work for Queue {
         match job {
             Ask::Transfer(memory, promise) => {
                 let free = self.requests.iter().position(Option::is_none);
-                let free = free.expect("more jobs than the queue has room for");
+                let free = free.expect("the queue has no space for so many jobs");
                 self.requests[free] = Some((memory, promise));
                 self.begun.push(free);
             }
@@ -278,8 +278,8 @@ fn check(counts: &Counts, carried_out: usize) {
     assert_eq!(counts.carried_out.load(Ordering::Relaxed), carried_out);
 }
 
-/// Several tasks send requests. Each request is answered with its own memory. A task that waits for one answer is woken, and so is a task
-/// that waits for several answers.
+/// Several tasks send requests. Each request is answered with its own memory. Tasks that wait for one answer are woken. Tasks that wait for
+/// several answers are woken too.
 #[test]
 fn each_request_is_answered() {
     explore(|| {
@@ -428,7 +428,8 @@ fn a_job_that_blocks_delays_no_other() {
     });
 }
 
-/// Threads that are added while requests are queued take their share, and the drop of the last handle waits for them.
+/// Threads are added while requests are queued. These threads carry out their share of the requests. The drop of the last handle waits for
+/// the added threads.
 #[test]
 fn added_threads_carry_out_jobs() {
     explore(|| {

@@ -14,8 +14,8 @@ use crate::promise::Answer;
 const BUFFER: usize = 256 << 10;
 
 /// A file with a position. It implements tokio's `AsyncRead`, `AsyncSeek` and `AsyncWrite`. A read fetches up to 256 KiB into a buffer.
-/// Later reads are served from this buffer. A write returns when its data are copied. A flush waits until this write is carried out, and
-/// then syncs the file.
+/// Later reads are served from this buffer. A write returns as soon as its data are copied. A flush waits until the last write is carried
+/// out, and then syncs the file.
 pub struct Stream {
     file: AsyncFile,
     pos: u64,

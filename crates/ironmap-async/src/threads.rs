@@ -58,8 +58,8 @@ impl<J> Clone for Threads<J> {
 }
 
 impl<J: Send + 'static> Threads<J> {
-    /// Starts `count` threads, to which [`grow`](Self::grow) can add up to `most`. Each thread creates its own [`Work`] before the call
-    /// returns. If `divides` is set, a thread takes only its share of the queued jobs.
+    /// Starts `count` threads. [`grow`](Self::grow) can increase this number to `most`. Each thread creates its own [`Work`] before the
+    /// call returns. If `divides` is set, a thread takes only its share of the queued jobs.
     ///
     /// # Errors
     /// Returns the first error of `make`. Returns `Io` if no thread can be started.
@@ -85,7 +85,8 @@ impl<J: Send + 'static> Threads<J> {
         }
         drop(started);
         for _ in 0..count {
-            let lost = || Err(Error::invalid("a thread of the pool ended before it had a queue"));
+            let lost =
+                || Err(Error::invalid("a thread of the pool ended before it could create a queue"));
             starts.recv().unwrap_or_else(|_| lost())?;
         }
         Ok(threads)
@@ -104,8 +105,8 @@ impl<J: Send + 'static> Threads<J> {
         Ok(())
     }
 
-    /// Adds threads, up to the largest number of [`start`](Self::start). The call does not wait for them. If a thread cannot be started, or
-    /// cannot create its [`Work`], there are fewer threads.
+    /// Adds threads, up to the number `most` of [`start`](Self::start). The call does not wait until they run. If a thread cannot be
+    /// started, or cannot create its [`Work`], there are fewer threads.
     pub(crate) fn grow(&self) {
         let mut threads = self.close.threads();
         while threads.len() < self.handover.bells.len() && self.add(&mut threads, None).is_ok() {}
@@ -146,7 +147,8 @@ fn spawn<W: Work<Job: Send + 'static>>(
                 let _ = started.send(told);
             }
             if let Some(mut work) = work {
-                // A panic loses the answers of this thread's requests. A model checker accepts only a panic that is caught.
+                // After a panic, the answers to the requests of this thread are lost. The panic is caught, because a model checker treats
+                // any other panic as an error.
                 drop(catch_unwind(AssertUnwindSafe(|| thread.run(&mut work))));
             }
         };
@@ -176,8 +178,8 @@ struct Jobs<J> {
 }
 
 impl<J> Jobs<J> {
-    /// Chooses a sleeping thread for the queued jobs. Returns `None` if another thread already looks for jobs. The caller rings the bell of
-    /// the chosen thread, which counts as searching from now on.
+    /// Chooses a sleeping thread for the queued jobs. Returns `None` if another thread already looks for jobs. The chosen thread counts as
+    /// searching from now on. The caller rings its bell.
     fn wake_one(&mut self) -> Option<usize> {
         if self.queued.is_empty() || self.searching > 0 {
             return None;
@@ -197,7 +199,7 @@ impl<J> Handover<J> {
     }
 
     fn jobs(&self) -> MutexGuard<'_, Jobs<J>> {
-        // While the lock is held, no code of a task or an executor runs that could panic. So the jobs are valid even after a panic.
+        // While the lock is held, no code of a task or an executor runs. So a panic in such code leaves the jobs valid.
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -205,8 +207,7 @@ impl<J> Handover<J> {
         let woken = {
             let mut queue = self.jobs();
             if queue.threads == 0 {
-                // The lock is released before the jobs are dropped, because the drop of a job runs its waker, which is code of the
-                // executor.
+                // The drop of a job runs a waker, which is code of the executor. So the lock is released first.
                 drop(queue);
                 return add(&mut VecDeque::new());
             }
@@ -257,8 +258,8 @@ impl<J> Thread<'_, J> {
         }
     }
 
-    /// Takes at most `most` jobs, and none after a job that blocks the thread. `None` if the hand-over is closed and no job is queued. `into`
-    /// is empty before the call.
+    /// Moves at most `most` jobs into `into`, which is empty before the call. A job that blocks the thread is the last one. Returns `None`
+    /// if the hand-over is closed and no job is queued.
     fn take(
         &mut self,
         most: usize,
@@ -334,8 +335,8 @@ impl<J> Thread<'_, J> {
 }
 
 impl<J> Drop for Thread<'_, J> {
-    /// If the hand-over is still open when the last thread ends, this thread has panicked, and no thread is left to carry out jobs. The
-    /// queued jobs are dropped, so that no future waits for ever.
+    /// If the hand-over is still open when the last thread ends, this thread has panicked. No thread can carry out the queued jobs. They
+    /// are dropped, so that no future waits for ever.
     fn drop(&mut self) {
         let mut jobs = self.handover.jobs();
         jobs.threads -= 1;
@@ -361,7 +362,7 @@ impl<J> Close<J> {
 }
 
 impl<J> Drop for Close<J> {
-    /// Waits for the threads to end. If one of these threads drops the last handle, this thread does not wait.
+    /// Waits until the threads have ended. If one of these threads drops the last handle, it does not wait.
     fn drop(&mut self) {
         let asleep = {
             let mut jobs = self.handover.jobs();

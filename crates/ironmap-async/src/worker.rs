@@ -22,7 +22,7 @@ pub(crate) struct Store {
     pub(crate) abandoned: Arc<AtomicU64>,
 }
 
-/// A function of the caller. It sets its answer itself. It gets an error if the thread has no queue.
+/// A function of the caller. The function sets its answer itself. If the thread has no queue, the function gets an error.
 pub(crate) type Run = dyn FnOnce(Result<&mut Queue>, &mut Wakes) + Send;
 
 /// The work that a thread does for one request.
@@ -79,8 +79,8 @@ pub(crate) struct Worker {
 
 struct Own {
     queue: Queue,
-    /// The descriptor of the queue's completions. A polled device has no descriptor: the thread then waits for a completion, and takes no
-    /// job during this wait.
+    /// The descriptor of the queue's completions. A polled device has no descriptor. The thread then takes no job while it waits for a
+    /// completion.
     ready: Option<Readiness>,
 }
 
@@ -136,11 +136,11 @@ impl Worker {
     }
 
     /// Ends the requests that a lost queue still has in flight, and returns their number. The drop of the queue does not free their memory,
-    /// because the kernel may still use it.
+    /// because the kernel may still use this memory.
     #[cold]
     fn abandon(&mut self, error: &Error) -> usize {
-        // If writes are in flight, the drop makes the volume read-only. The drop comes first, so a task that gets the error of its request
-        // finds the volume read-only.
+        // The drop makes the volume read-only if writes are in flight. The queue is dropped first, so that the volume is already read-only
+        // when a task gets the error of its request.
         self.own = None;
         let mut count = 0;
         for token in 0..self.requests.slots.len() {
@@ -230,7 +230,7 @@ impl Work for Worker {
             && let Some(own) = &mut self.own
         {
             let lost = own.queue.poll().err();
-            // If the queue is lost, the requests that the kernel has not accepted are popped with the error.
+            // If the queue is lost, the pop returns the requests that the kernel has not accepted, with the error.
             while let Some(Completion { token, memory, result, .. }) = own.queue.pop() {
                 count += 1;
                 if let Some(request) = self.requests.ended(token as usize) {

@@ -1,7 +1,7 @@
-//! A queue of a pool is lost while requests are in flight, because a seccomp filter was installed late or because the descriptor was closed.
+//! A queue of a pool is lost while requests are in flight. The cause is a seccomp filter that was installed late, or a closed descriptor.
 //!
-//! A frozen file system below a loop device keeps the requests in flight. The requests belong to a separate process, so that the device and
-//! the memory that are never freed disappear with the process.
+//! A frozen file system below a loop device keeps the requests in flight. A child process makes the requests. It never frees the device and
+//! the memory. They disappear when the process ends.
 
 #[path = "../../../tests/common/command.rs"]
 mod command;
@@ -83,8 +83,8 @@ impl Drop for Thaw<'_> {
     }
 }
 
-/// If the queue of a pool is lost, no task waits for ever: the requests in flight end with an error, their memory is not freed, and the
-/// report counts them. Later requests use a new queue, or fail if the kernel refuses a new queue.
+/// If the queue of a pool is lost, no task waits for ever. The requests in flight end with an error. Their memory is not freed, and the
+/// report counts them. Later requests use a new queue. If the kernel refuses the new queue, they fail.
 #[test]
 fn a_lost_queue_ends_its_requests() {
     for case in ["filter", "descriptor", "write"] {
@@ -187,7 +187,7 @@ impl World {
         });
     }
 
-    /// The thread of the pool loses its queue by this function.
+    /// Through this function, the thread of the pool loses its queue.
     fn lose(&self, loss: fn()) {
         let lost = self.pool.run(move |_| {
             loss();

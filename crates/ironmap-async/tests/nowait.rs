@@ -1,4 +1,4 @@
-//! A pool of a host that has io_uring, and files of a device that does not support NOWAIT.
+//! Tests a pool of a host with io_uring. The files are on a device that does not support NOWAIT.
 
 #[path = "../../../tests/common/command.rs"]
 mod command;
@@ -67,8 +67,8 @@ async fn read(pool: &Pool, path: &Path) -> PoolReport {
     pool.report()
 }
 
-/// A read of a device without NOWAIT keeps its thread busy. So the pool of a host has more threads from the first such file on, except if
-/// the options set the number.
+/// A read of a device without NOWAIT keeps its thread busy. So the pool of a host starts more threads when it opens the first such file,
+/// except if the options set the number of threads.
 #[tokio::test]
 async fn a_device_without_nowait_gets_more_threads() {
     let Some(zram) = OnZram::new() else {

@@ -88,8 +88,8 @@ async fn appends_follow_each_other() {
     assert_eq!(positions, expected);
 }
 
-/// If a future is dropped before its request is complete, the pool still carries out the request. A later truncation locks the whole file,
-/// and the dropped future does not block the truncation.
+/// If a future is dropped before its request is complete, the pool still carries out the request. The dropped future does not block a later
+/// truncation, which locks the whole file.
 #[test]
 fn dropped_futures_leave_no_request_behind() {
     let volume = volume();

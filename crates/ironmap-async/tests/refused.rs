@@ -10,8 +10,8 @@ use ironmap::fs::ext4::MkfsOptions;
 use ironmap::{Buffer, Engine, Errno, Error, Host, HostOptions, NoIoUring, Volume, VolumeOptions};
 use ironmap_async::{Pool, PoolOptions};
 
-/// Without io_uring, a pool has a thread for each request that can be in flight, and its report says so. The test has sixteen requests in
-/// flight, which all wait for each other.
+/// Without io_uring, a pool has a thread for each request that can be in flight, and the report of the pool says so. The test has sixteen
+/// requests in flight, which all wait for each other.
 #[tokio::test]
 async fn a_pool_without_io_uring_keeps_requests_in_flight() {
     let dir = tempfile::tempdir().unwrap();

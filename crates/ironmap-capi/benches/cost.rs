@@ -1,4 +1,4 @@
-//! Counts the instructions that a read in C needs in addition to those of the same read in Rust, with the engine null:
+//! Counts how many more instructions a read needs in C than in Rust, with the engine null:
 //!
 //! `IRONMAP_C_PREFIX=/usr/local cargo bench -p ironmap-capi --bench cost`
 //!
@@ -20,7 +20,7 @@ const DEPTH: usize = 32;
 const FILE_BYTES: u64 = 64 << 20;
 const SEED: u64 = 0x9E37_79B9_7F4A_7C15;
 const COUNTED: u64 = 20_000;
-/// For each way of reading, the maximum number of instructions that C may need in addition to those of Rust.
+/// The ways of reading. For each way, the maximum number of instructions that C may need more than Rust.
 const GOALS: [(&str, f64); 2] = [("pread", 15.0), ("queue", 20.0)];
 
 fn main() -> Result<()> {

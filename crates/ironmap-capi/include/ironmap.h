@@ -244,8 +244,8 @@ int ironmap_buffer_new(size_t size, struct ironmap_buffer **buffer);
 
 // Makes a buffer of memory of the caller, such as huge pages or a pool of an engine.
 //
-// The library calls `release` with `arg`, in any thread, when the buffer was freed, all its requests are complete, and all queues that it
-// is registered with were freed. `release` may be NULL. If the call fails, `release` is not called.
+// `release` may be NULL. Otherwise the library calls it with `arg`, in any thread, after the buffer and all queues with which it is
+// registered were freed, and all its requests are complete. If the call fails, `release` is not called.
 //
 // Returns 0; -EFAULT for NULL; -EINVAL for more bytes than the address space has; -EMFILE if too many buffers exist.
 //
@@ -268,8 +268,8 @@ ptrdiff_t ironmap_buffer_size(struct ironmap_buffer *buffer);
 // Returns 0 or -EBADF. Any thread may call it.
 int ironmap_buffer_free(struct ironmap_buffer *buffer);
 
-// Checks all metadata of a volume, and changes nothing. Then calls `found` with `arg` for each finding, in the calling thread, until it
-// returns another value than 0. At most 100,000 findings are passed.
+// Checks all metadata of a volume, and changes nothing. Then calls `found` with `arg` for each finding, in the calling thread. The calls
+// end if `found` returns another value than 0. At most 100,000 findings are passed.
 //
 // `found` and `report` may be NULL. `size` is `sizeof(struct ironmap_check_report)`. In a volume that is open for
 // writing, changes since the last `ironmap_volume_sync` may be reported as faults.
@@ -309,10 +309,10 @@ int ironmap_closedir(struct ironmap_directory *directory);
 
 // Tells the reason of a failure.
 //
-// With a handle of any type, the reason is that of the last failed call on this handle, in any thread. With NULL it is that of the last
-// failed call of the calling thread on any handle, or on none: for example, of a call that opens something. `size` is
-// `sizeof(struct ironmap_failure)`. A successful call does not change the reason. If a call was refused because of
-// its handle or its thread, only NULL tells the reason.
+// With a handle of any type, the reason is that of the last failed call on this handle, in any thread. With NULL, the reason is that of
+// the last failed call of the calling thread. This may be a call without a handle, such as a call that opens something. `size` is
+// `sizeof(struct ironmap_failure)`. A successful call does not change the reason. If a call was refused because of its handle or its
+// thread, only NULL tells the reason.
 //
 // Returns 0, -ENODATA if no call has failed, or -EINVAL if `failure` is NULL. Any thread may call it.
 //
@@ -513,11 +513,11 @@ int ironmap_image_add_oci(struct ironmap_image *image, const char *path);
 // The texts end with a zero byte.
 int ironmap_image_add_volume(struct ironmap_image *image, const char *location, const char *directory);
 
-// Adds a tar archive, which may be compressed by gzip or zstd, and whose bytes a function provides.
+// Adds a tar archive whose bytes a function provides. The archive may be compressed by gzip or zstd.
 //
-// `ironmap_image_build` calls `read` with `arg`, in any thread but in one at a time: it stores up to the requested number of bytes, and
-// returns their number, 0 at the end, or an errno with a minus sign. `name` stands for the archive in messages. If `layer` is not 0, the
-// archive is a layer of a container image, whose whiteouts hide files of earlier sources.
+// `ironmap_image_build` calls `read` with `arg`, in any thread, but in one thread at a time. `read` stores up to the requested number of
+// bytes. It returns their number, 0 at the end of the archive, or an errno with a minus sign. `name` stands for the archive in messages.
+// If `layer` is not 0, the archive is a layer of a container image, whose whiteouts hide files of earlier sources.
 //
 // Returns as `ironmap_image_size`.
 //
@@ -559,8 +559,8 @@ int ironmap_image_label(struct ironmap_image *image, const char *label);
 // `uuid` can be read for 16 bytes.
 int ironmap_image_uuid(struct ironmap_image *image, const uint8_t *uuid);
 
-// Sets the time that stands for all later times, in seconds since 1970, so that two builds of one content have the same bytes. The UUID then
-// depends on the content.
+// Sets the latest time that the image may contain, in seconds since 1970. It replaces all later times. So two builds of the same content
+// have the same bytes. The UUID then depends on the content.
 //
 // Returns as `ironmap_image_size`.
 int ironmap_image_source_date_epoch(struct ironmap_image *image,
@@ -578,9 +578,9 @@ int ironmap_image_force(struct ironmap_image *image, int force);
 
 // Builds the image at a location: the path of an image file, which appears when it is complete, or a device.
 //
-// `progress` may be NULL. Otherwise it is called with `arg` and the numbers of copied files and bytes, in any thread but in one at a time; if
-// it returns another value than 0, the build ends with -EINTR and the image does not appear. After the call, the description can only be
-// freed.
+// `progress` may be NULL. Otherwise it is called with `arg` and the numbers of copied files and bytes, in any thread, but in one thread at
+// a time. If `progress` returns another value than 0, the build ends with -EINTR, and the image does not appear. After the call, the
+// description can only be freed.
 //
 // Returns 0; -EEXIST if the location contains a file system and `ironmap_image_force` was not called; -ENOSPC if the content does not fit;
 // -ENOENT, -EACCES, -EIO; -EINVAL for a wrong description; the errors of `ironmap_image_size`.
@@ -592,8 +592,8 @@ int ironmap_image_build(struct ironmap_image *image,
                         int (*progress)(void *arg, uint64_t files, uint64_t bytes),
                         void *arg);
 
-// Copies a file of the volume at a location and, if it is a directory, everything below it, to a path of the host. `progress` as for
-// `ironmap_image_build`. Owners and devices need the privileges of root.
+// Copies a file of the volume at a location to a path of the host. A directory is copied with everything below it. `progress` is used as
+// in `ironmap_image_build`. Owners and devices need the privileges of root.
 //
 // Returns 0; the error of the first file that cannot be copied, after all others were copied; -EINTR if `progress` has ended the call.
 //
@@ -703,8 +703,8 @@ int ironmap_chmod(struct ironmap_volume *volume,
                   const char *path,
                   uint32_t mode);
 
-// Sets the user and the group that own a file. UINT32_MAX leaves one unchanged. `flags` are 0 or AT_SYMLINK_NOFOLLOW. Returns as
-// `ironmap_chmod`.
+// Sets the user and the group that own a file. UINT32_MAX leaves the user or the group unchanged. `flags` are 0 or AT_SYMLINK_NOFOLLOW.
+// Returns as `ironmap_chmod`.
 //
 // Requires:
 // `path` ends with a zero byte.
@@ -714,7 +714,7 @@ int ironmap_chown(struct ironmap_volume *volume,
                   uint32_t gid,
                   int flags);
 
-// Sets the times of a file. NULL leaves one unchanged. `flags` are 0 or AT_SYMLINK_NOFOLLOW. Returns as `ironmap_chmod`; -EINVAL for
+// Sets the times of a file. NULL leaves a time unchanged. `flags` are 0 or AT_SYMLINK_NOFOLLOW. Returns as `ironmap_chmod`; -EINVAL for
 // nanoseconds outside their range.
 //
 // Requires:
@@ -791,7 +791,7 @@ int ironmap_volume_pool(struct ironmap_volume *volume,
                         uint32_t depth,
                         struct ironmap_pool **pool);
 
-// Starts a pool of threads for the files of the host, as `ironmap_volume_pool` for those of a volume.
+// Starts a pool of threads for the files of the host. Otherwise the call is like `ironmap_volume_pool`.
 //
 // Returns as `ironmap_volume_pool`.
 //
@@ -847,8 +847,8 @@ int ironmap_pool_read_many(struct ironmap_pool_file *file,
                            size_t count,
                            size_t size);
 
-// Reads up to `len` bytes from position `pos` of a file of a pool through the queue of the calling thread, and waits. The call passes the
-// request to no other thread, and copies nothing. The queue must be one of the volume or host of the pool.
+// Reads up to `len` bytes from position `pos` of a file of a pool, and waits. The read uses a queue of the calling thread. So no other
+// thread takes part, and no data are copied. The queue must belong to the volume or host of the pool.
 //
 // Returns as `ironmap_pread`; -EINVAL for a queue of another volume or host.
 //
@@ -860,7 +860,7 @@ ptrdiff_t ironmap_pread_on(struct ironmap_queue *queue,
                            size_t len,
                            uint64_t pos);
 
-// Reads several ranges of a file of a pool through the queue of the calling thread, and waits for all of them. Otherwise as
+// Reads several ranges of a file of a pool through a queue of the calling thread, and waits for all of them. Otherwise the call is like
 // `ironmap_pool_read_many` and `ironmap_pread_on`.
 //
 // Returns 0 if the reads have results; -EBADF, -EPERM or -EBUSY as any call on a queue; -EINVAL for another `size` or a NULL `reads`.
@@ -879,8 +879,8 @@ int ironmap_read_many_on(struct ironmap_queue *queue,
 // `report` can be written to for `size` bytes.
 int ironmap_pool_file_report(struct ironmap_pool_file *file, struct ironmap_host_report *report, size_t size);
 
-// Makes all completed writes of the file durable: with all metadata, or, if `data_only` is not 0, with the metadata that a read needs.
-// Returns as `ironmap_fsync`; any thread may call it.
+// Makes all completed writes of the file durable, with all metadata. If `data_only` is not 0, only the metadata that a read needs are made
+// durable. Returns as `ironmap_fsync`; any thread may call it.
 int ironmap_pool_fsync(struct ironmap_pool_file *file,
                        int data_only);
 
@@ -890,7 +890,7 @@ int64_t ironmap_pool_size(struct ironmap_pool_file *file);
 // Makes a queue for the files of a volume, for the calling thread.
 //
 // `depth` is the number of requests that the device has at a time, at most 4096; 0 stands for 256. The caller frees the queue in the same
-// thread by `ironmap_queue_free`. If the thread ends before, no thread can use or free the queue, and the volume cannot be closed.
+// thread by `ironmap_queue_free`. If the thread ends before that, no thread can use or free the queue, and the volume cannot be closed.
 //
 // Returns 0; -EBADF for a closed volume; -EMFILE if too many queues or descriptors are open; -ENOMEM.
 //
@@ -900,7 +900,7 @@ int ironmap_volume_queue(struct ironmap_volume *volume,
                          uint32_t depth,
                          struct ironmap_queue **queue);
 
-// Makes a queue for the files of the host, for the calling thread, as `ironmap_volume_queue` for those of a volume.
+// Makes a queue for the files of the host, for the calling thread. Otherwise the call is like `ironmap_volume_queue`.
 //
 // Returns as `ironmap_volume_queue`.
 //
@@ -915,11 +915,11 @@ int ironmap_host_queue(struct ironmap_host *host, uint32_t depth, struct ironmap
 // valid until the process ends.
 int ironmap_queue_free(struct ironmap_queue *queue);
 
-// Reads several ranges, of one or more files of a queue, and waits for all of them. The reads are in flight together, as many as the depth
-// of the queue allows.
+// Reads several ranges of one or more files of a queue, and waits for all of them. As many reads are in flight together as the depth of
+// the queue allows.
 //
-// The call sets the `result` of each read: the number of bytes, which is smaller than `len` only at the end of the file, or an errno with a
-// minus sign. `size` is `sizeof(struct ironmap_read)`.
+// The call sets the `result` of each read to the number of bytes, or to an errno with a minus sign. The number is smaller than `len` only
+// at the end of the file. `size` is `sizeof(struct ironmap_read)`.
 //
 // Returns 0 if the reads have results; -EBADF, -EPERM or -EBUSY as any call on a queue; -EINVAL for another `size` or a NULL `reads`. The
 // results are not changed then.
@@ -933,7 +933,7 @@ int ironmap_read_many(struct ironmap_queue *queue,
 
 // Submits a read of `len` bytes from position `pos` into memory. `ironmap_reap` returns its completion with the pointer `user`.
 //
-// `flags` are 0 or RWF_NOWAIT and RWF_HIPRI of `preadv2`. The request is sent to the device by this call or by a later one on the queue.
+// `flags` are 0 or RWF_NOWAIT and RWF_HIPRI of `preadv2`. This call, or a later call on the queue, sends the request to the device.
 //
 // If the queue is full, the call waits for the device.
 //
@@ -964,7 +964,7 @@ int ironmap_submit_write(struct ironmap_file *file,
                          int flags,
                          void *user);
 
-// Submits a read of `len` bytes from position `pos` into a buffer, from its byte `offset`. Otherwise the call is like
+// Submits a read of `len` bytes from position `pos` into a buffer, at the byte `offset` of the buffer. Otherwise the call is like
 // `ironmap_submit_read`. The buffer may be freed while the request is in flight: its memory is then released after the request.
 //
 // Returns as `ironmap_submit_read`; -EBADF for a buffer that was freed; -ERANGE for bytes outside the buffer.
@@ -979,7 +979,7 @@ int ironmap_submit_read_buffer(struct ironmap_file *file,
                                int flags,
                                void *user);
 
-// Submits a write of `len` bytes of a buffer, from its byte `offset`, at position `pos`. Otherwise the call is like
+// Submits a write of `len` bytes at position `pos`. The data begin at the byte `offset` of the buffer. Otherwise the call is like
 // `ironmap_submit_write` and `ironmap_submit_read_buffer`.
 //
 // Returns as `ironmap_submit_write` and `ironmap_submit_read_buffer`.
@@ -1020,15 +1020,16 @@ ptrdiff_t ironmap_outstanding(struct ironmap_queue *queue);
 // A descriptor that becomes readable when a request completes, for `poll` and `epoll`. It belongs to the queue, which closes it.
 //
 // When the descriptor is readable, the caller calls `ironmap_reap` until it returns fewer completions than it has place for. The caller
-// does not read the descriptor. After it has submitted requests, the caller calls `ironmap_reap` before it waits: this sends them, and
-// returns those that are complete without the device, such as a read of a hole, which do not make the descriptor readable. io_uring may
-// interrupt a wait with EINTR, also without a signal: the caller waits again.
+// does not read the descriptor. After it has submitted requests, the caller calls `ironmap_reap` before it waits. This call sends the
+// requests. It also returns the requests that are complete without the device, such as a read of a hole, because these do not make the
+// descriptor readable. io_uring may interrupt a wait with EINTR, also without a signal. The caller then waits again.
 //
 // Returns the descriptor; -EBADF, -EPERM or -EBUSY as any call on a queue; -EOPNOTSUPP if the engine polls its device; -EMFILE.
 int ironmap_queue_fd(struct ironmap_queue *queue);
 
-// Registers a buffer with the kernel, so that the kernel need not pin its pages for each request of this queue. A queue can register one
-// buffer of at most 1 GiB. Requests whose memory is in the buffer then use it as registered memory, also if they were submitted by address.
+// Registers a buffer with the kernel. So the kernel need not pin the pages of the buffer for each request of this queue. A queue can
+// register one buffer of at most 1 GiB. A request whose memory is in the buffer uses registered memory, even if it was submitted by
+// address.
 //
 // The buffer may be freed before the queue: its memory is released after the queue was freed.
 //
@@ -1078,7 +1079,7 @@ int ironmap_volume_info(struct ironmap_volume *volume,
 // Copies a notice of a volume: a setting that could not be applied as requested, or a fault of the device that was ignored. `index` counts
 // from 0. The text has no zero byte at its end; with `len` 0 only its length is returned.
 //
-// Returns the length of the text; -ENODATA if there are not so many notices; -ERANGE if the memory is too short; -EBADF.
+// Returns the length of the text; -ENODATA if no notice has this index; -ERANGE if the memory is too short; -EBADF.
 //
 // Requires:
 // `text` can be written to for `len` bytes.

@@ -102,8 +102,8 @@ pub unsafe extern "C" fn ironmap_buffer_new(
 
 /// Makes a buffer of memory of the caller, such as huge pages or a pool of an engine.
 ///
-/// The library calls `release` with `arg`, in any thread, when the buffer was freed, all its requests are complete, and all queues that it
-/// is registered with were freed. `release` may be NULL. If the call fails, `release` is not called.
+/// `release` may be NULL. Otherwise the library calls it with `arg`, in any thread, after the buffer and all queues with which it is
+/// registered were freed, and all its requests are complete. If the call fails, `release` is not called.
 ///
 /// Returns 0; -EFAULT for NULL; -EINVAL for more bytes than the address space has; -EMFILE if too many buffers exist.
 ///

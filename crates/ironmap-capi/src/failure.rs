@@ -57,7 +57,7 @@ struct Kept {
 thread_local! {
     /// The last failure of this thread.
     static OF_THREAD: RefCell<Option<Box<Kept>>> = const { RefCell::new(None) };
-    /// The refusal of this thread's last failed call, if a handle was refused. It may be written in a signal handler.
+    /// The reason why a handle was refused in this thread's last failed call, if one was refused. A signal handler may write this value.
     static REFUSED: Cell<Option<Refusal>> = const { Cell::new(None) };
 }
 
@@ -117,15 +117,14 @@ pub(crate) fn keep(handle: Option<Handle>, error: &Error) -> c_int {
     let errno = kept.errno.0;
     if let Some(handle) = handle {
         let mut failures = of_handles();
-        // `forget` locks `OF_HANDLES` after the handle was closed, and removes its failure. So a failure that is added here for an open
-        // handle is removed later.
+        // If the handle is open now, its failure is removed later: `forget` locks `OF_HANDLES` after the handle was closed.
         if is_open(handle) {
             failures.get_or_insert_default().insert(handle, kept.clone());
         }
     }
     let _ = REFUSED.try_with(|refused| refused.set(None));
-    // At the end of a thread, its storage is gone, so the failure cannot be stored. The thread runs no more code that could ask for the
-    // failure.
+    // At the end of a thread, its storage no longer exists, and the failure cannot be stored. The thread runs no more code that could ask
+    // for the failure.
     let _ = OF_THREAD.try_with(|last| {
         if let Ok(mut last) = last.try_borrow_mut() {
             *last = Some(Box::new(kept));
@@ -162,7 +161,7 @@ pub(crate) fn panicked(panic: &(dyn Any + Send)) -> Error {
     Error::io(Errno(libc::ENOTRECOVERABLE), format!("a bug in ironmap: {text}"))
 }
 
-/// Runs a call from C. The outer error means that `work` has panicked: the state of all objects that `work` has changed is then unknown.
+/// Runs a call from C. The outer error means that `work` has panicked. The objects that `work` has changed are then in an unknown state.
 #[inline(always)]
 pub(crate) fn catch<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<Result<T, Error>, Error> {
     // The caller makes the objects of the call unusable.
@@ -177,7 +176,7 @@ pub(crate) trait Count {
 impl Count for usize {
     #[inline(always)]
     fn count(self) -> isize {
-        // No transfer and no value is longer than the largest `isize`, because no memory is.
+        // A count is the length of data in memory, so it is at most the largest `isize`.
         self as isize
     }
 }
@@ -198,7 +197,7 @@ pub(crate) fn returned<T: Count>(handle: Option<Handle>, result: Result<T, Error
     }
 }
 
-/// Runs a call from C that uses no object of a thread. After a panic, the handle of the call can only be closed.
+/// Runs a call from C on objects that any thread may use. After a panic, the handle of the call can only be closed.
 pub(crate) fn call<T: Count>(
     handle: Option<Handle>,
     work: impl FnOnce() -> Result<T, Error>,
@@ -214,10 +213,10 @@ pub(crate) fn call<T: Count>(
 
 /// Tells the reason of a failure.
 ///
-/// With a handle of any type, the reason is that of the last failed call on this handle, in any thread. With NULL it is that of the last
-/// failed call of the calling thread on any handle, or on none: for example, of a call that opens something. `size` is
-/// `sizeof(struct ironmap_failure)`. A successful call does not change the reason. If a call was refused because of
-/// its handle or its thread, only NULL tells the reason.
+/// With a handle of any type, the reason is that of the last failed call on this handle, in any thread. With NULL, the reason is that of
+/// the last failed call of the calling thread. This may be a call without a handle, such as a call that opens something. `size` is
+/// `sizeof(struct ironmap_failure)`. A successful call does not change the reason. If a call was refused because of its handle or its
+/// thread, only NULL tells the reason.
 ///
 /// Returns 0, -ENODATA if no call has failed, or -EINVAL if `failure` is NULL. Any thread may call it.
 ///

@@ -99,8 +99,8 @@ pub unsafe extern "C" fn ironmap_pread(
     with_file(file, move |open, local| unsafe { read(open, memory, len, pos, local) })
 }
 
-/// Reads. This large function is not inlined, so that its arguments are passed in registers, and not through the guard against panics. The
-/// arguments have the same order as those of the calling function, so they stay in their registers.
+/// Reads. This large function is not inlined. So its arguments are passed in registers, and not through the guard against panics. They have
+/// the same order as in the calling function, so they stay in their registers.
 ///
 /// # Safety
 /// `memory` can be written to for `len` bytes.
@@ -160,7 +160,8 @@ unsafe fn write(
 /// `iov` points to `count` structures.
 unsafe fn ranges<'a>(iov: *const libc::iovec, count: c_int) -> Result<&'a [libc::iovec], Error> {
     let count = usize::try_from(count).ok().filter(|count| *count <= 1024);
-    let count = count.ok_or_else(|| Error::invalid("the number of ranges is not 0 to 1024"))?;
+    let count =
+        count.ok_or_else(|| Error::invalid("the number of ranges must be from 0 to 1024"))?;
     // SAFETY: the caller guarantees that `iov` points to `count` structures.
     Ok(unsafe { list_mut(iov.cast_mut(), count) }?)
 }
@@ -339,7 +340,7 @@ impl LocalQueue {
         match &self.store {
             Store::Volume(volume) => volume.volume.fs().writable(),
             Store::Host(_) => {
-                Err(Error::new(ironmap::ErrorKind::ReadOnly, "files of the host are only read"))
+                Err(Error::new(ironmap::ErrorKind::ReadOnly, "host files can only be read"))
             }
         }
     }
@@ -381,9 +382,14 @@ pub extern "C" fn ironmap_seek(file: *mut ironmap_file, pos: u64, whence: c_int)
         let found = match whence {
             libc::SEEK_DATA => open.file.seek_data(pos)?,
             libc::SEEK_HOLE => open.file.seek_hole(pos)?,
-            _ => return Err(Error::invalid("whence is neither SEEK_DATA nor SEEK_HOLE")),
+            _ => return Err(Error::invalid("whence must be SEEK_DATA or SEEK_HOLE")),
         };
-        let none = || Error::io(Errno::ENXIO, "no such data or hole follows");
+        let none = || {
+            Error::io(
+                Errno::ENXIO,
+                "the file has no data after this position, or the position is past its end",
+            )
+        };
         let FilePos(found) = found.ok_or_else(none)?;
         Ok(usize::try_from(found).unwrap_or(usize::MAX))
     }) as i64
@@ -433,7 +439,7 @@ pub(crate) unsafe fn store_report(
     // SAFETY: the caller guarantees that `place` is NULL or can be written to for `size` bytes.
     let out = unsafe { Out::new(place, size) }?;
     let found = file.host();
-    let found = found.ok_or_else(|| Error::invalid("the file is not a file of the host"))?;
+    let found = found.ok_or_else(|| Error::invalid("the file is not a host file"))?;
     out.set(report(&found));
     Ok(())
 }

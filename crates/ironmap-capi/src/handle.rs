@@ -4,8 +4,8 @@
 //! slot in a table, the generation of the slot, and the kind of the object. A call compares the number with the state of the slot. So a
 //! wrong handle (closed, invented, or of another type) is detected, and no memory is accessed through it.
 //!
-//! The slots are in static memory, which the kernel provides when a slot is first used. They are never freed, so a call can read the state
-//! of any slot at any time. Slot 0 of a table is not used, so that the number 0 is not a handle.
+//! The slots are in static memory. The kernel provides the memory of a slot at its first use. Slots are never freed, so a call can read the
+//! state of any slot at any time. Slot 0 of a table is not used, so that the number 0 is not a handle.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -27,7 +27,7 @@ const GENERATION: u32 = 32;
 const FREE: u64 = 0;
 /// The kind of a slot whose object is in an unknown state, because a call on it panicked.
 const POISONED: u64 = 1;
-/// The kind of a slot whose object belongs to the process from which this one was forked.
+/// The kind of a slot whose object belongs to the parent process.
 const FORKED: u64 = 2;
 
 /// The reason why a call on a handle is refused. A refusal needs no memory and no lock, so a call in a signal handler can be refused.
@@ -35,7 +35,7 @@ const FORKED: u64 = 2;
 pub(crate) enum Refusal {
     /// No object has this handle.
     Closed,
-    /// The object belongs to the process from which this one was forked.
+    /// The object belongs to the parent process.
     Forked,
     /// The object was in use when a call panicked.
     Poisoned,
@@ -59,7 +59,7 @@ impl Refusal {
 impl From<Refusal> for Error {
     fn from(refusal: Refusal) -> Self {
         let what = match refusal {
-            Refusal::Closed => "the handle is closed, or is not one of this type",
+            Refusal::Closed => "the handle is closed, or has another type",
             Refusal::Forked => {
                 "the handle belongs to the parent of this process: open it again after fork"
             }
@@ -68,7 +68,7 @@ impl From<Refusal> for Error {
             }
             Refusal::OtherThread => "the queue belongs to another thread",
             Refusal::InCall => {
-                "a call of this thread is under way: a signal handler or a fork has interrupted it"
+                "this thread is already in a call of the library, which a signal handler or a fork has interrupted"
             }
         };
         match refusal {
@@ -84,13 +84,13 @@ fn no_slot() -> Error {
 }
 
 impl Handle {
-    /// The handle that C code passes. A number of another kind becomes NULL, which is no handle.
+    /// The handle that C code passes. A number of another kind becomes NULL, which is not a handle.
     pub(crate) fn of<T: Kind>(pointer: *const T) -> Self {
         let handle = Self::unchecked(pointer);
         if handle.0 & KIND_MASK == T::KIND { handle } else { Self(0) }
     }
 
-    /// The number that C code passes. It may be that of an object of another kind.
+    /// The number that C code passes. The number may belong to an object of another kind.
     #[inline(always)]
     pub(crate) fn unchecked<T>(pointer: *const T) -> Self {
         Self(pointer.addr() as u64)
@@ -105,8 +105,8 @@ impl Handle {
         (self.0 as u32 >> KIND_BITS) as usize
     }
 
-    /// The state of this handle's slot while the object cannot be used. The state contains the position of another slot, so it differs from
-    /// every handle that leads to this slot. Therefore a single comparison shows whether the slot has a given handle.
+    /// The state of this handle's slot while the object cannot be used. This state contains the position of another slot. So it differs
+    /// from all handles of this slot, and a single comparison shows whether the slot has a given handle.
     fn unusable(self, kind: u64) -> u64 {
         (self.0 ^ 1 << KIND_BITS) & !KIND_MASK | kind
     }
@@ -129,7 +129,7 @@ pub(crate) trait Content {
     const EMPTY: Self;
 }
 
-/// A slot. It fills a cache line, so that threads with different handles do not share one.
+/// A slot. It fills a cache line, so that threads with different handles use different cache lines.
 #[repr(C, align(64))]
 pub(crate) struct Slot<C> {
     /// The handle of the object, or its [unusable](Handle::unusable) state with the kind `FREE`, `POISONED` or `FORKED`. A slot that has
@@ -195,11 +195,11 @@ impl<C> Slot<C> {
 }
 
 /// All handles of one kind: at most `N - 1` at a time, where `N` is a power of two. All bytes of an empty table are zero, so the library's
-/// file does not contain the table. For this purpose, the kind is a parameter of the type, and not a field.
+/// file does not contain the table. Therefore the kind is a parameter of the type, and not a field.
 pub(crate) struct Table<C: 'static, const N: usize, const KIND: u64> {
     slots: [Slot<C>; N],
-    /// A fork locks this mutex. It is a mutex of std, because a mutex of parking_lot may pass its lock to a waiting thread, which does not
-    /// exist in the child.
+    /// A fork locks this mutex. A mutex of parking_lot could pass its lock to a thread that waits, and in the child this thread does not
+    /// exist. So this is a mutex of std.
     unused: std::sync::Mutex<Unused>,
 }
 
@@ -208,12 +208,12 @@ struct Unused {
     /// Slots whose objects were closed. The slot that was closed first is reused first, so that each slot stays unused as long as possible.
     #[allow(clippy::box_collection, reason = "all bytes of an empty table are zero")]
     closed: Option<Box<VecDeque<u32>>>,
-    /// The number of slots that have been used at least once. They are the slots after slot 0.
+    /// The number of slots that have been used at least once. They follow slot 0.
     used: u32,
 }
 
 impl<C: Content, const N: usize, const KIND: u64> Table<C, N, KIND> {
-    /// A table for handles of this kind, which must differ from the kinds of all other tables.
+    /// A table for handles of this kind. Each table must have a different kind.
     pub(crate) const fn new() -> Self {
         assert!(N.is_power_of_two() && N > 1 && N <= 1 << 26);
         assert!(size_of::<Slot<C>>() == 64);
@@ -268,7 +268,8 @@ impl<C, const N: usize, const KIND: u64> Table<C, N, KIND> {
         Ok(self.reserve()?.open(fill))
     }
 
-    /// Ends the handle. Only one caller gets the permission to take the object out of the slot, which it then [frees](Self::free).
+    /// Ends the handle. This succeeds for only one caller. This caller takes the object out of the slot, and then [frees](Self::free) the
+    /// slot.
     ///
     /// # Errors
     /// The slot does not have this handle. A poisoned handle is closed, and its object is leaked.
@@ -400,7 +401,7 @@ impl<T: Send + Sync, const N: usize, const KIND: u64> Table<Shared<T>, N, KIND> 
     /// The object. It stays alive during the call, even if another thread closes the handle.
     pub(crate) fn get(&self, handle: Handle) -> Result<Arc<T>, Error> {
         let slot = self.slot(handle);
-        // The state is compared before the lock, because in a forked child the lock of a disowned slot may be held for ever.
+        // The state is compared before the lock is acquired. In a forked child, the lock of a disowned slot may be locked for ever.
         if slot.has(handle) {
             let object = slot.content.0.lock();
             if let (true, Some(object)) = (slot.has(handle), &*object) {
@@ -469,8 +470,8 @@ mod tests {
         }
     }
 
-    /// A number that equals the state of a slot without an object is not a handle: a close of this number does not free the slot a second
-    /// time. The numbers are NULL, and the states of closed, poisoned and forked handles.
+    /// The state of a slot without an object is not a handle. A close of this number does not free the slot a second time. The test uses
+    /// NULL, and the states of closed, poisoned and forked handles.
     #[test]
     fn the_state_of_an_empty_slot_is_no_handle() {
         static TABLE: Table<Shared<u32>, 4, 43> = Table::new();

@@ -35,7 +35,7 @@ fn error(failure: &Failure) -> Error {
     Error::io(errno, line.strip_suffix(&suffix).unwrap_or(&line).to_owned())
 }
 
-/// Changes the description. `prepare` reads the arguments of the call: if it fails, the description is not changed.
+/// Changes the description. `prepare` reads the arguments of the call. If `prepare` fails, the description is not changed.
 fn describe<T>(
     image: *mut ironmap_image,
     prepare: impl FnOnce() -> Result<T, Error>,
@@ -160,27 +160,25 @@ impl Read for Source {
         let count = unsafe { (self.read)(self.arg, to.as_mut_ptr().cast(), to.len()) };
         match usize::try_from(count) {
             Ok(count) if count <= to.len() => Ok(count),
-            Ok(_) => {
-                Err(io::Error::other("the function has read more bytes than it was asked for"))
-            }
+            Ok(_) => Err(io::Error::other("the read function returned more bytes than requested")),
             // A reader tries again after EINTR, so this errno would not end the build.
             Err(_) => match i32::try_from(count.unsigned_abs()) {
                 Ok(errno @ 1..=4095) if errno != libc::EINTR => {
                     Err(io::Error::from_raw_os_error(errno))
                 }
                 _ => Err(io::Error::other(
-                    "the function has failed, without an errno that ends the build",
+                    "the read function failed, but did not return an errno from 1 to 4095 other than EINTR",
                 )),
             },
         }
     }
 }
 
-/// Adds a tar archive, which may be compressed by gzip or zstd, and whose bytes a function provides.
+/// Adds a tar archive whose bytes a function provides. The archive may be compressed by gzip or zstd.
 ///
-/// `ironmap_image_build` calls `read` with `arg`, in any thread but in one at a time: it stores up to the requested number of bytes, and
-/// returns their number, 0 at the end, or an errno with a minus sign. `name` stands for the archive in messages. If `layer` is not 0, the
-/// archive is a layer of a container image, whose whiteouts hide files of earlier sources.
+/// `ironmap_image_build` calls `read` with `arg`, in any thread, but in one thread at a time. `read` stores up to the requested number of
+/// bytes. It returns their number, 0 at the end of the archive, or an errno with a minus sign. `name` stands for the archive in messages.
+/// If `layer` is not 0, the archive is a layer of a container image, whose whiteouts hide files of earlier sources.
 ///
 /// Returns as `ironmap_image_size`.
 ///
@@ -262,8 +260,8 @@ pub unsafe extern "C" fn ironmap_image_uuid(image: *mut ironmap_image, uuid: *co
     describe(image, prepare, Image::uuid)
 }
 
-/// Sets the time that stands for all later times, in seconds since 1970, so that two builds of one content have the same bytes. The UUID then
-/// depends on the content.
+/// Sets the latest time that the image may contain, in seconds since 1970. It replaces all later times. So two builds of the same content
+/// have the same bytes. The UUID then depends on the content.
 ///
 /// Returns as `ironmap_image_size`.
 #[unsafe(no_mangle)]
@@ -352,9 +350,9 @@ fn progress(function: ProgressFunction, arg: *mut c_void, stop: &Stop) -> Option
 
 /// Builds the image at a location: the path of an image file, which appears when it is complete, or a device.
 ///
-/// `progress` may be NULL. Otherwise it is called with `arg` and the numbers of copied files and bytes, in any thread but in one at a time; if
-/// it returns another value than 0, the build ends with -EINTR and the image does not appear. After the call, the description can only be
-/// freed.
+/// `progress` may be NULL. Otherwise it is called with `arg` and the numbers of copied files and bytes, in any thread, but in one thread at
+/// a time. If `progress` returns another value than 0, the build ends with -EINTR, and the image does not appear. After the call, the
+/// description can only be freed.
 ///
 /// Returns 0; -EEXIST if the location contains a file system and `ironmap_image_force` was not called; -ENOSPC if the content does not fit;
 /// -ENOENT, -EACCES, -EIO; -EINVAL for a wrong description; the errors of `ironmap_image_size`.
@@ -384,8 +382,8 @@ pub unsafe extern "C" fn ironmap_image_build(
     }) as c_int
 }
 
-/// Copies a file of the volume at a location and, if it is a directory, everything below it, to a path of the host. `progress` as for
-/// `ironmap_image_build`. Owners and devices need the privileges of root.
+/// Copies a file of the volume at a location to a path of the host. A directory is copied with everything below it. `progress` is used as
+/// in `ironmap_image_build`. Owners and devices need the privileges of root.
 ///
 /// Returns 0; the error of the first file that cannot be copied, after all others were copied; -EINTR if `progress` has ended the call.
 ///

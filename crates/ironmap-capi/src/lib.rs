@@ -30,37 +30,39 @@
 //!
 //! # Structures
 //!
-//! A caller passes a structure with its size, `sizeof`. So a program can use a library of another version. If the program knows more members than
-//! the library, the library sets them to 0; if a member of options is not 0 but the library does not know it, the call returns -E2BIG.
+//! A caller passes a structure with its size, `sizeof`. So a program can use a library of another version. If the program knows more
+//! members than the library, the library sets these members to 0. A call returns -E2BIG if a member of options is not 0 and the library
+//! does not know this member.
 //!
 //! # Errors
 //!
 //! A function returns 0, a count or a position if it succeeds. Otherwise it returns an errno with a minus sign; it does not set `errno`.
 //! `ironmap_failure` returns the reason as text, and the place on disk.
 //!
-//! A call that finds a bug in the library does not end the process. It returns -ENOTRECOVERABLE, and so do later calls on the handle, which can
-//! then only be closed. If the memory for the library's own lists is exhausted, the process ends, as programs in Rust do; -ENOMEM stands for the
-//! memory of buffers and for limits of the kernel.
+//! A call that finds a bug in the library does not end the process. This call and later calls on the handle return -ENOTRECOVERABLE, and
+//! the handle can only be closed. If no memory is left for the library's own lists, the process ends, as programs in Rust do. The error
+//! -ENOMEM stands for the memory of buffers and for limits of the kernel.
 //!
 //! # Threads
 //!
 //! Only the thread that made a queue may use the queue and its files. A call in another thread returns -EPERM. Any thread may use all other
-//! handles, at the same time as other threads. A call on a directory or on the description of an image returns -EBUSY while another thread is in a
-//! call on it. A destructor that runs when a thread ends (of `pthread_key_create`) can free the queues of the thread, but must not make a queue.
+//! handles, at the same time as other threads. A call on a directory or on the description of an image returns -EBUSY while another thread
+//! is in a call on it. When a thread ends, a destructor of `pthread_key_create` can free the queues of the thread, but must not make a
+//! queue.
 //!
 //! # Forks
 //!
-//! In a child process, calls on the handles of the parent return -EBADF. The child opens its own handles. A fork waits until no other thread
-//! opens or closes a handle. The functions of the caller that a call runs, such as `found` of `ironmap_check`, must not fork. A handler
-//! of `pthread_atfork` that was registered before the library was loaded must not call the library. A child that calls
-//! no `execve` keeps the images of the parent open: until it ends, the parent cannot open a closed volume for writing again.
+//! In a child process, calls on the handles of the parent return -EBADF. The child opens its own handles. A fork waits until no other
+//! thread opens or closes a handle. The functions of the caller that a call runs, such as `found` of `ironmap_check`, must not fork. A
+//! handler of `pthread_atfork` that was registered before the library was loaded must not call the library. A child that calls no `execve`
+//! keeps the images of the parent open: until the child ends, the parent cannot open a closed volume for writing again.
 //!
 //! # Signals
 //!
-//! A signal handler must not call the library, because a call takes locks that the interrupted call may hold. If a handler calls a function on
-//! the queue of the interrupted call, or on a file of this queue, the function returns -EBUSY and changes nothing. The library installs no
-//! handlers, and it does not change the mask of signals of the caller. When a host file is opened, the kernel can send SIGURG to the process,
-//! which processes ignore by default.
+//! A signal handler must not call the library, because a call takes locks that the interrupted call may hold. If a handler calls a function
+//! on the queue of the interrupted call, or on a file of this queue, the function returns -EBUSY and changes nothing. The library installs
+//! no handlers, and it does not change the mask of signals of the caller. When a host file is opened, the kernel can send the signal SIGURG
+//! to the process. By default, processes ignore this signal.
 #![allow(unsafe_code, reason = "the crate has a C interface")]
 
 pub mod buffer;

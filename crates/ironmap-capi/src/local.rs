@@ -41,7 +41,7 @@ pub(crate) struct LocalQueue {
     pub(crate) readiness: Option<Readiness>,
     /// The memory that is registered with the queue.
     pub(crate) registered: Option<Buffer>,
-    /// An empty buffer, from which the buffers for the caller's memory are made. It saves an allocation for each request.
+    /// An empty buffer. The buffers for the caller's memory are made from it, which saves an allocation for each request.
     pub(crate) lent: Buffer,
     /// The open files, which are closed together with the queue.
     files: HashSet<Handle>,
@@ -140,7 +140,7 @@ fn this_thread() -> usize {
 
 /// The value of `thread` for a queue whose thread has ended.
 const ENDED: usize = usize::MAX;
-/// When a thread ends, glibc and musl call the destructors of its data in this number of rounds.
+/// The number of rounds in which glibc and musl call the destructors of a thread that ends.
 const ROUNDS: usize = 4;
 
 /// The key of a thread-local value. Each thread that has made a queue sets this value, so that `thread_ends` is called when the thread
@@ -164,8 +164,9 @@ fn at_end_of_thread(round: usize) -> bool {
     key.is_some_and(|key| unsafe { libc::pthread_setspecific(key, value) } == 0)
 }
 
-/// Called when a thread ends. Revokes the thread's permission for all queues that it has not freed, because a later thread may have the
-/// same number. This is done only in the last round of destructors, so that destructors of the program can still free the thread's queues.
+/// Called when a thread ends. A later thread may have the same number. Therefore this function revokes the thread's permission for all
+/// queues that the thread has not freed. It waits for the last round of destructors, because destructors of the program may still free
+/// queues before that.
 extern "C" fn thread_ends(round: *mut c_void) {
     let round = round.addr();
     ENDS.set(true);
@@ -193,7 +194,7 @@ impl QueueSlot {
         if self.owner.load(Ordering::Relaxed) != this_thread() {
             return None;
         }
-        // Only this thread changes `owner` while it is the owner, so a plain store suffices. The fence orders the store for signal
+        // While this thread is the owner, no other thread changes `owner`. So a plain store suffices. The fence orders the store for signal
         // handlers.
         self.owner.store(0, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
@@ -236,7 +237,10 @@ pub(crate) fn add_queue(queue: LocalQueue) -> Result<Handle, Error> {
     let queue = Box::new(queue);
     prepare_thread();
     if ENDS.get() {
-        return Err(Error::new(ErrorKind::Busy, "the thread ends: it cannot make another queue"));
+        return Err(Error::new(
+            ErrorKind::Busy,
+            "a thread that is ending cannot create another queue",
+        ));
     }
     if !at_end_of_thread(1) {
         return Err(Error::io(Errno::ENOMEM, "cannot watch for the end of the thread"));
@@ -249,7 +253,7 @@ pub(crate) fn add_queue(queue: LocalQueue) -> Result<Handle, Error> {
     })
 }
 
-/// Closes the handle of a queue and those of its files, and waits for its requests.
+/// Closes the handles of a queue and of its files, and waits for the requests of the queue.
 pub(crate) fn free_queue(queue: *const ironmap_queue) -> isize {
     let handle = Handle::of(queue);
     let slot = QUEUES.slot(handle);
@@ -269,8 +273,8 @@ pub(crate) fn free_queue(queue: *const ironmap_queue) -> isize {
     std::mem::forget(entered);
     let freed = catch(|| {
         files.into_iter().flatten().for_each(|file| drop(end_file(file)));
-        // The drop leaks requests that the kernel does not complete. The error of the wait is returned, because the memory of these
-        // requests belongs to the caller.
+        // The drop leaks requests that the kernel does not complete. The memory of these requests belongs to the caller. So the caller gets
+        // the error of the wait.
         queue.map_or(Ok(()), |mut queue| queue.queue.wait(usize::MAX))
     });
     QUEUES.free(handle);
@@ -334,7 +338,7 @@ fn queue_of(slot: &Slot<FileSlot>) -> Option<&'static Slot<QueueSlot>> {
     unsafe { slot.content.queue.load(Ordering::Acquire).as_ref() }
 }
 
-/// Runs a call from C. If it panics, the objects that it used are in an unknown state, and `lose` makes them unusable.
+/// Runs a call from C. After a panic, the objects of the call are in an unknown state, and `lose` makes them unusable.
 ///
 /// `call` also contains the checks of the handle. Therefore the calling function needs to save only a few registers.
 #[inline(always)]
@@ -397,8 +401,7 @@ pub(crate) fn with_queue<T: Count>(
     guarded(call, move || lose_queue(slot))
 }
 
-// The functions below are not inlined, so that `with_file` and `with_queue` save few registers. Each instruction of these two functions is
-// a cost of each request.
+// Each request runs `with_file` or `with_queue`. The functions below are not inlined, so that these two need to save only a few registers.
 
 #[cold]
 #[inline(never)]
@@ -549,7 +552,7 @@ mod tests {
         let pointer: *mut ironmap_volume = volume.pointer();
         let lost: c_int = ironmap_volume_sync(pointer);
         assert_eq!(lost as isize, LOST);
-        assert_eq!(read(file), 7, "the file of an open queue is not concerned");
+        assert_eq!(read(file), 7, "the file of an open queue can still be read");
         assert_eq!(ironmap_queue_free(queue), 0);
         assert_eq!(ironmap_volume_close(pointer) as isize, LOST);
         assert_eq!(ironmap_volume_close(pointer), -Errno::EBADF.0);

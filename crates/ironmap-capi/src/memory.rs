@@ -110,7 +110,8 @@ pub(crate) fn copy_text(text: &[u8], to: &mut [c_char]) {
 /// The maximum size in bytes of a structure in any version.
 const MOST: usize = 1 << 16;
 
-/// The place of a result. The caller may be compiled for another version, in which the structure has another size.
+/// The memory of the caller for a result. The caller may be compiled for another version of the library, in which the structure has another
+/// size.
 pub(crate) struct Out<T> {
     place: *mut T,
     size: usize,
@@ -121,11 +122,11 @@ impl<T: Copy> Out<T> {
     /// `place` can be written to for `size` bytes until the value was [set](Self::set).
     ///
     /// # Errors
-    /// `InvalidInput` if the place is NULL, or the size is not that of a structure.
+    /// `InvalidInput` if the place is NULL, or the size of the structure is too large.
     pub(crate) unsafe fn new(place: *mut T, size: usize) -> Result<Self, Error> {
         match () {
             () if place.is_null() => Err(null("the structure")),
-            () if size > MOST => Err(Error::invalid("the size is not that of a structure")),
+            () if size > MOST => Err(Error::invalid("the size of the structure is too large")),
             () => Ok(Self { place, size }),
         }
     }
@@ -145,8 +146,8 @@ impl<T: Copy> Out<T> {
     }
 }
 
-/// Reads a structure of options. The caller may be compiled for another version, in which the structure has another size. NULL means the
-/// default options.
+/// Reads a structure of options. The caller may be compiled for another version of the library, in which the structure has another size.
+/// NULL means the default options.
 ///
 /// # Safety
 /// `options` is NULL or can be read for `size` bytes. A value of `T` may have any bytes.
@@ -162,13 +163,13 @@ pub(crate) unsafe fn options<T: Copy + Default>(
         return Ok(known);
     }
     if size > MOST {
-        return Err(Error::invalid("the size is not that of a structure"));
+        return Err(Error::invalid("the size of the structure is too large"));
     }
     // SAFETY: the caller guarantees that `options` can be read for `size` bytes.
     let given = unsafe { slice::from_raw_parts(options.cast::<u8>(), size) };
     let (given, unknown) = given.split_at(size.min(size_of::<T>()));
     if unknown.iter().any(|byte| *byte != 0) {
-        let what = "an option is not known to this version of the library";
+        let what = "this version of the library does not know one of the options";
         return Err(Error::io(Errno::E2BIG, what));
     }
     // SAFETY: `given` is at most as long as the structure, and any bytes are a valid value of the structure.
@@ -211,7 +212,7 @@ pub(crate) unsafe fn copy_value(
         let too_small = || {
             Error::io(
                 Errno::ERANGE,
-                format!("the value has {} bytes, the memory {size}", value.len()),
+                format!("the value has {} bytes, but the memory has only {size}", value.len()),
             )
         };
         memory.get_mut(..value.len()).ok_or_else(too_small)?.copy_from_slice(value);

@@ -21,7 +21,7 @@ fn follow(flags: c_int) -> Result<Follow, Error> {
     match flags {
         0 => Ok(Follow::All),
         libc::AT_SYMLINK_NOFOLLOW => Ok(Follow::NotLast),
-        _ => Err(Error::invalid("the flags are neither 0 nor AT_SYMLINK_NOFOLLOW")),
+        _ => Err(Error::invalid("the flags must be 0 or AT_SYMLINK_NOFOLLOW")),
     }
 }
 
@@ -185,7 +185,7 @@ pub unsafe extern "C" fn ironmap_rename(
     let work = |volume: &Volume, from: &Path| {
         // SAFETY: the caller guarantees that `to` is NULL or ends with a zero byte.
         let to = unsafe { path(to) }?;
-        let unknown = || Error::invalid("the flags are not those of renameat2");
+        let unknown = || Error::invalid("renameat2 does not have these flags");
         let flags = RenameFlags::from_bits(flags).ok_or_else(unknown)?;
         if flags.is_empty() {
             return volume.rename(from, to);
@@ -269,8 +269,8 @@ pub unsafe extern "C" fn ironmap_chmod(
     unsafe { at(volume, path, work) as c_int }
 }
 
-/// Sets the user and the group that own a file. UINT32_MAX leaves one unchanged. `flags` are 0 or AT_SYMLINK_NOFOLLOW. Returns as
-/// `ironmap_chmod`.
+/// Sets the user and the group that own a file. UINT32_MAX leaves the user or the group unchanged. `flags` are 0 or AT_SYMLINK_NOFOLLOW.
+/// Returns as `ironmap_chmod`.
 ///
 /// # Safety
 /// `path` ends with a zero byte.
@@ -292,7 +292,7 @@ pub unsafe extern "C" fn ironmap_chown(
     unsafe { at(volume, path, work) as c_int }
 }
 
-/// Sets the times of a file. NULL leaves one unchanged. `flags` are 0 or AT_SYMLINK_NOFOLLOW. Returns as `ironmap_chmod`; -EINVAL for
+/// Sets the times of a file. NULL leaves a time unchanged. `flags` are 0 or AT_SYMLINK_NOFOLLOW. Returns as `ironmap_chmod`; -EINVAL for
 /// nanoseconds outside their range.
 ///
 /// # Safety
@@ -309,7 +309,7 @@ pub unsafe extern "C" fn ironmap_set_times(
         // SAFETY: the caller guarantees that the times are NULL or can be read.
         let (accessed, modified) = (unsafe { accessed.as_ref() }, unsafe { modified.as_ref() });
         if [accessed, modified].iter().flatten().any(|time| time.nanoseconds >= 1_000_000_000) {
-            return Err(Error::invalid("the nanoseconds of a time are more than 999,999,999"));
+            return Err(Error::invalid("the nanoseconds of a time exceed 999,999,999"));
         }
         let mut times = SetAttributes::new();
         times.accessed = accessed.map(|time| time.timestamp());
@@ -430,7 +430,7 @@ pub unsafe extern "C" fn ironmap_setxattr(
             0 => SetXattr::Any,
             libc::XATTR_CREATE => SetXattr::Create,
             libc::XATTR_REPLACE => SetXattr::Replace,
-            _ => return Err(Error::invalid("how is none of 0, XATTR_CREATE and XATTR_REPLACE")),
+            _ => return Err(Error::invalid("how must be 0, XATTR_CREATE or XATTR_REPLACE")),
         };
         let fs = volume.fs();
         let (held, _) = fs.hold_path(path_bytes(path), follow(flags)?)?;

@@ -1,7 +1,7 @@
 //! Pools of threads, and files that any thread may use.
 //!
-//! A request of a pool owns its memory until it is complete, so the data are copied between this memory and that of the caller. The copy
-//! costs little beside the two changes of threads.
+//! A request of a pool has its own memory. The data are copied between this memory and that of the caller. The copy costs little compared
+//! with the two changes of threads.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::future::Future;
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn ironmap_volume_pool(
     }) as c_int
 }
 
-/// Starts a pool of threads for the files of the host, as `ironmap_volume_pool` for those of a volume.
+/// Starts a pool of threads for the files of the host. Otherwise the call is like `ironmap_volume_pool`.
 ///
 /// Returns as `ironmap_volume_pool`.
 ///
@@ -255,11 +255,11 @@ pub unsafe extern "C" fn ironmap_pool_pwrite(
     })
 }
 
-/// The part of a read's length that is needed now: a read whose memory is much longer than the file needs no more memory than the file has
-/// bytes. The file may grow meanwhile. Such a read is short, like a read before the growth.
+/// Limits the length of a read to about the rest of the file, because the pool allocates memory of this length. If the file grows
+/// meanwhile, the read is short, like a read before the growth.
 fn within(open: &PoolFile, len: usize, pos: u64) -> usize {
-    /// A length that may be allocated in any case, in bytes. Direct I/O needs lengths in multiples of the device's blocks, so a shorter
-    /// length is not cut.
+    /// A length in bytes that is allocated even for a shorter file. Direct I/O needs lengths in multiples of the device's blocks, so a
+    /// shorter length is not cut.
     const ALWAYS: usize = 1 << 20;
     let rest = open.file.file().size().saturating_sub(pos);
     let rest = usize::try_from(rest).unwrap_or(usize::MAX).saturating_add(ALWAYS - 1);
@@ -329,7 +329,7 @@ pub unsafe extern "C" fn ironmap_pool_read_many(
     let handle = Handle::of(file);
     call(Some(handle), || {
         if size != size_of::<ironmap_pool_read>() {
-            return Err(Error::invalid("the size is not that of struct ironmap_pool_read"));
+            return Err(Error::invalid("the size does not match struct ironmap_pool_read"));
         }
         let open = POOL_FILES.get(handle)?;
         // SAFETY: the caller guarantees that `reads` points to `count` structures.
@@ -363,8 +363,8 @@ pub unsafe extern "C" fn ironmap_pool_read_many(
     }) as c_int
 }
 
-/// Reads up to `len` bytes from position `pos` of a file of a pool through the queue of the calling thread, and waits. The call passes the
-/// request to no other thread, and copies nothing. The queue must be one of the volume or host of the pool.
+/// Reads up to `len` bytes from position `pos` of a file of a pool, and waits. The read uses a queue of the calling thread. So no other
+/// thread takes part, and no data are copied. The queue must belong to the volume or host of the pool.
 ///
 /// Returns as `ironmap_pread`; -EINVAL for a queue of another volume or host.
 ///
@@ -386,7 +386,7 @@ pub unsafe extern "C" fn ironmap_pread_on(
     })
 }
 
-/// Reads several ranges of a file of a pool through the queue of the calling thread, and waits for all of them. Otherwise as
+/// Reads several ranges of a file of a pool through a queue of the calling thread, and waits for all of them. Otherwise as
 /// `ironmap_pool_read_many` and `ironmap_pread_on`.
 ///
 /// Returns 0 if the reads have results; -EBADF, -EPERM or -EBUSY as any call on a queue; -EINVAL for another `size` or a NULL `reads`.
@@ -403,7 +403,7 @@ pub unsafe extern "C" fn ironmap_read_many_on(
 ) -> c_int {
     with_queue(queue, |local| {
         if size != size_of::<ironmap_pool_read>() {
-            return Err(Error::invalid("the size is not that of struct ironmap_pool_read"));
+            return Err(Error::invalid("the size does not match struct ironmap_pool_read"));
         }
         let open = POOL_FILES.get(Handle::of(file))?;
         // SAFETY: the caller guarantees that `reads` points to `count` structures.
@@ -446,8 +446,8 @@ pub unsafe extern "C" fn ironmap_pool_file_report(
     }) as c_int
 }
 
-/// Makes all completed writes of the file durable: with all metadata, or, if `data_only` is not 0, with the metadata that a read needs.
-/// Returns as `ironmap_fsync`; any thread may call it.
+/// Makes all completed writes of the file durable, with all metadata. If `data_only` is not 0, only the metadata that a read needs are made
+/// durable. Returns as `ironmap_fsync`; any thread may call it.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_pool_fsync(file: *mut ironmap_pool_file, data_only: c_int) -> c_int {
     let handle = Handle::of(file);

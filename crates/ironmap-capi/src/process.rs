@@ -1,8 +1,8 @@
-//! Forks. The child of a process shares the files and rings of its parent, but not its threads. So the handles of the parent are refused in
-//! the child, and the child opens its own.
+//! Forks. The child of a process shares the files and rings of its parent, but not its threads. So the child cannot use the handles of the
+//! parent, and opens its own handles.
 //!
-//! A fork waits until no other thread opens or closes something, because such a thread may hold locks of the process. All locks here are
-//! those of std. They never pass to a waiting thread, which would not exist in the child.
+//! A thread that opens or closes something may hold locks of the process. So a fork waits until no other thread does this. All locks here
+//! are those of std, because they never pass to a thread that waits. In the child, such a thread would not exist.
 
 use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
@@ -35,7 +35,7 @@ thread_local! {
     static AT_GATE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The fork that is under way. It is no value of the thread, because a fork may happen after those were destroyed.
+/// The fork that is under way. It is not thread-local, because a fork may happen after the thread-local values were destroyed.
 struct Forking(UnsafeCell<Option<Fork>>);
 
 // SAFETY: only the thread that has locked the gate for a fork accesses the value.
@@ -43,13 +43,13 @@ unsafe impl Sync for Forking {}
 
 static FORK: Forking = Forking(UnsafeCell::new(None));
 
-/// Registers the handlers when the library is loaded. So the handlers of the program, which are registered later, run while the library can
-/// be used: before those of the library in `prepare`, and after them in the parent and in the child.
+/// Registers the handlers for forks when the library is loaded. The program registers its handlers later. So the program's handlers can use
+/// the library: in `prepare` they run before those of the library, and in the parent and in the child after them.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static AT_LOAD: extern "C" fn() = watch;
 
-/// All locks of the library, which a forking thread holds.
+/// All locks of the library. A thread that forks holds them.
 struct Fork {
     gate: MutexGuard<'static, Gate>,
     tables: Vec<Box<dyn LockedTable>>,
@@ -67,7 +67,7 @@ fn wait_while(
     CHANGED.wait_while(gate, wrong).unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The number of threads that are counted in the gate if no other thread is in a call: 1 if this thread is in a call, otherwise 0.
+/// The number of threads in the gate if no other thread is in a call: 1 if this thread is in a call, otherwise 0.
 fn alone() -> usize {
     usize::from(CALLS.get() > 0)
 }
@@ -114,7 +114,7 @@ fn at_gate(work: impl FnOnce()) {
     AT_GATE.set(false);
 }
 
-/// The presence of a call in the gate.
+/// A call that the gate counts.
 struct Inside;
 
 impl Inside {
@@ -182,7 +182,8 @@ extern "C" fn watch() {
     });
 }
 
-/// Runs a call that starts threads. They inherit the blocked signals, so that the handlers of the program run only in its own threads.
+/// Runs a call that starts threads. The new threads inherit the blocked signals. So the program's signal handlers run only in the program's
+/// own threads.
 pub(crate) fn starting_threads<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     let _blocked = Blocked::new();
     without_forks(work)

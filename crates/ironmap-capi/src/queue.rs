@@ -69,7 +69,7 @@ fn open(
 /// Makes a queue for the files of a volume, for the calling thread.
 ///
 /// `depth` is the number of requests that the device has at a time, at most 4096; 0 stands for 256. The caller frees the queue in the same
-/// thread by `ironmap_queue_free`. If the thread ends before, no thread can use or free the queue, and the volume cannot be closed.
+/// thread by `ironmap_queue_free`. If the thread ends before that, no thread can use or free the queue, and the volume cannot be closed.
 ///
 /// Returns 0; -EBADF for a closed volume; -EMFILE if too many queues or descriptors are open; -ENOMEM.
 ///
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn ironmap_volume_queue(
     }) as c_int
 }
 
-/// Makes a queue for the files of the host, for the calling thread, as `ironmap_volume_queue` for those of a volume.
+/// Makes a queue for the files of the host, for the calling thread. Otherwise the call is like `ironmap_volume_queue`.
 ///
 /// Returns as `ironmap_volume_queue`.
 ///
@@ -131,11 +131,11 @@ pub(crate) fn call_free(work: impl FnOnce() -> isize) -> c_int {
     without_forks(|| Ok(work())).unwrap_or_else(|error| keep(None, &error) as isize) as c_int
 }
 
-/// Reads several ranges, of one or more files of a queue, and waits for all of them. The reads are in flight together, as many as the depth
-/// of the queue allows.
+/// Reads several ranges of one or more files of a queue, and waits for all of them. As many reads are in flight together as the depth of
+/// the queue allows.
 ///
-/// The call sets the `result` of each read: the number of bytes, which is smaller than `len` only at the end of the file, or an errno with a
-/// minus sign. `size` is `sizeof(struct ironmap_read)`.
+/// The call sets the `result` of each read to the number of bytes, or to an errno with a minus sign. The number is smaller than `len` only
+/// at the end of the file. `size` is `sizeof(struct ironmap_read)`.
 ///
 /// Returns 0 if the reads have results; -EBADF, -EPERM or -EBUSY as any call on a queue; -EINVAL for another `size` or a NULL `reads`. The
 /// results are not changed then.
@@ -151,7 +151,7 @@ pub unsafe extern "C" fn ironmap_read_many(
 ) -> c_int {
     with_queue(queue, |local| {
         if size != size_of::<ironmap_read>() {
-            return Err(Error::invalid("the size is not that of struct ironmap_read"));
+            return Err(Error::invalid("the size does not match struct ironmap_read"));
         }
         // SAFETY: the caller guarantees that `reads` points to `count` structures.
         let reads = unsafe { list_mut(reads, count) }?;
@@ -219,8 +219,8 @@ fn rejected(rejected: Box<Rejected>) -> Error {
 }
 
 impl LocalQueue {
-    /// Returns a buffer for memory of the caller. If the memory is a part of the buffer that is registered with the queue, the request uses
-    /// it as registered memory.
+    /// Returns a buffer for memory of the caller. If the memory is in the registered buffer of the queue, the request uses registered
+    /// memory.
     ///
     /// # Safety
     /// The memory stays valid until the request is complete.
@@ -246,8 +246,8 @@ fn no_memory() -> Error {
     Error::io(Errno::EFAULT, "the memory of a request is NULL or too long")
 }
 
-/// Submits a request without flags. This large function is not inlined, so that its arguments are passed in registers, and not through the
-/// guard against panics. The arguments have the same order as those of the calling function, so they stay in their registers.
+/// Submits a request without flags. This large function is not inlined. So its arguments are passed in registers, and not through the guard
+/// against panics. They have the same order as in the calling function, so they stay in their registers.
 ///
 /// # Safety
 /// The memory stays valid, and is not used otherwise, until the request is complete.
@@ -306,7 +306,7 @@ unsafe fn submit_with_flags<const READS: bool>(
 
 /// Submits a read of `len` bytes from position `pos` into memory. `ironmap_reap` returns its completion with the pointer `user`.
 ///
-/// `flags` are 0 or RWF_NOWAIT and RWF_HIPRI of `preadv2`. The request is sent to the device by this call or by a later one on the queue.
+/// `flags` are 0 or RWF_NOWAIT and RWF_HIPRI of `preadv2`. This call, or a later call on the queue, sends the request to the device.
 ///
 /// If the queue is full, the call waits for the device.
 ///
@@ -367,7 +367,7 @@ unsafe fn submit_buffer(
     }) as c_int
 }
 
-/// Submits a read of `len` bytes from position `pos` into a buffer, from its byte `offset`. Otherwise the call is like
+/// Submits a read of `len` bytes from position `pos` into a buffer, at the byte `offset` of the buffer. Otherwise the call is like
 /// `ironmap_submit_read`. The buffer may be freed while the request is in flight: its memory is then released after the request.
 ///
 /// Returns as `ironmap_submit_read`; -EBADF for a buffer that was freed; -ERANGE for bytes outside the buffer.
@@ -388,7 +388,7 @@ pub unsafe extern "C" fn ironmap_submit_read_buffer(
     unsafe { submit_buffer(file, Direction::Read, (buffer, offset, len), (pos, flags, user)) }
 }
 
-/// Submits a write of `len` bytes of a buffer, from its byte `offset`, at position `pos`. Otherwise the call is like
+/// Submits a write of `len` bytes at position `pos`. The data begin at the byte `offset` of the buffer. Otherwise the call is like
 /// `ironmap_submit_write` and `ironmap_submit_read_buffer`.
 ///
 /// Returns as `ironmap_submit_write` and `ironmap_submit_read_buffer`.
@@ -435,7 +435,7 @@ pub unsafe extern "C" fn ironmap_reap(
 ) -> isize {
     with_queue(queue, |local| {
         if size != size_of::<ironmap_completion>() {
-            return Err(Error::invalid("the size is not that of struct ironmap_completion"));
+            return Err(Error::invalid("the size does not match struct ironmap_completion"));
         }
         // SAFETY: the caller guarantees that `completions` points to `max` structures.
         let places = unsafe { list_mut(completions, max) }?;
@@ -478,9 +478,9 @@ pub extern "C" fn ironmap_outstanding(queue: *mut ironmap_queue) -> isize {
 /// A descriptor that becomes readable when a request completes, for `poll` and `epoll`. It belongs to the queue, which closes it.
 ///
 /// When the descriptor is readable, the caller calls `ironmap_reap` until it returns fewer completions than it has place for. The caller
-/// does not read the descriptor. After it has submitted requests, the caller calls `ironmap_reap` before it waits: this sends them, and
-/// returns those that are complete without the device, such as a read of a hole, which do not make the descriptor readable. io_uring may
-/// interrupt a wait with EINTR, also without a signal: the caller waits again.
+/// does not read the descriptor. After it has submitted requests, the caller calls `ironmap_reap` before it waits. This call sends the
+/// requests. It also returns the requests that are complete without the device, such as a read of a hole, because these do not make the
+/// descriptor readable. io_uring may interrupt a wait with EINTR, also without a signal. The caller then waits again.
 ///
 /// Returns the descriptor; -EBADF, -EPERM or -EBUSY as any call on a queue; -EOPNOTSUPP if the engine polls its device; -EMFILE.
 #[unsafe(no_mangle)]
@@ -493,8 +493,9 @@ pub extern "C" fn ironmap_queue_fd(queue: *mut ironmap_queue) -> c_int {
     }) as c_int
 }
 
-/// Registers a buffer with the kernel, so that the kernel need not pin its pages for each request of this queue. A queue can register one
-/// buffer of at most 1 GiB. Requests whose memory is in the buffer then use it as registered memory, also if they were submitted by address.
+/// Registers a buffer with the kernel. So the kernel need not pin the pages of the buffer for each request of this queue. A queue can
+/// register one buffer of at most 1 GiB. A request whose memory is in the buffer uses registered memory, even if it was submitted by
+/// address.
 ///
 /// The buffer may be freed before the queue: its memory is released after the queue was freed.
 ///

@@ -41,7 +41,7 @@ fn some_flags(flags: c_int) -> Result<DioFlags, Error> {
     }
     match unknown {
         0 => Ok(found),
-        _ => Err(Error::invalid(format!("the flags {unknown:#x} are not those of a request"))),
+        _ => Err(Error::invalid(format!("a request cannot have the flags {unknown:#x}"))),
     }
 }
 
@@ -53,7 +53,7 @@ fn some_flags(flags: c_int) -> Result<DioFlags, Error> {
 pub(crate) fn read_flags(flags: c_int) -> Result<DioFlags, Error> {
     match flags & !(libc::RWF_HIPRI | libc::RWF_NOWAIT) {
         0 => dio_flags(flags),
-        unknown => Err(Error::invalid(format!("the flags {unknown:#x} are not those of a read"))),
+        unknown => Err(Error::invalid(format!("a read cannot have the flags {unknown:#x}"))),
     }
 }
 
@@ -85,14 +85,14 @@ pub(crate) fn open_flags(flags: c_int, mode: u32) -> Result<OpenFlags, Error> {
         | IRONMAP_O_ASSUME_NO_DEDUPE;
     let unknown = flags & !(KNOWN | WITHOUT_MEANING);
     if unknown != 0 {
-        return Err(Error::invalid(format!("the flags {unknown:#o} of open are not supported")));
+        return Err(Error::invalid(format!("open does not support the flags {unknown:#o}")));
     }
     let has = |flag| flags & flag == flag;
     let (read, write) = match flags & libc::O_ACCMODE {
         libc::O_RDONLY => (true, false),
         libc::O_WRONLY => (false, true),
         libc::O_RDWR => (true, true),
-        _ => return Err(Error::invalid("the access mode is none of read, write, and both")),
+        _ => return Err(Error::invalid("the access mode must be O_RDONLY, O_WRONLY or O_RDWR")),
     };
     let appends = has(libc::O_APPEND) && write;
     let creates = has(libc::O_CREAT);

@@ -1,7 +1,7 @@
 //! Volumes and the host: the calls that open and close them, and their properties.
 //!
-//! A volume is an ext4 or XFS file system that is not mounted, on a device or in an image. The host stands for the mounted file systems: the
-//! library reads their files from their devices, and the kernel is not involved in the read.
+//! A volume is an ext4 or XFS file system that is not mounted, on a device or in an image. The host stands for the mounted file systems:
+//! the library reads their files directly from the devices, and not through the file systems of the kernel.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::time::Duration;
@@ -41,7 +41,7 @@ pub struct ironmap_volume_options {
 impl ironmap_volume_options {
     fn parsed(&self) -> Result<VolumeOptions, Error> {
         if [self.write, self.no_load, self.truncated].iter().any(|flag| *flag > 1) {
-            return Err(Error::invalid("an option of the volume is neither 0 nor 1"));
+            return Err(Error::invalid("each option of the volume must be 0 or 1"));
         }
         let mut options = VolumeOptions::new()
             .write(self.write == 1)
@@ -199,7 +199,7 @@ pub unsafe extern "C" fn ironmap_volume_info(
 /// Copies a notice of a volume: a setting that could not be applied as requested, or a fault of the device that was ignored. `index` counts
 /// from 0. The text has no zero byte at its end; with `len` 0 only its length is returned.
 ///
-/// Returns the length of the text; -ENODATA if there are not so many notices; -ERANGE if the memory is too short; -EBADF.
+/// Returns the length of the text; -ENODATA if no notice has this index; -ERANGE if the memory is too short; -EBADF.
 ///
 /// # Safety
 /// `text` can be written to for `len` bytes.
@@ -214,7 +214,7 @@ pub unsafe extern "C" fn ironmap_volume_notice(
     call(Some(handle), || {
         let open = VOLUMES.get(handle)?;
         let notice = open.volume.notices().iter().chain(open.volume.faults()).nth(index);
-        let none = || Error::new(ironmap::ErrorKind::NoData, "there are not so many notices");
+        let none = || Error::new(ironmap::ErrorKind::NoData, "no notice has this index");
         // SAFETY: the caller guarantees that `text` can be written to for `len` bytes.
         unsafe { copy_value(notice.ok_or_else(none)?.as_bytes(), text.cast::<c_void>(), len) }
     })

@@ -1,6 +1,6 @@
 //! Formats access control lists as `getfacl` prints them.
 //!
-//! The value of an attribute that contains such a list has the format of the xattr system calls: a version, then entries of eight bytes
+//! An extended attribute contains the list in the format of the xattr system calls: a version, then entries of eight bytes
 //! (`include/uapi/linux/posix_acl_xattr.h`).
 
 use crate::show::Owners;
@@ -10,10 +10,10 @@ pub(crate) const NAMES: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix
 /// The prefix that `getfacl` prints before each entry of an attribute in `NAMES`.
 const PREFIXES: [&str; 2] = ["", "default:"];
 const VERSION: u32 = 2;
-/// The length of an entry in bytes: tag and permissions with 16 bits each, then a user or group with 32 bits.
+/// The length of an entry in bytes. Tag and permissions have 16 bits each. The user or group has 32 bits.
 const ENTRY: usize = 8;
 
-/// Returns the lines that `getfacl` prints for an attribute. `None` if the attribute's value is not a valid list.
+/// Returns the lines that `getfacl` prints for an attribute. Returns `None` if the attribute's value is not a valid list.
 pub(crate) fn lines(name: &[u8], value: &[u8], owners: &Owners) -> Option<Vec<String>> {
     let (_, prefix) = NAMES.iter().zip(PREFIXES).find(|(known, _)| **known == name)?;
     let (version, entries) = value.split_first_chunk()?;

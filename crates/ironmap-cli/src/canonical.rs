@@ -7,11 +7,10 @@ use ironmap_image::source::Source;
 /// The maximum number of links that Linux follows on one path.
 const MAX_LINKS: usize = 40;
 
-/// Returns the path of a file without symbolic links, `.` and `..`. The last component of the path need not exist.
+/// Returns the canonical path of a file: it has no symbolic links, `.` or `..`. The last component of the path need not exist.
 pub(crate) fn path_without_links(source: &Source, path: &[u8]) -> ironmap::Result<Vec<u8>> {
     let fs = source.fs();
-    // `stack` contains the directories that were visited, each with its name and inode. `rest` contains the remaining components in reverse
-    // order.
+    // `stack` contains the visited directories with their names and inodes. `rest` contains the remaining components in reverse order.
     let mut stack = Vec::new();
     let mut rest = components(path);
     let mut links = 0;
@@ -57,7 +56,7 @@ pub(crate) fn path_without_links(source: &Source, path: &[u8]) -> ironmap::Resul
     Ok(if path.is_empty() { b"/".to_vec() } else { path })
 }
 
-/// The names of a path in reverse order. A slash at the end of the path becomes an empty name, which requires a directory.
+/// The names of a path in reverse order. A slash at the end of the path becomes an empty name. The empty name requires a directory.
 fn components(path: &[u8]) -> Vec<Vec<u8>> {
     let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
     let end: &[&[u8]] = if path.ends_with(b"/") { &[b""] } else { &[] };

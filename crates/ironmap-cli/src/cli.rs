@@ -31,11 +31,12 @@ partitions. With integrity:DATA, the tags are in the tail of DATA. ironmap integ
 
 noload:VOLUME reads VOLUME without its journal, which may be damaged or missing; the option --noload applies to every volume of the command.
 
-host:FILE is a file of a mounted file system. ironmap reads the file directly from the device if this is safe, and otherwise through \
-the kernel; ironmap host shows the way and the reason. Write ./host for a volume named host.
+host:FILE is a file of a mounted file system. If this is safe, ironmap reads the file directly from the device. Otherwise it reads the file \
+through the kernel. ironmap host shows which of the two applies, and why. Write ./host for a volume named host.
 
-Commands that only read do not write to the device: a volume that was not unmounted cleanly is recovered in memory. Commands that change a volume \
-recover it on the device, work as their namesakes do on a mounted volume, and end after all changes are on the device. If a command is killed, \
+Commands that only read never write to the device: if a volume was not unmounted cleanly, they recover \
+it in memory. Commands that change a volume recover it on the device. They do the same as the Linux \
+commands with these names, and end after all changes are on the device. If a command is killed, \
 the journal keeps the volume consistent. Permissions are not checked: a user who can write to the device can change every file.
 
 Exit codes:
@@ -48,7 +49,6 @@ Exit codes:
 
 If several operations fail, each prints a line on standard error, and the highest exit code is returned.";
 
-/// The heading of the options for volumes that cannot be read without further information.
 const RESCUE: &str = "Options for damaged volumes and for external devices";
 
 /// Commands that read volumes, and accept the options for damaged volumes. Commands that change a volume refuse these options.
@@ -57,12 +57,12 @@ const READS: [&str; 18] = [
     "check", "dump", "undelete", "cp", "tar", "mount", "complete",
 ];
 
-/// Commands that open no volume, or that open a volume only as a device. They refuse the options for damaged volumes, which would have no
-/// effect on them.
+/// Commands that open no volume, or that open a volume only as a device. Options for damaged volumes would have no effect, so the commands
+/// refuse these options.
 const NO_VOLUME: [&str; 8] =
     ["bench", "clone", "completions", "demo", "host", "integrity", "man", "umount"];
 
-/// The command line. The help of a command shows the options for damaged volumes only if they apply to the command.
+/// The command line. If the options for damaged volumes apply to a command, the help of the command shows them.
 pub(crate) fn command() -> clap::Command {
     let mut command = Cli::command();
     let rescue = command.get_arguments().filter(|arg| arg.get_help_heading() == Some(RESCUE));
@@ -124,18 +124,18 @@ pub(crate) struct Cli {
     /// Read volumes without their journals, as mount -o ro,noload; changes in the journals are missing
     #[arg(long = "noload", global = true, help_heading = RESCUE)]
     pub(crate) no_load: bool,
-    /// Read the volume with the backup of its superblock in this block, as e2fsck -b, or, on XFS, in this allocation group; without it, a
-    /// backup is found if the superblock is damaged
+    /// Read the superblock from the backup in this block, as e2fsck -b, or, on XFS, in this allocation group. Without this option, ironmap
+    /// finds a backup if the superblock is damaged
     #[arg(long, global = true, value_name = "BLOCK|GROUP", help_heading = RESCUE)]
     pub(crate) superblock: Option<u64>,
-    /// Read the remaining part of a truncated volume; reads past its end are I/O errors
+    /// Read the remaining part of a truncated volume; reads past this part are I/O errors
     #[arg(long, global = true, help_heading = RESCUE)]
     pub(crate) truncated: bool,
-    /// The device of an external journal, from which a volume that needs recovery is recovered in memory; by default, the device is
-    /// found by its UUID in /dev/disk/by-uuid
+    /// The device of the external journal. A volume that needs recovery is recovered in memory. By default, the device is found by its UUID
+    /// in /dev/disk/by-uuid
     #[arg(long, global = true, value_name = "DEVICE", value_parser = target::volume(), help_heading = RESCUE)]
     pub(crate) journal: Option<Location>,
-    /// The device of the realtime files of an XFS volume, which makes the volume read-only; without it, realtime files are only listed
+    /// The device of the realtime files of an XFS volume. The volume is then read-only. Without this device, realtime files are only listed
     #[arg(long, global = true, value_name = "DEVICE", value_parser = target::volume(), help_heading = RESCUE)]
     pub(crate) realtime: Option<Location>,
     #[command(subcommand)]
@@ -194,7 +194,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Runs the command. If the command continues after a failure, the failure is reported. Returns the failure that ends the command.
+    /// Runs the command. Reports each failure after which the command continues. Returns the failure that ends the command.
     pub(crate) fn run(&self, report: &mut Report) -> Result<(), Failure> {
         match self {
             Self::Info(args) => info::run(args, report),

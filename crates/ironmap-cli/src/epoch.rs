@@ -1,4 +1,5 @@
-//! Reads `SOURCE_DATE_EPOCH`, which reproducible builds set. If the variable is set, all timestamps are this time, and no value is random.
+//! Reads `SOURCE_DATE_EPOCH`, the time that reproducible builds set. If the variable is set, all timestamps are this time, and no value is
+//! random.
 
 const VARIABLE: &str = "SOURCE_DATE_EPOCH";
 /// The last second that an ext4 timestamp can store. A timestamp has 34 bits, and its lowest value is in the year 1901.

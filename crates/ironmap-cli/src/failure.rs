@@ -32,8 +32,7 @@ fn of_failure(reason: Reason) -> u8 {
     }
 }
 
-/// Prints a message on standard error, as one line. If the message cannot be printed (the terminal is closed, for example), the program
-/// continues, and its exit code does not change.
+/// Prints a message on standard error, as one line. If standard error is closed, the program continues, and its exit code does not change.
 pub(crate) fn print(message: impl Display) {
     let _ = writeln!(io::stderr(), "ironmap: {}", one_line(&message.to_string()));
 }
@@ -45,8 +44,8 @@ pub(crate) fn reported(code: i32) -> Failure {
     Failure::with(reason.unwrap_or(Reason::Failed), "")
 }
 
-/// Prints the output of the command line's parser. The help and the version are printed unchanged. An error is printed as one line, which
-/// also names the help of the command.
+/// Prints the output of the command line's parser. The help and the version are printed unchanged. An error becomes one line with a hint to
+/// the command's help.
 pub(crate) fn usage(error: &clap::Error, command: &str, one_code: bool) -> ExitCode {
     if matches!(error.kind(), ClapKind::DisplayHelp | ClapKind::DisplayVersion) {
         let printed = error.print().and_then(|()| io::stdout().flush()).map_err(Failure::stdout);
@@ -85,10 +84,10 @@ fn misused(what: &str, command: &str, one_code: bool) -> ExitCode {
     exit_code(Some(Reason::Usage), one_code)
 }
 
-/// The hint in messages: the option that permits overwriting a device that is not empty.
+/// The hint in messages. It names the option with which a command overwrites a device that is not empty.
 pub(crate) const FORCED: &str = "-F overwrites it";
 
-/// Adds a hint to the failure if a device or a file was refused because it is not empty.
+/// Adds a hint to the failure if the cause is a device or a file that is not empty.
 pub(crate) fn hint_at(instead: &str) -> impl Fn(Failure) -> Failure {
     move |failure| if failure.is_of(ErrorKind::Exists) { failure.because(instead) } else { failure }
 }

@@ -42,7 +42,7 @@ impl Glob {
     /// Whether the whole text matches. `*` and `?` also match slashes, and a dot at the beginning.
     pub(crate) fn matches(&self, text: &[u8]) -> bool {
         if text.is_ascii() {
-            // Each character is one byte, so the byte form of the pattern is enough. It needs no allocation.
+            // Each character is one byte. The byte form of the pattern is enough, and needs no allocation.
             let unit = |at: usize| text.get(at).map(|byte| Unit::Char((*byte).into()));
             return self.ways[0].matches(text.len(), unit);
         }
@@ -57,8 +57,8 @@ impl Way {
     /// Whether a text of `len` units matches.
     fn matches(&self, len: usize, text: impl Fn(usize) -> Option<Unit>) -> bool {
         let (mut pattern, mut at) = (&self.pattern[..], 0);
-        // `star` is the pattern after the last star, and the end of the text that this star matches. After a mismatch, it is enough to let
-        // this star match one more unit.
+        // `star` contains the pattern after the last star, and the end of the text that this star matches. After a mismatch, only this star
+        // needs to match one more unit.
         let mut star = None;
         loop {
             if let [Unit::Char('*'), rest @ ..] = pattern {
@@ -180,9 +180,9 @@ fn element(text: &[Unit]) -> Option<(Element, &[Unit])> {
     }
 }
 
-/// Whether a unit is in a POSIX class. `None` if the class does not exist, so that the pattern matches nothing.
+/// Whether a unit is in a POSIX class. `None` if the class does not exist; then the pattern matches nothing.
 fn is_of_class(unit: Unit, class: &str) -> Option<bool> {
-    // A byte that is not part of a character is in no class. U+FFFD is also in no class, so U+FFFD stands for such a byte.
+    // U+FFFD stands for a byte that is not part of a character. No class contains U+FFFD.
     let it = if let Unit::Char(it) = unit { it } else { char::REPLACEMENT_CHARACTER };
     let known = it != char::REPLACEMENT_CHARACTER;
     let alphabetic = it.is_alphabetic() || !it.is_ascii() && it.is_numeric();

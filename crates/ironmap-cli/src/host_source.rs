@@ -23,7 +23,7 @@ impl HostSource {
         options: FileOptions,
     ) -> Result<(File, HostReport), Failure> {
         let failed = |error: Error| match error.kind() {
-            // The library's error already names the path, so the message does not name it again.
+            // The library's error already names the path.
             ErrorKind::Io(_) => Failure::new(error.to_string()),
             _ => Failure::at(path.display(), &error),
         };

@@ -1,5 +1,5 @@
-//! Handles Ctrl-C, SIGTERM and SIGHUP during a change: the command stops at the next file and cleans up, so that the user does not need to
-//! recover or remove anything.
+//! Handles Ctrl-C, SIGTERM and SIGHUP during a change. The command stops at the next file and cleans up. The user does not need to recover
+//! or remove anything.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, LazyLock, Once};
@@ -12,15 +12,15 @@ use signal_hook::iterator::Signals;
 
 const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
-/// The request to stop, which signal handlers set. It is static because signal handlers are global to the process.
+/// The request to stop. It is static, because signal handlers are global to the process.
 static CAUGHT: LazyLock<Stop> = LazyLock::new(Stop::default);
 
-/// The request to stop, which signals set.
+/// The request to stop. Signal handlers set it.
 pub(crate) fn stop() -> &'static Stop {
     &CAUGHT
 }
 
-/// The signals to handle. A signal that the parent process has set to be ignored, as nohup does, stays ignored.
+/// The signals to handle. If the parent process ignores a signal, as nohup does, this process ignores the signal too.
 fn heard() -> impl Iterator<Item = i32> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -28,15 +28,15 @@ fn heard() -> impl Iterator<Item = i32> {
     SIGNALS.into_iter().filter(move |signal| ignored & 1 << (signal - 1) == 0)
 }
 
-/// Installs handlers: the first signal is recorded, and a second signal ends the program immediately. A volume with a journal is then
-/// recovered when it is next opened.
+/// Installs handlers. The first signal is recorded. A second signal ends the program immediately; the next open of a volume with a journal
+/// then recovers the volume.
 pub(crate) fn catch() {
     static HANDLERS: Once = Once::new();
     HANDLERS.call_once(|| {
         let ends = Arc::new(AtomicBool::new(false));
         for signal in heard() {
-            // For each signal, the handlers run in the order in which they are registered. When the first signal arrives, the first handler
-            // finds `ends` still false, so it does not end the program.
+            // Handlers run in the order of their registration. At the first signal, `ends` is still false when the first handler runs, so
+            // the program continues.
             let _ = flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&ends));
             let _ = flag::register(signal, Arc::clone(&ends));
         }

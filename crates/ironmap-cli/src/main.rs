@@ -1,4 +1,4 @@
-//! The `ironmap` program: commands that access files of unmounted volumes, and read files of mounted file systems.
+//! The `ironmap` program. Its commands access files of unmounted volumes, and read files of mounted file systems.
 
 mod acl;
 mod bench;
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     #[cfg(feature = "fuse")]
     let args = mount::as_mount_helper(&args).unwrap_or(args);
     let renamed = cmd::tune::as_e2fsprogs(&args);
-    // If the program is called by a name of e2fsprogs, all failures have the same exit code, as in the programs of e2fsprogs.
+    // Under a name of e2fsprogs, all failures have the same exit code.
     let one_code = renamed.is_some();
     let args = renamed.unwrap_or(args);
     let cli = match Cli::parse_words(args.iter().cloned()) {

@@ -9,7 +9,7 @@ pub(crate) struct ModeChange(Vec<Step>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Step {
-    /// The mode bits of the users to which the step applies. 0 means all users, but without the bits in the umask.
+    /// The mode bits of the users to which the step applies. 0 means all users. The step then does not change the bits in the umask.
     who: u32,
     how: How,
     what: What,
@@ -31,7 +31,7 @@ enum What {
         /// `X`: execute permission for directories, and for files that some user may already execute.
         search: bool,
     },
-    /// The permissions of the user, the group or others are copied. The number is the shift of these three bits in the mode.
+    /// Copies the permissions of the user, the group or others. The number is the shift of these three bits in the mode.
     Copy(u32),
 }
 
@@ -81,7 +81,7 @@ impl Step {
     }
 }
 
-/// Parses a clause such as `ugo+rwx-s`: letters for the users, then one or more operators, each with its permissions.
+/// Parses a clause such as `ugo+rwx-s`. Letters for the users come first. One or more operators follow, each with its permissions.
 fn parse_clause(clause: &str, steps: &mut Vec<Step>) -> Option<()> {
     let start = clause.find(['+', '-', '='])?;
     let mut who = 0;

@@ -28,7 +28,7 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     Ok(out.flush()?)
 }
 
-/// Writes a JSON array element by element, with one element per line. Therefore the array need not fit in memory.
+/// Writes a JSON array element by element, with one element per line. The complete array need not fit in memory.
 pub(crate) struct JsonArray {
     out: Out,
     empty: bool,
@@ -120,7 +120,7 @@ impl Served {
 impl fmt::Display for Served {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.refusal {
-            None => f.write_str("raw reads of the device, while a lease is held"),
+            None => f.write_str("raw reads of the device, while ironmap holds a lease"),
             Some(refusal) => write!(f, "the kernel: {}", refusal.reason),
         }
     }
@@ -179,7 +179,7 @@ struct XattrRecord {
 }
 
 impl FileRecord {
-    /// Returns a record with the attributes of `stat`. If the caller passes extended attributes, the record also contains them.
+    /// Returns a record with the attributes of `stat`, and with extended attributes if the caller passes them.
     pub(crate) fn new(
         path: &[u8],
         stat: &Stat,
@@ -221,7 +221,7 @@ impl FileRecord {
         Self { volume: Some(volume.to_string()), ..self }
     }
 
-    /// Adapts the record to a file of a mounted file system. The generation is removed, because the kernel does not report it.
+    /// Adapts the record to a file of a mounted file system. Removes the generation, because the kernel does not report it.
     pub(crate) fn of_host(self, served: Option<Served>) -> Self {
         Self { generation: None, served, ..self }
     }

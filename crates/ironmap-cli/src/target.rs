@@ -23,7 +23,7 @@ pub(crate) fn parse(text: &OsStr) -> Result<Target, String> {
     Ok(Target { volume, path: bytes[colon + 1..].to_vec() })
 }
 
-/// Parses `VOLUME:/PATH`, or `VOLUME`, which means the root of the volume.
+/// Parses `VOLUME:/PATH` or `VOLUME`. `VOLUME` means the root of the volume.
 pub(crate) fn parse_tree(text: &OsStr) -> Result<Target, String> {
     if end_of_volume(text.as_bytes()).is_some() {
         return parse(text);
@@ -44,7 +44,7 @@ fn end_of_host(text: &[u8], at: usize) -> Option<usize> {
     let slashes = rest.windows(3).position(|window| window == b"://")? + 3;
     let host =
         rest[slashes..].iter().position(|byte| *byte == b'/').unwrap_or(rest.len() - slashes);
-    // If the host name seems to end with a colon, this colon belongs to the `:/` before the path in the volume.
+    // A colon at the end of the host name belongs to the `:/` before the path in the volume.
     let ends = host > 0 && rest[..slashes + host].ends_with(b":");
     Some(at + slashes + host - usize::from(ends))
 }
@@ -54,8 +54,8 @@ fn end_of_format(text: &[u8], at: usize) -> Option<usize> {
     image::Address::prefix_of(text.get(at..)?).map(|(_, len)| at + len)
 }
 
-/// Returns the end of the volume in `VOLUME:/PATH`: the position of the first `:/` or `:<12>`. A `:/` that is part of `integrity:/...`,
-/// `nbd://...` or `qcow2:/...` does not count.
+/// Returns the position at which the volume in `VOLUME:/PATH` ends: the first `:/` or `:<12>`. A `:/` within `integrity:/...`, `nbd://...`
+/// or `qcow2:/...` does not count.
 pub(crate) fn end_of_volume(text: &[u8]) -> Option<usize> {
     let prefix = prefix_of_volume(text);
     let begin = |at| end_of_host(text, at).or_else(|| end_of_format(text, at));
@@ -115,8 +115,7 @@ fn parse_anywhere(text: &OsStr) -> Result<Subject, String> {
 pub(crate) fn parse_volume(text: &OsStr) -> Result<Location, String> {
     refuse_host(text)?;
     let link = link_of_tag(text);
-    // A missing link must be an error. Otherwise, a command could create a file with the name of the link in /dev, which is a file system
-    // in memory.
+    // A missing link must be an error. Otherwise, a command could create a file with this name in /dev, a file system in memory.
     if let Some(link) = link.as_ref().filter(|link| !Path::new(link).exists()) {
         let (text, link) = (text.display(), link.display());
         return Err(format!(

@@ -2,8 +2,8 @@
 //! this.
 //!
 //! Text from a volume can contain escape sequences that change a terminal's title or clipboard. All commands write to standard output
-//! through [`Out`], which does not pass these sequences to a terminal. Names are quoted first, so that users can distinguish and copy them.
-//! A pipe gets every byte unchanged.
+//! through [`Out`]. [`Out`] does not pass these sequences to a terminal. Names are also quoted, so that users can distinguish and copy
+//! them. A pipe gets every byte unchanged.
 
 use std::borrow::Cow;
 use std::fmt::{Display, Write as _};
@@ -11,7 +11,7 @@ use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 
 use ironmap_image::quote;
 
-/// Buffered standard output. If the reader of a pipe has closed it, a write ends the command without a message.
+/// Buffered standard output. If the output is a closed pipe, a write ends the command without a message.
 pub(crate) struct Out {
     to: BufWriter<StdoutLock<'static>>,
     terminal: bool,
@@ -21,7 +21,7 @@ pub(crate) fn stdout() -> Out {
     Out { to: BufWriter::new(io::stdout().lock()), terminal: io::stdout().is_terminal() }
 }
 
-/// Prints one line and flushes the output, because an error in the drop of `Out` would be lost.
+/// Prints one line and flushes the output. A drop of `Out` would not report an error.
 pub(crate) fn print_line(line: impl Display) -> io::Result<()> {
     let mut out = stdout();
     writeln!(out, "{line}")?;
@@ -54,7 +54,8 @@ impl Out {
     }
 }
 
-/// On a terminal, a control character becomes `\u001b` (which is also valid JSON), and a byte that is not UTF-8 becomes `\xff`.
+/// On a terminal, control characters are escaped, for example as `\u001b`. This form is also valid JSON. A byte that is not UTF-8 is
+/// escaped as `\xff`.
 impl Write for Out {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if !self.terminal {
@@ -86,7 +87,7 @@ fn controls(char: char) -> bool {
     char.is_control() && char != '\n' && char != '\t'
 }
 
-/// A message as one line. Line breaks and terminal controls, which names may contain, are escaped.
+/// A message as one line. Names may contain line breaks and terminal controls. Both are escaped.
 pub(crate) fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for char in text.chars() {

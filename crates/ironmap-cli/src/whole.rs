@@ -13,16 +13,16 @@ use ironmap_image::spared::Spared;
 
 use crate::failure::hint_at;
 
-/// A file that is being written. The existing file with its name is not changed before [`keep`](Self::keep). If the value is dropped
-/// without `keep`, the new file is removed. A file that cannot be replaced is written directly.
+/// A new output file. [`keep`](Self::keep) replaces the existing file by the new file. If the value is dropped without `keep`, the new file
+/// is removed. An existing file that cannot be replaced is written directly.
 pub(crate) struct Whole {
     path: PathBuf,
     /// The path of the temporary file, or `None` if the file is written directly.
     part: Option<PathBuf>,
-    /// A duplicate of the writer's descriptor; `None` for a pipe or a terminal, which cannot be synced.
+    /// A duplicate of the writer's descriptor, which is used to sync the file. `None` for a pipe or a terminal.
     file: Option<File>,
-    /// Whether the content of the existing file is overwritten, so that the file keeps its inode. This is done for a file with several
-    /// names or another owner.
+    /// Whether the content of the existing file is overwritten. The file then keeps its inode. This is done if the file has several names
+    /// or another owner.
     in_place: bool,
 }
 
@@ -83,7 +83,7 @@ impl Whole {
         Ok((whole, file))
     }
 
-    /// Returns a `Whole` that writes directly to a file that cannot be replaced.
+    /// Returns a `Whole` for a file that cannot be replaced. The file is written directly.
     fn itself(path: PathBuf, file: File, synced: bool) -> io::Result<(Self, File)> {
         let same = synced.then(|| file.try_clone()).transpose()?;
         Ok((Self { path, part: None, file: same, in_place: false }, file))
@@ -104,7 +104,7 @@ impl Whole {
         match renamed {
             Ok(true) => self.part = None,
             Ok(false) => copy(part, &self.path).map_err(failed)?,
-            // The existing file is a mount point, so it cannot be replaced.
+            // The existing file is a mount point. It cannot be replaced.
             Err(error) if is_mount(&error) => copy(part, &self.path).map_err(failed)?,
             Err(error) => return Err(failed(error)),
         }
@@ -121,7 +121,7 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 /// Returns a descriptor if the file is standard output or standard error of this process (for example /dev/stdout). Such a file may have no
-/// name, and its existing content is kept.
+/// name. Its existing content is kept.
 fn inherited(there: &fs::Metadata) -> Option<File> {
     let streams =
         [io::stdout().as_fd().try_clone_to_owned(), io::stderr().as_fd().try_clone_to_owned()];
@@ -149,7 +149,7 @@ impl Drop for Whole {
     }
 }
 
-/// An output file of a command. The file is opened before the command's work, and written after it.
+/// An output file of a command. The command opens the file before its work, and writes the file after its work.
 pub(crate) struct Output {
     whole: Whole,
     file: File,

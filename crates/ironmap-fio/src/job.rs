@@ -97,8 +97,8 @@ impl Job {
         self.units[index].buffer.as_mut().expect("no request uses the memory")
     }
 
-    /// The address of a request's memory. `None` if requests use fio's own memory. This is possible at depth 1 with an engine that
-    /// completes requests at once, because the job then waits for each request.
+    /// The address of a request's memory. `None` if requests use fio's own memory. They do this at depth 1, with an engine that completes
+    /// requests at once, because the job then waits for each request.
     pub(crate) fn buffer(&mut self, index: usize) -> Option<*mut u8> {
         self.units.get_mut(index)?.buffer.as_mut().map(Buffer::as_mut_ptr)
     }
@@ -119,7 +119,7 @@ impl Job {
         }
     }
 
-    /// Whether the memory is the request's own buffer, so that the request can be in flight. Otherwise the memory is fio's own memory (at
+    /// Whether the memory is the request's own buffer. Only such a request can be in flight. Otherwise the memory is fio's own memory (at
     /// depth 1), or the remaining part of a buffer after a short transfer.
     #[inline(always)]
     pub(crate) fn owns(&self, request: &Request) -> bool {

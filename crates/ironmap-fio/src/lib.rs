@@ -3,9 +3,9 @@
 //!
 //! fio passes a request to `shim/shim.c`, which is compiled against fio's own header and converts fio's types to the types of
 //! `shim/shim.h`. The module `abi` converts these C types to Rust types, and catches panics. A `job` contains the queue and the memory of
-//! one thread. The files of a job are in a `store`: either the host, or a volume, which the process opens once and which all jobs use
-//! (`shared`). `layout` creates files before the jobs begin. `tell` prints each message to the user once. `version` refuses to run in a fio
-//! whose version differs from the version that the engine was built for.
+//! one thread. The files of a job are in a `store`: the host or a volume. The process opens a volume once, and all jobs use it (`shared`).
+//! `layout` creates files before the jobs begin. `tell` prints each message to the user once. The engine is built for one version of fio.
+//! `version` refuses to run in a fio of another version.
 //!
 //! The licence of this crate is GPL-2.0, because the crate includes fio's header. The library and the program do not depend on it.
 #![allow(unsafe_code, reason = "the crate has a C interface")]

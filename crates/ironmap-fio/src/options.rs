@@ -34,9 +34,9 @@ pub(crate) struct Options {
 impl Source {
     pub(crate) fn of(volume: Option<&str>, host: bool, writes: bool) -> Result<Self> {
         match (volume, host) {
-            (Some(_), true) => Err(Error::invalid(
-                "volume= and host cannot be combined, because the files of a job are in one place",
-            )),
+            (Some(_), true) => {
+                Err(Error::invalid("volume= and host cannot be combined: give one of them"))
+            }
             (Some(name), false) => Ok(Self::Volume(name.to_owned())),
             (None, true) if writes => Err(Error::invalid("host files can only be read")),
             (None, true) => Ok(Self::Host),

@@ -43,7 +43,7 @@ impl Store {
         }
     }
 
-    /// Opens a file. Reports if the kernel serves the reads of a host file, because the figures then measure the kernel.
+    /// Opens a file. If the kernel serves the reads of a host file, the figures measure the kernel. So this is reported.
     pub(crate) fn open_file(&self, path: &[u8], options: FileOptions) -> Result<File> {
         match self {
             Self::Volume(lent) => {

@@ -20,10 +20,10 @@ fn compare(built_for: &str, running: Option<&str>) -> Result<(), String> {
             Err("this engine was built without fio's source (FIO_SRC): ./x fio build".to_owned())
         }
         (Some(_), None) => {
-            Err("the program that loads this engine gives no version of fio".to_owned())
+            Err("the program that loads this engine does not report a version of fio".to_owned())
         }
         (Some(built), Some(running)) if built != running => Err(format!(
-            "this engine was built for {built}, but is loaded by {running}: build the engine with the source of that version"
+            "this engine was built for {built}, but {running} loads it: build the engine with the source of {running}"
         )),
         _ => Ok(()),
     }

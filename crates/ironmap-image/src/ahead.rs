@@ -74,7 +74,7 @@ impl Ahead {
         }
     }
 
-    /// Reads a small file, which the caller will read next, together with the small files that follow. Errors are ignored, because the
+    /// Reads the small file that the caller will read next, together with the small files after it. Errors are ignored, because the
     /// caller's own read reports them.
     pub fn load(&mut self, queue: &mut Queue, source: &Source, number: InodeNo) {
         if let Some(last) = self.last.replace(number) {
@@ -108,8 +108,7 @@ impl Ahead {
             }
         }
         while queue.outstanding() > 0 && self.collect(queue).is_ok() {}
-        // The reports of wrong sectors in the files read ahead are dropped, because the caller's own read of a file reports its wrong
-        // sectors.
+        // Reports of wrong sectors are dropped here, because the caller reads the file again and reports them.
         drop(source.volume.events().take_wrong_tuples());
         for (token, (number, size)) in (first..).zip(files) {
             let completion = self.done.remove(&token);
@@ -149,7 +148,7 @@ impl Ahead {
         result
     }
 
-    /// Reads all chunks into one buffer, which is not zeroed before each read and stays in the processor's cache.
+    /// Reads all chunks into one buffer. The buffer is not zeroed before each read, and stays in the processor's cache.
     fn read_one_by_one(
         &mut self,
         queue: &mut Queue,

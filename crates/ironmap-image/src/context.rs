@@ -87,8 +87,8 @@ impl Context {
     fn with_final_name(&self, text: &str) -> String {
         let Some((volume, aside)) = &*self.aside() else { return text.to_owned() };
         let text = text.replace(&aside.to_string(), &volume.to_string());
-        // The path of the image in the text may differ from its location, if a source tree contains the image. Therefore the last component
-        // of the path is replaced too.
+        // If a source tree contains the image, the text may name the image by a path that differs from its location. Therefore the last
+        // component of the path is replaced too.
         match [aside, volume].map(|location| location.whole_file().and_then(Path::file_name)) {
             [Some(aside), Some(name)] => {
                 text.replace(&*aside.to_string_lossy(), &name.to_string_lossy())

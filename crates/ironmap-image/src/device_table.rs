@@ -58,7 +58,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Node>, Failure> {
         let line = line.split('#').next().unwrap_or_default();
         if !line.trim().is_empty() && parse(line, &mut nodes).is_none() {
             let (path, number) = (path.display(), number + 1);
-            let what = "is not NAME TYPE MODE UID GID MAJOR MINOR START INC COUNT, or has a number that is too large";
+            let what = "does not have the form NAME TYPE MODE UID GID MAJOR MINOR START INC COUNT, or a number is too large";
             return Err(Failure::usage(format!("{path}: line {number} {what}")));
         }
     }

@@ -17,8 +17,8 @@
 //! # }
 //! ```
 //!
-//! The program `ironmap` uses this crate for `mkfs`, `cp`, `tar`, `resize` and `undelete`. The crate has no global state: a program with
-//! messages and progress of its own makes one [`Context`], and a [`Report`] collects the failures of one job.
+//! The program `ironmap` uses this crate for `mkfs`, `cp`, `tar`, `resize` and `undelete`. The crate has no global state. A program with
+//! its own messages and progress makes one [`Context`]. A [`Report`] collects the failures of one job.
 
 mod acl;
 mod archive;

@@ -27,7 +27,7 @@ impl Owners {
             let line = line.split('#').next().unwrap_or_default();
             if !line.trim().is_empty() && owners.add(line).is_none() {
                 let (path, number) = (path.display(), number + 1);
-                let what = "is not FROM-UID:FROM-GID TO-UID:TO-GID, or contradicts another line";
+                let what = "does not have the form FROM-UID:FROM-GID TO-UID:TO-GID, or contradicts another line";
                 return Err(Failure::usage(format!("{path}: line {number} {what}")));
             }
         }
@@ -56,7 +56,7 @@ impl Owners {
         Some(())
     }
 
-    /// The owner and group of a copy whose source has this owner and group.
+    /// Maps the owner and group of a source to those of its copy.
     pub fn of(&self, uid: u32, gid: u32) -> (u32, u32) {
         self.all.unwrap_or_else(|| {
             let to = |map: &HashMap<u32, u32>, id| map.get(&id).copied().unwrap_or(id);

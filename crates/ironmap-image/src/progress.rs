@@ -132,7 +132,7 @@ impl Progress {
         self.left.set(Some(0));
     }
 
-    /// The file is done. Its bytes that were not copied are a hole or were skipped, and are counted as done.
+    /// The file is done. Bytes that were not copied count as done: they are a hole, or were skipped.
     pub(crate) fn end(&self) {
         if let (Some(left), Some(bar)) = (self.left.take(), &self.bar) {
             bar.add_file();

@@ -10,9 +10,8 @@ use crate::room::{Room, extend, set_len};
 /// Resizes a volume. An image file that is shorter than a given size is extended first; if the volume becomes smaller, the file is
 /// truncated.
 ///
-/// # Errors
-/// The volume cannot be opened, or cannot have this size. The image file then keeps its length, except after an error of the device,
-/// because the volume may already have the new size.
+/// # Errors The volume cannot be opened, or cannot have this size. The image file then keeps its length. After an error of the device, the
+/// file may get another length, because the volume may already have the new size.
 pub fn resize(volume: &Location, size: NewSize, report: &Report) -> Result<Resized, Failure> {
     let image = volume.whole_file();
     let room = match (image, size) {

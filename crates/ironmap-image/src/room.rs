@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use ironmap::device::image::{self, Compression, CreateOptions, ImageFormat};
 use ironmap::device::{BlockFile, Device, OpenMode, Psync};
-use ironmap::location::Medium;
+use ironmap::location::{Medium, Part, Site};
 use ironmap::{Errno, Error, ErrorKind, Location};
 use rustix::fs::{CWD, Mode, OFlags, RenameFlags, renameat_with};
 use rustix::io::Errno as OsErrno;
@@ -51,12 +52,36 @@ impl Room {
     }
 }
 
+/// The format of a new image file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// The bytes of the disk.
+    Raw,
+    /// qcow2, with this method for compressed clusters.
+    Qcow2(Compression),
+}
+
+/// The file of a location that is a whole image, and the format that a new file gets. `None` for other locations: a new file cannot be made
+/// for them.
+#[must_use]
+pub fn file_of(location: &Location) -> Option<(&Path, Format)> {
+    match location {
+        Location::Plain(Site { medium: Medium::Image(address), part: Part::Whole })
+            if address.format == ImageFormat::Qcow2 && address.snapshot.is_none() =>
+        {
+            Some((&address.path, Format::Qcow2(Compression::default())))
+        }
+        _ => location.whole_file().map(|path| (path, Format::Raw)),
+    }
+}
+
 /// An image file that this command has created. The drop removes the file if it was not kept.
 pub struct NewImage {
-    /// An `O_PATH` descriptor. Another open descriptor would prevent a lease on the file, and a lease is needed to check whether a loop
-    /// device uses the image.
+    /// An `O_PATH` descriptor. Any other descriptor would prevent a lease on the file. The check whether a loop device uses the image needs
+    /// a lease.
     file: File,
     path: PathBuf,
+    format: Format,
     /// The final name, if the image is made under a temporary name.
     name: Option<PathBuf>,
     kept: bool,
@@ -71,7 +96,7 @@ impl NewImage {
     /// Creates an image under a temporary name in the directory of `path`. [`keep`](Self::keep) renames the image to its final name, so no
     /// other program sees an incomplete image. `None` if the file exists. If the name is a symbolic link to a missing file, the target of
     /// the link is created.
-    pub fn create_aside(path: &Path) -> Result<Option<Self>, Failure> {
+    pub fn create_aside(path: &Path, format: Format) -> Result<Option<Self>, Failure> {
         let failed = |error: io::Error| Failure::host(path.display(), error);
         let name = target_of(path);
         match name.symlink_metadata() {
@@ -84,7 +109,7 @@ impl NewImage {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let aside = dir.join(format!(".ironmap-{process}-{number}"));
             match File::create_new(&aside) {
-                Ok(made) => return Self::of(&made, aside, Some(name)).map(Some),
+                Ok(made) => return Self::of(&made, aside, format, Some(name)).map(Some),
                 Err(error) if error.kind() == IoErrorKind::AlreadyExists => {}
                 // A temporary name that is longer than the final name can be too long for the host. In this case, the image is created
                 // under its final name.
@@ -92,22 +117,27 @@ impl NewImage {
                 Err(error) => return Err(failed(error)),
             }
         }
-        Self::create(path)
+        Self::create(path, format)
     }
 
     /// Creates an image. `None` if the file exists. If the name is a symbolic link to a missing file, the target of the link is created.
-    pub fn create(path: &Path) -> Result<Option<Self>, Failure> {
+    pub fn create(path: &Path, format: Format) -> Result<Option<Self>, Failure> {
         let failed = |error: io::Error| Failure::host(path.display(), error);
         let target = target_of(path);
         let made = match File::create_new(&target) {
             Err(error) if error.kind() == IoErrorKind::AlreadyExists => return Ok(None),
             made => made.map_err(failed)?,
         };
-        Self::of(&made, target, None).map(Some)
+        Self::of(&made, target, format, None).map(Some)
     }
 
     /// The image of a file that was just made at `path`.
-    fn of(made: &File, path: PathBuf, name: Option<PathBuf>) -> Result<Self, Failure> {
+    fn of(
+        made: &File,
+        path: PathBuf,
+        format: Format,
+        name: Option<PathBuf>,
+    ) -> Result<Self, Failure> {
         let failed = |error: io::Error| Failure::host(path.display(), error);
         // The file is opened by its name, because /proc may be missing (in a chroot, for example).
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -116,7 +146,7 @@ impl NewImage {
         if !is_same(&made.metadata().map_err(failed)?, &file.metadata().map_err(failed)?) {
             return Err(replaced(&path));
         }
-        Ok(Self { file, path, name, kept: false })
+        Ok(Self { file, path, format, name, kept: false })
     }
 
     /// The present path of the image, with symbolic links followed.
@@ -124,7 +154,7 @@ impl NewImage {
         &self.path
     }
 
-    /// Empties the file, and sets its length.
+    /// Makes the file an empty disk of this size in bytes.
     pub fn empty(&self, len: u64) -> Result<(), Failure> {
         let failed = |error| Failure::host(self.path.display(), error);
         if !self.has_name() {
@@ -137,7 +167,13 @@ impl NewImage {
         if !self.is(&file.metadata().map_err(failed)?) {
             return Err(replaced(&self.path));
         }
-        file.set_len(0).and_then(|()| file.set_len(len)).map_err(failed)
+        file.set_len(0).map_err(failed)?;
+        let Format::Qcow2(compression) = self.format else {
+            return file.set_len(len).map_err(failed);
+        };
+        let mut options = CreateOptions::new(len.next_multiple_of(512));
+        options.compression = compression;
+        image::create(&self.path, &options).map_err(|error| Failure::open(&error))
     }
 
     /// Keeps the file, under its final name. The name becomes durable if the directory of the file can be synced.
@@ -216,9 +252,12 @@ pub fn target_of(path: &Path) -> PathBuf {
     target
 }
 
-/// Creates an image file of this size, or extends an existing image file. Without `force`, an existing image must be empty.
-pub fn make(path: &Path, size: u64, force: bool) -> Result<Room, Failure> {
-    let Some(image) = NewImage::create(path)? else {
+/// Creates an image file of this size, or extends an existing raw image. Without `force`, an existing image must be empty.
+pub fn make(path: &Path, format: Format, size: u64, force: bool) -> Result<Room, Failure> {
+    let Some(image) = NewImage::create(path, format)? else {
+        if format != Format::Raw {
+            return Ok(Room::Old);
+        }
         // Guard tags and the backup of a partition table are found from the end of the file. An extension would move the end away from
         // them.
         if !force && path.is_file() {
@@ -268,9 +307,9 @@ fn instead_of(path: &Path) -> Option<String> {
     let name = path.display();
     Some(match format_of(path).as_deref() {
         Some("qcow2") => {
-            format!("make the image with qemu-img create -f qcow2, and write qcow2:{name}")
+            format!("write qcow2:{name} to make a qcow2 image")
         }
-        // ironmap can only read images in the formats VMDK and VHDX, and only if the prefix of the format is before the name.
+        // ironmap can only read images in the formats VMDK and VHDX. The prefix of the format must be before the name.
         Some(format @ ("vmdk" | "vhdx")) => {
             format!(
                 "{format}:{name} can only be read; qemu-img convert -O {format} makes an image of this format from a raw image"
@@ -296,7 +335,7 @@ pub fn missing(volume: &Location, error: Error) -> Error {
     if !matches!(volume.data().medium, Medium::Image(_)) || error.errno() != Errno::ENOENT {
         return error;
     }
-    let what = "the image does not exist: make an image with qemu-img create -f qcow2 FILE SIZE";
+    let what = "the image does not exist: a size is needed to make it";
     Error::new(ErrorKind::NotFound, what).at(volume)
 }
 

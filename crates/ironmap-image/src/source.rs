@@ -75,7 +75,7 @@ impl Source {
         &self.context
     }
 
-    /// A number that no other source of this process has, also after this source is closed.
+    /// A number that identifies this source. No other source of this process gets it, even after this source is closed.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }

@@ -190,7 +190,7 @@ impl Writer {
         [&*self.top, slash, below].concat()
     }
 
-    /// Writes a header, after an extended header with the fields that do not fit into it.
+    /// Writes a header. The fields that do not fit into this header are written first, in an extended header.
     fn header(&mut self, mut header: Header, records: &[u8]) -> Result<(), Failure> {
         if !records.is_empty() {
             let mut before = Header::new_ustar();
@@ -313,8 +313,8 @@ impl Content {
     }
 }
 
-/// The name of a sparse file for programs that do not know this form and extract the map with the content. The name is shortened to fit
-/// into a header.
+/// The name of a sparse file for programs that do not know this form. They extract the map as a part of the content. The name is shortened
+/// to fit into a header.
 fn placeholder(path: &[u8]) -> Vec<u8> {
     let slash = path.iter().rposition(|byte| *byte == b'/');
     let (dir, name) = path.split_at(slash.map_or(0, |slash| slash + 1));

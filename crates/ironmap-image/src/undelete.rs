@@ -129,8 +129,8 @@ impl<'a> Root<'a> {
     }
 }
 
-/// Makes a file or directory in a directory, and adds its name to the path. If the name exists, the suffix is appended to it. Another
-/// deleted file may have had the same name.
+/// Makes a file or directory in a directory, and adds its name to the path. If the name exists, the suffix is appended to it, because
+/// another deleted file may have had the same name.
 fn free_name(
     parent: BorrowedFd<'_>,
     name: &[u8],

@@ -40,7 +40,7 @@ pub fn walk(
     walk_to(root, usize::MAX, report, visit)
 }
 
-/// Walks at most `most` levels below the root. Deeper levels are not read, and a directory that is not entered gets no second visit.
+/// Walks at most `most` levels below the root. Deeper levels are not read. A directory at the last level gets no second visit.
 pub fn walk_to(
     root: Found,
     most: usize,
@@ -130,7 +130,7 @@ fn entries(
     report: &mut Report,
 ) -> Result<(Vec<DirEntry>, bool), Failure> {
     if !seen.insert(dir.number()) {
-        let what = format!("directory inode {} has more than one entry", dir.number());
+        let what = format!("directory inode {} has more than one name", dir.number());
         return Err(Failure::corrupt(&dir.name, &what));
     }
     let (source, path) = (&dir.name.source, dir.name.path());

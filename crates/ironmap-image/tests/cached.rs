@@ -1,4 +1,4 @@
-//! A volume of which one part of the writes uses the page cache, and another part is direct.
+//! A volume with two kinds of writes: direct writes, and writes through the page cache.
 
 use std::process::Command;
 

@@ -76,7 +76,7 @@ fn assert_same(one: &Path, other: &Path) {
     assert_eq!(facts(one), facts(other));
 }
 
-/// Every kind of source is in the volume, a later source replaces files of earlier sources, and a layer hides files of earlier sources.
+/// The volume contains every kind of source. A later source replaces files of earlier sources, and a layer hides files of earlier sources.
 #[test]
 fn all_sources_are_in_the_volume_and_later_sources_replace_files() {
     let dir = tempfile::tempdir().unwrap();
@@ -153,8 +153,8 @@ fn the_same_sources_give_the_same_bytes() {
     assert!(shrunk < fitted && shrunk < 12 * MIB, "{shrunk} {fitted}");
 }
 
-/// After an image was built, grown and shrunk, the tree that is extracted from it equals its source. The smallest size is at most the
-/// smallest size that resize2fs finds.
+/// The test builds, grows and shrinks an image. The tree that is then extracted from the image equals its source. The smallest size is at
+/// most the smallest size that resize2fs finds.
 #[test]
 fn an_image_is_extracted_and_resized() {
     let dir = tempfile::tempdir().unwrap();
@@ -190,7 +190,7 @@ impl Read for Broken {
     }
 }
 
-/// A build that fails leaves no new image, and an existing image that is not empty is not changed.
+/// A build that fails leaves no new image. An existing image that is not empty stays unchanged.
 #[test]
 fn a_failed_build_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();

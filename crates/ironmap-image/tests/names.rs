@@ -60,8 +60,8 @@ impl Bar for Renaming {
     fn finish(&self) {}
 }
 
-/// If another program renames a file over the path of an image during its build, the build fails, the other file stays unchanged, and the
-/// incomplete image is removed.
+/// Another program renames a file over the path of an image during its build. The build then fails, and removes the incomplete image. The
+/// other file stays unchanged.
 #[test]
 fn a_file_that_is_renamed_over_the_image_stays() {
     for sized in SIZES {

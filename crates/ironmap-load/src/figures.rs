@@ -91,7 +91,7 @@ pub(crate) fn measured(
 }
 
 /// Requests per nanosecond of all threads together, for each round. If each block is written only once, a single figure covers all rounds
-/// and the final sync, so that deferred work is included.
+/// and the final sync. So this figure includes deferred work.
 fn speeds(plan: &Plan, jobs: &[Vec<Tally>], index: usize) -> Vec<f64> {
     let rounds = jobs.iter().map(|job| job[index].chunks.len()).min().unwrap_or(0);
     let round = |round: usize| {

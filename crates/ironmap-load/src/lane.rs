@@ -37,7 +37,7 @@ pub(crate) struct Writing {
     reason = "a thread has only one value of this type for each target, so its size does not matter"
 )]
 enum Route {
-    /// A queue of a device, and for each file the number under which the queue serves the file.
+    /// A queue of a device, and the number of each file in this queue.
     Device(AnyQueue, Vec<Dev>),
     File(Vec<File>, Queue),
 }

@@ -1,7 +1,7 @@
 //! The loads of `ironmap bench`: one launch, from its plan to its figures.
 //!
-//! The loads have their own crate because the program is optimised for size, but the loads must be fast: the library code of each measured
-//! request is inlined here. The interface is only for the program `ironmap`, and is not stable.
+//! The loads must be fast, but the program is optimised for size. Therefore the loads have their own crate. The library code of each
+//! measured request is inlined here. The interface is only for the program `ironmap`, and is not stable.
 
 pub mod errors;
 pub mod figures;

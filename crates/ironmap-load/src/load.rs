@@ -138,8 +138,7 @@ impl Launch<'_> {
         }
         for round in 0..rounds as usize {
             for turn in 0..plan.targets.len() {
-                // Each target is the first of a round equally often, so that the cache effects of one target affect all other targets
-                // equally.
+                // Each target is the first of a round equally often. So the cache effects of one target affect all other targets equally.
                 let index = (round + turn) % plan.targets.len();
                 self.barrier.wait();
                 self.attempt(&mut result, |job| {
@@ -265,8 +264,7 @@ fn pin(plan: &Plan, number: usize) {
 }
 
 impl Job {
-    /// Warms up every target. Returns the number of requests in a chunk, which is the number that the first target completes in the time of
-    /// a chunk.
+    /// Warms up every target. Returns the number of requests in a chunk: the first target completes this number in the time of a chunk.
     fn calibrate(&mut self, chunk: Duration) -> Result<u64> {
         let mut per_chunk = 0;
         let Self { targets, shared, batch, touch } = self;
@@ -387,7 +385,7 @@ impl Latency {
     }
 }
 
-/// This function is inlined. On some machines, a function that made a system call returns slowly to its caller, which would count as
+/// This function is inlined. On some machines, a function returns slowly to its caller after a system call. This time would count as
 /// latency.
 #[inline(always)]
 fn drive(

@@ -15,7 +15,7 @@ use crate::errors::{go_on, io};
 use crate::plan::{Content, Plan};
 use crate::target::{TargetSpec, Variant};
 
-/// The fill word. zram stores a page of one repeated word without data, so a read or write of such a page costs zram only a memset.
+/// The fill word. zram stores no data for a page of one repeated word. A read or write of such a page costs zram only a memset.
 pub const FILL: u32 = 0xdead_beef;
 /// The total size of all files in bytes, without `--size`.
 const SIZE: u64 = 512 << 20;

@@ -65,7 +65,7 @@ impl Placement {
     }
 }
 
-/// Opens targets. Several targets can share an object, because a volume is opened exclusively, and a `Host` opens each device only once.
+/// Opens targets. A volume can be opened only once, and a `Host` opens each device only once. So several targets can share an object.
 pub(crate) struct Opener<'a> {
     plan: &'a Plan,
     engine: Engine,
@@ -119,7 +119,7 @@ impl<'a> Opener<'a> {
         Ok(sources)
     }
 
-    /// Opens a target. The range of a file whose extents are known is its longest extent, so that a raw target can use the same blocks.
+    /// Opens a target. If the extents of a file are known, its range is the longest extent. So a raw target can use the same blocks.
     fn open(&mut self, spec: &TargetSpec) -> Result<Source> {
         match spec {
             TargetSpec::Raw { path, offset } => self.open_raw(spec, path, offset.unwrap_or(0)),

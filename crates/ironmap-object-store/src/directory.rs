@@ -100,7 +100,8 @@ impl Tree for Directory {
                 return Ok((file, stat));
             }
         }
-        let times = format!("replaced at each of {ATTEMPTS} attempts to open it");
+        let times =
+            format!("another program replaced it during each of {ATTEMPTS} attempts to open it");
         let what = format!("{}: the object was {times}", whole.display());
         Err(io::Error::new(io::ErrorKind::ResourceBusy, what))
     }
@@ -136,8 +137,7 @@ impl Tree for Directory {
         let Ok(_lock) = self.lock() else { return };
         for entry in fs::read_dir(self.path(dir)).into_iter().flatten().flatten() {
             let Ok(file) = fs::File::open(entry.path()) else { continue };
-            // `try_lock` fails for two kinds of files: the lock file, which this function has locked, and a draft in use, which its store
-            // has locked.
+            // `try_lock` fails for two kinds of files. This function has locked the lock file. A store has locked each draft that it uses.
             if file.try_lock().is_ok() {
                 let _ = fs::remove_file(entry.path());
             }

@@ -213,7 +213,7 @@ impl ObjectStore for Store {
     }
 }
 
-/// Returns the error of a copy or a rename. The error names the old path if no object has this path, and otherwise the new path.
+/// Returns the error of a copy or a rename. If no object has the old path, the error names the old path. Otherwise it names the new path.
 fn failed_from(failure: Failure, from: &Path, to: &Path) -> Error {
     let absent = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
     let location = match &failure {

@@ -52,7 +52,7 @@
 //!
 //! # Versions of object_store
 //!
-//! The features `object_store_0_14` (the default) and `object_store_0_13` each implement the trait of the version in their name. If a
+//! The feature `object_store_0_14` (the default) implements the trait of version 0.14, and `object_store_0_13` that of version 0.13. If a
 //! program enables both features, a [`Store`] implements both traits.
 //!
 //! # Reads
@@ -187,7 +187,7 @@ impl StoreOptions {
     }
 }
 
-/// A store, which shows the files of a volume or of a directory of the host as objects. Clones are handles of the same store. The drop of
+/// A store shows files as objects: the files of a volume, or of a directory of the host. Clones are handles of the same store. The drop of
 /// the last handle waits until the store has carried out all requests that were begun.
 #[derive(Clone)]
 pub struct Store(pub(crate) Arc<Shared>);

@@ -1,5 +1,5 @@
-//! Keeps files of a directory open between requests. To open a file for reads that bypass the file system costs more than many reads,
-//! because the open needs a lease, a write-back and the map of the file's blocks.
+//! Keeps files of a directory open between requests. An open for reads that bypass the file system needs a lease, a write-back and the map
+//! of the file's blocks. Such an open costs more than many reads.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;

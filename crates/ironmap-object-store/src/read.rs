@@ -12,7 +12,7 @@ use ironmap_async::AsyncFile;
 
 use crate::failure::Failure;
 
-/// Positions and lengths of requests are multiples of this number of bytes, which suffices for every device with blocks of up to 4 KiB.
+/// Positions and lengths of requests are multiples of this number of bytes. It suffices for every device with blocks of up to 4 KiB.
 const BLOCK: u64 = 4096;
 /// The length of the pieces into which a long range is split. All pieces are in flight at the same time.
 const PIECE: usize = 256 << 10;

@@ -77,7 +77,7 @@ pub(crate) fn join(dir: &str, name: &str) -> String {
     if dir.is_empty() { name.to_owned() } else { format!("{dir}/{name}") }
 }
 
-/// Returns the error with the kind `NotFound` if a part of the path is not a directory, because no object has such a path. Returns any
+/// Changes the kind of an error to `NotFound` if a part of the path is not a directory, because no object has such a path. Returns any
 /// other error unchanged.
 pub(crate) fn absent(error: io::Error) -> io::Error {
     match error.kind() {

@@ -165,5 +165,5 @@ impl Drop for Upload {
 }
 
 fn ended() -> io::Error {
-    io::Error::other("the upload was completed or aborted before")
+    io::Error::other("the upload is already completed or aborted")
 }

@@ -436,8 +436,8 @@ impl FileCore {
     }
 }
 
-/// Returns a list of numbers. Equal neighbours share one Python object. This is faster, because nearly all reads have the same length, and
-/// a new object costs as much as the rest of an entry.
+/// Returns a list of numbers. Equal neighbours share one Python object. This saves time: nearly all reads have the same length, and a new
+/// object costs as much as the rest of an entry.
 fn numbers(py: Python<'_>, numbers: Vec<usize>) -> PyResult<Bound<'_, PyList>> {
     let mut last = (0, 0_usize.into_pyobject(py)?);
     let objects = numbers.into_iter().map(|number| {
@@ -452,8 +452,8 @@ fn numbers(py: Python<'_>, numbers: Vec<usize>) -> PyResult<Bound<'_, PyList>> {
 }
 
 impl Drop for FileCore {
-    /// The drop begins with the GIL held. It releases the GIL, because the drop of the last reference to a file without names frees the
-    /// file's blocks, which may take long.
+    /// The drop begins with the GIL held. The GIL is released for the rest of the drop. If this is the last reference to a file without
+    /// names, the file's blocks are freed, which may take long.
     fn drop(&mut self) {
         let Some(open) = self.slot.close() else { return };
         Python::attach(|py| {

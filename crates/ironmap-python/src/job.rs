@@ -1,7 +1,7 @@
 //! Runs a job on an image in a separate thread. The calling thread runs the Python functions that the job needs: reads of file objects, the
 //! progress, and messages.
 //!
-//! Therefore the Python functions run in the thread of their caller, one at a time, and a signal of Python ends the job within [`PAUSE`].
+//! Therefore the Python functions run one at a time, in the thread of their caller. A signal of Python ends the job within [`PAUSE`].
 
 use std::io;
 use std::mem;
@@ -187,7 +187,7 @@ impl Server<'_> {
         self.stop.flag().store(libc::SIGINT as usize, Ordering::Relaxed);
     }
 
-    /// Serves a request. If this fails, `reply` is dropped, which reports the failure to the job.
+    /// Serves a request. If this fails, the drop of `reply` reports the failure to the job.
     fn serve(&self, py: Python<'_>, request: Request) -> PyResult<()> {
         match request {
             Request::Read { reader, len, reply } => {
@@ -231,7 +231,7 @@ impl Server<'_> {
             if generation() != of {
                 mem::forget(requests);
                 served?;
-                return Err(PyRuntimeError::new_err("the image is made in the parent process"));
+                return Err(PyRuntimeError::new_err("the parent process makes the image, so this process cannot continue"));
             }
             let ended = served.and_then(|()| py.check_signals()).and_then(|()| check_ending());
             if let Err(error) = ended {

@@ -1,7 +1,8 @@
 //! Implements the part of the Python package `ironmap` that is written in Rust: stores (volumes, and the files of the host), and open
 //! files. Only the Python modules in `python/ironmap` use this part.
 //!
-//! A call with I/O releases the GIL. The queue of each thread, the end of the interpreter, and forks are described in `queues` and `process`.
+//! A call with I/O releases the GIL. The module `queues` describes the queue of each thread. The module `process` describes forks and the
+//! end of the interpreter.
 
 mod buffer;
 mod errors;

@@ -20,12 +20,12 @@ static CALLS: AtomicUsize = AtomicUsize::new(0);
 static ENDING: AtomicBool = AtomicBool::new(false);
 static ENDER: AtomicU64 = AtomicU64::new(0);
 
-/// The interval at which a waiting thread checks whether its wait can end. Waiting threads use only atomic variables, because a fork can
-/// happen while a thread holds a lock, and the child would then wait for this lock forever.
+/// The interval at which a waiting thread checks whether its wait can end. These threads use only atomic variables. If a thread held a lock
+/// during a fork, the child would wait for this lock forever.
 const PAUSE: Duration = Duration::from_micros(100);
 
-/// Returns the number of forks between the first process and this process. State with another number belongs to a process from which this
-/// process was forked. Such state is leaked, because its threads do not run in this process, and its locks may never be released.
+/// Returns the number of forks between the first process and this process. State with another number belongs to a parent process. Such
+/// state is leaked: its threads do not run in this process, and its locks may never be released.
 pub(crate) fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }

@@ -205,7 +205,8 @@ impl Store {
         result.map_err(|error| self.judge(error.into()).at(py, path))
     }
 
-    /// Returns `Closed` for the failure of a change during which another thread closes the volume: the volume is then read-only.
+    /// If another thread closes the volume during a change, the volume becomes read-only, and the change fails. Returns `Closed` for such a
+    /// failure.
     pub(crate) fn judge(&self, failure: Failure) -> Failure {
         match failure {
             Failure::Library(error) if error.errno() == Errno::EROFS && self.is_closed() => {
@@ -260,7 +261,8 @@ impl Store {
 }
 
 impl Drop for Store {
-    /// The drop begins with the GIL held. It releases the GIL, because the last reference closes the volume, which may take long.
+    /// The drop begins with the GIL held. The GIL is released for the rest of the drop. The last reference closes the volume, which may
+    /// take long.
     fn drop(&mut self) {
         let Some(open) = lock(&self.state).close() else { return };
         Python::attach(|py| {

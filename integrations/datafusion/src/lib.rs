@@ -32,7 +32,7 @@ pub async fn session(store: Arc<dyn ObjectStore>) -> Result<SessionContext> {
     Ok(session)
 }
 
-/// Reads every page of the table, and returns one row of aggregates. The order of the rows does not affect any of them.
+/// Reads every page of the table, and returns one row of aggregates. The order of the rows does not affect the aggregates.
 ///
 /// # Errors
 /// The errors of the store and of DataFusion.

@@ -27,7 +27,7 @@ const PQ_CHUNKS: usize = DIM / 4;
 const BUILD_RAM_GIB: f64 = 4.0;
 const BUILD_THREADS: usize = 2;
 
-/// How far the vectors spread around their centre (standard deviation). The centres are in a cube with edges of length 1.
+/// The standard deviation of the vectors around their centre. The centres are in a cube with edges of length 1.
 const SPREAD: f32 = 0.25;
 const CENTRES: u64 = 1000;
 

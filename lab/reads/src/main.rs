@@ -20,8 +20,8 @@ use ironmap::{
 const BLOCK: u64 = 4096;
 /// The length of the range that is read, in bytes. The length is the same for a device and for a file.
 const RANGE: u64 = 64 << 20;
-/// The number of windows in which reads are counted. The windows differ in the time that the program waits for the device, so there are
-/// several.
+/// The number of windows in which reads are counted. There are several windows, because the time that the program waits for the device
+/// differs between windows.
 const WINDOWS: u32 = 3;
 
 #[allow(clippy::large_enum_variant, reason = "there is one")]

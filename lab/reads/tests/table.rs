@@ -2,7 +2,8 @@
 
 use std::process::Command;
 
-/// A row contains the counts per read. They are from the window in which the sum of the program's count and the kernel's count is lowest.
+/// A row contains the counts per read. They are the counts of one window: the window with the lowest sum of the program's count and the
+/// kernel's count.
 #[test]
 fn a_row_has_the_least_of_its_windows() {
     let console = "lab: Linux 6.1\nreads psync /dev/a 0 plain 10\nreads psync /dev/a 0 plain 10\n\

@@ -1,11 +1,11 @@
-//! A device that accepts shorter requests than the device below it. ironmap uses it if a volume has blocks that are shorter than the
-//! shortest request of its device. Examples of such devices are an export with a minimum block size, an integrity device with larger
-//! sectors, and a namespace with sectors of 4096 bytes.
+//! A device that accepts shorter requests than the device below it. ironmap uses this device if a volume's blocks are shorter than the
+//! shortest request to the volume's device. Examples of devices with a long shortest request are an export with a minimum block size, an
+//! integrity device with larger sectors, and a namespace with sectors of 4096 bytes.
 //!
 //! A unit has the length of the shortest request of the device below. Requests of whole units are passed on unchanged. A read of a part of
 //! a unit reads the unit. A write of a part of a unit reads the unit, changes the part, and writes the unit. The other bytes are written
-//! with their old values, so they keep these values even if a power cut tears the unit. No other write to the unit may run at the same
-//! time. The module `units` ensures this for all threads and queues of the device. A unit that cannot be read is not written.
+//! with their old values. They keep these values even if a power cut tears the unit. No other write to the unit may run at the same time.
+//! The module `units` ensures this for all threads and queues of the device. A unit that cannot be read is not written.
 
 mod queue;
 #[cfg(test)]
@@ -50,8 +50,8 @@ struct Inner {
 }
 
 impl Finer {
-    /// Returns the device for a volume with blocks of `block` bytes: the given device, or a new device over it with a notice for the user.
-    /// `block` is called only if the given device does not accept requests of 512 bytes.
+    /// Returns the device for a volume with blocks of `block` bytes. This is the given device, or a new device over the given device with a
+    /// notice for the user. `block` is called only if the given device does not accept requests of 512 bytes.
     #[must_use]
     pub fn for_blocks(
         device: Arc<dyn Device>,
@@ -68,10 +68,11 @@ impl Finer {
         (Arc::new(Self::over(device)), Some(notice))
     }
 
-    /// The notice for the user that blocks or sectors of `block` bytes are shorter than the shortest request of the device, `unit` bytes.
+    /// The notice for the user about blocks or sectors that are shorter than the shortest request of the device. `block` and `unit` are
+    /// these two lengths.
     pub(crate) fn notice(block: usize, unit: u32) -> String {
         format!(
-            "blocks have {block} bytes, but requests have at least {unit}: a write of less than {unit} bytes reads the rest first"
+            "blocks have {block} bytes, but the device accepts only requests of {unit} bytes or more: before a shorter write, ironmap reads the rest of the {unit} bytes"
         )
     }
 
@@ -86,7 +87,7 @@ impl Finer {
             // An atomic write is not possible, because a write of a part of a unit needs several requests to the device below.
             atomic_write: 0,
             through_flushes: match limits.through_flushes {
-                // A queued write of a part of a unit is carried out by a system call, so the kernel may flush for this write too.
+                // A queued write of a part of a unit is carried out by a system call. The kernel may flush for this write too.
                 ThroughFlushes::OfCalls => ThroughFlushes::Always,
                 other => other,
             },
@@ -235,7 +236,7 @@ impl Device for Finer {
             let _locked = self.inner.units.lock(self.inner.around(start, end - start));
             self.inner.below.write_zeroes(DevOffset(start), end - start)?;
         }
-        // The range before the whole units and the range after them are each shorter than a unit.
+        // The whole units lie between two ranges. Each of these ranges is shorter than a unit.
         let zeros = vec![0; self.inner.unit as usize];
         let zero = |from: u64, to: u64| {
             self.inner.write(

@@ -1,7 +1,7 @@
 //! A queue whose requests may be shorter than the units of the device below.
 //!
-//! Reads and requests of whole units are in flight in the queue below. A write of a part of a unit is complete when `submit` returns,
-//! because the write locks its units, and the lock must be released even if no thread pops the completion.
+//! Reads and requests of whole units are in flight in the queue below. `submit` completes a write of a part of a unit before it returns.
+//! Such a write locks its units. The lock must be released even if no thread pops the completion.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -273,7 +273,7 @@ impl DeviceQueue for FinerQueue {
 
     fn commit(&mut self) -> Result<(), Errno> {
         let committed = self.below.commit();
-        // If the queue below has not accepted some bios, it returns them with the error as completions.
+        // If the queue below does not accept a bio, it returns the bio as a completion with the error.
         self.collect();
         committed
     }

@@ -71,8 +71,8 @@ fn content(device: &dyn Device) -> Vec<u8> {
     sectors(&bytes)
 }
 
-/// The test calls each method of writing at each position and length within three units. After each write, every method of reading returns
-/// the same data.
+/// Calls each method of writing at each position and length within three units. After each write, every method of reading returns the same
+/// data.
 #[test]
 fn all_positions_are_written_and_read() {
     let ram = Arc::new(Ram::new(8 * UNIT as u64));
@@ -172,9 +172,9 @@ fn neighbours_are_not_lost() {
     assert_eq!(content(&finer), [200; 32]);
 }
 
-/// If a call and a queued write change the same unit at the same time, the call may write older bytes over the bytes of the queued write.
-/// After the completion of the queued write, its bytes are on the device. The call does not wait for the queue, because the queue's thread
-/// may pop no completions.
+/// A call and a queued write may change the same unit at the same time. The call may then write older bytes over the bytes of the queued
+/// write. After the completion of the queued write, its bytes are on the device. The call does not wait for the queue, because the queue's
+/// thread may pop no completions.
 #[test]
 fn a_queued_write_is_not_lost_to_a_call() {
     let ram = Arc::new(Ram::new(4 * UNIT as u64));
@@ -237,8 +237,8 @@ fn zeros_and_discards_keep_their_neighbours() {
     }
 }
 
-/// After a power cut at any sector of any write, each sector contains data that were written to this sector and that are not older than its
-/// data at the last flush. So a write of a part of a unit neither tears nor loses the other bytes of the unit.
+/// After a power cut at any sector of any write, each sector contains its data of the last flush, or newer data that were written to this
+/// sector. So a write of a part of a unit neither tears nor loses the other bytes of the unit.
 #[test]
 fn a_cut_never_tears_a_neighbour() {
     for seed in 0..8_u64 {
@@ -300,7 +300,7 @@ fn a_cut_never_tears_a_neighbour() {
     }
 }
 
-/// A volume's fence is called with exactly its own block, although the device below reads and writes whole units.
+/// The device below reads and writes whole units. The fence of a volume still receives exactly its own block.
 #[test]
 fn a_fence_gets_its_own_block() {
     #[derive(Debug)]

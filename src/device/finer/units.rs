@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::sync::{Condvar, Mutex};
 
-/// The writes in flight to a device, from all threads and queues. Each is recorded by the units that it touches.
+/// The writes in flight to a device, from all threads and queues. The units of each write are recorded.
 #[derive(Debug, Default)]
 pub(super) struct Units {
     state: Mutex<State>,
@@ -40,8 +40,8 @@ fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
 }
 
 impl Units {
-    /// Waits until no other call has locked any of the units. This wait always ends, because a call that has a lock waits only for the
-    /// device, and never for a second lock.
+    /// Waits until no other call has locked any of the units. This wait always ends. A call that has a lock waits only for the device,
+    /// never for a second lock.
     pub(super) fn lock(&self, units: Range<u64>) -> Locked<'_> {
         let mut state = self.state.lock();
         while state.busy.iter().any(|busy| overlap(busy, &units)) {
@@ -52,8 +52,8 @@ impl Units {
         Locked { of: self, units }
     }
 
-    /// Begins a queued write of whole units without waiting for calls. Calls do not wait for this write either, because its completion may
-    /// be popped much later.
+    /// Begins a queued write of whole units without waiting for calls. Calls do not wait for this write, because its completion may be
+    /// popped much later.
     pub(super) fn begin(&self, units: Range<u64>) -> u64 {
         let mut state = self.state.lock();
         let contested = state.busy.iter().any(|busy| overlap(busy, &units));
@@ -63,8 +63,8 @@ impl Units {
         ticket
     }
 
-    /// Ends a queued write. The completion is returned to the issuer after this call. Returns true if the caller must write the data again,
-    /// because a concurrent call may have overwritten them with older bytes.
+    /// Ends a queued write. The completion is returned to the issuer after this call. Returns true if a concurrent call may have
+    /// overwritten the data with older bytes. The caller must then write the data again.
     pub(super) fn end(&self, ticket: u64) -> bool {
         let mut state = self.state.lock();
         let place = state.queued.iter().position(|queued| queued.ticket == ticket);

@@ -1,9 +1,10 @@
 //! The description of an image for the user: format, size and chain of backing files. Only headers are read.
 
 use super::driver::Driver as _;
+use super::qcow2::{open_chain, snapshot_names};
 use super::vhdx::Vhdx;
 use super::vmdk::Vmdk;
-use super::{Address, Description, ImageFormat, chain};
+use super::{Address, Description, ImageFormat};
 use crate::error::Result;
 
 pub(super) const ONLY_READ: &str = "images of this format can only be read";
@@ -26,6 +27,7 @@ pub fn describe(address: &Address) -> Result<Description> {
                 virtual_size: image.size(),
                 cluster_size: image.grain(),
                 read_only: Some(ONLY_READ.to_owned()),
+                snapshots: Vec::new(),
                 files,
             })
         }
@@ -36,6 +38,7 @@ pub fn describe(address: &Address) -> Result<Description> {
                 virtual_size: image.size(),
                 cluster_size: image.block,
                 read_only: Some(ONLY_READ.to_owned()),
+                snapshots: Vec::new(),
                 files: vec![(address.path.clone(), "vhdx")],
             })
         }
@@ -43,10 +46,18 @@ pub fn describe(address: &Address) -> Result<Description> {
 }
 
 fn describe_qcow2(address: &Address) -> Result<Description> {
-    let links = chain::open(&address.path, false, false)?;
-    let name = |link: &chain::Link| if link.header.is_some() { "qcow2" } else { "raw" };
-    let files = links.iter().map(|link| (link.file.path(), name(link))).collect();
-    let top = links.first().and_then(|link| link.header.as_ref());
+    let links = open_chain(&address.path, false, false)?;
+    let mut files = Vec::new();
+    for link in &links {
+        files.push((link.file.path(), if link.header.is_some() { "qcow2" } else { "raw" }));
+        files.extend(link.data.as_ref().map(|data| (data.path(), "data")));
+    }
+    let first = links.first();
+    let top = first.and_then(|link| link.header.as_ref());
+    let snapshots = match (first, top) {
+        (Some(link), Some(header)) => snapshot_names(&link.file, header)?,
+        _ => Vec::new(),
+    };
     let (version, virtual_size, cluster_size) =
         top.map_or((0, 0, 0), |top| (top.version, top.size, top.cluster()));
     Ok(Description {
@@ -54,6 +65,7 @@ fn describe_qcow2(address: &Address) -> Result<Description> {
         virtual_size,
         cluster_size,
         read_only: top.and_then(|top| top.refuse_writing(&address.path)),
+        snapshots,
         files,
     })
 }

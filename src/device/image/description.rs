@@ -14,6 +14,8 @@ pub struct Description {
     pub cluster_size: u64,
     /// The reason why the image cannot be written; `None` if it can be written.
     pub read_only: Option<String>,
+    /// The names of the internal snapshots of a qcow2 image.
+    pub snapshots: Vec<String>,
     /// The files of the image, each with its format: the image itself first, then its backing files or extents.
     pub files: Vec<(PathBuf, &'static str)>,
 }

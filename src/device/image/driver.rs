@@ -18,7 +18,7 @@ pub(super) trait Driver: Send + Sync {
 
     fn read(&self, buf: &mut [u8], at: u64) -> Result<()>;
 
-    /// The first range between `at` and `end` that may contain nonzero bytes. If there is no such range, the result is an empty range at
+    /// The first range between `at` and `end` that may contain nonzero bytes. If all bytes are zeros, the result is an empty range at
     /// `end`. `end` is the end of the disk or of the part in use.
     fn data_from(&self, at: u64, end: u64) -> Result<Range<u64>> {
         Ok(at..end)

@@ -23,7 +23,7 @@ pub(super) struct ImageFile {
 /// The device and the inode number of a file.
 pub(super) type Identity = (u64, u64);
 
-/// The identity of a regular file. An image may name any file, so a file of another kind is refused before it is opened.
+/// The identity of a regular file. An image may name any file. So a file of another kind is refused before it is opened.
 pub(super) fn identity_of(path: &Path) -> Result<Identity> {
     let failed = |errno: OsErrno| Error::io(errno, path.display().to_string());
     let stat = rustix::fs::stat(path).map_err(failed)?;
@@ -87,6 +87,8 @@ impl ImageFile {
 
     /// Writes the buffers at `at`.
     pub(super) fn write(&self, bufs: &[IoSlice<'_>], at: u64) -> Result<(), Errno> {
+        #[cfg(test)]
+        recorded::write(bufs, at);
         let mut at = at;
         for bufs in bufs.chunks(MAX_SEGMENTS) {
             let mut slices = bufs.to_vec();
@@ -109,6 +111,8 @@ impl ImageFile {
 
     /// Makes all earlier writes durable.
     pub(super) fn sync(&self) -> Result<(), Errno> {
+        #[cfg(test)]
+        recorded::sync();
         loop {
             match rustix::fs::fdatasync(self.fd()) {
                 Err(OsErrno::INTR) => {}
@@ -119,5 +123,42 @@ impl ImageFile {
 
     fn fd(&self) -> BorrowedFd<'_> {
         self.file.fd()
+    }
+}
+
+/// The writes and syncs of a thread, for tests that compute the states after a power cut.
+#[cfg(test)]
+pub(super) mod recorded {
+    use std::cell::RefCell;
+    use std::io::IoSlice;
+
+    /// The writes since the last sync are `pending`. Earlier writes are in `durable`, which is the content of the file.
+    #[derive(Default)]
+    pub(in crate::device::image) struct Recording {
+        pub(in crate::device::image) durable: Vec<u8>,
+        pub(in crate::device::image) pending: Vec<(usize, Vec<u8>)>,
+    }
+
+    thread_local! {
+        pub(in crate::device::image) static RECORDING: RefCell<Recording> = RefCell::default();
+    }
+
+    pub(super) fn write(bufs: &[IoSlice<'_>], at: u64) {
+        let bytes = bufs.iter().flat_map(|buf| buf.iter().copied()).collect();
+        RECORDING.with_borrow_mut(|recording| recording.pending.push((at as usize, bytes)));
+    }
+
+    pub(super) fn sync() {
+        RECORDING.with_borrow_mut(|Recording { durable, pending }| {
+            for (at, bytes) in pending.drain(..) {
+                put(durable, at, &bytes);
+            }
+        });
+    }
+
+    /// Writes to a file in memory, which grows if necessary.
+    pub(in crate::device::image) fn put(file: &mut Vec<u8>, at: usize, bytes: &[u8]) {
+        file.resize(file.len().max(at + bytes.len()), 0);
+        file[at..at + bytes.len()].copy_from_slice(bytes);
     }
 }

@@ -10,7 +10,7 @@ use super::driver::Driver;
 use super::qcow2::Qcow2;
 use super::vhdx::Vhdx;
 use super::vmdk::Vmdk;
-use super::{Address, ImageFormat};
+use super::{Address, ImageFormat, ImageOptions};
 use crate::bio::BioFlags;
 use crate::device::{
     AnyQueue, Device, Immediate, InRange, Limits, QueueOptions, ThroughFlushes, Transfer,
@@ -33,10 +33,10 @@ pub struct Image {
 /// Opens an image, and restricts it to the part that the function `part` finds on it. Also returns the notices for the user.
 pub(crate) fn open(
     address: &Address,
-    write: bool,
+    how: ImageOptions,
     part: impl FnOnce(&dyn Device) -> Result<Option<(u64, u64)>>,
 ) -> Result<(Arc<dyn Device>, Vec<String>)> {
-    let mut image = Image::open(address, write)?;
+    let mut image = Image::open_with(address, how)?;
     if let Some((start, len)) = part(&image).at(|| address)? {
         image = image.part(start, len)?;
     }
@@ -46,7 +46,7 @@ pub(crate) fn open(
 
 /// Opens an image without locks, to read its partitions.
 pub(crate) fn look(address: &Address) -> Result<Arc<dyn Device>> {
-    Ok(Arc::new(Image::open_as(address, false, false)?))
+    Ok(Arc::new(Image::open_as(address, ImageOptions::default(), false)?))
 }
 
 /// The part in use of an image.
@@ -81,23 +81,37 @@ impl fmt::Debug for Image {
 }
 
 impl Image {
-    /// Opens an image, and locks it and its backing files against other programs.
+    /// Opens an image. Locks the image and its backing files against other programs.
     ///
     /// `Busy` if another program has locked one of the files for writing. If the image is opened for writing, also `Busy` if another
     /// program has locked one of the files for reading. `ReadOnly` if the image is opened for writing but its format can only be read;
     /// `Unsupported` for other features that are refused; `Encrypted`; `Corrupt` for values that contradict the format; `Io`.
     pub fn open(address: &Address, write: bool) -> Result<Self> {
-        Self::open_as(address, write, true)
+        Self::open_with(address, ImageOptions { write, compress: false })
     }
 
-    fn open_as(address: &Address, write: bool, locked: bool) -> Result<Self> {
+    /// Opens an image as [`open`](Self::open) does, with more options.
+    ///
+    /// # Errors
+    /// The errors of [`open`](Self::open).
+    pub fn open_with(address: &Address, how: ImageOptions) -> Result<Self> {
+        Self::open_as(address, how, true)
+    }
+
+    fn open_as(address: &Address, how: ImageOptions, locked: bool) -> Result<Self> {
+        let ImageOptions { write, compress } = how;
         if write && address.format != ImageFormat::Qcow2 {
             return Err(Error::new(ErrorKind::ReadOnly, ONLY_READ).at(address));
         }
         let path = &address.path;
+        let snapshot = address.snapshot.as_deref();
+        if write && snapshot.is_some() {
+            return Err(Error::read_only("an internal snapshot can only be read").at(address));
+        }
         let (driver, notices): (Arc<dyn Driver>, _) = match address.format {
             ImageFormat::Qcow2 => {
-                let (image, notices) = Qcow2::open(path, write, locked)?;
+                let (mut image, notices) = Qcow2::open(path, snapshot, write, locked)?;
+                image.compress(compress);
                 (Arc::new(image), notices)
             }
             ImageFormat::Vmdk => (Arc::new(Vmdk::open(path, locked)?), Vec::new()),

@@ -200,7 +200,7 @@ fn items(file: &ImageFile, at: u64, len: u64) -> Result<Items> {
     if &table[..8] != b"metadata" || count > 2047 {
         return Err(corrupt(
             PLACE,
-            "the signature of the metadata table is wrong, or it has more than 2047 entries",
+            "the metadata table has a wrong signature or more than 2047 entries",
         ));
     }
     let (mut parameters, mut size, mut sector) = (None, None, None);

@@ -119,14 +119,15 @@ impl Line {
         Ok(Self { len, kind, file: file.unwrap_or_default().to_owned(), offset })
     }
 
-    /// The path of the extent's file. Only a name without directories is accepted, because a path could name any file of the host.
+    /// The path of the extent's file. The name must not contain directories, because a path could name any file of the host.
     fn path(&self, descriptor: &Path) -> Result<PathBuf> {
         if self.file.is_empty() || self.file.contains('/') || self.file == ".." {
             let what = format!("the extent {:?} is not in the directory of the image", self.file);
             return Err(Error::unsupported(what));
         }
         let path = descriptor.parent().unwrap_or(Path::new("")).join(&self.file);
-        // The user has chosen the path of the image. But the file of an extent may be a symbolic link from an untrusted archive.
+        // The image may come from an untrusted archive, which may also contain a symbolic link. So the file of an extent must not be a
+        // symbolic link.
         if path.is_symlink() {
             let what = format!("the extent {:?} is a symbolic link", self.file);
             return Err(Error::unsupported(what));

@@ -56,7 +56,7 @@ impl Sparse {
             file.read_at(
                 &mut header,
                 at.ok_or_else(|| {
-                    corrupt("", "the file is too short for the footer that gdOffset demands")
+                    corrupt("", "the value of gdOffset means that the file has a footer, but the file is too short")
                 })?,
             )?;
         }
@@ -92,7 +92,7 @@ impl Sparse {
         let is_compressed = flags & COMPRESSED != 0;
         if is_compressed && u16_le(&header, 77) != DEFLATE {
             return Err(Error::unsupported(
-                "grains are compressed with another method than deflate",
+                "the grains are compressed with a method other than deflate",
             ));
         }
         let place = |sectors: u64| {
@@ -175,7 +175,7 @@ impl Sparse {
         Ok(())
     }
 
-    /// Reads a part of a compressed grain. The last grain of the disk may be shorter than the others; it is filled up with zeros.
+    /// Reads a part of a compressed grain. If the last grain of the disk is shorter than the others, zeros are appended.
     fn read_compressed(&self, buf: &mut [u8], at: u64, skip: u64, place: Place) -> Result<()> {
         let mut last = self.last.lock();
         let known = last.as_ref().filter(|(of, _)| *of == at);

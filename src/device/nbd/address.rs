@@ -43,8 +43,8 @@ pub struct Address {
 pub enum Tls {
     /// The server must have a certificate of a trusted authority.
     Certificates {
-        /// A directory with the file `ca-cert.pem`, and optionally the files `ca-crl.pem`, `client-cert.pem` and `client-key.pem`. Without
-        /// a directory, the authorities of the system are trusted.
+        /// A directory with the file `ca-cert.pem`. It can also contain `ca-crl.pem`, `client-cert.pem` and `client-key.pem`. Without a
+        /// directory, the authorities of the system are trusted.
         directory: Option<PathBuf>,
         /// The name that the server's certificate must have, if it differs from the name of the host.
         hostname: Option<String>,
@@ -88,8 +88,8 @@ impl Address {
         Self::SCHEMES.iter().any(|scheme| text.starts_with(scheme.as_bytes()))
     }
 
-    /// The same address with other paths of the socket, the certificates and the keys. Each path is replaced by the result of the function
-    /// `path`, if this result is not `None`.
+    /// Returns the address with other paths of the socket, the certificates and the keys. Each path is replaced by the result of the
+    /// function `path`. A result of `None` leaves a path unchanged.
     #[must_use]
     pub fn with_path(&self, path: &dyn Fn(&Path) -> Option<PathBuf>) -> Self {
         let other = |old: &PathBuf| path(old).unwrap_or_else(|| old.clone());
@@ -113,8 +113,8 @@ impl Address {
             Some(("nbds", rest)) => (false, true, rest),
             Some(("nbds+unix", rest)) => (true, true, rest),
             _ => {
-                let schemes = "nbd://, nbd+unix://, nbds:// and nbds+unix://";
-                return Err(Error::invalid(format!("the address begins with none of {schemes}")));
+                let schemes = "nbd://, nbd+unix://, nbds:// or nbds+unix://";
+                return Err(Error::invalid(format!("the address must begin with {schemes}")));
             }
         };
         if is_tls && !cfg!(feature = "tls") {
@@ -146,7 +146,7 @@ impl Address {
                 }
                 _ => {
                     return Err(Error::invalid(format!(
-                        "the parameter {field} has no meaning in this address"
+                        "an address of this kind cannot have the parameter {field}"
                     )));
                 }
             }
@@ -193,7 +193,7 @@ impl TlsFields {
                 );
             }
             _ => {
-                return Err(Error::invalid(format!("the parameter {name}={value} has no meaning")));
+                return Err(Error::invalid(format!("the parameter {name}={value} is not valid")));
             }
         }
         Ok(())
@@ -208,7 +208,8 @@ impl TlsFields {
                 return Err(Error::unsupported(WITHOUT_PSK));
             }
             if self.directory.is_some() || self.hostname.is_some() {
-                let what = "tls-certificates and tls-hostname are not for pre-shared keys";
+                let what =
+                    "a pre-shared key cannot be combined with tls-certificates or tls-hostname";
                 return Err(Error::invalid(what));
             }
             let user = self.user.filter(|user| !user.is_empty());
@@ -221,12 +222,12 @@ impl TlsFields {
             return Ok(Tls::Psk { keys, user });
         }
         if has_psk {
-            return Err(Error::invalid("a user name and tls-psk-file are not for certificates"));
+            return Err(Error::invalid(
+                "certificates cannot be combined with a user name or tls-psk-file",
+            ));
         }
         if is_unix && self.hostname.is_none() {
-            return Err(is_missing(
-                "a Unix socket has no host name to verify, and tls-hostname=NAME",
-            ));
+            return Err(is_missing("a Unix socket has no host name to verify: tls-hostname=NAME"));
         }
         Ok(Tls::Certificates { directory: self.directory, hostname: self.hostname })
     }
@@ -253,7 +254,7 @@ fn timeout(seconds: &str) -> Result<Duration> {
 
 fn tcp_server(authority: &str) -> Result<Server> {
     let (host, port) = match authority.rsplit_once(':') {
-        // If a bracket follows the last colon, the colon is a part of an IPv6 address, and the address has no port.
+        // A bracket after the last colon shows that this colon is a part of an IPv6 address. The address then has no port.
         Some((host, port)) if !port.contains(']') => {
             let digits = port.bytes().all(|digit| digit.is_ascii_digit()).then_some(port);
             let number = digits.and_then(|digits| digits.parse().ok()).filter(|port| *port > 0);

@@ -117,17 +117,23 @@ fn addresses_with_pre_shared_keys_are_read_and_written() {
         ("nbds://me@host:7@p1?tls-psk-file=/k", "@pN comes last"),
         ("nbds://a%00@host/?tls-psk-file=/k", "control characters"),
         ("nbds://a%0Ab@host/?tls-psk-file=/k", "control characters"),
-        ("nbds://me@host/?tls-psk-file=", "no meaning"),
-        ("nbds://me@host/?tls-psk-file=/k&tls-hostname=x", "not for pre-shared keys"),
-        ("nbds://me@host/?tls-psk-file=/k&tls-certificates=x", "not for pre-shared keys"),
-        ("nbds://me@host/?tls-psk-file=/k&tls-type=x509", "not for certificates"),
+        ("nbds://me@host/?tls-psk-file=", "is not valid"),
+        (
+            "nbds://me@host/?tls-psk-file=/k&tls-hostname=x",
+            "a pre-shared key cannot be combined with",
+        ),
+        (
+            "nbds://me@host/?tls-psk-file=/k&tls-certificates=x",
+            "a pre-shared key cannot be combined with",
+        ),
+        ("nbds://me@host/?tls-psk-file=/k&tls-type=x509", "certificates cannot be combined with"),
     ] {
         let error = text.parse::<Address>().unwrap_err().to_string();
         assert!(error.starts_with(text) && error.contains(part), "{error}");
     }
 }
 
-/// If an address requests a method that does not verify the server, the error names this method.
+/// An address can request a method that does not verify the server. The error then names this method.
 #[cfg(feature = "tls")]
 #[test]
 fn other_ways_to_authenticate_are_refused() {
@@ -135,10 +141,10 @@ fn other_ways_to_authenticate_are_refused() {
         ("nbds://host/?tls-type=anon", "ironmap always verifies the server"),
         ("nbds://host/?tls-verify-peer=0", "ironmap always verifies the server"),
         ("nbds://host/?tls-verify-peer=false", "ironmap always verifies the server"),
-        ("nbds://host/?tls-verify-peer=", "no meaning"),
-        ("nbds://host/?tls-hostname=", "no meaning"),
-        ("nbds://host/?tls-certificates=", "no meaning"),
-        ("nbds://host/?tls-priority=NORMAL", "no meaning"),
+        ("nbds://host/?tls-verify-peer=", "is not valid"),
+        ("nbds://host/?tls-hostname=", "is not valid"),
+        ("nbds://host/?tls-certificates=", "is not valid"),
+        ("nbds://host/?tls-priority=NORMAL", "is not valid"),
         ("nbds+unix:///?socket=s", "tls-hostname=NAME is missing"),
     ] {
         let error = text.parse::<Address>().unwrap_err().to_string();

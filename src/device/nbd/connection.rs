@@ -35,7 +35,7 @@ pub(super) struct Request {
     pub(super) len: u32,
     /// Whether a flush follows the write. The request is complete only after the flush has completed.
     pub(super) flush_after: bool,
-    /// The data of a read or write (`len` bytes), or the extents that a request for block status receives ([`STATUS`] bytes each).
+    /// The data of a read or write: `len` bytes. For a request for block status, the received extents: [`STATUS`] bytes each.
     pub(super) memory: Memory,
 }
 
@@ -260,7 +260,7 @@ impl<S: Stream, T> Connection<S, T> {
     /// Receives once, and processes all complete replies. Returns whether any bytes were received. If `wait` is set, waits a short time for
     /// the first byte.
     pub(super) fn receive(&mut self, wait: bool) -> Result<bool, Lost> {
-        // The rest of the inbox is an incomplete header, which moves to the front of the inbox.
+        // The rest of the inbox is an incomplete header. It moves to the front of the inbox.
         self.inbox.copy_within(self.filled.clone(), 0);
         self.filled = 0..self.filled.len();
         let mut bufs = SmallVec::<[IoSliceMut<'_>; 4]>::new();
@@ -391,7 +391,7 @@ impl<S: Stream, T> Connection<S, T> {
         match reply.kind {
             ReplyKind::Simple(Ok(())) if is_read => {
                 if self.headers != Headers::Simple {
-                    return Err("a read gets a simple reply, not a structured one".into());
+                    return Err("a read needs a structured reply, not a simple one".into());
                 }
                 entry.received.add(0..len)?;
                 self.part = Some(Part::Data { slot, at: 0, left: len, is_last: true });
@@ -462,7 +462,7 @@ impl<S: Stream, T> Connection<S, T> {
             }
             entry.forget_old_extents();
         }
-        // If the reply is refused, the request stays in its slot, so that another connection can send it again.
+        // If the reply is refused, the request stays in its slot. Another connection can then send the request again.
         let has_all = place.as_ref().is_some_and(|entry| {
             let is_status = entry.request.command == Command::BlockStatus;
             entry.error.is_some() || is_status || entry.received.is_all(entry.request.brings())
@@ -483,7 +483,7 @@ impl<S: Stream, T> Connection<S, T> {
 }
 
 impl<T> InFlight<T> {
-    /// Converts a position of the export to an offset in the request's memory, and records that the `len` bytes from there are received.
+    /// Converts a position of the export to an offset in the request's memory. Records the receipt of the `len` bytes at this offset.
     fn place(&mut self, at: &[u8], len: usize) -> Result<usize, &'static str> {
         let at = u64::from_be_bytes(at.try_into().unwrap_or_default());
         let start = at.checked_sub(self.request.at);

@@ -1,4 +1,5 @@
-//! Tests with replies in every form and order, which arrive in parts of any length, and with replies that violate the protocol.
+//! Tests with valid replies, and with replies that violate the protocol. The replies have every form and order, and arrive in parts of any
+//! length.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -18,7 +19,7 @@ struct Wire {
 impl Stream for Wire {
     fn send(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         let all: Vec<u8> = bufs.iter().flat_map(|buf| buf.iter().copied()).collect();
-        // One call of `send` accepts only a few bytes, so that requests are sent in parts.
+        // One call of `send` accepts only a few bytes. So requests are sent in parts.
         let count = all.len().min(1 + self.part.get() * 7);
         self.sent.borrow_mut().extend(&all[..count]);
         Ok(count)
@@ -222,7 +223,7 @@ fn replies_of_every_form_give_the_data() {
     }
 }
 
-/// No request is lost if replies are damaged: each request is either answered or sent again later.
+/// Damaged replies lose no request. Each request is either answered or sent again later.
 #[test]
 fn damaged_replies_lose_no_request() {
     let mut refused = 0;
@@ -299,7 +300,7 @@ fn violated_rules_have_names() {
         }),
         ("unknown type", &|asked| chunk(structured, asked, true, 9, &[])),
         ("the error number 0", &|asked| chunk(structured, asked, true, 1 << 15 | 1, &[0; 6])),
-        ("a read gets a simple reply", &|asked| simple(asked, 0, &[1; 512])),
+        ("a read needs a structured reply", &|asked| simple(asked, 0, &[1; 512])),
     ];
     for (rule, reply) in cases {
         let mut connection = Connection::new(Wire::default(), structured);
@@ -336,7 +337,7 @@ fn receive_status(
     connection.send().unwrap();
     let asked = &requests(headers, &connection.stream.sent.take())[0];
     let mut reply = chunk(headers, asked, true, kind, content);
-    // A reply that is too short is followed by the bytes of the next reply.
+    // The bytes of the next reply follow a reply that is too short.
     if expected.is_err() {
         reply.extend([0; 64]);
     }
@@ -366,8 +367,9 @@ fn receive_status(
     }
 }
 
-/// Extents of block status are stored as lengths and bits of the context. Replies with 32 bits and with 64 bits are stored in the same
-/// form, up to the size of the memory. A reply without extents makes the request fail. A reply to a request that was not sent is refused.
+/// Extents of block status are stored as lengths and bits of the context. Replies with 32 bits and replies with 64 bits are stored in the
+/// same form, as far as the memory permits. A reply without extents makes the request fail. A reply to a request that was not sent is
+/// refused.
 #[test]
 fn a_status_is_a_list_of_ranges() {
     let structured = |len: u32, bits: u32| [7, len, bits].map(u32::to_be_bytes).concat();

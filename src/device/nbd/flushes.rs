@@ -1,13 +1,13 @@
-//! Decides when a flush counts as successful. A server that carries out requests concurrently may first answer a flush with success, and
-//! later report that an earlier flush has failed. The data of both flushes may then be lost.
+//! Decides when a flush counts as successful. A server may carry out requests concurrently. It may answer a flush with success, and report
+//! later that an earlier flush has failed. The data of both flushes may then be lost.
 //!
 //! A flush that was answered with success does not count immediately. First, all flushes that were sent before this answer arrived must
-//! also be answered with success. When a flush counts, its owner receives the answer, and the stored copies of the data that the flush
-//! covers are freed. A request with FUA is treated like a flush, because the server may flush because of it. A failed flush ends the
-//! session for all owners.
+//! also be answered with success. When a flush counts, its owner receives the answer. The stored copies of the data that the flush covers
+//! are then freed. A request with FUA is treated like a flush, because the server may flush because of it. A failed flush ends the session
+//! for all owners.
 //!
-//! All flushes are sent over the common link. The session's own flushes are also sent over it. So a thread that waits on the common link
-//! for its flush receives the answers to all flushes.
+//! All flushes, including the session's own flushes, are sent over the common link. So a thread that waits on the common link for its flush
+//! receives the answers to all flushes.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -105,8 +105,8 @@ impl Link {
     }
 
     /// Called by a thread of another link. Sends the session's flush if it is due, and receives answers that have arrived over the common
-    /// link. Otherwise no thread might receive the answer to the flush before too many bytes are stored. This function does not detect that
-    /// a server does not answer. The threads that wait for the flush detect that.
+    /// link. Otherwise no thread might receive the answer to the flush before too many bytes are stored. The threads that wait for the
+    /// flush detect a server that does not answer.
     pub(super) fn look_after_flush(&self, own: &Arc<Mailbox>) {
         let mut state = self.state.lock();
         self.flush_kept(&mut state);
@@ -130,8 +130,8 @@ impl Link {
         {
             let mut state = self.state.lock();
             state.wake();
-            // `waiting` counts this thread as waiting for the flush. While `waiting` is not 0, no other thread restarts the time-out, so
-            // the thread detects that a server does not answer.
+            // `waiting` counts this thread as waiting for the flush. While `waiting` is not 0, no other thread restarts the time-out. So
+            // this thread detects a server that does not answer.
             state.waiting += 1;
         }
         while is_full() {

@@ -38,7 +38,7 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    /// The sizes that apply according to the protocol if a server does not report its own sizes.
+    /// The sizes for a server that does not report its own sizes. The protocol defines these sizes.
     const UNSAID: Self = Self { minimum: 1, preferred: 4096, maximum: 32 << 20 };
 
     fn check(self) -> Result<Self> {
@@ -131,7 +131,7 @@ impl Talk<'_> {
         let (magic, answers) = (self.u64()?, self.u32()?);
         if magic != OPTION_REPLY_MAGIC || answers != option {
             return Err(broken(format!(
-                "a reply to option {option} has a wrong magic number or another option"
+                "a reply to option {option} has a wrong magic number, or belongs to another option"
             )));
         }
         let (kind, len) = (self.u32()?, self.u32()? as usize);
@@ -204,7 +204,7 @@ fn choose_allocation(talk: &Talk<'_>, name: &str) -> Result<Option<u32>> {
                 let number = number.filter(|(_, name)| *name == ALLOCATION.as_bytes());
                 chosen = number.map(|(number, _)| u32::from_be_bytes(*number)).or(chosen);
             }
-            // If the error concerns the export itself, the later selection of the export returns the same error.
+            // An error of the export itself is ignored here. The later selection of the export returns the same error.
             kind if kind & option_reply::ERROR != 0 => return Ok(None),
             kind => {
                 return Err(broken(format!("a reply to an option has the unknown type {kind}")));
@@ -217,7 +217,7 @@ fn choose_allocation(talk: &Talk<'_>, name: &str) -> Result<Option<u32>> {
 /// Exchanges the greetings. Returns the server's flags.
 fn greet(talk: &Talk<'_>) -> Result<u16> {
     if talk.u64()? != SERVER_MAGIC {
-        return Err(broken("the server's greeting is not that of an NBD server"));
+        return Err(broken("the greeting of the server is not an NBD greeting"));
     }
     if talk.u64()? != OPTION_MAGIC {
         let what = "the server uses oldstyle negotiation, which is not supported";
@@ -232,7 +232,7 @@ fn greet(talk: &Talk<'_>) -> Result<u16> {
     Ok(greeting)
 }
 
-/// Requests TLS. If the server does not support TLS, this is an error, because the address requires TLS.
+/// Requests TLS. Fails if the server does not support TLS.
 fn start_tls(talk: &Talk<'_>) -> Result<()> {
     talk.ask(option::STARTTLS, &[])?;
     let (kind, content) = talk.reply(option::STARTTLS)?;
@@ -240,7 +240,8 @@ fn start_tls(talk: &Talk<'_>) -> Result<()> {
         option_reply::ACK if content.is_empty() => Ok(()),
         option_reply::ACK => Err(broken("the server's reply to STARTTLS has content")),
         option_reply::UNSUPPORTED | option_reply::POLICY | option_reply::INVALID => {
-            let text = with_text("the server offers no TLS, which nbds:// demands", &content);
+            let text =
+                with_text("the server does not offer TLS, but nbds:// requires TLS", &content);
             Err(Error::new(ErrorKind::Unsupported, text))
         }
         kind => Err(refused(kind, "", &content)),
@@ -290,7 +291,7 @@ fn go(talk: &Talk<'_>, name: &str, headers: Headers) -> Result<Option<Export>> {
     Err(broken("the server sends too many replies about the export"))
 }
 
-/// Selects the export by the older option `EXPORT_NAME`. If the server has no such export, it closes the connection.
+/// Selects the export by the older option `EXPORT_NAME`. A server without such an export closes the connection.
 fn by_name(talk: &Talk<'_>, name: &str, headers: Headers, zeroes: bool) -> Result<Export> {
     talk.ask(option::EXPORT_NAME, name.as_bytes())?;
     let size = talk.u64().map_err(|error| match error.kind() {
@@ -308,7 +309,7 @@ fn not_found(name: &str) -> Error {
     Error::new(ErrorKind::NotFound, format!("the server has no export {name:?}"))
 }
 
-/// A reason, followed by the text of the server, if it has sent a text.
+/// A reason, followed by the server's text if there is one.
 fn with_text(why: &str, text: &[u8]) -> String {
     let text: String =
         String::from_utf8_lossy(text).chars().filter(|c| !c.is_control()).take(200).collect();
@@ -322,10 +323,10 @@ fn refused(kind: u32, name: &str, text: &[u8]) -> Error {
             (ErrorKind::NotPermitted, "the server does not permit access to the export")
         }
         option_reply::TLS_REQUIRED => {
-            (ErrorKind::Unsupported, "the server demands TLS: nbds:// instead of nbd://")
+            (ErrorKind::Unsupported, "the server requires TLS: write nbds:// instead of nbd://")
         }
         option_reply::BLOCK_SIZE_REQUIRED => {
-            (ErrorKind::Unsupported, "the server requires other block sizes")
+            (ErrorKind::Unsupported, "the server does not accept the block sizes of this client")
         }
         option_reply::SHUTDOWN => (ErrorKind::Io(Errno::EIO), "the server shuts down"),
         kind if kind & option_reply::ERROR == 0 => {

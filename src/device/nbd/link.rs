@@ -1,13 +1,13 @@
-//! A link to an export. A link consists of one connection, which is replaced when it is lost, and of the requests over this connection.
+//! A link to an export: one connection, and the requests over this connection. A lost connection is replaced.
 //!
-//! **A lost connection.** If a connection is lost, the server may have failed too, and may have lost data that it had acknowledged but not
-//! made durable. So a session stores a copy of all writes that no flush covers ([`Retained`](super::retained::Retained)). After a
-//! reconnection, the common link sends these copies; then each link sends its unanswered requests again. A reply that arrives over an older
-//! connection after the loss is ignored, because the copies may overwrite the data of its request.
+//! **A lost connection.** If a connection is lost, the server may have failed too. A failed server may have lost data that were
+//! acknowledged but not durable. So a session stores a copy of all writes that no flush covers ([`Retained`](super::retained::Retained)).
+//! After a reconnection, the common link sends these copies; then each link sends its unanswered requests again. A late reply over an older
+//! connection is ignored, because the copies may overwrite the data of the answered request.
 //!
-//! **Several connections.** The server may restart before a link makes an additional connection, and the client may not notice the restart.
-//! A flush over the new connection would then not cover data that were written over earlier connections. So before the link uses the new
-//! connection, it sends a request over the common link, in the same generation. If the server answers this request, it has not restarted.
+//! **Several connections.** The server may restart before a link makes an additional connection. The client may not notice the restart. A
+//! flush over the new connection would then not cover data that were written over earlier connections. So the link first sends a request
+//! over the common link, in the same generation. If the server answers this request, the server has not restarted.
 //!
 //! **All flushes** are sent over the common link; [`flushes`](super::flushes) gives the reason.
 
@@ -61,7 +61,7 @@ impl Tag {
 /// A link.
 pub(super) struct Link {
     pub(super) session: Arc<Session>,
-    /// The common link of the session; several queues use it. `None` if this link is itself the common link.
+    /// The common link of the session, which several queues use. `None` if this link is itself the common link.
     pub(super) common: Option<Arc<Self>>,
     pub(super) state: Mutex<State>,
 }
@@ -90,7 +90,7 @@ pub(super) struct State {
 
 impl State {
     /// Restarts the time-out when the link becomes busy. While an owner or a thread already waits for a reply, the time-out is not
-    /// restarted, because each new request would postpone the time-out of earlier requests.
+    /// restarted. Otherwise each new request would postpone the time-out of earlier requests.
     pub(super) fn wake(&mut self) {
         let Some(connection) = &mut self.connection else { return };
         let is_idle = self.waiting == 0 && self.held.is_empty();
@@ -130,8 +130,8 @@ impl State {
         }
     }
 
-    /// Checks whether a connection without requests is still open. If it is closed, its socket is removed from the event loops, because a
-    /// closed socket would wake them again and again.
+    /// Checks whether a connection without requests is still open. Removes the socket of a closed connection from the event loops. A closed
+    /// socket would wake them again and again.
     fn check_idle(&mut self) {
         let Some(connection) = &mut self.connection else { return };
         if connection.receive(false).is_err() {
@@ -280,8 +280,8 @@ impl Link {
             self.step(&mut self.state.lock(), mailbox, true);
             return;
         }
-        // Other queues use the common link at the same time. If such a queue receives a completion for this mailbox, it signals the
-        // mailbox.
+        // Other queues use the common link at the same time. Another queue may receive a completion for this mailbox. That queue then
+        // signals the mailbox.
         let common = self.common.as_ref().and_then(|common| common.awaited());
         wait_for(&[self.awaited(), common], Some(&mailbox.event));
         self.drive(mailbox);
@@ -355,7 +355,7 @@ impl Link {
                         self.session.changes.fetch_sub(1, Ordering::AcqRel);
                     }
                     is_due |= self.account(&mut shared, &request, result);
-                    // After the end of the session every request fails. This applies even to a flush that was answered with success.
+                    // After the end of the session every request fails. Even a flush that was answered with success fails.
                     result = shared.ended.map_or(result, Err);
                 }
                 is_void
@@ -386,8 +386,7 @@ impl Link {
     /// successful flush covers. Returns whether the session must send a flush.
     fn account(&self, shared: &mut Shared, request: &Request, result: Result<(), Errno>) -> bool {
         match (request.command, result) {
-            // A failed flush may have lost data of any queue. The next flush could succeed in spite of the loss, so the session ends for
-            // all queues.
+            // A failed flush may have lost data of any queue, although the next flush could succeed. So the session ends for all queues.
             (Command::Flush, Err(errno)) => shared.end(errno, "a flush failed"),
             // A server that refuses to write zeros has not tried to flush, so the session continues. After any other error of a durable
             // write, a flush may have failed.
@@ -413,7 +412,8 @@ impl Link {
         false
     }
 
-    /// A descriptor for an event loop. It is readable if replies or completions are available, or if the time-outs must be checked.
+    /// A descriptor for an event loop. The descriptor is readable if replies or completions are available. It is also readable if the
+    /// time-outs must be checked.
     pub(super) fn readiness(&self, mailbox: &Arc<Mailbox>) -> Result<OwnedFd, Errno> {
         let mut state = self.state.lock();
         let is_known = mailbox.watch.get().is_some();
@@ -437,8 +437,8 @@ impl Drop for Link {
     fn drop(&mut self) {
         let mut state = self.state.lock();
         let Some(connection) = &mut state.connection else { return };
-        // The only request that can still be unanswered here is a flush of the session, which has no owner. The disconnect command informs
-        // the server that no further request follows.
+        // Only a flush of the session can still be unanswered here. This flush has no owner. The disconnect command informs the server that
+        // no further request follows.
         connection.push(Request::without_data(Command::Disconnect), Tag::of(None));
         let _ = connection.send();
     }

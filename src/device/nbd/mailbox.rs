@@ -64,7 +64,7 @@ impl Mailbox {
 
     pub(super) fn signal(&self) {
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
-        // The flag is set after the write to the eventfd. If a reader calls `clear` between these two steps, the eventfd stays readable, so
+        // The flag is set after the write to the eventfd. If a reader calls `clear` between these two steps, the eventfd stays readable. So
         // no signal is lost.
         self.is_signalled.store(true, Ordering::Release);
     }

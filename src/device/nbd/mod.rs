@@ -1,14 +1,14 @@
 //! An export of an NBD server as a device. The server may store the export on Ceph, S3, iSCSI or any other storage.
 //!
-//! If the server permits several connections (`CAN_MULTI_CONN`), each queue has a separate connection, because a flush over one connection
-//! then covers the writes of all connections. Otherwise a flush covers only the writes of its own connection, so all queues share one
+//! If the server permits several connections (`CAN_MULTI_CONN`), a flush over one connection covers the writes of all connections. Each
+//! queue then has a separate connection. Otherwise a flush covers only the writes of its own connection, so all queues share one
 //! connection.
 //!
 //! `connection` implements the protocol: it keeps many requests in flight, and checks each reply. `link` and `recovery` handle lost
 //! connections, and send requests again. Each connection of a session belongs to a numbered generation. A reply over a connection of an
-//! older generation is ignored. So data that are sent again cannot overwrite newer data that were already acknowledged. A thread also
-//! receives the replies to other threads of its link, and signals their eventfds. Before anything is written over a new connection, the
-//! volume's [`Fence`] (the MMP block of ext4) checks whether the volume still owns the device.
+//! older generation is ignored. So repeated writes cannot overwrite newer acknowledged data. A thread also receives the replies to other
+//! threads of its link. It signals the eventfds of these threads. Before the first write over a new connection, the volume's [`Fence`] (the
+//! MMP block of ext4) checks whether the volume still owns the device.
 
 mod address;
 mod connection;
@@ -127,12 +127,12 @@ impl Export {
             max_transfer: self.max_request() as u32,
             fua: self.has(ExportFlags::SEND_FUA),
             through_flushes: match self.has(ExportFlags::SEND_FLUSH) {
-                // The server may flush for a write-through request, and may not report it if this flush fails.
+                // The server may flush for a write-through request, and may not report a failure of this flush.
                 true => ThroughFlushes::Always,
                 false => ThroughFlushes::Never,
             },
             volatile_cache: self.has(ExportFlags::SEND_FLUSH),
-            // The kernel copies the data of a write before it sends them, so the program may change the memory during the write.
+            // The kernel copies the data of a write before sending. So the program may change the memory during the write.
             stable_writes: false,
             nowait: true,
             poll: false,
@@ -301,8 +301,7 @@ impl Device for Nbd {
                 Err(_) => Ok(None),
             }
         };
-        // If the device is open for writing, only one extent is requested, because the device's own writes would soon invalidate a longer
-        // answer.
+        // If the device is open for writing, only one extent is requested. The device's own writes would soon invalidate a longer answer.
         if self.is_writable {
             let first = ask(u64::MAX, true)?;
             return Ok(first.map_or(at..end, |extents| data_of(&extents, at)));
@@ -320,7 +319,7 @@ impl Device for Nbd {
         // The lock is not held during the request, because other threads may find their range in the stored answer.
         let Some(extents) = ask(range, false)? else { return Ok(at..end) };
         let data = data_of(&extents, at);
-        // The range of the next request is chosen so that the answer has about as many extents as can be stored.
+        // The length of the next request is adapted, so that the answer has about as many extents as can be stored.
         let covered = extents.last().map_or(0, |extent| extent.range.end - at.0);
         let range = if extents.len() >= MAX_EXTENTS {
             covered

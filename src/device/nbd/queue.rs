@@ -44,7 +44,7 @@ pub(super) struct Client {
     link: Arc<Link>,
     /// The mailbox for the completions of queued requests.
     mailbox: Arc<Mailbox>,
-    /// The mailbox for the completions of calls, each of which waits for its completion.
+    /// The mailbox for the completions of calls. Each call waits for its completion.
     at_once: Arc<Mailbox>,
     window: Window,
     unit: u64,
@@ -218,15 +218,15 @@ impl Client {
         if fua && many { self.flush_now(Dev::OWN) } else { Ok(()) }
     }
 
-    /// The extents of the range from a position on: at least one extent, at most `len` bytes in total, without gaps. If `one` is set, the
-    /// server reports only the first extent.
+    /// The extents from a position on, without gaps. There is at least one extent. The extents cover at most `len` bytes. If `one` is set,
+    /// the server reports only the first extent.
     pub(super) fn status(
         &mut self,
         at: DevOffset,
         len: u64,
         one: bool,
     ) -> Result<Vec<Extent>, Errno> {
-        // A request must consist of whole units, and its length field has only 32 bits.
+        // A request must consist of whole units. The length field of a request has 32 bits.
         let from = at.0 / self.unit * self.unit;
         let end = (at.0 + len).next_multiple_of(self.unit);
         let count = end.min(self.window.whole - self.window.base) - from;
@@ -267,7 +267,7 @@ impl Client {
         let (start, end) = (at.0.next_multiple_of(self.unit), (at.0 + len) / self.unit * self.unit);
         let mut from = start;
         while from < end {
-            // A request must consist of whole units, and its length field has only 32 bits.
+            // A request must consist of whole units. The length field of a request has 32 bits.
             let count = (end - from).min(1 << 30);
             let (at, len) = (self.window.base + from, count as u32);
             self.call(Request { at, len, ..Request::without_data(Command::Trim) }).1?;
@@ -276,8 +276,8 @@ impl Client {
         Ok(())
     }
 
-    /// Zeroes a range. The zeros are durable when this function returns. This is necessary because the session stores no copy of zeros: if
-    /// they were not durable, a server that restarts could lose them.
+    /// Zeroes a range. The zeros are durable when this function returns. The session stores no copy of the zeros, so a server that restarts
+    /// could lose zeros that are not durable.
     pub(super) fn write_zeroes(&mut self, at: DevOffset, len: u64) -> Result<(), Errno> {
         if !self.is_writable {
             return Err(Errno::EBADF);

@@ -31,16 +31,15 @@ const LOOK: Duration = Duration::from_secs(1);
 
 impl Link {
     /// Handles a server that does not answer. The link reconnects after half of the time-out, because another connection may get an answer.
-    /// But if a write is unanswered, a slow server could carry it out later over the old connection, and overwrite newer acknowledged data.
-    /// So the link keeps a connection with unanswered writes, and ends the session after the full time-out. It also keeps a connection with
-    /// an unanswered flush, because a flush may take long, and would start again from its beginning over another connection. Returns
+    /// But a slow server could still carry out an unanswered write over the old connection. This write could overwrite newer acknowledged
+    /// data. So the link keeps a connection with unanswered writes, and ends the session after the full time-out. The link also keeps a
+    /// connection with an unanswered flush. A flush may take long, and would start from its beginning over another connection. Returns
     /// whether the caller must check again immediately.
     pub(super) fn bear_silence(&self, state: &mut State) -> bool {
         let timeout = self.session.address.timeout;
         let (silence, why) = (state.heard.elapsed(), "the server does not answer");
         let own = state.connection.as_ref().is_some_and(Connection::has_changes);
-        // If the common link gives up its connection, all other connections of the session are given up too. So the unanswered changes of
-        // all links count here.
+        // The common link gives up all connections of the session together with its own. So the unanswered changes of all links count here.
         let others = self.common.is_none() && self.session.changes.load(Ordering::Acquire) > 0;
         let changes = own || others;
         if silence < if changes { timeout } else { timeout / 2 } {
@@ -56,9 +55,9 @@ impl Link {
         true
     }
 
-    /// Ends the session if the server passes over a request. A request is passed over in two cases: it is older than the time-out and many
-    /// later requests were answered, or it is older than [`SLOWEST`] time-outs. A slow connection alone does not end the session, because
-    /// the server then answers only few later requests.
+    /// Ends the session if the server passes over a request. A request is passed over if it is older than the time-out, and many later
+    /// requests were answered. A request that is older than [`SLOWEST`] time-outs is always passed over. A slow connection alone does not
+    /// end the session, because the server then answers only few later requests.
     pub(super) fn look(&self, state: &mut State) {
         if state.heard.duration_since(state.looked) < LOOK {
             return;
@@ -99,8 +98,8 @@ impl Link {
             if let Some(errno) = self.session.shared.lock().ended {
                 break Err(errno);
             }
-            // A request may make the server close every connection. The request would then be sent again and again, so the time-out is also
-            // checked here.
+            // A request may make the server close every connection. Without a check of the time-out here, this request would be sent again
+            // and again.
             if Instant::now() >= deadline {
                 break Err(ETIMEDOUT);
             }
@@ -145,8 +144,7 @@ impl Link {
         if generation == shared.generation {
             shared.generation += 1;
             self.session.generation.store(shared.generation, Ordering::Release);
-            // A server that shuts down in an orderly way waits until all of its clients have disconnected, even the clients of idle
-            // threads.
+            // During an orderly shutdown, the server waits until all clients have disconnected. This includes the clients of idle threads.
             for socket in shared.sockets.drain(..).filter_map(|socket| socket.upgrade()) {
                 socket.shutdown();
             }
@@ -156,8 +154,8 @@ impl Link {
         }
     }
 
-    /// The errno of a failed attempt to connect, and whether more attempts are useless. An error that the server reports does not make them
-    /// useless, because a server that is still starting may return any error.
+    /// The errno of a failed attempt to connect, and whether more attempts are useless. If the server itself reports an error, more
+    /// attempts are useful. A server that is still starting may report any error.
     fn failed(&self, error: &Error) -> (Errno, bool) {
         let mut shared = self.session.shared.lock();
         if shared.ended.is_none() {
@@ -215,7 +213,7 @@ impl Link {
     }
 }
 
-/// Carries out one request on a connection without other requests, and returns its memory.
+/// Carries out one request on a connection that has no other requests. Returns the memory of the request.
 fn answer(
     connection: &mut Connection<Arc<Socket>, Tag>,
     request: Request,
@@ -227,7 +225,7 @@ fn answer(
         let sent = connection.send().and_then(|()| connection.receive(true));
         sent.map_err(|_| (Errno::EIO, false))?;
         if let Some(Answered { request, result, .. }) = connection.pop() {
-            // If a flush fails, data may be lost. So the session must end, even if the flush is a part of this request.
+            // If a flush fails, data may be lost. So the session ends, even if the flush is only a part of this request.
             return result.map(|()| request.memory).map_err(|errno| (errno, flushes));
         }
         if Instant::now() >= deadline {

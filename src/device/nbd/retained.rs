@@ -35,10 +35,10 @@ impl Retained {
         self.insert(at, data, self.flushes);
     }
 
-    /// Removes the data of a range, because durable data have replaced them or the range was discarded.
+    /// Removes the data of a range. Durable data have replaced them, or the range was discarded.
     pub(super) fn forget(&mut self, at: u64, len: u64) {
         let end = at.saturating_add(len);
-        // Pieces that begin before the end of the range may overlap it. The loop examines them from the last to the first.
+        // Pieces that begin before the end of the range may overlap it. The loop examines these pieces from the last to the first.
         while let Some((&start, piece)) = self.pieces.range(..end).next_back() {
             let stop = start + piece.data.len() as u64;
             if stop <= at {
@@ -98,8 +98,8 @@ mod tests {
     use super::*;
     use crate::bio::Buffer;
 
-    /// The stored data are the newest data of each range, except data that a flush covers. The expected data come from a model that stores,
-    /// for each position, a byte and the number of a flush.
+    /// The stored data are the newest data of each range, except data that a flush covers. The expected data come from a model. For each
+    /// position, the model stores a byte and the number of a flush.
     #[test]
     fn the_newest_data_of_each_range_are_kept() {
         let mut seed = 0x2545_F491_4F6C_DD1D_u64;

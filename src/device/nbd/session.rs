@@ -41,8 +41,8 @@ pub(super) struct Fenced {
 
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// The generation of the connections: the number of times that connections were lost. Replies over connections of older generations are
-    /// ignored.
+    /// The generation of the connections. Each loss of connections increments this number. Replies over connections of older generations
+    /// are ignored.
     pub(super) generation: u64,
     pub(super) retained: Retained,
     /// The sockets of this generation.

@@ -17,11 +17,11 @@ use rustix::net::{
 
 use super::Server;
 
-/// The longest time that one call waits. Its caller then checks the time-out.
+/// The longest wait of one call. After the wait, the caller checks the time-out.
 const TICK: Duration = Duration::from_millis(500);
 /// The size of a socket's buffer for unsent data. A larger buffer means fewer calls for a large request.
 const SEND_BUFFER: usize = 1 << 20;
-/// After a TLS connection is dropped, its last messages may be sent for this time.
+/// For this time, the last messages of a dropped TLS connection may still be sent.
 pub(super) const LINGER: Duration = Duration::from_millis(500);
 
 /// A connected stream of bytes.
@@ -36,14 +36,14 @@ pub(super) trait Stream {
     fn receive(&self, bufs: &mut [IoSliceMut<'_>], wait: bool) -> io::Result<usize>;
 }
 
-/// A socket that is connected to a server, or, for TLS, one end of a socket pair whose other end belongs to a [pump](super::tls).
+/// A socket that is connected to a server. With TLS, one end of a socket pair, whose other end belongs to a [pump](super::tls).
 #[derive(Debug)]
 pub(super) struct Socket {
     fd: OwnedFd,
     pump: Option<Arc<Ending>>,
 }
 
-/// The state through which the pump and the user of a TLS connection inform each other that the connection has ended.
+/// The state that the pump and the user of a TLS connection share. It records the end of the connection.
 #[derive(Debug, Default)]
 pub(super) struct Ending {
     /// Whether the user has given up the connection. If so, the pump sends no more bytes.
@@ -62,7 +62,7 @@ impl Socket {
         Self::of(fd, None)
     }
 
-    /// Wraps a connected socket. `pump` is the state that the socket shares with its pump, if it has a pump.
+    /// Wraps a connected socket. If the socket has a pump, `pump` is the state that both share.
     pub(super) fn of(fd: OwnedFd, pump: Option<Arc<Ending>>) -> io::Result<Self> {
         set_socket_timeout(&fd, Timeout::Recv, Some(TICK))?;
         set_socket_timeout(&fd, Timeout::Send, Some(TICK))?;
@@ -97,8 +97,8 @@ impl Socket {
         let _ = shutdown(&self.fd, Shutdown::Both);
     }
 
-    /// Returns the result of a call on the socket, or the pump's error in its place. The pump's error is returned if the call has failed,
-    /// or if `receives` is set and the stream has ended.
+    /// Returns the result of a call on the socket. Returns the pump's error instead if the call has failed, or if `receives` is set and the
+    /// stream has ended.
     fn explained(&self, result: io::Result<usize>, receives: bool) -> io::Result<usize> {
         let has_ended = match &result {
             Ok(count) => receives && *count == 0,
@@ -195,7 +195,7 @@ fn tcp(host: &str, port: u16, until: Instant) -> io::Result<OwnedFd> {
 
 fn unix(path: &Path) -> io::Result<OwnedFd> {
     let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // The time-out applies to `connect` too: a server that accepts no connections must not block this call.
+    // The time-out applies to `connect` too. Otherwise a server that accepts no connections could block this call.
     set_socket_timeout(&fd, Timeout::Send, Some(TICK))?;
     connect(&fd, &SocketAddrUnix::new(path)?)?;
     Ok(fd)

@@ -86,7 +86,7 @@ impl Command {
         matches!(self, Self::Write | Self::Trim | Self::WriteZeroes)
     }
 
-    /// Whether the command leaves the export unchanged, so that it can be sent again after a lost connection.
+    /// Whether the command leaves the export unchanged. Such a command can be sent again after a lost connection.
     pub(super) fn only_reads(self) -> bool {
         matches!(self, Self::Read | Self::BlockStatus)
     }
@@ -154,7 +154,7 @@ impl Headers {
 pub(super) struct Reply {
     pub(super) cookie: u64,
     pub(super) kind: ReplyKind,
-    /// The number of bytes of content after the header. In a simple reply to a read, this number does not include the data.
+    /// The number of bytes of content after the header. This number does not include the data in a simple reply to a read.
     pub(super) len: u64,
     /// Whether this part is the last part of the reply.
     pub(super) is_last: bool,

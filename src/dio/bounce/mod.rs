@@ -1,8 +1,8 @@
-//! Copies data through bounce buffers, which are memory of the queue. This is necessary if the device does not accept the address of the
-//! caller's memory, or if other code could change that memory during the transfer.
+//! Copies data through bounce buffers, which are memory of the queue. Data are copied for two reasons: the device refuses the address of
+//! the caller's memory, or other code could change this memory during the transfer.
 //!
-//! A bounce buffer is called a piece. A request takes pieces from the queue's [pool](Pool) one after the other, so even a large request
-//! needs only a small pool. If no piece is free, the request waits for the completions of other requests. The queue's own thread makes all
+//! A bounce buffer is called a piece. A request takes one piece after the other from the queue's [pool](Pool). Therefore a small pool is
+//! enough for a large request. If no piece is free, the request waits until other requests complete. The queue's own thread makes all
 //! copies.
 
 mod pool;
@@ -26,12 +26,12 @@ use crate::iomap::MapFile;
 use crate::units::{DevOffset, FilePos};
 
 impl Io<'_> {
-    /// Takes pieces for `len` bytes in total. If too few pieces are free, waits until requests in flight return their pieces.
+    /// Takes pieces for `len` bytes in total. If too few pieces are free, waits until other requests complete.
     pub(super) fn take_pieces(&mut self, len: usize, nowait: bool) -> Result<Buffers> {
         let mut pieces = Buffers::new();
         let mut rest = len;
         if room_for(len) > self.state.pool.limit() {
-            // Only an atomic write can be too large, because all other requests take their pieces one after the other.
+            // Only an atomic write can be too large. All other requests take their pieces one after the other.
             let what = format!(
                 "an atomic write of {len} unaligned bytes is larger than all bounce buffers"
             );
@@ -73,14 +73,13 @@ impl Io<'_> {
         }
     }
 
-    /// Submits the queued bios, so that the device works on them while the next piece is copied.
+    /// Submits the queued bios. The device then works on them while the next piece is copied.
     pub(super) fn hand_over(&mut self) {
         // If the submission fails, the requests stay queued. The next wait returns the error.
         let _ = self.queue.commit();
     }
 
-    /// Reads any range into memory at any address, through bounce buffers. The caller has checked that the position is before the end of
-    /// the file.
+    /// Reads any range into memory at any address, through bounce buffers. The position must be before the end of the file.
     pub(super) fn read_bounced<M: MapFile>(
         &mut self,
         target: &Target<'_, M>,
@@ -136,8 +135,8 @@ impl Io<'_> {
         Ok(())
     }
 
-    /// Repeats a read whose data did not match their checksums. The data are read into memory that no other code can change, and then
-    /// copied. The repeat uses a reserved piece, so it need not wait for a free piece.
+    /// Repeats a read whose data did not match their checksums. The data are read into a reserved piece, and then copied. No other code can
+    /// change this piece. The repeat never waits for a free piece.
     #[cold]
     pub(super) fn reread(
         &mut self,

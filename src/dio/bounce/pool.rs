@@ -1,27 +1,27 @@
 //! The bounce buffers of one queue: pieces of a few sizes. The total size of the pieces is limited. Each piece is registered with the
-//! device's queue, because many requests use it one after the other. The pool hands out the piece that was returned last, because its
-//! memory is most likely in the processor's caches.
+//! device's queue, because many requests use the same piece. The pool hands out the piece that was returned last: its memory is probably in
+//! the processor's caches.
 
 use crate::bio::Buffer;
 use crate::device::DeviceQueue;
 use crate::error::Result;
 use crate::sys::copy;
 
-/// The sizes of pieces, in bytes. A request uses the smallest piece that is large enough. If no piece is large enough, it uses several
-/// pieces.
+/// The sizes of pieces, in bytes. A request uses the smallest piece that is large enough. If no piece is large enough, the request uses
+/// several pieces.
 const SIZES: [usize; 4] = [4 << 10, 16 << 10, PIECE, LARGE];
-/// One of the sizes of pieces, in bytes. It is the smallest limit of a pool, and the size of the largest piece for transfers that are
-/// shorter than [`LARGE`].
+/// One of the sizes of pieces, in bytes. A transfer that is shorter than [`LARGE`] uses pieces of at most this size. The limit of a pool is
+/// at least this size.
 pub(in crate::dio) const PIECE: usize = 64 << 10;
-/// The size of the largest piece. It is large enough that the fixed cost of a request matters little. It is small enough that a pool
-/// contains several pieces, which keep a device busy.
+/// The size of the largest piece. With this size, the fixed cost of a request matters little. A pool still contains several of these
+/// pieces, which keep a device busy.
 const LARGE: usize = 4 * PIECE;
 /// A pool uses pieces of the size [`LARGE`] only if its limit is at least this many bytes.
 const ROOMY: usize = 4 * LARGE;
 /// The default limit of the total size of the pieces, in bytes.
 const LIMIT: usize = 2 << 20;
 
-/// The longest copy, in bytes, that takes no longer than a submission or a wait.
+/// The longest copy, in bytes, that is as fast as a submission or a wait.
 const SLIGHT: usize = SIZES[1];
 
 /// The pieces of a queue. A piece is allocated when a request first needs it.
@@ -35,8 +35,7 @@ pub(in crate::dio) struct Pool {
     long: usize,
     /// The unused pieces, by the index of their size in [`SIZES`].
     idle: [Vec<Buffer>; SIZES.len()],
-    /// The reserved piece. Two kinds of requests use it: repeated reads, because they cannot wait for other requests, and writes whose call
-    /// waits for the device.
+    /// The reserved piece. Repeated reads use it, because they cannot wait for other requests. Writes for which a call waits use it too.
     last: Option<Buffer>,
 }
 
@@ -57,7 +56,7 @@ fn class(len: usize) -> usize {
     }
 }
 
-/// Whether a copy of `len` bytes takes long. If so, the device should have other requests to work on during the copy.
+/// Whether a copy of `len` bytes takes long. During a long copy, the device should work on other requests.
 #[inline]
 pub(in crate::dio) fn is_long(len: usize) -> bool {
     len > SLIGHT
@@ -72,7 +71,7 @@ pub(in crate::dio) fn room_for(len: usize) -> usize {
 
 /// Restores the full length of a piece, and returns the index of this length in [`SIZES`].
 fn regain(piece: &mut Buffer) -> usize {
-    // All parts of the piece have been joined again or dropped, so the piece has its full length again.
+    // All parts of the piece were joined or dropped, so the piece has its full length again.
     let whole = piece.regain();
     debug_assert!(whole, "a part of a piece is still in use");
     class(piece.len())
@@ -94,12 +93,12 @@ impl Pool {
         self.bytes + self.last.as_ref().map_or(0, |last| last.len())
     }
 
-    /// The number of bytes in pieces that can be taken without waiting.
+    /// The number of bytes that can be taken without waiting.
     pub(in crate::dio) fn free(&self) -> usize {
         self.limit.saturating_sub(self.used)
     }
 
-    /// Whether a piece is in use whose copy takes long.
+    /// Whether a piece in use takes long to copy.
     #[inline]
     pub(in crate::dio) fn has_long(&self) -> bool {
         self.long > 0
@@ -110,14 +109,13 @@ impl Pool {
         if len >= LARGE && self.limit >= ROOMY { LARGE } else { len.min(PIECE) }
     }
 
-    /// The number of bytes that the next transfer of borrowed memory copies, if `len` bytes remain: the bytes of one large piece, or at
-    /// most twice [`PIECE`].
+    /// The number of bytes that the next transfer of borrowed memory copies, if `len` bytes remain. The limit is one large piece or twice
+    /// [`PIECE`].
     pub(in crate::dio) fn transfer(&self, len: usize) -> usize {
         self.next(len).max(len.min(2 * PIECE)).min(self.limit)
     }
 
-    /// Takes a piece for at most `len` bytes. If [`next`](Self::next) returns less, the piece has this shorter length. Returns `None` if a
-    /// new piece would exceed the limit.
+    /// Takes a piece. [`next`](Self::next) determines the length of the piece. Returns `None` if a new piece would exceed the limit.
     pub(in crate::dio) fn take(
         &mut self,
         queue: &mut dyn DeviceQueue,
@@ -241,7 +239,7 @@ mod tests {
         pool.give(&mut queue, large);
         let again = pool.take(&mut queue, PIECE - 1).unwrap().unwrap();
         assert_eq!((again.address(), again.len()), (address, PIECE - 1));
-        // If a piece of another size is needed, unused pieces are freed to stay within the limit.
+        // If a piece of another size is needed, unused pieces are freed. The pool then stays within its limit.
         small.into_iter().for_each(|piece| pool.give(&mut queue, piece));
         assert!(pool.take(&mut queue, PIECE).unwrap().is_some());
         assert_eq!((pool.bytes(), pool.free()), (2 * PIECE, 0));

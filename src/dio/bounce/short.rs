@@ -1,8 +1,7 @@
-//! The short path. A request takes it if the need to copy its data is the only reason against the simple path. The request uses one extent,
-//! one piece and one transfer, and makes no plan.
+//! The short path: one extent, one bounce buffer (a piece), one transfer, and no plan. A request takes this path if it meets all conditions
+//! of the simple path, except that its data must be copied.
 //!
-//! A request takes this path if a piece is free, and if the request meets all conditions of the simple path except the conditions for its
-//! memory. Otherwise it takes the generic path.
+//! A piece must be free. Otherwise the request takes the generic path.
 
 use super::{PIECE, is_long};
 use crate::bio::{Bio, BioEnd, BioOp, Buffer, CompletionWork, Done, Memory};
@@ -28,7 +27,7 @@ pub(in crate::dio) struct Short {
 #[derive(Clone, Copy)]
 enum Of {
     Frozen(InodeNo),
-    /// A file that can change. The request has locked the file's content through the lane of the queue.
+    /// A file that can change. The lane of the queue has locked the file's content for the request.
     Live {
         slot: u32,
         left: CompletionWork,
@@ -57,15 +56,15 @@ impl Io<'_> {
         self.state.pool.take_idle(len).or_else(|| make_one(self.queue, self.state, len))
     }
 
-    /// Handles a bio that the queue refused although it had reported a free slot. The request continues on the generic path, which can wait
-    /// for a slot.
+    /// Handles a bio that the queue refused although the queue had reported a free slot. The request continues on the generic path, which
+    /// can wait for a slot.
     #[cold]
     fn refused(&mut self, bio: Bio, request: u32) -> Result<(), Memory> {
         self.give_memory(bio.memory);
         self.state.shorts.remove(request).map_or(Ok(()), |short| Err(short.memory.into()))
     }
 
-    /// Ends a transfer, and returns its piece to the pool. If the transfer is a `clean` read, first copies the data to the caller's memory.
+    /// Ends a transfer, and returns its piece to the pool. For a `clean` read, first copies the data to the caller's memory.
     #[inline(always)]
     fn end_transfer(&mut self, done: Done, request: u32, clean: bool) -> Option<Short> {
         let Bio { op, memory: piece, .. } = done.bio;
@@ -154,8 +153,8 @@ pub(crate) fn submit<Q: DeviceQueue, M: MapFile>(
 ) -> Result<(), Memory> {
     let Memory::Flat(buffer) = memory else { return Err(memory) };
     let (is_write, len, address) = (request.op == BioOp::Write, request.len, buffer.address());
-    // The generic path can wait for a free slot, this path cannot. Also, a [`Short`] is small: it cannot describe a range lock, several
-    // bios, or the flags in [`REFUSED`].
+    // The generic path can wait for a free slot. This path cannot. [`Short`] is small: it cannot describe a range lock, several bios, or
+    // the flags in [`REFUSED`].
     if queue.room() == 0 || !target.is_light() || is_write && request.flags.intersects(REFUSED) {
         return Err(buffer.into());
     }
@@ -193,7 +192,7 @@ pub(crate) fn submit<Q: DeviceQueue, M: MapFile>(
     Ok(())
 }
 
-/// Whether the completion of a request of this path needs no work that may have to wait.
+/// Whether a request of this path completes without a wait.
 #[inline(always)]
 pub(in crate::dio) fn is_light(state: &State, request: u32) -> bool {
     let short = state.shorts.get(request);

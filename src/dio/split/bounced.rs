@@ -1,6 +1,6 @@
 //! Queued requests whose data are copied through bounce buffers. The request owns the caller's memory, and its bios own pieces from the
-//! queue's pool. The data of a write are copied before the submission. The data of a read are copied when the completion is processed.
-//! After the completion, the piece is free for another request.
+//! queue's pool. A write copies its data before the submission. A read copies its data when the completion is processed. After that, the
+//! piece is free for another request.
 
 use std::ops::Range;
 
@@ -19,7 +19,7 @@ use crate::units::{DevOffset, FilePos};
 /// The caller's memory of a request whose data are copied through bounce buffers.
 pub(super) struct Bounced {
     pub(super) memory: Memory,
-    /// The number of bytes that the device transfers before the first byte of the caller's range.
+    /// The number of transferred bytes before the first byte of the caller's range.
     pub(super) skip: usize,
 }
 
@@ -29,8 +29,8 @@ fn too_long() -> Error {
 }
 
 impl Io<'_> {
-    /// Submits a mapping of a request in pieces. `offset` is the position of the mapping in the request. If the pool has no free piece,
-    /// waits until a piece in flight completes.
+    /// Submits a mapping of a request in pieces. `offset` is the position of the mapping in the request. If no piece is free, waits for the
+    /// end of a transfer.
     pub(super) fn start_pieces(
         &mut self,
         dev: Dev,
@@ -44,13 +44,13 @@ impl Io<'_> {
             let part = u32::try_from(offset + done).map_err(|_| too_long())?;
             let Some(split) = self.state.splits.get(index) else { break };
             let flags = split.flags;
-            // An atomic write must be one bio, so its pieces cover the full length.
+            // An atomic write must be one bio, so the pieces must have room for all of its data.
             let atomic = flags.contains(BioFlags::ATOMIC);
             let len = if atomic { rest } else { self.state.pool.next(rest) };
             let mut pieces = self.take_pieces(len, flags.contains(BioFlags::NOWAIT))?;
             let split = self.state.splits.get_mut(index).filter(|split| split.error.is_none());
             let Some(split) = split else {
-                // During the wait, another piece of this request has failed. So the request ends.
+                // Another piece of this request failed during the wait. The request ends.
                 self.give_pieces(pieces);
                 break;
             };
@@ -145,7 +145,7 @@ impl SplitRequest {
     fn copy_out(&mut self, from: &Memory, offset: usize) {
         let range = self.callers(offset, from.len());
         let Some(Bounced { memory, skip }) = &mut self.bounced else { return };
-        // In the first sector, the device also transfers bytes before the first byte of the caller's range. These bytes are not copied.
+        // In the first sector, the device transfers bytes before the caller's range too. They are not copied.
         let start = (range.start + *skip).saturating_sub(offset);
         let from = within(from.buffers(), start..start + range.len());
         copy(from, within_mut(memory.buffers_mut(), range));

@@ -1,8 +1,8 @@
 //! The generic path for owned memory. It carries out requests of several bios. It also processes the short and failed completions of all
 //! queued requests.
 //!
-//! The memory of a request is cut into parts, each of which is contiguous on the device. Each part moves into its bio, and returns with the
-//! completed bio. The parts are joined before the request completes. A request on the simple path uses this code only if its completion is
+//! The memory of a request is cut into parts. A part is contiguous on the device. Each part moves into a bio, and returns with the
+//! completed bio. Before the request completes, the parts are joined. A request on the simple path uses this code only if its completion is
 //! short or failed.
 
 mod bounced;
@@ -24,8 +24,8 @@ use crate::iomap::{Iomap, MapFile};
 use crate::open_file::Completing;
 use crate::units::{DevOffset, InodeNo};
 
-/// The part number of a bio that transfers a copy of a whole request. A separate variant of [`BioEnd`] would cost each completion of the
-/// simple path some instructions, so a part number marks the copy.
+/// This part number marks a bio that transfers a copy of a whole request. A separate variant of [`BioEnd`] would cost each completion of
+/// the simple path some instructions.
 pub(super) const COPY: u32 = u32::MAX;
 
 /// A request with several parts.
@@ -36,10 +36,10 @@ pub(super) struct SplitRequest {
     inode: InodeNo,
     /// The completion work and the content lock. `None` if the file cannot change.
     completing: Option<Completing>,
-    /// The number of bytes that the caller receives if there is no error. If a read transfers more bytes, these bytes are past the end of
+    /// The number of bytes that the caller receives if there is no error. A read may transfer more bytes. These bytes are past the end of
     /// the file, and are zeroed.
     count: usize,
-    /// The memory of each part, in order. While the memory is in a bio, its entry is empty.
+    /// The memory of each part, in order. The entry is empty while the memory is in a bio.
     parts: Vec<Buffers>,
     /// The part of the memory that was not cut into parts yet.
     rest: VecDeque<Buffer>,
@@ -68,7 +68,7 @@ impl SplitRequest {
             rest: VecDeque::new(),
             shape: Shape::Flat,
             bounced: None,
-            // The submission counts as one part until it ends, so that early completions of its bios do not end the request.
+            // The submission counts as one part. So early completions of bios do not end the request during the submission.
             in_flight: 1,
             error: None,
             retries: RETRIES,
@@ -76,8 +76,8 @@ impl SplitRequest {
     }
 }
 
-/// Starts a request of any number of bios: a read that begins before the end of the file, or a write to allocated blocks. `left` is
-/// completion work in addition to the work that the mappings require.
+/// Starts a request of any number of bios. The request is a read that begins before the end of the file, or a write to allocated blocks.
+/// `left` is additional completion work.
 ///
 /// # Errors
 /// Returns the reason and the memory. The caller must then release the content lock.
@@ -192,13 +192,13 @@ impl Io<'_> {
             let completion = Completion { token, memory: done.bio.memory, result: Ok(len) };
             return self.state.end(completing, completion);
         }
-        // If a whole request in one bio has failed or was short, it becomes a request of one part. The code for requests of parts handles
-        // errors and short transfers.
+        // A whole request in one bio has failed or was short. It becomes a request of one part, because the code for parts handles errors
+        // and short transfers.
         let request = Request::of(done.bio.op, pos, len).token(token);
         let mut split = SplitRequest::new(request, inode, completing, len);
         split.parts.push(Buffers::new());
         let index = self.state.splits.insert(split);
-        // If the bio is submitted again, it is a part of the new request.
+        // If the bio is submitted again, it belongs to the new request.
         done.bio.end = BioEnd::Part { request: index, part: 0 };
         self.complete_part(done, index, 0);
     }
@@ -246,7 +246,7 @@ impl State {
         self.finished.extend(completion);
     }
 
-    /// Records the failure of a request. If a request has several failures, it reports the first of them.
+    /// Records the failure of a request. A request reports only its first failure.
     #[cold]
     fn fail(&mut self, index: u32, errno: Errno) {
         let split = self.splits.get(index).filter(|split| split.error.is_none());

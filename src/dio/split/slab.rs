@@ -1,4 +1,4 @@
-//! A table of items that are in flight. Each item has an index. After an item is removed, another item can get its index.
+//! A table of items that are in flight. Each item has an index. The index of a removed item can be used for another item.
 
 /// Items by index.
 pub(in crate::dio) struct Slab<T> {

@@ -1,5 +1,5 @@
-//! Appends, and the ranges that they reserve past the end of the file. An append has a shared lock on the file's content as long as its
-//! range is reserved. A thread that truncates the file or moves its blocks has an exclusive lock, so no range is reserved at that time.
+//! Appends, and the ranges that they reserve past the end of the file. While the range of an append is reserved, the append has a shared
+//! lock on the file's content. A thread needs an exclusive lock to truncate the file or to move blocks. At that time no range is reserved.
 
 use std::io::IoSlice;
 
@@ -30,8 +30,8 @@ impl LiveFile {
         Err(Error::new(ErrorKind::NoSpace, what))
     }
 
-    /// Returns the position of a write. The caller has locked the content. For an append, this function reserves the range.
-    /// [`end_place`](Self::end_place) releases the range.
+    /// Returns the position of a write. For an append, reserves the range; [`end_place`](Self::end_place) releases it. The caller has
+    /// locked the content.
     pub(super) fn place(&self, at: WriteAt, len: usize, flags: DioFlags) -> Result<FilePos> {
         if let WriteAt::Pos(pos) = at {
             return Ok(pos);
@@ -50,8 +50,7 @@ impl LiveFile {
         }
     }
 
-    /// Releases the reserved range of a write, after the write has extended the file or has failed. The caller still has the content
-    /// locked.
+    /// Releases the reserved range of a write. The write has extended the file or has failed. The content is still locked.
     pub(super) fn end_place(&self, left: CompletionWork) {
         if left.contains(CompletionWork::RESERVED) {
             self.handle.inode.pending.place_ended();

@@ -1,4 +1,4 @@
-//! Overwrites with one bio whose data are a copy. The caller's memory is copied, because it could change during the transfer.
+//! Overwrites with one bio, which contains a copy of the data. The data are copied if the caller's memory could change during the transfer.
 
 use std::sync::Arc;
 

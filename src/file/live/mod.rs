@@ -2,8 +2,8 @@
 //!
 //! Each queue has a view of the file: a copy of the inode's size and map. The view is valid until the change counter of the inode changes.
 //! A read or an overwrite locks the content through the lane of its queue. The lane is a counter that only this queue writes. Then the
-//! request compares the inode's change counter with the counter of the view, and goes to the device. So it acquires no lock that other
-//! threads write to.
+//! request compares the inode's change counter with the counter of the view. If they are equal, the request goes to the device. It acquires
+//! no lock to which other threads write.
 
 mod append;
 mod copied;
@@ -61,7 +61,7 @@ impl Writing {
         }
     }
 
-    /// Returns the position of a write for which the caller requests the position `at`. Fails if the handle can only read.
+    /// Returns the position of a write that the caller requests at `at`. Fails if the handle can only read.
     fn admit(self, at: WriteAt) -> Result<WriteAt> {
         match self {
             Self::Anywhere => Ok(at),
@@ -110,8 +110,8 @@ impl LiveFile {
         self.writing == Writing::AtEnd
     }
 
-    /// Returns the mapping that contains a position. If a range of an unwritten extent already contains data, it counts as written,
-    /// although the conversion is not in the metadata yet.
+    /// Returns the mapping that contains a position. Parts of unwritten extents may already contain data, although the metadata do not
+    /// record this yet. These parts count as written.
     pub(super) fn map(&self, pos: FilePos) -> Result<Iomap> {
         let open = &self.handle.inode;
         loop {
@@ -129,7 +129,7 @@ impl LiveFile {
         self.handle.file.read_inline(buf, pos)
     }
 
-    /// Locks a range of the content. A shared access uses the lane of the queue, if lanes may be used at the moment. Any other access uses
+    /// Locks a range of the content. Shared access uses the lane of the queue, if lanes are permitted at the moment. Any other access uses
     /// a range lock.
     fn enter(
         &self,
@@ -149,13 +149,13 @@ impl LiveFile {
         Ok(Entered::new(file, hold))
     }
 
-    /// Returns the queue's view of the file. If the inode has changed, the view is first read again from it.
+    /// Returns the queue's view of the file. If the inode has changed, first updates the view.
     fn current<'q>(&self, queue: &'q mut Queue, nowait: bool) -> Result<&'q View> {
         queue.views.current(&mut queue.state.files, &self.handle, nowait)
     }
 
-    /// Waits until the range is locked. Before that, completes the requests of this queue that are in flight, because other threads may
-    /// wait for them.
+    /// Waits until the range is locked. First completes the requests of this queue that are in flight, because other threads may wait for
+    /// them.
     fn wait_for(&self, queue: &mut Queue, ticket: Ticket, nowait: bool) -> Result<()> {
         let content = &self.handle.inode.content;
         if !nowait && !content.has(&ticket) {

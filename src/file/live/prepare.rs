@@ -14,14 +14,14 @@ pub(super) const SYNCED: DioFlags = DioFlags::DSYNC.union(DioFlags::SYNC);
 
 /// The next step of a write that is being prepared.
 pub(super) enum Ready {
-    /// The file has blocks for the request, so the device can write the data. The request may be shorter than the caller's write.
+    /// The file has blocks for the request. The device can write the data. The request may be shorter than the caller's write.
     Blocks { request: Request, left: CompletionWork },
-    /// The write is an append, and the end of the file, which is this position, is not at a sector boundary.
+    /// The write is an append. The file ends at this position, which is not at a sector boundary.
     Unaligned(FilePos),
     /// The file system must write the data, because the file has inline data or cannot have unwritten blocks.
     ByFileSystem,
-    /// The write begins past the end of the file. The value is the file's size. Before the write, the bytes of the last block after the end
-    /// must be zeroed.
+    /// The write begins past the end of the file. The value is the file's size. Before the write, the last block must be zeroed after the
+    /// end.
     Gap(u64),
 }
 
@@ -31,16 +31,16 @@ pub(super) struct Wanted {
     pub(super) at: WriteAt,
     pub(super) len: usize,
     pub(super) flags: DioFlags,
-    /// The size of the file at the time when the bytes of its last block after the end were zeroed. `None` if they were not zeroed.
+    /// The size of the file when its last block was zeroed after the end. `None` if it was not zeroed.
     pub(super) zeroed: Option<u64>,
 }
 
 impl LiveFile {
-    /// Carries out the steps of a write before its transfer. The caller has checked that the length is aligned. If the position is known,
-    /// the caller has also checked that the position is aligned.
+    /// Carries out the steps of a write before its transfer. The caller has checked that the length is aligned. A known position is also
+    /// aligned.
     ///
-    /// The content is locked from the first step until the returned guard is dropped, so that no block moves. Each change of the inode also
-    /// acquires the inode's lock. A write with NOWAIT must not change the inode: it fails if a change is necessary.
+    /// The content is locked from the first step until the returned guard is dropped. No block moves during this time. Each change of the
+    /// inode also acquires the inode's lock. A write with NOWAIT fails if it would have to change the inode.
     pub(super) fn prepare(
         &self,
         queue: &mut Queue,
@@ -53,8 +53,8 @@ impl LiveFile {
             let (range, nowait) = (at.range(len as u64), flags.contains(DioFlags::NOWAIT));
             let entered = self.enter(queue, range, Access::Shared, nowait)?;
             match self.prepare_entered(queue, Wanted { at, len, flags, zeroed })? {
-                // If an append would leave a gap, the gap is returned to the caller. A gap consists of ranges that other appends in flight
-                // have reserved. The caller then locks the file exclusively, which waits until no append is in flight, and writes.
+                // The gap before an append consists of ranges that other appends in flight have reserved. The append returns the gap to its
+                // caller. The caller locks the file exclusively, and then writes. The lock waits until no append is in flight.
                 Ready::Gap(size) if at != WriteAt::End || flags.contains(DioFlags::ATOMIC) => {
                     drop(entered);
                     self.zero_gap(queue)?;
@@ -65,8 +65,7 @@ impl LiveFile {
         }
     }
 
-    /// Prepares a write. The caller has locked the content. If the write extends the file, the range of the write is reserved when this
-    /// function returns.
+    /// Prepares a write. The caller has locked the content. If the write extends the file, this function reserves the range of the write.
     fn prepare_entered(&self, queue: &mut Queue, wanted: Wanted) -> Result<Ready> {
         let Wanted { at, len, flags, .. } = wanted;
         let pending = &self.handle.inode.pending;
@@ -82,12 +81,11 @@ impl LiveFile {
                 if at != WriteAt::End && left.contains(CompletionWork::GROW) {
                     pending.extends(request.pos.0 + request.len as u64);
                 }
-                // If fewer blocks were allocated than requested, the reserved range is shortened. The next append then begins after the
-                // allocated blocks.
+                // If too few blocks were allocated, the reserved range is shortened. The next append begins after the allocated blocks.
                 let end = request.pos.0 + request.len as u64;
                 order.iter().for_each(|order| pending.shorten(order, end));
-                // The flag GROW does not show whether a range is reserved, because a later write may already have extended the file past
-                // the range of this append.
+                // The flag GROW does not show whether a range is reserved. A later write may already have extended the file past the range
+                // of this append.
                 let reserved = at == WriteAt::End || left.contains(CompletionWork::GROW);
                 left.set(CompletionWork::RESERVED, reserved);
             }
@@ -100,9 +98,9 @@ impl LiveFile {
         queue.alone(|| self.handle.file.zero_tail())
     }
 
-    /// Prepares a write whose position is known. The caller has locked the content. If the inode has changed, the view of the file is read
-    /// again. The inode can change in spite of the lock: an append may have waited for its position, and changes of attributes do not lock
-    /// the content.
+    /// Prepares a write whose position is known. The caller has locked the content. If the inode has changed, the view of the file is
+    /// updated. The lock of the content does not prevent all changes of the inode. An append may have waited for its position. Changes of
+    /// attributes do not lock the content.
     pub(super) fn prepare_held(
         &self,
         queue: &mut Queue,
@@ -133,7 +131,7 @@ impl LiveFile {
         let mut len = len;
         let written = match dio::blocks_of(view, pos, len, nowait)? {
             Some(true) => true,
-            // If blocks are missing or unwritten, a separate transaction is necessary. So the write would not be atomic.
+            // Missing or unwritten blocks need a separate transaction. The write would then not be atomic.
             Some(false) | None if flags.contains(DioFlags::ATOMIC) => {
                 let what = "an atomic write can only overwrite existing data";
                 return Err(Error::io(Errno::EOPNOTSUPP, what));
@@ -144,8 +142,7 @@ impl LiveFile {
             None => {
                 let whole = flags.contains(DioFlags::WHOLE);
                 let reached = handle.file.allocate(pos.0..end, whole)?;
-                // If no more blocks were free, fewer blocks were allocated than the write needs. The write is shortened to the allocated
-                // blocks.
+                // If too few blocks were free, the write is shortened to the allocated blocks.
                 len = (reached.min(end) - pos.0) as usize;
                 self.current(queue, false)?;
                 false

@@ -33,8 +33,8 @@ impl LiveFile {
         self.read_vectored_at(queue, &mut [IoSliceMut::new(buf)], request)
     }
 
-    /// Returns the device offset of one read of a batch. The returned value owns the lock on the content until the read is complete.
-    /// Returns `None` if the read must be carried out separately.
+    /// Returns the device offset of one read of a batch. The returned value contains the lock on the content, and keeps it until the read
+    /// is complete. Returns `None` if the read must be carried out separately.
     #[inline(always)]
     pub(in crate::file) fn place_read<'q>(
         &self,

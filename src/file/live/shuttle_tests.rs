@@ -15,7 +15,7 @@ use crate::units::FilePos;
 use crate::{File, FileOptions, Queue, QueueOptions, Volume};
 
 const BLOCK: usize = 1024;
-/// The number of blocks that a model may write. The blocks are allocated and unwritten.
+/// The number of blocks that a model may write. They are allocated and unwritten.
 const BLOCKS: usize = 4;
 
 /// Returns a device with a volume, in which one file has only unwritten blocks. The volume is made once, and each model gets a copy.
@@ -47,7 +47,7 @@ fn base() -> Ram {
 struct Model {
     volume: Volume,
     file: File,
-    /// For each block: whether a write to the block has completed.
+    /// For each block: whether a write has completed.
     written: [AtomicBool; BLOCKS],
     appended: AtomicU64,
 }
@@ -149,11 +149,11 @@ fn appends_do_not_overlap() {
     });
 }
 
-/// If a thread drops the last handle of a file, data that another thread has written at the same time are not lost.
+/// One thread writes data, while another thread drops the last handle of the file. The data are not lost.
 #[test]
 fn a_close_keeps_what_others_have_written() {
     explore(5, || {
-        // The device does not switch threads at each request. So one thread can do all of its work between two steps of the other thread.
+        // This device does not switch threads at each request. One thread can do all of its work between two steps of the other thread.
         let volume = Volume::writable_on(Arc::new(base()), Clock::System).unwrap();
         let open = |volume: &Volume| {
             let inode = volume.fs().lookup(ROOT, b"file").unwrap();

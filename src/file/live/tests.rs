@@ -41,8 +41,8 @@ fn queue(volume: &Volume) -> Queue {
     volume.queue(&QueueOptions::default()).unwrap()
 }
 
-/// After several writes, a query returns a modification time that is not before the last write. This is true for writes through any queue,
-/// even if the queue was dropped. A second query returns the same time.
+/// After several writes, a query returns a modification time that is not before the last write. The writes may use any queue, even a queue
+/// that was dropped. A second query returns the same time.
 #[test]
 fn a_write_is_seen_to_be_as_young_as_it_is() {
     let (volume, number) = volume();
@@ -92,7 +92,7 @@ fn a_write_is_seen_to_be_as_young_as_it_is() {
     volume.close().unwrap();
 }
 
-/// If a write only marks the inode, the modification time is set at the timer's next run. A later query does not change it.
+/// If a write only marks the inode, the timer's next run sets the modification time. A later query does not change it.
 #[test]
 fn a_noted_write_is_no_younger_than_the_timers_last_look() {
     let (volume, number) = volume();

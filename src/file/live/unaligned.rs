@@ -1,4 +1,4 @@
-//! Writes that do not begin and end at sector boundaries. Direct handles refuse these writes. The sectors at both ends are read first. The
+//! Writes that do not begin and end at sector boundaries. Direct handles refuse these writes. First, the sectors at both ends are read. The
 //! range is locked exclusively until the write is complete.
 
 use std::io::IoSlice;
@@ -20,7 +20,7 @@ const PIECE: usize = 256 << 10;
 
 /// The result of a write that does not begin and end at sector boundaries.
 enum Unaligned {
-    /// The number of bytes that were written, and whether a conversion is due. It is due if the file has many unconverted ranges.
+    /// The number of bytes that were written, and whether a conversion is due. A conversion is due if the file has many unconverted ranges.
     Written(usize, bool),
     /// The number of bytes that were written. The file system must write the rest.
     ByFileSystem(usize),
@@ -28,8 +28,8 @@ enum Unaligned {
 }
 
 impl LiveFile {
-    /// Writes data that do not begin and end at sector boundaries. The range is locked exclusively while the sectors at both ends are read
-    /// and the data are written. An append locks the whole content of the file.
+    /// Writes data that do not begin and end at sector boundaries. The sectors at both ends are read first. The range is locked exclusively
+    /// during the read and the write. An append locks the whole content of the file.
     pub(super) fn write_unaligned(&self, queue: &mut Queue, write: &mut Lent<'_>) -> Result<usize> {
         let (at, len, flags) = (write.at, write.len(), write.flags);
         if flags.contains(DioFlags::NOWAIT) {
@@ -103,7 +103,7 @@ impl LiveFile {
     ) -> Result<Unaligned> {
         let Wanted { len, flags, .. } = wanted;
         let (mut done, mut full) = (0, false);
-        // With WHOLE, all data are one piece. So space for all data is allocated before any byte is written.
+        // With WHOLE, all data are one piece. Space for all data is then allocated before any byte is written.
         let most = if flags.contains(DioFlags::WHOLE) { len } else { PIECE };
         while done < len {
             let at = FilePos(pos.0 + done as u64);
@@ -145,12 +145,12 @@ impl LiveFile {
         self.stamp_write();
         let full =
             self.handle.inode.wrote(start, widened.len, (left | more) - CompletionWork::GROW);
-        // The new size of the file is the end of the caller's bytes, and not the end of the written sectors.
+        // The new size of the file is the end of the caller's bytes. The written sectors may end later.
         self.handle.inode.wrote(pos, len, left & CompletionWork::GROW);
         Ok(full)
     }
 
-    /// Reads the first and the last sector of a range. If the new bytes fill a sector completely, the sector is not read.
+    /// Reads the first and the last sector of a range. A sector that the new bytes fill completely is not read.
     fn read_edges(
         &self,
         queue: &mut Queue,

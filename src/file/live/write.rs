@@ -22,7 +22,7 @@ pub(super) struct Lent<'a> {
     pub(super) at: WriteAt,
     pub(super) flags: DioFlags,
     pub(super) source: Source,
-    /// The position at which the data were written. It is also set if the write fails after a part of the data.
+    /// The position at which the data were written. If the write fails after a part, the position is set too.
     pub(super) pos: FilePos,
 }
 
@@ -56,7 +56,7 @@ impl LiveFile {
             && view.takes_overwrites(&inside)
         {
             let target = target_by_metadata(view, self, None);
-            // If the file's metadata are already durable, a write-through bio makes the write durable, and no sync is necessary.
+            // If the file's metadata are already durable, a write-through bio is enough, and no sync is necessary.
             let through =
                 flags.contains(DioFlags::DSYNC) && !queue.state.calls_flush() && view.is_durable();
             let request = Request { through, ..request };
@@ -89,12 +89,12 @@ impl LiveFile {
         self.write_somewhere(queue, &mut Lent::new(bufs, WriteAt::Pos(pos), flags, source))
     }
 
-    /// Carries out a write, and makes all checks of its arguments. Returns the number of bytes written.
+    /// Checks the arguments, and carries out the write. Returns the number of bytes written.
     pub(super) fn write_somewhere(&self, queue: &mut Queue, write: &mut Lent<'_>) -> Result<usize> {
         queue.check(self.volume)?;
         write.at = self.writing.admit(write.at)?;
         let (at, flags, len) = (write.at, write.flags, write.len());
-        // An append gets its position, the end of the file, after the content was locked. Until then its position is 0.
+        // An append gets its position, the end of the file, after the content was locked. Before that, the position is 0.
         write.pos = if let WriteAt::Pos(pos) = at { pos } else { FilePos(0) };
         let pos = write.pos;
         if len == 0 {
@@ -166,9 +166,9 @@ impl LiveFile {
         dio::write_now(queue.device.as_dyn(), &mut queue.state, &target, bufs, request)
     }
 
-    /// Converts ranges of unwritten extents that contain data. A write calls this function if it has found many of these ranges. A write
-    /// with NOWAIT does not convert, because it must not wait. An error is ignored, because the write itself is complete. The next sync or
-    /// close tries again to convert the remaining ranges, and reports an error.
+    /// Converts ranges of unwritten extents that contain data. A write calls this function if there are many of these ranges. A write with
+    /// NOWAIT must not wait, and does not call this function. An error is ignored here, because the write itself is complete. The next sync
+    /// or close converts the remaining ranges, and reports an error.
     pub(super) fn write_done(&self, queue: &mut Queue, flags: DioFlags) {
         if !flags.contains(DioFlags::NOWAIT) {
             let _ = self.convert(queue);
@@ -179,8 +179,8 @@ impl LiveFile {
         queue.alone(|| self.handle.file.convert())
     }
 
-    /// Makes written data durable. If `data_only` is set, only the metadata that a read of the data needs become durable too. Otherwise all
-    /// metadata become durable.
+    /// Makes written data durable, with all metadata. If `data_only` is set, only the metadata that a read of the data needs become
+    /// durable.
     pub(in crate::file) fn sync(&self, queue: &mut Queue, data_only: bool) -> Result<()> {
         queue.alone(|| self.handle.file.sync(data_only))
     }
@@ -270,7 +270,7 @@ impl LiveFile {
             Err(error) => return Err(Rejected::boxed(error, memory)),
         };
         let Request { flags, token, len, .. } = request;
-        // An append gets its position, the end of the file, after the content was locked. Until then its position is 0.
+        // An append gets its position, the end of the file, after the content was locked. Before that, the position is 0.
         let pos = if let WriteAt::Pos(pos) = at { pos } else { FilePos(0) };
         let addresses = memory.buffers().iter().map(|buf| (buf.address(), buf.len()));
         if self.strict && len > 0 && !self.geometry.is_aligned(pos, addresses) {
@@ -292,8 +292,8 @@ impl LiveFile {
             (ready.through, left) = (false, left | CompletionWork::DATASYNC);
         }
         if ready.len < len {
-            // Blocks were allocated for only a part of the data. The write keeps its reserved position, because a later append may already
-            // follow its range.
+            // Blocks were allocated for only a part of the data. The write keeps its reserved position, because the range of a later append
+            // may follow.
             let write = |file: &Self, queue: &mut Queue, lent: &mut Lent<'_>| {
                 file.write_prepared(queue, lent, entered, (ready, left))
             };
@@ -317,7 +317,7 @@ impl LiveFile {
         submitted.map(|()| ready.pos)
     }
 
-    /// Carries out a write before the call returns. The completion can be popped after that.
+    /// Carries out a write completely before it returns. The completion can then be popped.
     fn write_at_once(
         &self,
         queue: &mut Queue,
@@ -335,7 +335,7 @@ impl LiveFile {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 return Err(Rejected::boxed(error, memory));
             }
-            // The completion reports every other error, because a part may have been written.
+            // A part may have been written. Therefore the completion reports every other error.
             result => queue.state.finish(dio::Completion { token, memory, result }),
         }
         Ok(pos)

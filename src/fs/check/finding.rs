@@ -13,7 +13,7 @@ pub enum Severity {
     Note,
     /// Metadata contradict each other, but a repair can restore everything from the volume.
     Repairable,
-    /// Content or names of files are lost, or the file to which they belong is unknown.
+    /// Content or names of files are lost, or cannot be assigned to a file.
     DataLoss,
     /// The volume as a whole cannot be used in its present state.
     Fatal,
@@ -127,7 +127,7 @@ pub enum Kind {
         /// The inode.
         target: InodeNo,
     },
-    /// An entry names an inode to which no entry may refer, such as an internal file.
+    /// An entry names an inode that must not have a name, such as an internal file.
     EntryToInvalid {
         /// The entry's name.
         name: Vec<u8>,
@@ -160,7 +160,7 @@ pub enum Kind {
         /// The directory that the name refers to.
         target: InodeNo,
     },
-    /// A name is in a hash-tree leaf that does not cover the name's hash, so lookups do not find the name.
+    /// A name is in a hash-tree leaf that does not cover the name's hash. Lookups do not find this name.
     WrongLeaf {
         /// The name.
         name: Vec<u8>,
@@ -324,7 +324,7 @@ impl fmt::Display for Kind {
         match self {
             Self::Unreadable { error } => write!(f, "cannot be read: {error}"),
             Self::Checksum { stored, computed } => {
-                write!(f, "checksum is {stored:#x} on disk, {computed:#x} by content")
+                write!(f, "checksum is {stored:#x} on disk, and {computed:#x} for this content")
             }
             Self::Value { stored, expected } => write!(f, "{stored}, should be {expected}"),
             Self::Invalid { stored, rule } => write!(f, "{stored}: {rule}"),
@@ -361,7 +361,7 @@ impl fmt::Display for Kind {
             Self::MarkedUsed { .. } => f.write_str("marked as in use, but free"),
             Self::Usage { id, bytes, inodes } => write!(
                 f,
-                "id {id} has {} bytes and {} inodes on record, but uses {} and {}",
+                "the record of id {id} has {} bytes and {} inodes, but id {id} uses {} bytes and {} inodes",
                 bytes.0, inodes.0, bytes.1, inodes.1
             ),
             Self::Backup => {
@@ -442,7 +442,7 @@ impl Findings {
         self.keep(Some(severity), site.into(), what);
     }
 
-    /// Adds a finding. This function is cold and never inlined: hundreds of places can report a fault, but most volumes have no fault.
+    /// Adds a finding. This function is cold and never inlined. Hundreds of places can report a fault, but most volumes have none.
     #[cold]
     #[inline(never)]
     fn keep(&mut self, severity: Option<Severity>, site: FindingSite, what: Kind) {
@@ -458,8 +458,8 @@ impl Findings {
         self.add_as(Severity::Repairable, site, Kind::Damaged { what: what.into() });
     }
 
-    /// Adds a finding with the text of an error that occurred during a read. The finding's place is the place in the error, or `site` if
-    /// the error has no place.
+    /// Adds a finding with the text of an error that occurred during a read. If the error has a place, this is the place of the finding.
+    /// Otherwise the place is `site`.
     pub(in crate::fs) fn error(&mut self, site: impl Into<FindingSite>, error: &Error) {
         self.keep_error(site.into(), error);
     }

@@ -20,7 +20,7 @@ pub enum Pass {
     Space,
 }
 
-/// The progress of a check: the current pass, and the number of its units that are done.
+/// The progress of a check: the current pass, and the number of finished units of this pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// The pass.

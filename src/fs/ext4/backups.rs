@@ -2,8 +2,8 @@
 //!
 //! Linux does not update the backups. This can lose data: if `e2fsck -b` repairs a volume from a backup without the feature ext_attr,
 //! e2fsck removes all extended attributes. A close therefore stores the enabled features in the backups, together with the revision that
-//! these features need. The primary superblock is written first, because `Superblock::check_revision` refuses a primary superblock of
-//! revision 0 if a backup has revision 1.
+//! these features need. The primary superblock is written first: `Superblock::check_revision` refuses a primary superblock of revision 0 if
+//! a backup has revision 1.
 
 use std::io::IoSlice;
 use std::sync::atomic::Ordering;
@@ -49,7 +49,7 @@ impl Ext4 {
                 Ok(())
             })?;
             self.blocks.write_device(block, &[IoSlice::new(&content)], false)?;
-            // A power failure can tear only a backup that is being written. The flush after each backup limits the damage to one backup.
+            // Each backup is flushed before the next backup is written. A power failure then damages at most one backup.
             self.blocks.flush()?;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Metadata blocks. A block that was read is cached in memory; the cache has a maximum size. If the journal was recovered only in memory,
+//! Metadata blocks. Blocks that were read are cached in memory. The cache has a maximum size. If the journal was recovered only in memory,
 //! reads return the recovered content.
 
 use std::collections::BTreeMap;
@@ -25,13 +25,13 @@ const CACHE_BYTES: usize = 64 << 20;
 /// change.
 const ATTEMPTS: u32 = 64;
 
-/// Where the current content of a block is, if it is not at the block's home location.
+/// The location of a block's current content, if this is not the block's home location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Relocated {
     /// The content is in this block of the journal, without changes.
     Journal(FsBlock),
     /// The content is in this block of the journal, but its first four bytes must be replaced by the journal's magic number. The journal
-    /// stores zeros instead of these bytes, so that the block does not look like a block of the journal itself.
+    /// stores zeros there: the magic number marks the journal's own blocks.
     Escaped(FsBlock),
 }
 
@@ -45,8 +45,7 @@ pub(crate) struct Overlay {
 }
 
 impl Overlay {
-    /// An empty overlay. `range` contains the block numbers that represent the blocks of an external journal's device. These numbers are
-    /// past the end of the volume. The range is empty if the journal is internal.
+    /// An empty overlay. `range` becomes the field `outside`.
     pub(crate) fn outside(range: Range<u64>) -> Self {
         Self { blocks: BTreeMap::new(), outside: range }
     }
@@ -165,7 +164,7 @@ impl Blocks {
     }
 
     /// Changes a block in a transaction. Returns whether this is the transaction's first change of the block. `change` receives the newest
-    /// content. If `change` returns an error, the content must be unchanged.
+    /// content. If `change` returns an error, it must leave the content unchanged.
     pub(super) fn update<R>(
         &self,
         block: FsBlock,
@@ -195,9 +194,9 @@ impl Blocks {
     ) -> Result<R> {
         for _ in 0..ATTEMPTS {
             self.read(block, place)?;
-            // If several threads need the same block, only the first thread reads it from the device. The first thread passes the content
-            // to the waiting threads before it inserts the content into the cache. A waiting thread that finds no block in the cache
-            // therefore reads the block from the device again. The content on the device cannot change between the two reads.
+            // If several threads need this block, one thread reads it from the device. That thread passes the content to the other threads,
+            // and caches it afterwards. Another thread may look into the cache too early, and then reads the block again. The content on
+            // the device does not change between the two reads.
             let clean = || self.cache.get(&block).or_else(|| self.read_clean(block).ok());
             let slot = self.dirty.slot(block, clean);
             if let Some(mut version) = slot.as_ref().and_then(|slot| slot.lock()) {
@@ -340,8 +339,8 @@ mod tests {
     use super::*;
     use crate::device::Ram;
 
-    /// All changes succeed if several threads change a block that is not in memory. The scheduler can interrupt the thread that reads the
-    /// block before it caches the block.
+    /// All changes succeed if several threads change a block that is not in memory. The scheduler can interrupt the reading thread before
+    /// the block is in the cache.
     #[test]
     fn several_threads_change_a_block_that_none_of_them_has_read() {
         const THREADS: usize = 4;
@@ -359,7 +358,7 @@ mod tests {
             })
         };
         thread::scope(|scope| {
-            // All threads visit all blocks, because the threads wait for each other at each block (at the barrier).
+            // Each thread visits all blocks: at each block, the threads wait for each other at the barrier.
             let count_failed = || (0..COUNT).filter(|block| change(*block).is_err()).count();
             let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(count_failed)).collect();
             assert!(threads.into_iter().all(|thread| thread.join().unwrap() == 0));

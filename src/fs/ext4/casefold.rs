@@ -1,8 +1,8 @@
 //! Case-insensitive names. Names are compared after Unicode case folding, canonical decomposition and removal of ignorable characters.
 //!
-//! Linux folds with the tables of Unicode 12.1 (`s_encoding` 1). The tables here are from a later version, which folds all characters of
-//! Unicode 12.1 in the same way. If a name contains a character that a later version of Unicode added, ironmap and Linux may compute
-//! different hashes for the name. Therefore, if a lookup by hash finds no entry, a linear search follows.
+//! Linux folds with the tables of Unicode 12.1 (`s_encoding` 1). The tables here are from a later version. Both versions fold all
+//! characters of Unicode 12.1 in the same way. For a name with newer characters, ironmap and Linux may compute different hashes. A linear
+//! search therefore follows each lookup by hash that finds no entry.
 
 use caseless::Caseless;
 use unicode_normalization::UnicodeNormalization;
@@ -22,7 +22,7 @@ fn is_ignorable(c: char) -> bool {
         | '\u{1D173}'..='\u{1D17A}' | '\u{E0000}'..='\u{E0FFF}')
 }
 
-/// Whether a character is in one of the ranges to which Unicode versions after 12.1 added case mappings or decompositions.
+/// Whether a later version of Unicode than 12.1 may have added a case mapping or decomposition for this character.
 fn is_younger(c: char) -> bool {
     matches!(c,
         '\u{1ABF}'..='\u{1AFF}' | '\u{1C89}' | '\u{2C2F}' | '\u{A7C0}' | '\u{A7C7}'..='\u{A7F5}'
@@ -31,8 +31,8 @@ fn is_younger(c: char) -> bool {
         | '\u{1E4EC}'..='\u{1E4EF}')
 }
 
-/// The folded form of a name. Names that differ only in case have the same folded form. Returns `None` for a name that is not UTF-8; a name
-/// without a folded form is compared by bytes.
+/// The folded form of a name. Names that differ only in case have the same folded form. Returns `None` for a name that is not UTF-8. Such a
+/// name is compared by bytes.
 pub(super) fn fold(name: &[u8]) -> Option<String> {
     let text = str::from_utf8(name).ok()?;
     if text.is_ascii() {
@@ -71,7 +71,7 @@ impl<'a> Wanted<'a> {
         self.folded.as_ref().map_or(self.name, |folded| folded.as_bytes())
     }
 
-    /// Refuses a new name in a case-insensitive directory if Linux would refuse the name, or could not find an entry with the name.
+    /// Refuses a new name in a case-insensitive directory if Linux would refuse the name, or if Linux could not find the new entry.
     ///
     /// # Errors
     /// `Unsupported` for characters that Linux's tables fold differently; `InvalidInput` for bytes that violate the volume's encoding in
@@ -105,7 +105,7 @@ impl<'a> Wanted<'a> {
         }
     }
 
-    /// Whether the folded form of this name, or of another name with the same folded form, depends on the version of Unicode.
+    /// Whether the Unicode version affects the folded form of this name, or of another name with the same folded form.
     pub(super) fn depends_on_tables(&self) -> bool {
         self.folded.as_ref().is_some_and(|folded| !folded.is_ascii() || !self.name.is_ascii())
     }
@@ -119,8 +119,8 @@ mod tests {
     use super::super::hash::{HashVersion, NameHash};
     use super::{fold, is_younger};
 
-    /// ironmap treats each tested character in the same way as debugfs with the tables of Unicode 12.1: both fold, decompose, reorder or
-    /// remove the character. The test compares the hashes of the folded names.
+    /// ironmap and debugfs, which uses the tables of Unicode 12.1, fold each tested character in the same way. The test compares the hashes
+    /// of the folded names.
     #[test]
     fn folding_agrees_with_debugfs() {
         let hash = NameHash { version: HashVersion::HalfMd4, unsigned: false, seed: [0; 4] };

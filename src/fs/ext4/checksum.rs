@@ -2,13 +2,13 @@
 //!
 //! Source: "Checksums" in Linux's ext4 documentation. Tests compare the results with images made by mke2fs.
 //!
-//! The module of each structure defines which bytes the structure's checksum covers. A function `…_checksum` computes the checksum, the
-//! functions that read the structure verify it, and a function `seal_…` stores it. A change of a structure calls the `seal_…` function as
+//! The module of each structure defines which bytes the structure's checksum covers. A function `…_checksum` computes the checksum, and a
+//! function `seal_…` stores it. Functions that read a structure verify the checksum. A change of a structure calls the `seal_…` function as
 //! its last step. On a volume without checksums, the `seal_…` functions do nothing.
 
 use crate::units::InodeNo;
 
-/// CRC32C without a final inversion. `seed` is the checksum of the preceding bytes, so that a checksum can cover several separate parts.
+/// CRC32C without a final inversion. `seed` is the checksum of the preceding bytes. A checksum can thus cover several separate parts.
 #[must_use]
 pub(crate) fn crc32c_raw(seed: u32, data: &[u8]) -> u32 {
     !crc32c::crc32c_append(!seed, data)

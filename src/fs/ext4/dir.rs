@@ -39,7 +39,8 @@ impl Areas<'_> {
         while self.next < end {
             let block = self.next;
             if block > FileBlock(0) {
-                // The first block was not sufficient, so the reader will probably read the other blocks: the complete map is loaded.
+                // The first block was not sufficient, and the reader will probably need the other blocks. The complete map is therefore
+                // loaded.
                 dir.keep_map()?;
             }
             self.next.0 += 1;
@@ -54,8 +55,8 @@ impl Areas<'_> {
     }
 }
 
-/// The entries of a directory, including `.` and `..`. On a volume that is open read-only, the listing continues with the next block after
-/// an error in a block. On a volume that is open for writing, the listing ends after an error.
+/// The entries of a directory, including `.` and `..`. After an error in a block, the listing on a read-only volume continues with the next
+/// block. On a volume that is open for writing, the listing ends after the error.
 pub struct Ext4ReadDir<'a>(Source<'a>);
 
 enum Source<'a> {
@@ -110,7 +111,7 @@ impl DiskOrder<'_> {
             let entry = area.entry(self.at, &dir.fs)?;
             self.at = entry.next;
             let Some(inode) = entry.inode else { continue };
-            // If fast commits have changed the entry's name, their change replaces the entry in the block, so the entry is skipped.
+            // An entry is skipped if fast commits have changed its name. Their change replaces the entry.
             if edit.is_none_or(|edit| !edit.names.contains_key(entry.name)) {
                 let (name, file_type) = (entry.name.to_vec(), entry.file_type);
                 return Ok(Some(DirEntry { name, inode, file_type }));
@@ -118,8 +119,8 @@ impl DiskOrder<'_> {
         }
     }
 
-    /// The next name that a fast commit added. The record of a fast commit has no file type, so this function reads the inode. A name whose
-    /// inode is not in use is listed without a file type.
+    /// The next name that a fast commit added. The record of a fast commit has no file type. This function therefore reads the inode. If
+    /// the inode is not in use, the name is listed without a file type.
     fn next_added(&mut self) -> Result<Option<DirEntry>> {
         let fs = &self.areas.dir.fs;
         let named = |(name, inode): (_, &Option<InodeNo>)| Some((name, (*inode)?));
@@ -151,7 +152,7 @@ impl Iterator for DiskOrder<'_> {
             Ok(Some(_)) => {}
             Ok(None) => self.ended = true,
             Err(_) => {
-                // Without progress since the last error, the same error would occur again and again. The iterator therefore ends.
+                // Without progress since the last error, the same error would occur again. The iterator therefore ends.
                 let next = Some(self.areas.next);
                 self.ended = std::mem::replace(&mut self.failed_at, next) == next;
                 self.area = None;
@@ -278,7 +279,7 @@ impl Inode {
         Ok(area.map(|area| (FileBlock(areas.next.0 - 1), area)))
     }
 
-    /// The changes to this directory that fast commits have recorded, and that are not in the directory's blocks yet.
+    /// The changes to this directory that fast commits have recorded. The directory's blocks do not contain these changes yet.
     pub(super) fn fast_commit_edit(&self) -> Option<&DirEdit> {
         self.fs.fast_commits.edits_of(self.number)
     }
@@ -327,14 +328,14 @@ impl Inode {
             && !self.fs.superblock.incompat.contains(Incompat::CASEFOLD)
         {
             let place = Place::new("inode").inode(self.number).field("i_flags");
-            return Err(place.corrupt("the flag casefold is set, but not the feature casefold"));
+            return Err(place.corrupt("the flag casefold is set without the feature casefold"));
         }
         Ok(())
     }
 }
 
 impl Superblock {
-    /// Whether an inode is internal, because its number is reserved or a field of the superblock contains its number.
+    /// Whether an inode is internal: its number is reserved, or a field of the superblock contains its number.
     pub(super) fn is_reserved(&self, number: InodeNo) -> bool {
         number != ROOT && number.0 < u64::from(self.first_inode)
             || self.quota_files.contains(&Some(number))
@@ -346,9 +347,8 @@ fn shown(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }
 
-/// Returns the change that fast commits made to a name: the new inode, or `Some(None)` if they removed the name. Returns `None` if they did
-/// not change the name. In a case-insensitive directory, all names with the same folded form refer to one entry, so a change of any of
-/// these names applies.
+/// Returns the change that fast commits made to a name: the new inode, `Some(None)` for a removed name, or `None` for an unchanged name. In
+/// a case-insensitive directory, all names with the same folded form refer to one entry. A change of any of these names counts.
 fn find_edit(edit: &DirEdit, wanted: &Wanted<'_>) -> Option<Option<InodeNo>> {
     if wanted.is_exact() {
         return edit.names.get(wanted.name).copied();

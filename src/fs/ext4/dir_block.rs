@@ -185,8 +185,7 @@ fn record(bytes: &[u8], at: usize, size: BlockSize) -> Option<(&RawDirEntry, &[u
     sound.then_some((raw, name, at + len))
 }
 
-/// The length of a record in bytes. In a block of 64 KiB, a record may have the length of the block, which 16 bits cannot express. That
-/// length is stored as 0 or 65535.
+/// The length of a record in bytes. A record may fill a block of 64 KiB. This length exceeds 16 bits and is stored as 0 or 65535.
 pub(super) fn record_length(raw: u16, block_size: BlockSize) -> usize {
     match raw {
         0 | u16::MAX if block_size.bytes() == 1 << 16 => 1 << 16,
@@ -251,8 +250,8 @@ impl Inode {
         Ok(Some(Area { bytes: AreaBytes::Block(content), end, home, place }))
     }
 
-    /// Whether a block is a node of the hash tree. Block 0 is the root. Every other node begins with an unused entry that is as long as the
-    /// block, so that a linear reader skips the node.
+    /// Whether a block is a node of the hash tree. Block 0 is the root. Every other node begins with an unused entry that fills the block.
+    /// A linear reader therefore skips the node.
     pub(super) fn is_dx_block(&self, block: FileBlock, content: &[u8]) -> bool {
         let Ok((first, _)) = RawDirEntry::ref_from_prefix(content) else { return false };
         let whole = record_length(first.rec_len.get(), self.fs.superblock.block_size);

@@ -1,8 +1,7 @@
 //! Changed metadata blocks that have not been written to their home location yet. A checkpoint writes them there.
 //!
-//! Each changed block has a slot that contains the newest version of the block. If a reader or the commit of the previous transaction still
-//! has a reference to that version, a change creates a new version. The slot is removed when its newest version has been written to the
-//! block's home location.
+//! Each changed block has a slot that contains the newest version of the block. A change creates a new version if a reader or a commit
+//! still has a reference to the newest version. The slot is removed when its newest version has been written to the block's home location.
 
 use std::sync::Arc;
 
@@ -94,9 +93,9 @@ impl Dirty {
         shard.get(&block).map(|slot| slot.0.lock().content.clone())
     }
 
-    /// Returns the slot of a block. If the block has no slot, creates a slot with the content that `clean` returns; returns `None` if
-    /// `clean` returns `None`. `clean` is called while the shard is locked, because content that was read before the lock could be
-    /// outdated. The block should already be in the cache, so that `clean` does not read from the device.
+    /// Returns the slot of a block. If the block has no slot, creates a slot with the content that `clean` returns. If `clean` returns
+    /// `None`, creates no slot and returns `None`. `clean` is called while the shard is locked, because content from an earlier read could
+    /// be outdated. The caller should read the block into the cache first, so that `clean` finds the block there.
     pub(super) fn slot(
         &self,
         block: FsBlock,
@@ -115,8 +114,7 @@ impl Dirty {
         Some(slot)
     }
 
-    /// The newest version of a block. Returns `None` if the transaction that last changed the block is not `tid`, or if the block was
-    /// freed.
+    /// The newest version of a block, if transaction `tid` last changed the block. Returns `None` for other blocks and for freed blocks.
     pub(super) fn of_transaction(&self, block: FsBlock, tid: Tid) -> Option<Block> {
         let slot = self.find(block)?;
         let version = slot.lock()?;

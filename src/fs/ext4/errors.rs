@@ -2,11 +2,11 @@
 //!
 //! If an operation [fails](Ext4::watch) with `Corrupt`, the failure counts as one error. `s_errors` selects the reaction: nothing
 //! (`continue`), refusing changes (`remount-ro`), or refusing changes and reads (`panic`). Errors that do not stop the volume are collected
-//! in memory. One write stores all collected errors in the superblock. This write occurs at the next [`sync_all`](Ext4::sync_all), at the
-//! next tick of the [timer](super::CommitTimer), or when the volume is closed, whichever is first.
+//! in memory. One write stores all collected errors in the superblock. The next [`sync_all`](Ext4::sync_all), the next tick of the
+//! [timer](super::CommitTimer), or the close of the volume makes this write.
 //!
-//! An operation that finds corruption counts it only if the operation has locked the inode. Without the lock, another thread may change the
-//! [`Inode`](super::Inode) during the read, and the reader can mistake valid data for corrupt data.
+//! Corruption counts as an error of the volume only if the operation has locked the inode. Without the lock, another thread may change the
+//! [`Inode`](super::Inode) during the read. Valid data can then look corrupt.
 
 use std::mem::offset_of;
 use std::ops::Range;
@@ -169,9 +169,9 @@ fn code(errno: Errno) -> u8 {
 }
 
 impl Ext4 {
-    /// Runs an operation. The operation must lock the structures that it reads. If it fails with `Corrupt` on a volume that is open for
-    /// writing, the failure counts as an error of the volume. If an operation runs inside another operation, it must not return its error
-    /// to the outer operation, because the error would be counted twice.
+    /// Runs an operation. The operation must lock the structures that it reads. On a volume that is open for writing, a failure with
+    /// `Corrupt` counts as an error of the volume. An operation inside another operation must not return its error to the outer operation.
+    /// Otherwise the error would count twice.
     pub(crate) fn watch<R>(&self, operation: impl FnOnce() -> Result<R>) -> Result<R> {
         operation().map_err(|error| self.met(error))
     }
@@ -180,8 +180,8 @@ impl Ext4 {
     fn met(&self, error: Error) -> Error {
         if let Some(writing) = &self.writing
             && error.kind() == ErrorKind::Corrupt
-            // If the volume was aborted, the device already has the record of the error that aborted it. A later error is a consequence of
-            // the abort, so it is not recorded.
+            // After an abort, the device already has the record of the error that caused the abort. Later errors result from the abort and
+            // are not recorded.
             && writing.transactions.check().is_ok()
         {
             match writing.errors.policy {
@@ -223,13 +223,12 @@ impl Ext4 {
             Ok(())
         };
         let stored = self.operate(|op| op.transact(1, |handle| handle.update_superblock(store)));
-        // The errors were not stored, so they become pending again. If the volume is aborted later, the abort records them.
+        // The errors were not stored. They become pending again. If the volume is aborted later, the abort records them.
         stored.inspect_err(|_| errors.add(met))
     }
 
-    /// Records errors in the superblock on the device: all pending errors, and the error that aborts the volume. Also records the errors in
-    /// the newest version of the superblock in memory, because the transaction that contains that version may never be committed or
-    /// checkpointed.
+    /// Records errors in the superblock on the device: all pending errors, and the error that aborts the volume. Also records the errors
+    /// that are only in the newest version of the superblock in memory: this version may never be committed or checkpointed.
     pub(super) fn record_last(&self, why: &Error) -> Result<()> {
         let writing = self.writing()?;
         writing.errors.add(Met::one(why, writing.clock.now()));
@@ -244,8 +243,8 @@ impl Ext4 {
         })
     }
 
-    /// Merges the errors in the device's superblock into the journal's copy of the superblock, before a recovery writes this copy to the
-    /// device. The error that aborted a volume is recorded only on the device, and not in the journal. Without the merge, the recovery
+    /// Copies the errors in the device's superblock into the journal's copy of the superblock. A recovery then writes this copy to the
+    /// device. The error that aborted a volume is recorded only on the device, and not in the journal. Without this function, the recovery
     /// would overwrite this record.
     pub(super) fn keep_recorded(&self, copy: &mut Block) -> Result<()> {
         let (block, at) = self.superblock.position();
@@ -257,8 +256,8 @@ impl Ext4 {
     }
 
     /// Refuses reads after an error if the reaction is `panic`. Each read of an inode calls this function. A request with a block map in
-    /// memory normally does not read the inode. The error therefore invalidates all block maps in memory, so that each further request
-    /// reads the inode and is refused. Requests that have already passed the check are completed.
+    /// memory normally does not read the inode. The error therefore invalidates all block maps in memory. Each further request then reads
+    /// the inode and is refused. Requests that have already passed the check are completed.
     ///
     /// # Errors
     /// `Io`, with the text of the first error.

@@ -1,12 +1,12 @@
 //! The three feature words of the superblock, and the features that this implementation supports.
 //!
-//! Source: "Super Block" in Linux's ext4 documentation. The types keep unknown bits. A volume with an unknown INCOMPAT bit is refused, and
-//! a volume with an unknown RO_COMPAT bit can only be read.
+//! Source: "Super Block" in Linux's ext4 documentation. The types keep unknown bits. A volume with an unknown INCOMPAT bit is refused. A
+//! volume with an unknown RO_COMPAT bit can only be read.
 
 use bitflags::bitflags;
 
 bitflags! {
-    /// Features that an implementation does not need to know: it can read and write the volume even if it does not know a bit of this word.
+    /// Features that an implementation may ignore. A volume with unknown bits in this word can be read and written.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Compat: u32 {
         /// Blocks for directories are preallocated.

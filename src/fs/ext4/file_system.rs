@@ -134,8 +134,8 @@ impl FileSystem for Arc<Ext4> {
 }
 
 impl Ext4 {
-    /// Checks a new file and its name. The caller calls this function before it checks the volume, because Linux reports an invalid name or
-    /// file before an error of the volume.
+    /// Checks a new file and its name. The caller calls this function before it checks the volume. Linux makes the checks in the same
+    /// order.
     fn check_new(&self, name: &[u8], file: NewFile<'_>) -> Result<()> {
         check_name(name)?;
         check_file(file, self.superblock.block_size.bytes())
@@ -225,7 +225,7 @@ impl Writer for Arc<Ext4> {
     }
 
     fn strip_privileges(&self, number: InodeNo, keep: KeepSetId) -> Result<bool> {
-        // This first check needs no lock. Most files have no set-ID bits or capabilities to remove, so no other check is needed for them.
+        // The first check needs no lock. It is enough for most files, because they have no set-ID bits and no capabilities.
         if !self.inspect(number, |inode| Ext4::has_privileges(inode, keep))? {
             return Ok(false);
         }

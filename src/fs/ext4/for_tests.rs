@@ -38,7 +38,7 @@ pub(super) fn run(program: &str, args: &[&str]) -> String {
 
 impl Image {
     fn empty() -> Self {
-        // The directory's name contains the id of this process, so that the clean-up of old test directories can find out whether this
+        // The directory's name contains the id of this process. The clean-up of old test directories uses this id to find out whether the
         // process still runs.
         let prefix = format!("ironmap-test-{}-", std::process::id());
         Self { dir: tempfile::Builder::new().prefix(&prefix).tempdir().unwrap() }
@@ -47,7 +47,7 @@ impl Image {
     /// Makes a volume of this size. `options` are options of mke2fs, separated by spaces.
     pub(super) fn new(options: &str, size: &str) -> Self {
         let image = Self::empty();
-        // The file is filled with a pattern, so that blocks that mke2fs skips do not contain zeros.
+        // The file is filled with a pattern. Blocks that mke2fs skips therefore do not contain zeros.
         if options.contains("nodiscard") {
             std::fs::write(image.path(), vec![0xA5; 32 << 20]).unwrap();
         }
@@ -157,8 +157,7 @@ impl Ext4 {
     }
 }
 
-/// A proof that the test may change an inode without a lock. No other thread changes the inode, because the test is the only user of its
-/// volume.
+/// A proof that the test may change an inode without a lock. The test is the only user of its volume.
 pub(super) struct Alone(pub(super) InodeNo);
 
 impl MayChange for Alone {
@@ -182,7 +181,7 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         // The first attempts to unmount can fail, because other programs may inspect the mount. The loop device remains until its last user
-        // has closed it. The loop needs no sleep, because each attempt starts a process.
+        // has closed it. Each attempt starts a process. The loop therefore needs no sleep.
         let gone = |program: &str, args: &[&str]| {
             (0..500).any(|_| {
                 let out = output(program, args);

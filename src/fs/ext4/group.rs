@@ -60,8 +60,7 @@ impl Ext4 {
             return FsBlock(superblock + 1 + u64::from(index));
         }
         // The descriptor block of a meta group is in the first group of the meta group. If this group has a backup superblock, the
-        // descriptor block follows the backup. With bigalloc, blocks of 1 KiB are counted from 0, so group 0 then begins with the boot
-        // block.
+        // descriptor block follows the backup. With bigalloc, blocks of 1 KiB are counted from 0. Group 0 then begins with the boot block.
         let first = index * per_block;
         let boot = first == 0 && sb.first_data_block == 0 && sb.block_size.bytes() == 1024;
         let before = u64::from(sb.group_has_backup(first)) + u64::from(boot);
@@ -95,12 +94,13 @@ impl Ext4 {
         let verify = || self.verify_group(group, bytes, place);
         if let Err(error) = content.verify_once(self.descriptor_part(group), verify) {
             self.left.pass_over(group, error)?;
-            // The checksum is wrong, so all fields are unreliable. The caller uses only the location of the inode table, which the code
-            // below checks. `inodes_uninit` is cleared, so that the caller reads the table.
+            // With a wrong checksum, all fields are unreliable. The caller uses only the location of the inode table. The code below checks
+            // this location. `inodes_uninit` is cleared, and the caller then reads the table.
             group_found.inodes_uninit = false;
         }
         if sb.copy != 0 {
-            // The volume was opened with a backup superblock. The descriptors next to a backup are outdated, so `inodes_uninit` is cleared.
+            // The volume was opened with a backup superblock. The descriptors next to a backup are outdated. `inodes_uninit` is therefore
+            // cleared.
             group_found.inodes_uninit = false;
         }
         let inode_table = group_found.inode_table;
@@ -191,8 +191,8 @@ impl Superblock {
         }
     }
 
-    /// The checksum of a group's block bitmap. It covers one bit for each cluster of a group of full size, even if the last group is
-    /// shorter.
+    /// The checksum of a group's block bitmap. The checksum covers one bit for each cluster of a full group. This number of bits also
+    /// applies to a shorter last group.
     pub(crate) fn block_bitmap_checksum(&self, bitmap: &[u8]) -> Option<u32> {
         let clusters = self.blocks_per_group / self.cluster_blocks;
         self.seed.map(|seed| crc32c_raw(seed.0, &bitmap[..clusters as usize / 8]))

@@ -4,7 +4,7 @@
 //! and Needham for the Tiny Encryption Algorithm; FreeBSD's description of the format for the legacy function and for the packing of names
 //! into words. Tests compare the results with debugfs.
 
-/// `readdir` uses this hash and the higher hashes as the end position of a directory, so no name may have such a hash.
+/// No name may have this hash or a higher hash. `readdir` uses these hashes as the end position of a directory.
 const END_OF_DIRECTORY: u32 = 0xFFFF_FFFE;
 /// The highest hash of a name.
 pub(super) const LAST_HASH: u32 = END_OF_DIRECTORY - 2;
@@ -44,8 +44,7 @@ pub(super) struct NameHash {
 }
 
 impl NameHash {
-    /// The hash of a name. The lowest bit of the hash is 0, because a node of the tree uses this bit for another purpose: to mark a leaf
-    /// that continues the previous leaf.
+    /// The hash of a name. The lowest bit of the hash is 0. In a node of the tree, this bit marks a leaf that continues the previous leaf.
     pub(super) fn of(&self, name: &[u8]) -> u32 {
         let mut state = if self.seed == [0; 4] { DEFAULT_SEED } else { self.seed };
         let hash = match self.version {
@@ -141,7 +140,7 @@ mod tests {
     /// The words of the seed 00112233-4455-6677-8899-aabbccddeeff.
     const SEED: [u32; 4] = [0x3322_1100, 0x7766_5544, 0xBBAA_9988, 0xFFEE_DDCC];
 
-    /// The three hash functions, with signed and with unsigned bytes, give the same results as debugfs's `dx_hash -h N [-s SEED] NAME`.
+    /// The three hash functions give the same results as debugfs's `dx_hash -h N [-s SEED] NAME`, with signed and with unsigned bytes.
     #[test]
     fn hashes_are_those_of_debugfs() {
         #[rustfmt::skip]

@@ -1,4 +1,4 @@
-//! Hashed directories. A search computes the hash of a name and descends a tree of hash ranges to the block that contains the entry.
+//! Hashed directories. A search computes the hash of a name. It then descends a tree of hash ranges to the block with the entry.
 //!
 //! The nodes of the tree are directory blocks. A linear reader sees such a block as one unused entry. The tree contains no names. The
 //! leaves are ordinary blocks of entries, and the search compares the names in them.
@@ -188,8 +188,8 @@ impl Superblock {
 }
 
 impl Search<'_> {
-    /// Searches the tree below a node. `levels` is the number of levels of nodes below this node. It decreases with each level, so the
-    /// recursion ends.
+    /// Searches the tree below a node. `levels` is the number of levels of nodes below this node. It decreases with each level. The
+    /// recursion therefore ends.
     fn node(&mut self, node: &Area, levels: u8) -> Result<Option<Found>> {
         let entries = self.dir.dx_entries(node)?;
         let start = dx_position(entries, self.hash);
@@ -240,7 +240,8 @@ pub(super) fn dx_offset(block: FileBlock) -> usize {
     if block.0 == 0 { DX_ROOT_COUNT_OFFSET } else { DX_NODE_COUNT_OFFSET }
 }
 
-/// The checksum of a node. The checksum covers all bytes up to the end of the last used entry, and then the tail with a checksum of 0.
+/// The checksum of a node. The checksum covers all bytes up to the end of the last used entry, and the tail. The checksum field in the tail
+/// counts as 0.
 fn dx_checksum(seed: u32, used: &[u8], tail: &RawDxTail) -> u32 {
     let sum = crc32c_raw(crc32c_raw(seed, used), &tail.dt_reserved.to_bytes());
     crc32c_raw(sum, &[0; 4])

@@ -18,8 +18,8 @@ impl Inode {
     }
 
     /// The number of content bytes in the inode. If the file's size is larger, the remaining bytes read as zeros. Linux leaves such a file
-    /// after a crash between the write of the new size and the write of the new blocks. mke2fs creates such a file if the file's content
-    /// consists only of a hole.
+    /// if it crashes after the write of the new size and before the write of the new blocks. mke2fs creates such a file if the content is
+    /// only a hole.
     pub(super) fn inline_len(&self) -> Result<usize> {
         let held = FRONT + self.inline_rest()?.len();
         Ok(usize::try_from(self.size).unwrap_or(usize::MAX).min(held))
@@ -36,8 +36,8 @@ impl Inode {
         Ok(())
     }
 
-    /// A part of an inline directory by its number. Part 0 consists of the implicit entries `.` and `..`, part 1 of the entries in
-    /// `i_block`, and part 2 of the entries in `system.data`.
+    /// A part of an inline directory by its number. Part 0 contains the implicit entries `.` and `..`. Part 1 is in `i_block`. Part 2 is in
+    /// `system.data`.
     pub(super) fn inline_dir_part(&self, part: u64) -> Result<Option<Area>> {
         let bytes = match part {
             0 => return Ok(Some(Area::dots(self.number, self.inline_parent()))),

@@ -39,8 +39,8 @@ impl InodeFlags {
         .union(Self::TOP_DIR)
         .union(Self::PROJECT_INHERIT);
 
-    /// The flags that `chattr` can change in general, but that must not be set on a file of this type. If such a flag were set, the kernel
-    /// would refuse every later `chattr` on the file. A test compares this set with a mount by the kernel.
+    /// The flags that must not be set on a file of this type, although `chattr` can change them on other files. With such a flag, the
+    /// kernel would refuse every later `chattr` on the file. A test compares this set with a mount by the kernel.
     pub(super) fn refused_by(file_type: FileType) -> Self {
         match file_type {
             FileType::Directory => Self::empty(),
@@ -103,8 +103,8 @@ impl Ext4 {
     /// Reads and checks the inode with this number.
     ///
     /// # Errors
-    /// `NotFound` if the inode is not in use or has no name, or if the number is too large. A deleted inode cannot be opened by its number,
-    /// as with Linux's file handles. `Corrupt` if the inode is damaged.
+    /// `NotFound` if the inode is not in use or has no name, or if the number is too large. As with Linux's file handles, a deleted inode
+    /// cannot be opened by its number. `Corrupt` if the inode is damaged.
     pub fn inode(self: &Arc<Self>, number: InodeNo) -> Result<Inode> {
         let mut inode = self.inode_or_orphan(number)?;
         if inode.stat.links == 0 {
@@ -114,8 +114,8 @@ impl Ext4 {
         Ok(inode)
     }
 
-    /// Reads an inode under its lock, so that no operation changes the inode during the read. An inode without a name exists only while a
-    /// program [holds](Self::hold) it.
+    /// Reads an inode under its lock. No operation changes the inode during the read. An inode without a name exists only while a program
+    /// [holds](Self::hold) it.
     ///
     /// # Errors
     /// The errors of [`inode`](Self::inode), and the errors of `look`.
@@ -136,8 +136,7 @@ impl Ext4 {
         })
     }
 
-    /// Pending writes may have extended the file, but the metadata do not record the new size yet. Raises the size in `inode` to this new
-    /// size.
+    /// Raises the size in `inode` to the size after the pending writes. The metadata do not record this size yet.
     fn show_unconverted(&self, inode: &mut Inode) {
         let writing = self.writing.as_ref();
         if let Some(open) = writing.and_then(|writing| writing.locks.open(inode.number)) {
@@ -155,18 +154,18 @@ impl Ext4 {
         let InodePlace { block, at, part, uninit } = self.inode_place(number)?;
         let edit = self.fast_commits.inode(number);
         if uninit {
-            // This part of the inode table is not initialised, so its content is undefined. The inode can exist only if a fast commit has
+            // This part of the inode table is not initialised, and its content is undefined. The inode can exist only if a fast commit has
             // created it.
             let Some(edit) = edit else { return Err(not_in_use(number)) };
             return Inode::decode(self, number, &edit.inode(&vec![0; size]), place, |_| Ok(()));
         }
-        // The time stamps that wait in memory are read before the inode's bytes. Another thread may store the stamps in the inode between
-        // the two reads. This does no harm, because the stamps are then applied to bytes that already contain them.
+        // Pending time stamps are read before the inode's bytes. Another thread may store the stamps in the inode between the two reads.
+        // This does no harm: the bytes already contain the stamps when the stamps are applied.
         let stamps = self.writing.as_ref().map(|writing| writing.locks.stamps(number));
         let content = self.blocks.read(block, place)?;
         let (bytes, place) = (&content[at..at + size], place.block(block));
         if let Some(edit) = edit {
-            // These bytes combine the inode in the table with the changes of a fast commit, so the inode's checksum does not match. The
+            // These bytes combine the inode in the table with the changes of a fast commit. The inode's checksum does not match them. The
             // fast commit's checksum was verified when the fast commit was read.
             return Inode::decode(self, number, &edit.inode(bytes), place, |_| Ok(()));
         }
@@ -182,8 +181,8 @@ impl Ext4 {
         Ok(inode)
     }
 
-    /// Whether the inode's block and its attribute block are in memory. If so, a write can check without a read from the device whether it
-    /// must remove privileges (set-ID bits, capabilities) from the file.
+    /// Whether the inode's block and its attribute block are in memory. If so, a write needs no read from the device to find privileges
+    /// (set-ID bits, capabilities) that it must remove.
     pub(crate) fn has_inode(self: &Arc<Self>, number: InodeNo) -> Result<bool> {
         if !self.blocks.has(self.inode_place(number)?.block) {
             return Ok(false);
@@ -210,7 +209,7 @@ impl Ext4 {
         let sb = &self.superblock;
         let number32 = u32::try_from(number.0).ok().filter(|n| (1..=sb.inodes_count).contains(n));
         let Some(number32) = number32 else {
-            // A program may have passed this number, so an invalid number does not mean that the volume is corrupt.
+            // An invalid number does not mean that the volume is corrupt, because a program may have passed the number.
             let what = format!("inode {number}: the number is outside 1 to {}", sb.inodes_count);
             return Err(Error::new(ErrorKind::NotFound, what));
         };
@@ -241,8 +240,8 @@ impl Inode {
         Err(Error::new(ErrorKind::NotFound, what))
     }
 
-    /// Runs `read` without the inode's lock, and repeats `read` if the inode has changed during the read. The check of the inode is enough:
-    /// another file can reuse a block of this inode only after this inode has released the block, and the release changes the inode.
+    /// Runs `read` without the inode's lock, and repeats `read` if the inode has changed during the read. No other check is needed: another
+    /// file can reuse a block only after this inode has released the block. The release changes the inode.
     ///
     /// # Errors
     /// `NotFound` if the number belongs to another inode; `Busy` if the inode changes during every attempt; the errors of `read`.
@@ -258,10 +257,9 @@ impl Inode {
             now.check_is(&self.stat)?;
             if now.points_as(inode) {
                 match result {
-                    // The inode is unchanged, but two other things may have changed during the read: a list of attributes may have changed
-                    // in place, and the inode of an attribute's value may have been freed and reused. In both cases a value can have a
-                    // wrong checksum although nothing is corrupt. The read is therefore repeated. A corrupt value causes the error at every
-                    // attempt.
+                    // The inode is unchanged, but a list of attributes may have changed in place. The inode of an attribute's value may
+                    // have been freed and reused. A value can then have a wrong checksum although nothing is corrupt. The read is therefore
+                    // repeated. A corrupt value causes the error at every attempt.
                     Err(error) if error.kind() == ErrorKind::Corrupt => corrupt = Some(error),
                     result => return result,
                 }
@@ -269,15 +267,13 @@ impl Inode {
             newest = Some(now);
         }
         let busy = || {
-            let what =
-                format!("inode {} changes during each attempt to read the inode", self.number);
+            let what = format!("inode {} changed during each attempt to read it", self.number);
             Error::new(ErrorKind::Busy, what)
         };
         Err(corrupt.unwrap_or_else(busy))
     }
 
-    /// Whether the content and the attributes have the same locations and sizes in `self` and in `other`, which are versions of the same
-    /// inode.
+    /// Compares two versions of an inode. Returns whether the content and the attributes have the same locations and sizes in both.
     fn points_as(&self, other: &Self) -> bool {
         self.i_block == other.i_block
             && self.size == other.size
@@ -286,8 +282,8 @@ impl Inode {
     }
 }
 
-/// Returns the length of an inode's extra fields, and the first 32 bytes of these fields. Bytes past `i_extra_isize` are replaced by zeros,
-/// so that a missing field reads as 0.
+/// Returns the length of an inode's extra fields, and the first 32 bytes of these fields. Bytes past `i_extra_isize` are replaced by zeros.
+/// A missing field thus reads as 0.
 fn extra_part(rest: &[u8], place: Place) -> Result<(usize, [u8; 32])> {
     let mut bytes = [0_u8; 32];
     let Some(length) = rest.first_chunk::<2>() else { return Ok((0, bytes)) };
@@ -325,7 +321,7 @@ fn flags(sb: &Superblock, raw: &RawInode, place: Place) -> Result<InodeFlags> {
     if flags.contains(InodeFlags::INLINE_DATA) && !sb.incompat.contains(Incompat::INLINE_DATA) {
         return Err(place
             .field("i_flags")
-            .corrupt("the flag inline_data is set, but not the feature inline_data"));
+            .corrupt("the flag inline_data is set without the feature inline_data"));
     }
     Ok(flags)
 }
@@ -531,8 +527,8 @@ fn not_in_use(number: InodeNo) -> Error {
     Error::new(ErrorKind::NotFound, format!("inode {number} is not in use"))
 }
 
-/// Decodes the device number in `i_block`. Linux stores a number of 8 + 8 bits (major and minor) in the first word, and a number of 12 + 20
-/// bits in the second word.
+/// Decodes the device number in `i_block`. The first word contains numbers with 8 + 8 bits (major and minor). The second word contains
+/// numbers with 12 + 20 bits.
 fn device_number(file_type: FileType, i_block: &[u8; 60]) -> Option<(u32, u32)> {
     if !matches!(file_type, FileType::CharDevice | FileType::BlockDevice) {
         return None;

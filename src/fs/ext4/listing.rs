@@ -135,8 +135,8 @@ impl Inode {
         }
     }
 
-    /// Whether the listing uses the hash tree. If the root of the tree is damaged and the volume is open read-only, the directory is listed
-    /// block by block, as in the kernel. On a volume that is open for writing, the listing uses the tree and returns the error.
+    /// Whether the listing uses the hash tree. If the root of the tree is damaged, a directory on a read-only volume is listed block by
+    /// block, as in the kernel. On a volume that is open for writing, the listing uses the tree and returns the error.
     fn has_tree(&self) -> bool {
         let root = || self.dx_root().and_then(|root| self.dx_entries(&root.area).map(drop));
         self.fs.writing.is_some() || root().is_ok()
@@ -181,8 +181,8 @@ impl Inode {
         Ok(hash.of(self.wanted(name)?.hashed_bytes()))
     }
 
-    /// The entries of the first leaf with entries. If the following leaves may contain names with the last hash of this leaf, their entries
-    /// are included.
+    /// The entries of the first leaf with entries. Also includes the entries of the following leaves that may contain names with the last
+    /// hash of this leaf.
     fn leaves(&self, from: DirCursor) -> Result<Part> {
         let mut walk = Walk::new(self, from.hash())?;
         let hash = walk.hash;
@@ -214,7 +214,7 @@ impl Inode {
             match next {
                 None => return Ok((entries, DirCursor::END)),
                 Some(next) => {
-                    // The lowest bit of the leaf's hash is set if the leaf may contain names with the previous leaf's last hash.
+                    // If the lowest bit of the leaf's hash is set, the leaf may contain names with the previous leaf's last hash.
                     let behind = DirCursor::at_hash(next);
                     let ends = next & 1 == 0 && next <= LAST_HASH && behind > from;
                     if ends && !entries.is_empty() {
@@ -282,8 +282,8 @@ impl Inode {
 
 /// The position of a name in the order of hashes.
 fn place(name: &[u8], hash: u32) -> DirCursor {
-    // Names with the same hash need a fixed order that depends only on the names. The format defines no such order, so the position also
-    // contains a checksum of the name.
+    // Names with the same hash need a fixed order that depends only on the names. The format defines no such order. The position therefore
+    // also contains a checksum of the name.
     DirCursor(DirCursor::at_hash(hash).0 + u64::from(crc32c_raw(!0, name)))
 }
 

@@ -13,9 +13,9 @@ use crate::iomap::{
 };
 use crate::units::{DevOffset, FileBlock, FilePos, FsBlock};
 
-/// A map with at most this many leaves (nodes with extents, or indirect blocks) is read completely at its first use, and then stays in
-/// memory. With blocks of 4 KiB, this many leaves are 64 MiB. In a map with more leaves, each lookup reads one leaf through the metadata
-/// cache.
+/// A map with at most this many leaves is read completely at its first use, and then stays in memory. Leaves are nodes with extents, or
+/// indirect blocks. With blocks of 4 KiB, this many leaves are 64 MiB. In a map with more leaves, each lookup reads one leaf through the
+/// metadata cache.
 const RESIDENT_LEAVES: usize = 16 << 10;
 /// The maximum number of extents of a map that stays in memory. The extents of such a map need at most 96 MiB of memory, and their index
 /// needs at most 80 MiB.
@@ -35,8 +35,8 @@ impl Inode {
         }
         if !self.fs.blocks.overlay().is_empty() {
             let extents = into.split_off(before);
-            // On a valid volume, each block belongs to only one extent, so each relocated block splits one extent and adds at most two
-            // extents. In a damaged map, extents may overlap; without this limit, the number of extents could be huge.
+            // On a valid volume, a relocated block splits one extent and adds at most two extents. In a damaged map, extents may overlap,
+            // and each relocated block could split many extents. This limit bounds the number of extents.
             let most = extents.len() + 2 * self.fs.blocks.overlay().len();
             for extent in extents {
                 self.split_relocated(extent, into);
@@ -54,7 +54,7 @@ impl Inode {
         Ok(end)
     }
 
-    /// Adds the extents of one leaf as the map stores them. Changes by fast commits are ignored, and so is content in the journal.
+    /// Adds the extents of one leaf as the map stores them. Changes by fast commits and content in the journal are ignored.
     pub(super) fn home_leaf(&self, block: FileBlock, into: &mut Vec<Extent>) -> Result<FileBlock> {
         if self.flags.contains(InodeFlags::EXTENTS) {
             self.extent_leaf(block, into)
@@ -63,7 +63,7 @@ impl Inode {
         }
     }
 
-    /// The extents in a range as the map stores them. Changes by fast commits are ignored, and so is content in the journal.
+    /// The extents in a range as the map stores them. Changes by fast commits and content in the journal are ignored.
     pub(super) fn home_extents(&self, range: Range<FileBlock>) -> Result<Vec<Extent>> {
         let (mut extents, mut next) = (Vec::new(), range.start);
         while next < range.end {
@@ -82,9 +82,8 @@ impl Inode {
         place.corrupt(format!("the map has no valid mapping after block {block}"))
     }
 
-    /// Checks an internal inode as Linux does when it reads an internal inode. The attribute block and the first block of the content must
-    /// be blocks of the volume with numbers above `s_first_data_block`. A flag of the inode is refused if the volume does not have the
-    /// flag's feature.
+    /// Checks an internal inode, as Linux does when it reads the inode. The attribute block and the first block of the content must be
+    /// blocks of the volume with numbers above `s_first_data_block`. Each flag of the inode requires the flag's feature on the volume.
     pub(super) fn check_own(&self) -> Result<()> {
         let place = Place::new("inode").inode(self.number);
         let first = u64::from(self.fs.superblock.first_data_block);
@@ -100,7 +99,10 @@ impl Inode {
             (InodeFlags::INDEX, sb.seed.is_none() || sb.compat.contains(Compat::DIR_INDEX)),
         ];
         if unknown.iter().any(|(flag, allowed)| self.flags.contains(*flag) && !allowed) {
-            let what = format!("a flag in {:#x} is set, but its feature is not", self.flags.bits());
+            let what = format!(
+                "a flag in {:#x} is set without the feature that it needs",
+                self.flags.bits()
+            );
             return Err(place.field("i_flags").corrupt(what));
         }
         if self.flags.contains(InodeFlags::INLINE_DATA) {
@@ -141,7 +143,7 @@ impl Inode {
         let mut rest = extent;
         let physical = extent.start..FsBlock(extent.start.0 + u64::from(extent.len));
         for (block, content) in self.fs.blocks.overlay().range(physical) {
-            // An unwritten extent contains no data, so copies of its blocks in the journal are ignored.
+            // Copies of an unwritten extent's blocks in the journal are ignored, because an unwritten extent contains no data.
             if extent.state == ExtentState::Unwritten {
                 break;
             }
@@ -192,8 +194,7 @@ impl Inode {
         let mut block = FileBlock(0);
         for _ in 0..RESIDENT_LEAVES {
             block = self.leaf(block, &mut extents)?;
-            // The trees of an indirect map past the end of the file may be huge and empty, so an indirect map is read only up to the file's
-            // size.
+            // An indirect map is read only up to the file's size. The trees past the end of the file may be huge and empty.
             let done = block >= limit
                 || (!self.flags.contains(InodeFlags::EXTENTS)
                     && block.0 >= size.blocks_for(self.size));

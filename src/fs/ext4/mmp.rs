@@ -1,9 +1,9 @@
 //! Multiple mount protection: detects whether another node uses the volume.
 //!
-//! Linux checks multiple mount protection only for read-write mounts. ironmap also checks it for read-only opens, because the blocks could
-//! change during the reads if another node writes to the volume. A live node increments the sequence number in the MMP block regularly. If
-//! the number changes during the check, the open is refused. If the number does not change, the other node is dead. In this case the volume
-//! is opened, and its journal is recovered as after any crash.
+//! Linux checks multiple mount protection only for read-write mounts. ironmap also checks it for read-only opens, because another node
+//! could change the blocks during the reads. A live node increments the sequence number in the MMP block regularly. If the number changes
+//! during the check, the open is refused. If the number does not change, the other node is dead. In this case the volume is opened, and its
+//! journal is recovered as after any crash.
 
 use std::time::Duration;
 
@@ -25,9 +25,8 @@ const LONGEST_INTERVAL: u16 = 300;
 /// The purpose of the open. It determines how long the open waits for a change of the sequence number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// An open for reading waits at most 20 seconds, even if the volume's update interval is longer. If another node
-    /// uses the volume and updates its MMP block more slowly, the open does not detect this node. The volume is not damaged in that case, but
-    /// reads can return wrong data.
+    /// An open for reading waits at most 20 seconds, even if the volume's update interval is longer. The open does not detect a node that
+    /// updates the MMP block more slowly. The volume is not damaged in that case, but reads can return wrong data.
     Read,
     /// An open for writing waits until a live holder has certainly updated the sequence number.
     Write,
@@ -94,7 +93,7 @@ fn check_with(
     Ok(())
 }
 
-/// Reads the MMP block from the device. Other nodes change the block, so it is never cached.
+/// Reads the MMP block from the device. Other nodes change the block. It is therefore never cached.
 pub(super) fn read(device: &dyn Device, sb: &Superblock, block: FsBlock) -> Result<RawMmp> {
     let place = Place::new("MMP block").block(block);
     if block.0 == 0 || !sb.contains(block) {

@@ -23,8 +23,8 @@ use crate::units::{DevOffset, FsBlock};
 
 /// The maximum of ordinary sequence numbers. Higher numbers have special meanings.
 const SEQ_MAX: u32 = 0xE24D_4D4F;
-/// The number of newest sequence numbers that a node recognises as its own. The number on the device can be older than the newest number,
-/// because each attempt to reconnect to the device writes a new number, and after the reconnection the device may repeat an earlier write.
+/// The number of newest sequence numbers that a node recognises as its own. The number on the device can be older than the newest number:
+/// each attempt to reconnect to the device writes a new number, and the device may repeat an earlier write afterwards.
 const OURS: u32 = 1024;
 
 /// Holds a volume until this value is dropped. A separate thread updates the sequence number.
@@ -41,7 +41,7 @@ struct Count {
     clock: Clock,
     /// The newest sequence number that was written, or is about to be written.
     newest: Mutex<u32>,
-    /// This lock and its condition are those of std, as those of the thread that commits: see `jbd2::timer`.
+    /// The lock and the condition variable are from std, for the reason given in `jbd2::timer`.
     ended: std::sync::Mutex<bool>,
     told: Condvar,
     /// Whether another node has taken the volume.
@@ -56,9 +56,9 @@ impl fmt::Debug for Count {
 
 impl MmpHold {
     /// Takes a volume that no other node holds. The caller must have verified this with [`mmp::check`]. Two nodes may try to take the
-    /// volume at the same time; the function waits long enough for each of them to detect the other. During the wait, the function updates
-    /// the sequence number, so that a third node that polls the number detects this node. Data that was read before this call may be
-    /// outdated, because another node may have held the volume between the check and this call.
+    /// volume at the same time. The function therefore waits until each of them would have detected the other. During the wait, the
+    /// function updates the sequence number, so that a third node also detects this node. Another node may have held the volume between the
+    /// check and this call. Data that was read before this call may therefore be outdated.
     ///
     /// # Errors
     /// `Busy` if another node took the volume at the same time; `Io`.
@@ -103,8 +103,8 @@ impl MmpHold {
         Ok(Some(held))
     }
 
-    /// Returns the error `Busy` if another node has taken the volume, or if an update of the sequence number has failed. After this error,
-    /// the caller must not write to the device.
+    /// Returns the error `Busy` if another node has taken the volume. An update of the sequence number that failed has the same result.
+    /// After this error, the caller must not write to the device.
     pub(super) fn check(&self) -> Result<()> {
         if self.count.lost.load(Ordering::Relaxed) { Err(taken()) } else { Ok(()) }
     }
@@ -173,8 +173,7 @@ impl Count {
         if let Ok((raw, _)) = RawMmp::mut_from_prefix(&mut buffer) {
             self.fill(raw, seq);
         }
-        // No flush is needed, because other nodes see the number even if it is only in the device's cache. Also, an error of a flush could
-        // not be returned, because this thread has no caller.
+        // No flush is needed: other nodes see the number even if it is only in the device's cache.
         let through = !self.events.durability().calls_flush();
         self.device.write_all_at(&[IoSlice::new(&buffer)], at, through)
     }
@@ -191,9 +190,9 @@ impl Count {
     }
 }
 
-/// After a reconnection, the device calls this fence before any other write. The fence updates the sequence number, so that another node
-/// that polls the number sees that the volume is in use. If another node has already taken the volume, the number on the device is not one
-/// of this node's numbers, and the fence fails.
+/// After a reconnection, the device calls this fence before any other write. The fence updates the sequence number, and other nodes see
+/// that the volume is in use. If the number on the device is not one of this node's numbers, another node has taken the volume, and the
+/// fence fails.
 impl Fence for Count {
     fn place(&self) -> (DevOffset, usize) {
         (self.sb.block_size.offset_of(self.block), self.sb.block_size.bytes())

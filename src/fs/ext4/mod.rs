@@ -101,8 +101,8 @@ pub struct Ext4 {
 
 impl Ext4 {
     /// Opens the file system on a device for reading. A journal that needs recovery is recovered in memory, and nothing is written to the
-    /// device. Three faults are tolerated: a wrong checksum of a group descriptor, a damaged block of multiple mount protection, and a
-    /// damaged superblock that has a backup. [`take_left`](Self::take_left) reports the tolerated faults.
+    /// device. Three faults are tolerated: a wrong checksum of a group descriptor, a damaged MMP block, and a damaged superblock with a
+    /// backup. [`take_left`](Self::take_left) reports the tolerated faults.
     ///
     /// # Errors
     /// `UnknownFormat` if the device contains no ext2, ext3 or ext4 file system; `Unsupported` with the name of the feature; `Corrupt` with
@@ -222,7 +222,7 @@ impl Ext4 {
 
     /// Refuses a device whose sectors are larger than a block.
     fn check_sectors(device: &dyn Device, superblock: Superblock) -> Result<Superblock> {
-        // This check of the block size must precede any write, because recovery writes single blocks.
+        // This check must precede any write: recovery writes single blocks.
         let (block, unit) = (superblock.block_size.bytes(), device.limits().logical_block);
         if unit as usize > block {
             let text = format!(
@@ -258,8 +258,8 @@ impl Ext4 {
         let content = self.blocks.read_relocated(copy)?;
         let start = at.0 as usize % size.bytes();
         let bytes = &content[start..start + len];
-        // The block size in the journal's copy must equal the block size in the superblock on the device, because the positions of the
-        // journal's blocks were computed with the block size on the device.
+        // The positions of the journal's blocks were computed with the block size in the superblock on the device. The journal's copy must
+        // have the same block size.
         if Superblock::block_size_of(bytes) != Some(size) {
             let place = Place::new("superblock").block(block).field("s_log_block_size");
             return Err(place.corrupt("the value differs between the device and the journal"));

@@ -2,11 +2,11 @@
 //! Debug builds check this order.
 //!
 //! A thread that has a lock must not wait for a lock that is earlier in this order. A thread may have only one lock of each kind, except
-//! for inodes. Inodes have their own order: a directory before the inodes of its entries, any directory before a file of another type, and
-//! other inodes in the order of their numbers. Only a thread that holds the rename lock may lock two directories in different branches of
-//! the directory tree. A thread that has locked a removed inode must not wait for another inode. A handle counts as a lock, because a
-//! commit waits for all handles, and a handle may wait for a commit. A thread that waits for an inode while it has a handle could therefore
-//! cause a deadlock.
+//! for inodes. Inodes have their own order. A directory precedes the inodes of its entries. Any directory precedes a file of another type.
+//! Other inodes are locked in the order of their numbers. Only a thread that holds the rename lock may lock two directories in different
+//! branches of the directory tree. A thread that has locked a removed inode must not wait for another inode. A handle counts as a lock: a
+//! commit waits for all handles, and a thread with an inode's lock may wait for a commit. A thread that waited for this inode while it has
+//! a handle could cause a deadlock.
 
 use std::ops::{Deref, DerefMut};
 
@@ -69,7 +69,7 @@ mod checked {
             (Rank::Inode(held), Rank::Inode(next)) => *held != next,
             (held, next) => *held < next,
         };
-        // Late in the end of a thread the list may be destroyed.
+        // The list may already be destroyed when the thread exits.
         let _ = HELD.try_with(|all| {
             let all = all.borrow();
             assert!(
@@ -88,7 +88,7 @@ mod checked {
 
     impl Drop for Held {
         fn drop(&mut self) {
-            // A thread may drop a guard while it exits. The thread-local list may already be destroyed at that time.
+            // The thread-local list may already be destroyed when the thread exits.
             let _ = HELD.try_with(|all| {
                 let mut all = all.borrow_mut();
                 if let Some(at) = all.iter().rposition(|rank| *rank == self.0) {
@@ -112,5 +112,5 @@ mod checked {
     }
 }
 
-/// Asserts that the lock order permits this thread to wait for a lock of this rank, with the locks that the thread already has.
+/// Asserts that the lock order permits this thread to wait for a lock of this rank.
 pub(super) use checked::before;

@@ -22,7 +22,7 @@ const SUPERBLOCK: Place = Place::new("superblock");
 const FILE: Place = Place::new("orphan file");
 
 impl Ext4 {
-    /// The number of orphans in two places: in the orphan list, whose first entry is in the superblock, and in the orphan file.
+    /// The number of orphans in the orphan list and in the orphan file. The superblock contains the first entry of the list.
     ///
     /// # Errors
     /// `Corrupt` if the list has a loop or contains an invalid inode number, or if a block of the orphan file is damaged; `LimitExceeded`
@@ -88,8 +88,8 @@ impl Ext4 {
     }
 }
 
-/// The orphan list in memory, in the order in which the orphans were added. Every method needs at most logarithmic time, because a hostile
-/// volume can have a million orphans.
+/// The orphan list in memory, in the order in which the orphans were added. Every method needs at most logarithmic time: a hostile volume
+/// can have a million orphans.
 #[derive(Debug, Default)]
 pub(crate) struct OrphanList {
     by_age: BTreeMap<u64, InodeNo>,
@@ -109,8 +109,8 @@ impl OrphanList {
         self.by_age.values().rev().copied()
     }
 
-    /// The two neighbours of an inode in the list: the orphan that was added directly after it, and the orphan that was added directly
-    /// before it. Returns `None` if the inode is not in the list.
+    /// The two neighbours of an inode in the list: the next newer orphan, and the next older orphan. Returns `None` if the inode is not in
+    /// the list.
     pub(super) fn beside(&self, number: InodeNo) -> Option<(Option<InodeNo>, Option<InodeNo>)> {
         let age = *self.ages.get(&number)?;
         let newer = self.by_age.range(age + 1..).next();

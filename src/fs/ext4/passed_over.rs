@@ -58,7 +58,7 @@ impl PassedOver {
     #[cold]
     pub(super) fn pass_over(&self, group: u32, error: Error) -> Result<(), Error> {
         self.pass_over_fault(Fault::Descriptor(group), error, |error| {
-            format!("the descriptor of group {group} is damaged and is used unverified: {error}")
+            format!("the descriptor of group {group} is damaged, but ironmap uses it: {error}")
         })
     }
 
@@ -103,8 +103,8 @@ impl Ext4 {
     /// - a damaged superblock, if a backup is used instead;
     /// - a journal that was not loaded.
     ///
-    /// On a volume that is open for writing, a report names an inode without a name that could not be freed, because its metadata are
-    /// damaged. The superblock also records this fault as an error, so that e2fsck checks the volume.
+    /// On a volume that is open for writing, a report names an orphan with damaged metadata, which could not be freed. The superblock also
+    /// records this fault as an error. e2fsck then checks the volume.
     #[must_use]
     pub fn take_left(&self) -> Vec<String> {
         std::mem::take(&mut *self.left.lines.lock())

@@ -13,9 +13,9 @@ use crate::fs::{FileType, Follow};
 use crate::units::InodeNo;
 
 impl Ext4 {
-    /// Returns the inode that a path refers to. The path starts at the root of the volume, and so do the targets of absolute links. The
-    /// parent `..` of the root is the root. An empty path refers to the root. A path that ends with a slash must refer to a directory.
-    /// Permissions are not checked.
+    /// Returns the inode that a path refers to. The path and the targets of absolute links start at the root of the volume. The parent `..`
+    /// of the root is the root. An empty path refers to the root. A path that ends with a slash must refer to a directory. Permissions are
+    /// not checked.
     ///
     /// # Errors
     /// `NotFound`, `NotADirectory`, `NameTooLong`, `Loop` and the errors of [`Inode::lookup`]. Each error contains the path.
@@ -34,9 +34,9 @@ impl Ext4 {
     fn walk(self: &Arc<Self>, path: &[u8], follow: Follow) -> Result<Inode> {
         let mut current = self.enter(ROOT)?;
         let mut links = 0;
-        // `text` is the path. The walk inserts the targets of at most MAX_LINKS links into it; each target is at most as long as a block.
-        // `at` is the position of the next component. Visited components are not removed from the front of the text, because such removals
-        // would take quadratic time on a hostile volume with long targets.
+        // `text` is the path. The walk inserts the targets of at most MAX_LINKS links into the text. Each target is at most as long as a
+        // block. `at` is the position of the next component. Visited components stay in the text. Their removal would take quadratic time
+        // on a hostile volume with long targets.
         let (mut text, mut at) = (Cow::Borrowed(path), 0);
         while let Some((name, behind)) = next_component(&text[at..]) {
             let dir = &current.inode;
@@ -73,8 +73,8 @@ impl Ext4 {
             let next = text.len() - behind.len();
             current = match lock {
                 // Another thread is changing the directory. The walk releases the lock of the parent before it waits for this directory. In
-                // a damaged tree, a directory may be its own descendant, so two threads that kept the lock of the parent could wait for
-                // each other. If the directory is removed during the wait, the parent is searched again.
+                // a damaged tree, a directory may be its own descendant. Two threads that kept the parent's lock could then wait for each
+                // other. If the directory is removed during the wait, the parent is searched again.
                 Some(Err(_)) => {
                     let parent = current.leave();
                     match self.enter_again(&found) {

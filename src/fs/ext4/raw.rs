@@ -43,8 +43,8 @@ bitflags! {
 /// are charged.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// The inode is new. The bytes in the inode table may be those of an earlier inode with the same number; the usage of the earlier inode
-    /// does not count.
+    /// The inode is new. The inode table may still contain an earlier inode with the same number. The usage of the earlier inode does not
+    /// count.
     Begins,
     Goes,
     /// The inode is freed. After the change, no owner is charged.
@@ -64,8 +64,8 @@ impl Handle<'_> {
         self.update(block, SUPERBLOCK, |bytes| change_superblock(&mut bytes[at..], change))
     }
 
-    /// Sets the error flag in the superblock. Other changes of the same transaction leave faults on the volume. Therefore the volume cannot
-    /// have the faults without the flag after a crash.
+    /// Sets the error flag in the superblock. The same transaction contains the changes that leave faults on the volume. A crash therefore
+    /// cannot separate the flag from the faults.
     pub(super) fn mark_errors(&mut self) -> Result<()> {
         self.update_superblock(|raw| {
             raw.s_state.set(raw.s_state.get() | STATE_ERROR);
@@ -105,8 +105,8 @@ impl Handle<'_> {
         self.change_inode(inode.number(), change)
     }
 
-    /// Moves the pending time stamps of an inode into the inode table. The caller does not need the inode's lock, because this lock does
-    /// not protect pending time stamps.
+    /// Moves the pending time stamps of an inode into the inode table. The caller does not need the inode's lock: this lock does not
+    /// protect pending time stamps.
     ///
     /// # Errors
     /// The errors of [`update_inode`](Self::update_inode).

@@ -1,8 +1,8 @@
 //! Backups of the superblock, for reads of a volume whose primary superblock is damaged.
 //!
-//! A backup is trusted if it passes every check of a superblock, contains the number of its group, and is at the start of that group. With
-//! a backup, the group descriptors next to the backup are used, as with Linux's mount option `sb=N`. A backup does not record whether the
-//! journal needs recovery. The journal's own superblock decides this, as in e2fsck.
+//! A backup is trusted if it passes every check of a superblock and is at the start of the group whose number it contains. The group
+//! descriptors next to the backup are then used, as with Linux's mount option `sb=N`. A backup does not record whether the journal needs
+//! recovery. The journal's own superblock decides this, as in e2fsck.
 
 use zerocopy::FromBytes;
 
@@ -23,7 +23,7 @@ const SHIFTS: std::ops::RangeInclusive<u8> = 10..=16;
 const CLUSTERS: [u64; 2] = [1, 16];
 
 impl Superblock {
-    /// Reads the superblock in block `block` of the volume. The block size is not known, so every block size is tried.
+    /// Reads the superblock in block `block` of the volume. The block size is not known. Every block size is tried.
     ///
     /// # Errors
     /// `UnknownFormat` if the block has no superblock; the errors of [`parse`](Self::parse); errors of the device.
@@ -45,9 +45,8 @@ impl Superblock {
         Err(Error::new(ErrorKind::UnknownFormat, what))
     }
 
-    /// Refuses a primary superblock of revision 0 if a backup has a higher revision. No program lowers the revision, so in this case the
-    /// primary superblock was partly overwritten. Without this refusal, the volume would be opened as revision 0, and the fields that only
-    /// later revisions define would not be checked.
+    /// Refuses a primary superblock of revision 0 if a backup has a higher revision. No program lowers the revision. The primary superblock
+    /// was therefore partly overwritten. An open as revision 0 would not check the fields that only later revisions define.
     ///
     /// # Errors
     /// `Corrupt`; errors of the device.

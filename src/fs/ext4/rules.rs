@@ -2,8 +2,8 @@
 //! volume, it enforces the rules of Linux. A check of the volume reports violations of the other rules. The fields that describe the
 //! geometry are checked in [`superblock`](super::superblock).
 //!
-//! The source of the rules is an experiment: each field was set to hostile values, and the volume was then mounted by Linux 6.18 and
-//! checked by e2fsck 1.47. The test `sweep` repeats this experiment.
+//! The source of the rules is an experiment. Each field was set to hostile values. Then Linux 6.18 mounted the volume, and e2fsck 1.47
+//! checked it. The test `sweep` repeats this experiment.
 
 use super::disk::inode::GOOD_OLD_SIZE;
 use super::disk::superblock::{FIRST_INODE, REV_DYNAMIC, RawSuperblock};
@@ -44,8 +44,8 @@ struct Rule {
     broken: Broken,
 }
 
-/// Returns the field's value if it breaks the rule. The function reads only the superblock, so its time and memory do not depend on the
-/// number of groups.
+/// Returns the field's value if it breaks the rule. The function reads only the superblock. Its time and memory do not depend on the number
+/// of groups.
 type Broken = fn(&RawSuperblock, &Superblock) -> Option<u64>;
 
 const fn mount(field: &'static str, fault: &'static str, broken: Broken) -> Rule {
@@ -139,7 +139,7 @@ const RULES: &[Rule] = &[
         let level = raw.s_encryption_level;
         unless(level == 0 || !sb.incompat.contains(Incompat::ENCRYPT), level)
     }),
-    mount("s_encoding", "the encoding must be UTF-8 of Unicode 12.1 (1) with casefold", |_, sb| {
+    mount("s_encoding", "with casefold the encoding must be 1 (UTF-8 of Unicode 12.1)", |_, sb| {
         unless(sb.encoding == UTF8 || !sb.incompat.contains(Incompat::CASEFOLD), sb.encoding)
     }),
     mount(
@@ -153,7 +153,7 @@ const RULES: &[Rule] = &[
             )
         },
     ),
-    mount("s_def_hash_version", "the number is not that of a hash function", |_, sb| {
+    mount("s_def_hash_version", "no hash function has this number", |_, sb| {
         unless(sb.hash_version <= LAST_HASH, sb.hash_version)
     }),
     mount(
@@ -169,16 +169,18 @@ const RULES: &[Rule] = &[
     }),
     mount(
         "s_orphan_file_inum",
-        "orphan_file is set, but the number is not that of a file's inode",
+        "orphan_file is set, but no file can have this inode number",
         |raw, sb| {
             let number = raw.s_orphan_file_inum.get();
             let without = !sb.compat.contains(Compat::ORPHAN_FILE);
             unless(without || (FIRST_INODE..=sb.inodes_count).contains(&number), number)
         },
     ),
-    writing("s_first_ino", "the number is more than the volume has inodes", |_, sb| {
-        unless(sb.first_inode <= sb.inodes_count, sb.first_inode)
-    }),
+    writing(
+        "s_first_ino",
+        "the number is larger than the number of inodes in the volume",
+        |_, sb| unless(sb.first_inode <= sb.inodes_count, sb.first_inode),
+    ),
     writing("s_first_data_block", "the number must be 0 with bigalloc", |_, sb| {
         unless(!sb.has_clusters() || sb.first_data_block == 0, sb.first_data_block)
     }),
@@ -250,7 +252,7 @@ impl Superblock {
         Ok(())
     }
 
-    /// Reports violations of the rules that e2fsck enforces and that Linux does not enforce at every mount.
+    /// Reports violations of the rules that Linux does not enforce at every mount. e2fsck enforces these rules.
     pub(super) fn find_broken_rules(&self, raw: &RawSuperblock, findings: &mut Findings) {
         for rule in RULES.iter().filter(|rule| rule.by != By::Mount) {
             if let Some(stored) = (rule.broken)(raw, self) {

@@ -2,14 +2,14 @@
 //! called pending.
 //!
 //! The pending stamps of an inode are two words in memory, next to the inode's lock. A thread does not need the lock to set them. Every
-//! reader of the inode sees the pending stamps. The next change of the inode writes the stamps to the inode table. If no change occurs, the
-//! stamps are written by [`sync_all`](super::Ext4::sync_all), by `close`, by the [timer](super::CommitTimer), or when the last
-//! [`Held`](super::Ext4Held) is dropped. A crash loses pending stamps; the file then has the times of its last transaction.
+//! reader of the inode sees the pending stamps. The next change of the inode writes the stamps to the inode table. Without such a change,
+//! one of these events writes the stamps: [`sync_all`](super::Ext4::sync_all), `close`, a tick of the [timer](super::CommitTimer), or the
+//! drop of the last [`Held`](super::Ext4Held). A crash loses pending stamps. The file then has the times of its last transaction.
 
 use crate::fs::{Access, Timestamp};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// The first second that an inode can represent, and the number of seconds from it to the last one.
+/// The range of seconds that an inode can represent: the first second, and the number of seconds after it.
 const FIRST: i64 = i32::MIN as i64;
 const SECONDS: i64 = 1 << 34;
 const SECOND: u64 = 1_000_000_000;
@@ -37,8 +37,8 @@ pub(crate) struct Waiting {
 struct Stamp(AtomicU64);
 
 impl Stamps {
-    /// Whether this stamp is already pending with the time `now`. If so, the caller need not set the stamp. Threads then only read the
-    /// stamp until the next tick of the clock, so several processors can share its cache line.
+    /// Whether this stamp is already pending with the time `now`. If so, the caller need not set the stamp. Until the next tick of the
+    /// clock, threads then only read the stamp, and the processors can share its cache line.
     #[inline]
     pub(crate) fn has(&self, access: Access, now: Timestamp) -> bool {
         let slot = match access {

@@ -259,8 +259,8 @@ impl Superblock {
         BlockSize::from_shift(u8::try_from(raw.s_log_block_size.get()).ok()?.checked_add(10)?)
     }
 
-    /// Decodes and checks the bytes at [`Self::RANGE`]. The fields are checked against each other, against the device's size, and against
-    /// the rules that Linux enforces at a mount.
+    /// Decodes and checks the bytes at [`Self::RANGE`]. The fields must match each other and the device's size, and must obey the rules
+    /// that Linux enforces at a mount.
     pub(crate) fn parse(bytes: &[u8], device_size: u64) -> Result<Self> {
         let superblock = Self::decode(bytes, device_size)?;
         let (raw, _) = RawSuperblock::ref_from_prefix(bytes)
@@ -525,8 +525,8 @@ impl Geometry {
     }
 }
 
-/// The alignment of large requests, in blocks. It is the width of a RAID stripe, or, if the superblock contains no usable width, the stride
-/// of one disk. The value is 0 if no value is usable.
+/// The alignment of large requests, in blocks: the width of a RAID stripe. If the superblock contains no usable width, the alignment is the
+/// stride of one disk. Without a usable stride, it is 0.
 fn stripe(raw: &RawSuperblock) -> u32 {
     let candidates = [raw.s_raid_stripe_width.get(), u32::from(raw.s_raid_stride.get())];
     let fits = |blocks: &u32| *blocks > 1 && *blocks <= raw.s_blocks_per_group.get();
@@ -556,7 +556,7 @@ pub(super) fn features(raw: &RawSuperblock) -> Features {
 }
 
 /// Changes the features. If a volume of revision 0 gets a feature, its revision becomes 1, as in Linux. Revision 0 implies the values of
-/// some fields; the change of the revision stores these values.
+/// some fields. The change of the revision stores these values.
 pub(super) fn change_features(raw: &mut RawSuperblock, change: impl FnOnce(&mut Features)) {
     let mut now = features(raw);
     change(&mut now);

@@ -27,7 +27,7 @@ use crate::open_file::Alone;
 use crate::sync::Mutex;
 use crate::sys::coarse_time;
 
-/// The number of changed blocks in memory at which a volume without a journal writes them to the device.
+/// A volume without a journal writes its changed blocks to the device when memory contains this number of them.
 const UNJOURNALED_LIMIT: u32 = 8192;
 
 impl Clock {
@@ -55,7 +55,7 @@ pub(crate) struct Writing {
     pub(crate) orphans: Mutex<OrphanList>,
     /// The generation that the next new inode gets.
     generations: AtomicU32,
-    /// The hold of this node on the volume, if the volume has multiple mount protection.
+    /// This node's hold on the volume, which the node acquires if the volume has multiple mount protection.
     pub(crate) mmp: Mutex<Option<MmpHold>>,
     /// The result of the first close, or `None` until the first close has ended. A second close waits for this lock, and returns the same
     /// result.
@@ -86,8 +86,8 @@ impl Writing {
             counters: Counters::default(),
             unheard: Mutex::default(),
             errors: Errors::new(fs.superblock.on_error),
-            // If the volume has revision 0 and a journal, opening the volume sets the feature needs_recovery, and this feature raises the
-            // revision to 1. The close must then write the new revision to the backups.
+            // The opening of a volume with a journal sets the feature needs_recovery. This feature raises revision 0 to revision 1. The
+            // close must then write the new revision to the backups.
             features_switched: AtomicBool::new(
                 fs.superblock.revision < REV_DYNAMIC
                     && fs.superblock.compat.contains(Compat::HAS_JOURNAL),
@@ -118,7 +118,7 @@ impl Ext4 {
         }
         let superblock = Self::read_superblock(&*device)?;
         mmp::check(&*device, &superblock, mmp::Purpose::Write)?;
-        // The superblock is read again, because another node may have changed the volume while `mmp::check` waited.
+        // Another node may have changed the volume while `mmp::check` waited. The superblock is therefore read again.
         let open = || {
             let superblock = Self::read_superblock(&*device)?;
             let (device, left) = (Arc::clone(&device), PassedOver::default());
@@ -136,7 +136,7 @@ impl Ext4 {
         let mut wrong = Vec::new();
         if !found.fast_commits.is_empty() {
             wrong = found.recover_fast_commits(&device, events, clock)?;
-            // The volume is read again, because the recovery has written changes to their home locations.
+            // The recovery has written changes to their home locations. The volume is therefore read again.
             found = open()?;
         }
         // All checks that can refuse the volume are made before the first write.
@@ -146,8 +146,8 @@ impl Ext4 {
         let mut fs = Self::assemble(device, found.superblock.clone(), events);
         fs.journal = journal;
         drop(found);
-        // Before the log is used, the superblock must record that the journal needs recovery. Without this record, e2fsck would ask the
-        // user whether to recover the log.
+        // Before the log is used, the superblock must record that the journal needs recovery. Without this record, e2fsck would ask whether
+        // to recover the log.
         fs.mark_open(log.as_ref(), clock)?;
         if let Some(log) = &mut log {
             log.forget_abort()?;
@@ -164,7 +164,7 @@ impl Ext4 {
     }
 
     /// Opens the volume `found` for changes that form one transaction of any size. Only [`commit_to`](Self::commit_to) writes the changes
-    /// to the device; dropping the volume writes nothing. The blocks in the log must already be at their home locations.
+    /// to the device. Dropping the volume writes nothing. The blocks in the log must already be at their home locations.
     pub(super) fn for_one_transaction(
         found: &Self,
         device: &Arc<dyn Device>,
@@ -269,11 +269,11 @@ impl Ext4 {
     /// Commits all changes, writes all blocks to their home locations, and records that the journal needs no recovery. Further changes are
     /// refused. A second close returns the same result.
     ///
-    /// The close waits for the requests in flight of other threads.
+    /// The close waits until the requests in flight of other threads have completed.
     ///
     /// # Errors
-    /// The errors of [`sync`](Self::sync); the volume is then in the same state as after a crash. `Busy` if the calling thread has requests
-    /// in flight; the thread may call close again when these requests have completed.
+    /// The errors of [`sync`](Self::sync), after which the volume is in the same state as after a crash. `Busy` if the calling thread has
+    /// requests in flight; the thread may call close again when these requests have completed.
     pub(crate) fn end_writing(self: &Arc<Self>) -> Result<()> {
         let Some(writing) = &self.writing else { return Ok(()) };
         let mut closed = writing.closed.lock();
@@ -287,14 +287,14 @@ impl Ext4 {
             }
             None => {}
         }
-        // The close waits for all requests in flight. When a write request completes, it records the extents that must be converted from
-        // unwritten to written. These extents could not be converted after the close.
+        // The close waits for all requests in flight. The completion of a write records the extents that must be converted from unwritten
+        // to written. No conversion is possible after the close.
         let mut alone = Ok(());
         for open in writing.locks.opened() {
             match Alone::wait(&open, 0..u64::MAX).map(drop) {
                 Err(error) if error.kind() == ErrorKind::Busy => return Err(error),
-                // If a queue is lost, its requests may never complete. The close continues in this case, because the loss of the queue has
-                // already aborted the volume.
+                // If a queue is lost, its requests may never complete. The close then continues: the loss of the queue has already aborted
+                // the volume.
                 waited => alone = alone.and(waited),
             }
         }
@@ -310,7 +310,7 @@ impl Ext4 {
     }
 
     /// Commits the last transaction and closes the log. The caller has converted the extents of all files and stored the pending time
-    /// stamps. The function also stores the pending errors, because a drop of the volume without a close does not store them.
+    /// stamps. The function also stores the pending errors. A drop of the volume without a close would otherwise lose them.
     fn end(&self, writing: &Writing) -> Result<()> {
         self.check_stopped()?;
         writing.transactions.check()?;

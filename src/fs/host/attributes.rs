@@ -14,11 +14,10 @@ use crate::fs::{FileType, Stat, Timestamp};
 use crate::sys::inode_generation;
 use crate::units::InodeNo;
 
-/// The attributes of a file, as `stat` returns them, and the generation of its inode. Symbolic links are followed.
+/// Returns the attributes of a file as `stat` does, and the generation of the inode. Symbolic links are followed.
 ///
-/// # Errors
-/// The errors of `stat(2)`. The generation is 0 if the file is not a regular file or directory, if the caller may not read it, or if its
-/// file system has no generations.
+/// # Errors The errors of `stat(2)`. The generation is 0 in three cases: the file is not a regular file or directory, the caller may not
+/// read the file, or the file system has no generations.
 pub(crate) fn metadata(path: &Path) -> Result<Stat> {
     let failed = |error: std::io::Error| {
         let errno = Errno(error.raw_os_error().unwrap_or(Errno::EIO.0));

@@ -1,10 +1,10 @@
 //! Changes that do not break a read lease: an open for *reading* with `O_TRUNC`, and a truncation through an overlay above the file. Linux
-//! breaks a read lease only for an open for writing and for `truncate(2)` of the file itself.
+//! breaks a read lease in two cases: the file is opened for writing, or `truncate(2)` is called on the file itself.
 //!
-//! Therefore each file that is read raw also has an inotify watch. The thread that handles broken leases also gets the events of the watch,
-//! but only after the change, because a truncation does not wait for inotify. Until the thread runs, a reader can get the previous content.
-//! A reader never gets data of another file, because the freed blocks cannot belong to another file before the journal of the file system
-//! commits.
+//! Therefore each file that is read raw also has an inotify watch. The thread that handles broken leases also gets the events of the watch.
+//! An event arrives only after the change, because a truncation does not wait for inotify. Until the thread runs, a reader can get the
+//! previous content. The freed blocks cannot belong to another file before the journal of the file system commits. So a reader never gets
+//! data of another file.
 
 use std::collections::{HashMap, HashSet};
 use std::mem::MaybeUninit;
@@ -16,11 +16,11 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 
 use crate::error::Errno;
 
-/// The inotify watches and their events. All handles of an inode share one watch, which ends with its first event.
+/// The inotify watches and their events. All handles of an inode share one watch. A watch ends with its first event.
 #[derive(Debug)]
 pub(super) struct Changes {
-    /// The inotify instance, or the error of its creation. The creation can fail, because the kernel limits the number of instances of a
-    /// user. Without an instance, no file is read raw, and each file reports this error.
+    /// The inotify instance, or the error of its creation. The kernel limits the number of instances of a user. Without an instance, no
+    /// file is read raw, and each file reports this error.
     inotify: Result<OwnedFd, Errno>,
     /// The number of files for each watch.
     watches: Mutex<HashMap<i32, u32>>,
@@ -64,8 +64,7 @@ impl Changes {
         let mut watches = self.lock();
         let flags = WatchFlags::MODIFY | WatchFlags::ONESHOT;
         let watch = inotify::add_watch(self.fd()?, path, flags)?;
-        // The number is set before the lock is released, because the thread that handles an event must find the file of the watch by this
-        // number.
+        // The number is set before the lock is released, because the thread that handles an event finds the file by this number.
         let before = own.swap(watch, Ordering::SeqCst);
         if watch != before {
             *watches.entry(watch).or_default() += 1;

@@ -133,8 +133,8 @@ pub(super) fn refuse(
     }
 }
 
-/// Refuses a file whose data are journaled. The mount options come from `/proc/fs/ext4/DEVICE/options`, because this file also contains the
-/// default options, which `mountinfo` omits.
+/// Refuses a file whose data are journaled. The mount options come from `/proc/fs/ext4/DEVICE/options`. This file also contains the default
+/// options, which `mountinfo` omits.
 fn refuse_data_journal(file: BorrowedFd<'_>, facts: &Facts) -> Result<(), Refusal> {
     let flags = rustix::fs::ioctl_getflags(file)
         .map_err(|errno| Refusal::Failed("cannot read the inode flags", errno.into()))?;

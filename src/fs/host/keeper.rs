@@ -1,5 +1,5 @@
-//! The keeper of the leases of all host files. It has two threads: the watching thread handles breaks of leases and does nothing else; the
-//! other thread acquires leases again.
+//! The keeper of the leases of all host files. The keeper has two threads. The watching thread only handles breaks of leases. The other
+//! thread acquires leases again.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -17,8 +17,8 @@ use crate::sys::lease::{self, Waited, Watch, Watcher};
 
 /// The time from a break to the check of all leases.
 const AFTER_BREAK: Duration = Duration::from_millis(20);
-/// The maximum time for which the watching thread sleeps if there are no files. The time is limited, because a wake-up may be lost if the
-/// signal queue is full.
+/// The maximum time for which the watching thread sleeps if there are no files. A full signal queue can lose a wake-up, so the time is
+/// limited.
 const IDLE: Duration = Duration::from_secs(60);
 
 /// The state that the threads of the keeper share with the files. All host files of a [`Host`](crate::Host) have one keeper.
@@ -103,12 +103,12 @@ impl Keeping {
 impl Drop for Keeping {
     fn drop(&mut self) {
         if self.keeper.is_foreign() {
-            // A forked process does not run the threads of the keeper, so it must not wait for them.
+            // A forked process does not run the threads of the keeper, so it must not wait for these threads.
             return;
         }
         self.keeper.ended.store(true, Ordering::SeqCst);
         if let (Some(watcher), Some(thread)) = (self.keeper.watcher.get(), self.watching.take()) {
-            // If the wake-up fails, the thread is not joined. The thread later ends by itself, and has no work in the meantime.
+            // A thread that cannot be woken is not joined. It has no work, and later ends by itself.
             if watcher.wake() {
                 let _ = thread.join();
             }
@@ -160,8 +160,8 @@ impl Keeper {
         Ok(keeping)
     }
 
-    /// Whether this process was forked from the process that owns the leases. A forked process shares the leases and the watches, but it
-    /// does not run the keeper's threads. In a forked process, a lock that another thread held during the fork is never released.
+    /// Whether this process was forked from the process that owns the leases. A forked process shares the leases and the watches, but does
+    /// not run the keeper's threads. If another thread held a lock during the fork, this lock is never released in the forked process.
     pub(super) fn is_foreign(&self) -> bool {
         self.process != std::process::id()
     }
@@ -191,7 +191,7 @@ impl Keeper {
         let mut files = self.files();
         let first = files.open.is_empty();
         // The time is read while `files` is locked. Otherwise another file could be registered before the time is read, and the time would
-        // wrongly be a proof for the lease of that file.
+        // prove nothing about the lease of that file.
         let begun = Proof::begin();
         files.open.insert(file.file.as_raw_fd(), Arc::downgrade(file));
         drop(files);
@@ -218,8 +218,8 @@ impl Keeper {
         })
     }
 
-    /// Handles breaks until the keeper ends. A writer that broke a lease waits for this loop, so the loop itself waits only for the next
-    /// break.
+    /// Handles breaks until the keeper ends. A writer that broke a lease waits for this loop. So the loop waits only for the next break,
+    /// and for nothing else.
     fn watch(&self, watch: &Watch) {
         let mut due = Instant::now() + IDLE;
         while !self.ended.load(Ordering::SeqCst) {
@@ -228,7 +228,7 @@ impl Keeper {
                 Waited::Told(fd) => {
                     let file = self.files().open.get(&fd).cloned();
                     self.look_at(file, answer);
-                    // After many simultaneous breaks, the kernel may have dropped signals, so all leases are checked soon.
+                    // After many simultaneous breaks, the kernel may have dropped signals. So all leases are checked soon.
                     due = due.min(Instant::now() + AFTER_BREAK);
                 }
                 Waited::Woken | Waited::TimedOut => due = self.prove(),
@@ -313,7 +313,7 @@ impl Keeper {
         self.planned.notify_one();
     }
 
-    /// Carries out the plans until the keeper ends. An attempt may wait for the device, so the watching thread must not make the attempt.
+    /// Carries out the plans until the keeper ends. An attempt may wait for the device, so the watching thread must not make it.
     fn carry_out(&self) {
         let mut plans = self.plans();
         while !self.ended.load(Ordering::SeqCst) {
@@ -353,7 +353,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Releases the lease of a file if the kernel is breaking it.
 fn answer(file: &Arc<HostFile>) {
-    // A signal may be outdated: the descriptor's number belonged to another file, or the lease was acquired again.
+    // A signal may be outdated. The descriptor's number may have belonged to another file, or the lease was acquired again.
     if file.holds.load(Ordering::SeqCst) && !lease::stands(file.file.as_fd()) {
         file.break_lease();
     }

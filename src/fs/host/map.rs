@@ -12,7 +12,7 @@ use crate::units::{BlockSize, FileBlock, FilePos, FsBlock};
 /// The maximum number of extents of a map. This many extents need 96 MiB of memory, and their index 80 MiB.
 const MOST_EXTENTS: usize = 4 << 20;
 
-/// The location of a host file's data on its device. The map is valid while the lease under which it was read is held.
+/// The location of a host file's data on its device. The map is read under a lease, and is valid until this lease ends.
 #[derive(Debug)]
 pub struct HostMap {
     extents: ExtentMap,
@@ -30,7 +30,7 @@ pub struct Beneath {
 }
 
 impl HostMap {
-    /// Writes the file's data back and reads its map. `size` is the file's size; the lease must exclude writers.
+    /// Writes the file's data back and reads its map. `size` is the file's size. A lease must exclude writers during the call.
     pub(super) fn read(
         file: BorrowedFd<'_>,
         size: u64,

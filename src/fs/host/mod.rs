@@ -4,13 +4,13 @@
 //! # Why it is safe
 //!
 //! The kernel grants a **read lease** (`F_SETLEASE`, `F_RDLCK`) only while no process has the file open or mapped for writing. A process
-//! that opens the file for writing or truncates it waits until the lease is released. ironmap first acquires the lease, then has the data
-//! written back, and then gets the map from FIEMAP. Therefore the map stays valid while the lease is held.
+//! that opens the file for writing, or truncates the file, must wait until the lease is released. ironmap first acquires the lease. Then
+//! the kernel writes the data back, and FIEMAP returns the map. Therefore the map stays valid while the lease is held.
 //!
-//! A read is **trusted only if the lease was held until the read completed**. Each tenure of a lease has a number ([`Tenure`]) that a
-//! reader samples before and after the read. When a lease is broken, the number changes before the lease is released. The reader then
+//! A read is **trusted only if the lease was held until the read completed**. Each tenure of a lease has a number ([`Tenure`]). A reader
+//! loads the number before and after the read. When a lease is broken, the number changes before the lease is released. The reader then
 //! discards the data and repeats the read through the kernel. Therefore the lease can be released without waiting for reads in flight. A
-//! writer waits only until one thread wakes up. It does not wait for readers, which might not return to their queue for a long time.
+//! writer waits only until one thread wakes up. A writer does not wait for readers. A reader might not return to its queue for a long time.
 //!
 //! The kernel removes a broken lease by force after `/proc/sys/fs/lease-break-time`. If this process is stopped for that long, the number
 //! is still unchanged when the process runs again. Therefore the keeper checks all leases at intervals much shorter than that time. A
@@ -56,12 +56,12 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sys::lease;
 use crate::units::{BlockSize, InodeNo};
 
-/// If a lease was held for less than this time, the delay before the next attempt doubles.
+/// If a lease was held for a shorter time, the delay before the next attempt doubles.
 const SHORT: Duration = Duration::from_secs(1);
 /// The delay between a break and the next attempt to acquire the lease: the minimum and the maximum.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(10));
 
-/// A file of a mounted file system: its descriptor, its lease and, while the lease is held, its map.
+/// A file of a mounted file system, with its descriptor and its lease. While the lease is held, the map of the file is stored too.
 #[derive(Debug)]
 pub struct HostFile {
     file: File,
@@ -201,7 +201,7 @@ impl HostFile {
         self.block
     }
 
-    /// The index among the open files of the keeper: a small number, which is reused after the file is dropped.
+    /// The index among the open files of the keeper. It is a small number. After the file is dropped, the index is reused.
     #[must_use]
     #[inline(always)]
     pub fn index(&self) -> u32 {
@@ -243,12 +243,12 @@ impl HostFile {
         }
     }
 
-    /// Tries to acquire the lease, and plans the next attempt if a writer prevents the acquisition. Two attempts never run concurrently,
-    /// because the thread that opens the file makes the first attempt, and one other thread makes all later attempts.
+    /// Tries to acquire the lease, and plans the next attempt if a writer prevents the acquisition. Two attempts never run concurrently.
+    /// The thread that opens the file makes the first attempt, and one other thread makes all later attempts.
     fn take(self: &Arc<Self>) {
         let before = {
-            // This thread waits for the lock, because the thread that ended the last tenure keeps the status locked until it has released
-            // the old lease. Without this wait, that thread could release the new lease.
+            // The thread that ended the last tenure keeps the status locked until it has released the old lease. Without this lock, that
+            // thread could release the new lease.
             let _status = self.lock();
             self.tenure.current()
         };
@@ -306,11 +306,12 @@ impl HostFile {
         HostMap::read(self.file.as_fd(), facts.statx.stx_size, self.block, &beneath)
     }
 
-    /// Makes the kernel serve the file if raw reads rely on the immutable flag and the flag was removed. No event reports the removal.
+    /// Raw reads of some files rely on the immutable flag. If the flag was removed, this function makes the kernel serve the file. No event
+    /// reports the removal.
     fn check_flag(&self) {
         let xfs = self.facts.fs() == Ok(HostFs::Xfs);
         let relies = xfs && !self.assume_no_dedupe && self.facts.is_immutable();
-        // As long as the flag is set, no further checks are made, because further checks can wait for locks of XFS.
+        // While the flag is set, other checks are omitted, because they can wait for locks of XFS.
         if relies
             && self.holds.load(Ordering::SeqCst)
             && let Ok(now) = self.facts.now(self.file.as_fd())
@@ -349,8 +350,8 @@ impl HostFile {
     fn end_tenure(&self, update: impl FnOnce(&mut Status)) {
         let mut status = self.lock();
         self.tenure.end(self.keeper.unique());
-        // The status must be up to date before the waiting writer continues. The map is freed afterwards, so that the writer does not wait
-        // for the deallocation.
+        // The status must be up to date before the waiting writer continues. The map is freed afterwards. So the writer does not wait for
+        // the deallocation.
         update(&mut status);
         let map = status.map.take();
         self.let_go();
@@ -364,7 +365,7 @@ impl HostFile {
             return self.take();
         }
         self.dormant.store(true, Ordering::SeqCst);
-        // If a reader ran in the meantime, it saw that `dormant` was false and planned no attempt, so this function plans the attempt.
+        // A reader that ran in the meantime found `dormant` false, and planned no attempt. So this function plans the attempt.
         if self.wanted.load(Ordering::SeqCst) && self.dormant.swap(false, Ordering::SeqCst) {
             self.keeper.plan(self, Instant::now());
         }
@@ -387,7 +388,7 @@ impl Drop for HostFile {
             return;
         }
         self.keeper.forget(self.file.as_raw_fd(), self.index);
-        // A forked process may still have the file open, so the lease is released explicitly. Closing the file would not be enough.
+        // The lease is released explicitly. A close of the file does not release it if a forked process still has the file open.
         self.let_go();
         self.keeper.changes().forget(*self.watch.get_mut());
     }

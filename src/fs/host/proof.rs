@@ -9,10 +9,10 @@ use crate::sys::{rate, ticks};
 const BREAK_TIME: &str = "/proc/sys/fs/lease-break-time";
 /// The break time that is assumed if the file cannot be read.
 const UNKNOWN: Duration = Duration::from_secs(1);
-/// The maximum time between two proofs. If the signal of a lease break is lost, the break is handled at most this much later.
+/// The maximum time between two proofs. If the signal of a lease break is lost, the break is handled within this time.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// The time at which all leases of a keeper were last found unbroken. Every reader loads this cache line, but the keeper writes it only
+/// The time at which all leases of a keeper were last found unbroken. Every reader loads this cache line. The keeper writes the line only
 /// every few seconds.
 #[derive(Debug)]
 #[repr(align(64))]
@@ -31,7 +31,7 @@ impl Proof {
         proof
     }
 
-    /// Whether the proof is so recent that the kernel cannot have removed a lease by force since then.
+    /// Whether the proof is recent enough: the kernel cannot have removed a lease by force since then.
     #[must_use]
     #[inline(always)]
     pub fn is_young(&self) -> bool {

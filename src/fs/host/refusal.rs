@@ -16,14 +16,14 @@ pub enum Refusal {
     Device(String),
     /// A process has the file open, or mapped, for writing.
     Writers,
-    /// A process opened the file for writing or truncated it, so the lease was released. The lease is acquired again when no writer
+    /// The lease was released, because a process opened the file for writing or truncated it. The lease is acquired again when no writer
     /// remains.
     Broken,
     /// The file belongs to another user, and `CAP_LEASE` is missing.
     LeasePermission,
     /// The file system or the system's settings do not permit leases.
     NoLeases(Errno),
-    /// The file is on XFS with reflink. Deduplication can move its data without opening it for writing. `chattr +i`, or
+    /// The file is on XFS with reflink. Deduplication can move the data without an open for writing. `chattr +i`, or
     /// [`assume_no_dedupe`](crate::FileOptions::assume_no_dedupe), removes this reason.
     Dedupe,
     /// The data are on the realtime device of an XFS file system.
@@ -34,8 +34,8 @@ pub enum Refusal {
     UnknownDataMode,
     /// The file is encrypted.
     Encrypted,
-    /// A program must permit each read through fanotify (`FAN_ACCESS_PERM`, `FAN_PRE_ACCESS`). ironmap checks for such programs when it
-    /// opens the file and when it acquires the lease again.
+    /// The kernel asks a program for permission before each read (fanotify: `FAN_ACCESS_PERM`, `FAN_PRE_ACCESS`). ironmap checks for such
+    /// programs when it opens the file and when it acquires the lease again.
     Watched,
     /// fs-verity checks the content at each read.
     Verity,

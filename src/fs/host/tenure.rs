@@ -30,13 +30,12 @@ impl Tenure {
         number & 1 != 0
     }
 
-    /// Whether `number`, which was current before a read, is still current. A program that changes the file's data waits until the lease is
-    /// released. The number changes before the release, so a reader that got changed data sees a new number.
+    /// Whether `number` is still the current number. The caller got `number` before a read. A program that changes the file's data waits
+    /// until the lease is released. The number changes before the release, so a reader that got changed data sees a new number.
     #[must_use]
     #[inline(always)]
     pub fn stands(&self, number: u64) -> bool {
-        // The data must be loaded before the number below is loaded again. The kernel's copy or the completion of the request loads the
-        // data.
+        // The load of the data must precede this load of the number. The kernel's copy or the completion of the request loads the data.
         fence(Ordering::Acquire);
         self.0.load(Ordering::Relaxed) == number
     }

@@ -1,8 +1,8 @@
-//! Permission events of fanotify. Through fanotify, a program that scans files or fills them on demand can make the kernel wait for the
-//! program's permission before a read. A raw read, directly from the block device, would bypass such a program.
+//! Permission events of fanotify. Some programs scan files or fill them on demand. Through fanotify, such a program can make the kernel
+//! wait for its permission before each read. A raw read, directly from the block device, would bypass such a program.
 //!
-//! No system call reports whether a file is marked. The `fdinfo` of a fanotify descriptor lists its marks, so ironmap reads the `fdinfo` of
-//! all processes that it may inspect. The result is cached, for a longer time if the marks took longer to read.
+//! No system call reports whether a file is marked. The `fdinfo` of a fanotify descriptor lists its marks. So ironmap reads the `fdinfo` of
+//! all processes that it may inspect. The result is cached. The slower the read of the marks was, the longer the result is cached.
 //!
 //! Sources: `fanotify_mark(2)`, Linux's Documentation/filesystems/proc.rst (3.8).
 
@@ -17,16 +17,16 @@ use rustix::fs::{CWD, Mode, OFlags, Statx, StatxFlags};
 
 use super::Refusal;
 
-/// The first value is the minimum time for which a result is cached. If the read of the marks took long, the result is cached longer: for
-/// the time of the read, multiplied by the second value.
+/// The minimum time for which a result is cached, and a factor. After a slow read of the marks, the result is cached for the time of the
+/// read multiplied by the factor.
 const KEPT: (Duration, u32) = (Duration::from_secs(1), 20);
 /// The maximum length that is read from the `fdinfo` of a descriptor. Each mark is a line of about a hundred bytes.
 const LONGEST: u64 = 64 << 20;
 
-/// The permission events before data are read: `FAN_ACCESS_PERM` and `FAN_PRE_ACCESS`. Permission events for opens are not checked, because
-/// the kernel sent them when this process opened the file.
+/// The permission events before data are read: `FAN_ACCESS_PERM` and `FAN_PRE_ACCESS`. Permission events for opens are not checked. The
+/// kernel sent them when this process opened the file.
 const BEFORE_READS: u64 = 0x0002_0000 | 0x0010_0000;
-/// The flag of a mark on a directory that also covers the directory's entries (`FAN_EVENT_ON_CHILD`).
+/// This flag extends a mark on a directory to the entries of the directory (`FAN_EVENT_ON_CHILD`).
 const ON_CHILD: u64 = 0x0800_0000;
 
 /// The marks, and the time at which they were read.
@@ -47,7 +47,7 @@ enum Mark {
     Inode(u64, u64),
     /// A mount.
     Mount(u64),
-    /// A file system, by its device number. The file system is marked itself, or contains a marked directory.
+    /// A file system, by its device number. The mark is on the file system, or on a directory in it.
     FileSystem(u64),
     /// Any object, because there are more marks than were read.
     Any,
@@ -56,7 +56,7 @@ enum Mark {
 impl Watches {
     /// Refuses a file if the kernel asks a program for permission before reads of the file.
     pub(super) fn refuse(&self, file: &Statx) -> Result<(), Refusal> {
-        // The kernel's format of device numbers: 12 bits of major, 20 bits of minor number.
+        // The kernel's device numbers consist of a major number (12 bits) and a minor number (20 bits).
         let device = u64::from(file.stx_dev_major) << 20 | u64::from(file.stx_dev_minor);
         let mount = (file.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(file.stx_mnt_id);
         let counts = |mark: &Mark| match *mark {
@@ -142,8 +142,8 @@ fn read(info: impl Read, marks: &mut Vec<Mark>) {
     }
 }
 
-/// Returns the mark in a line, if the mark has permission events before reads. An example of a line is `fanotify ino:7 sdev:800013 mflags:0
-/// mask:20000 ...`. A line can also contain only `mnt_id:` or `sdev:`. All numbers are hexadecimal.
+/// Returns the mark in a line. Marks without permission events before reads are skipped. An example of a line is `fanotify ino:7
+/// sdev:800013 mflags:0 mask:20000 ...`. A line can also contain only `mnt_id:` or `sdev:`. All numbers are hexadecimal.
 fn mark(line: &str) -> Option<Mark> {
     let words = || line.strip_prefix("fanotify ").into_iter().flat_map(str::split_whitespace);
     let field = |name: &str| {
@@ -155,7 +155,7 @@ fn mark(line: &str) -> Option<Mark> {
         return None;
     }
     match (field("ino"), field("mnt_id"), field("sdev")) {
-        // It is not known which directory contains a file, so a mark that covers the entries of a directory counts for the file system.
+        // It is not known which directory contains a file. So a mark that covers the entries of a directory counts for the file system.
         (Some(_), _, Some(device)) if mask & ON_CHILD != 0 => Some(Mark::FileSystem(device)),
         (Some(inode), _, Some(device)) => Some(Mark::Inode(inode, device)),
         (None, Some(mount), _) => Some(Mark::Mount(mount)),

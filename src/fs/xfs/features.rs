@@ -23,7 +23,7 @@ bitflags! {
         const FTYPE = 0x1;
         /// Chunks of inodes can have holes.
         const SPARSE_INODES = 0x2;
-        /// The UUID in metadata differs from the volume's.
+        /// The UUID in metadata differs from the UUID of the volume.
         const META_UUID = 0x4;
         /// Inodes can store times up to the year 2486.
         const BIGTIME = 0x8;

@@ -14,14 +14,14 @@ use crate::units::{FileBlock, FsBlock, InodeNo};
 
 /// The maximum number of levels of a map. The kernel's limit is lower, even for the smallest block size.
 const MAX_LEVELS: u16 = 16;
-/// The code of the kind "block of a map tree" for [`Part`], which identifies verified checksums.
+/// The kind in [`Part`] for a block of a map tree.
 const KIND: u8 = 2;
 
 /// A fork of an inode.
 #[derive(Clone, Debug)]
 pub(crate) struct Fork {
     pub(super) format: Format,
-    /// Extents, the root of a tree, or the content itself. Most inodes have one or two extents, which need at most 32 bytes.
+    /// Extents, the root of a tree, or the content itself. Most inodes have one or two extents. They need at most 32 bytes.
     pub(super) bytes: SmallVec<[u8; 32]>,
     /// The inode's extent counter.
     pub(super) extents: u64,
@@ -136,7 +136,7 @@ impl Fork {
         }
     }
 
-    /// Returns the pointer from a node to the child that covers `block`. On entry, `end` is the end of the node's range; on return, `end`
+    /// Returns the pointer from a node to the child that covers `block`. On entry, `end` is the end of the node's range. On return, `end`
     /// is the end of the child's range.
     fn child(bytes: &[u8], records: usize, block: u64, end: &mut u64, place: Place) -> Result<u64> {
         let room = bytes.len() / 16;
@@ -147,7 +147,7 @@ impl Fork {
         let (Ok((keys, _)), Ok((pointers, _))) = (numbers(0), numbers(room * 8)) else {
             return Err(place.corrupt("the extent tree is truncated"));
         };
-        // Blocks before the first key belong to a hole. The search descends to the first child, which has no extent for these blocks.
+        // Blocks before the first key belong to a hole. The search descends to the first child. This child has no extent for these blocks.
         let at = keys.partition_point(|key| key.get() <= block).saturating_sub(1);
         if let Some(next) = keys.get(at + 1) {
             *end = (*end).min(next.get());
@@ -209,7 +209,7 @@ impl Xfs {
         if u32::from_be_bytes(raw.bb_magic) != magic {
             return Err(place
                 .field("bb_magic")
-                .corrupt("the magic number is not that of an extent tree"));
+                .corrupt("the magic number does not match an extent tree"));
         }
         content.verify_once(Part::whole(KIND, owner), || {
             self.check_header(&content, Header::MAP, &[block], owner, place)

@@ -53,8 +53,7 @@ impl Geometry {
         self.blocks.saturating_sub(start).min(self.group_blocks.into())
     }
 
-    /// Decodes a block number that contains the group in its upper bits. The block and the following blocks, `count` in total, must be in
-    /// that group.
+    /// Decodes a block number that contains the group in its upper bits. The first `count` blocks from this block on must be in that group.
     pub(crate) fn fs_block(&self, number: u64, count: u64, place: Place) -> Result<FsBlock> {
         let group = u32::try_from(number >> self.group_blocks_log).ok();
         let within = number & ((1 << self.group_blocks_log) - 1);
@@ -71,8 +70,7 @@ impl Geometry {
         Ok(FsBlock(u64::from(group) * u64::from(self.group_blocks) + within))
     }
 
-    /// Decodes the number of an extent's first block. An extent cannot contain the headers of a group, which are in the group's first four
-    /// sectors.
+    /// Decodes the number of an extent's first block. An extent cannot contain the group's first four sectors, which contain headers.
     pub(crate) fn extent(&self, number: u64, count: u64, place: Place) -> Result<FsBlock> {
         let within = number & ((1 << self.group_blocks_log) - 1);
         if within << self.block.shift() < 4 * self.sector as u64 {
@@ -100,8 +98,8 @@ impl Geometry {
         Ok(InodePlace { block, index: (number.0 & ((1 << log) - 1)) as usize })
     }
 
-    /// Returns the run of blocks that contains `block` and is as long as an inode chunk. If chunks are not aligned, the run need not be
-    /// exactly one chunk.
+    /// Returns a run of blocks that contains `block`. The run has the length of an inode chunk. If chunks are not aligned, the run may
+    /// contain parts of two chunks.
     pub(crate) fn inode_blocks(&self, block: FsBlock) -> Range<u64> {
         let count = (self.inode_run_bytes() >> self.block.shift()) as u64;
         let group = block.0 / u64::from(self.group_blocks);
@@ -111,12 +109,13 @@ impl Geometry {
         first..(first + count).min(end)
     }
 
-    /// The length in bytes of the range from [`inode_blocks`](Self::inode_blocks), which is at least one block.
+    /// The length in bytes of the range from [`inode_blocks`](Self::inode_blocks): at least one block.
     pub(crate) fn inode_run_bytes(&self) -> usize {
         self.inodes_made() as usize * self.inode
     }
 
-    /// The number of inodes that XFS creates at a time: a chunk of inodes, or all inodes of a block if a block contains more.
+    /// The number of inodes that XFS creates at a time: a chunk of inodes. If a block contains more inodes than a chunk, XFS creates all
+    /// inodes of a block.
     pub(crate) fn inodes_made(&self) -> u32 {
         CHUNK.max(1 << self.inodes_per_block_log)
     }

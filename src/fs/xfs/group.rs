@@ -67,8 +67,9 @@ pub(super) fn check_ages(metadata: &Metadata, superblock: &Superblock) -> Result
     Ok(())
 }
 
-/// Refuses a volume if the length of the root inode's group differs between the group's inode header and the superblock. Linux refuses such
-/// a volume, because a mount reads that header. Other faults of the header are reported when the header is read.
+/// Reads the inode header of the group that contains the root inode. Refuses a volume if the group's length in this header contradicts the
+/// superblock. Linux refuses such a volume, because a mount reads that header. Other faults of the header are reported when the header is
+/// read.
 pub(super) fn check_length(metadata: &Metadata, superblock: &Superblock) -> Result<()> {
     let geometry = &superblock.geometry;
     let group = superblock.root.0 >> geometry.inodes_per_block_log >> geometry.group_blocks_log;
@@ -157,7 +158,7 @@ fn header(
 ) -> Result<Vec<u8>> {
     let geometry = &superblock.geometry;
     let at = geometry.group_start(group).0 + sector * geometry.sector as u64;
-    // The read covers whole sectors of the device, which can be larger than the sectors of the volume.
+    // The read covers whole sectors of the device. They can be larger than the sectors of the volume.
     let unit = u64::from(metadata.device().limits().logical_block);
     let (from, to) = (at / unit * unit, (at + geometry.sector as u64).next_multiple_of(unit));
     let mut bytes = vec![0; (to - from) as usize];

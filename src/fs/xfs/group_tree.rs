@@ -11,7 +11,7 @@ use crate::units::{FsBlock, InodeNo};
 
 /// The maximum number of levels of a tree. 2^31 records need fewer levels, even with the smallest blocks.
 const MAX_LEVELS: u32 = 12;
-/// The code of the kind "block of a group tree" for [`Part`], which identifies verified checksums.
+/// The kind in [`Part`] for a block of a group tree.
 const KIND: u8 = 5;
 
 /// A B+tree of an allocation group. A header of the group contains the number of the root block.
@@ -51,8 +51,8 @@ impl GroupTree {
             if leaf.right == NONE {
                 return Ok(());
             }
-            // A circular chain of leaves with records is an error that the caller detects, because the records are out of order. A circular
-            // chain of empty leaves would cause as many steps as the group has blocks. Therefore an empty leaf with a successor is refused.
+            // The caller detects a circular chain of leaves with records, because the records are out of order. A circular chain of empty
+            // leaves would cause as many steps as the group has blocks. Therefore an empty leaf with a successor is refused.
             if leaf.records == 0 {
                 return Err(leaf
                     .place
@@ -124,7 +124,7 @@ impl GroupTree {
         if raw.bb_magic != self.magic {
             return Err(place
                 .field("bb_magic")
-                .corrupt(format!("the magic number is not that of the {}", self.name)));
+                .corrupt(format!("the magic number does not match the {}", self.name)));
         }
         content.verify_once(Part::whole(KIND, InodeNo(self.group.into())), || {
             fs.check_group_header(&content, block, self.group, place)

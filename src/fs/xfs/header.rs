@@ -8,7 +8,7 @@ use super::overlay::Replayed;
 use crate::error::{Place, Result};
 use crate::units::{FsBlock, InodeNo};
 
-/// CRC32C of `bytes`. The four bytes at offset `at`, which contain the stored checksum, count as zeros.
+/// CRC32C of `bytes`. The stored checksum (four bytes at offset `at`) counts as zeros.
 pub(super) fn crc_of(bytes: &[u8], at: usize) -> u32 {
     let sum = crc32c::crc32c(&bytes[..at]);
     let sum = crc32c::crc32c_append(sum, &[0; 4]);
@@ -43,8 +43,7 @@ impl Header {
 }
 
 impl Xfs {
-    /// Checks the header of a structure that belongs to an inode and is stored in these blocks. A volume without checksums has no such
-    /// header.
+    /// Checks the header of a structure in these blocks. The structure belongs to an inode. A volume without checksums has no such header.
     pub(super) fn check_header(
         &self,
         bytes: &[u8],
@@ -95,7 +94,7 @@ impl Xfs {
         blocks: &[FsBlock],
         place: Place,
     ) -> Result<()> {
-        // The checksum of a structure that recovery changed is not valid, because the log does not contain new checksums of structures.
+        // The log does not contain new checksums of structures. So after recovery has changed a structure, its checksum is not valid.
         if self.metadata.replayed(blocks) == Replayed::No {
             let stored = u32::from_le_bytes(array(bytes, header.crc));
             let computed = crc_of(bytes, header.crc);
@@ -112,7 +111,7 @@ impl Xfs {
             )));
         }
         if array(bytes, header.uuid) != self.superblock.meta_uuid {
-            return Err(place.field("uuid").corrupt("the UUID is that of another volume"));
+            return Err(place.field("uuid").corrupt("the UUID belongs to another volume"));
         }
         Ok(())
     }

@@ -19,7 +19,7 @@ use crate::iomap::ExtentMap;
 use crate::units::InodeNo;
 
 const PLACE: Place = Place::new("inode");
-/// The code of the kind "inode" for [`Part`], which identifies verified checksums.
+/// The kind in [`Part`] for an inode.
 const KIND: u8 = 1;
 /// A time stamp in `bigtime` format counts nanoseconds. The value 0 is this many seconds before 1970.
 const BIGTIME_EPOCH: i64 = 1 << 31;
@@ -90,9 +90,9 @@ impl Xfs {
         };
         if raw.di_magic.get() != MAGIC {
             // The number may come from a caller, so the error does not mean that the volume is damaged. If the number is from a directory
-            // entry, the caller changes the error: the entry is damaged.
+            // entry, the caller reports a damaged entry instead.
             let what =
-                format!("inode {number} does not exist: the magic number is not that of an inode");
+                format!("inode {number} does not exist: the magic number does not match an inode");
             return Err(Error::new(ErrorKind::NotFound, what));
         }
         let is_v5 = self.superblock.is_v5();
@@ -117,7 +117,7 @@ impl Xfs {
                     .corrupt(format!("the inode records the number {}", v3.di_ino)));
             }
             if v3.di_uuid != self.superblock.meta_uuid {
-                return Err(place.field("di_uuid").corrupt("the UUID is that of another volume"));
+                return Err(place.field("di_uuid").corrupt("the UUID belongs to another volume"));
             }
         }
         self.decode(number, bytes, raw, is_v5.then_some(v3), place)
@@ -210,7 +210,7 @@ impl Xfs {
         }
     }
 
-    /// Decodes the forks of an inode. If a fork is an extent list, the number of extents in the inode's counter must fit into the inode.
+    /// Decodes the forks of an inode. An extent list with the counted number of extents must fit into the inode.
     fn forks(
         &self,
         bytes: &[u8],

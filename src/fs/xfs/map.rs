@@ -33,10 +33,10 @@ impl XfsInode {
         self.to_map(extents).map(Some)
     }
 
-    /// Applies the changes of the data fork's map whose intents in the log are unfinished. Updates the file's block count.
+    /// Applies the unfinished map changes of the data fork from the log. Updates the file's block count.
     pub(super) fn change_map(&mut self, changes: &MapChanges) -> Result<()> {
         if self.data.is_realtime && self.fs.realtime_start.is_none() {
-            // The realtime device is missing, so the map is not needed: the file appears in listings, but reads of its content are refused.
+            // The realtime device is missing, so the map is not needed. The file appears in listings, but reads of its content are refused.
             return Ok(());
         }
         let blocks = |extents: &[Extent]| extents.iter().map(|e| u64::from(e.len)).sum::<u64>();

@@ -1,4 +1,4 @@
-//! Map changes that the log contains as intents and that were not finished before the crash. These changes are applied when a map is read.
+//! Map changes that the log contains as unfinished intents. These changes are applied when a map is read.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::iomap::{Extent, ExtentState};
 use crate::units::{FileBlock, FsBlock, InodeNo};
 
-/// A change that maps a range of a file to other blocks, or makes the range a hole.
+/// A change of a map. A range of a file gets other blocks, or becomes a hole.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MapChange {
     pub(super) first: FileBlock,
@@ -50,8 +50,8 @@ impl MapChanges {
         self.changes.entry(inode).or_default().push(change);
     }
 
-    /// Adds an exchange. Returns false if one of the inodes already has an exchange. Such a log is invalid, because the kernel locks a file
-    /// until its exchange ends.
+    /// Adds an exchange. Returns false if one of the inodes already has an exchange. Such a log is invalid: the kernel locks a file until
+    /// the exchange ends.
     pub(super) fn exchange(&mut self, exchange: Exchange) -> bool {
         let inodes = exchange.sides.map(|side| side.inode);
         if inodes[0] == inodes[1] || inodes.iter().any(|inode| self.exchanges.contains_key(inode)) {
@@ -107,8 +107,8 @@ impl MapChange {
 }
 
 impl Exchange {
-    /// Replaces the blocks of `own` in the exchanged range by the blocks of `other` in this range. `extents` are the extents of `own`.
-    /// `others` are the extents of `other`. `first` are the extents of the exchange's first file.
+    /// Replaces the blocks of `own` in the exchanged range. The new blocks are the blocks of `other` in its range. `extents` are the
+    /// extents of `own`. `others` are the extents of `other`. `first` are the extents of the exchange's first file.
     pub(super) fn apply(
         &self,
         [own, other]: [Side; 2],

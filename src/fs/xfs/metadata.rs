@@ -14,7 +14,7 @@ use crate::sync::Cache;
 use crate::sys::Buffer;
 use crate::units::{DevOffset, FilePos, FsBlock, InodeNo};
 
-/// The maximum memory in bytes: of the cache of inode blocks, and of each of the other two caches (single blocks, and structures).
+/// The maximum memory in bytes. `INODE_BYTES` limits the cache of inode blocks. `CACHE_BYTES` limits each of the two other caches.
 const INODE_BYTES: usize = 16 << 20;
 const CACHE_BYTES: usize = 16 << 20;
 
@@ -28,7 +28,7 @@ pub(crate) struct Metadata {
     /// Structures of several blocks.
     structures: Cache<Vec<FsBlock>, Block>,
     pub(super) overlay: Overlay,
-    /// The position of the log's head. The position is the maximum value if the log is not read, or if metadata on this volume record no
+    /// The position of the log's head. It is the maximum value in two cases: the log is not read, or the metadata of this volume contain no
     /// log positions.
     pub(super) head: u64,
     events: Arc<Events>,
@@ -44,8 +44,8 @@ impl Metadata {
         Self { device, geometry, cache, inodes, structures, overlay, head, events }
     }
 
-    /// Refuses a structure whose last change is past the head of the log, as Linux does. The log records of that change are lost, so their
-    /// changes of other structures are lost too.
+    /// Refuses a structure whose last change is past the head of the log, as Linux does. The log records of that change are lost. These
+    /// records may have contained changes of other structures too.
     pub(super) fn check_age(&self, lsn: u64, place: Place) -> Result<()> {
         if self.is_past_head(lsn) {
             let head = self.head;
@@ -72,8 +72,8 @@ impl Metadata {
         self.cache.get_or_insert_with(&block, || self.read(&[block]).map(Block::new))
     }
 
-    /// Reads the run of inode blocks that contains `block`, because the other blocks of the run are likely to be needed next. Returns the
-    /// run and the byte offset of `block` in the run. If the run cannot be read as a whole, only `block` is read.
+    /// Reads the run of inode blocks that contains `block`. The other blocks of the run are likely to be needed next. Returns the run and
+    /// the byte offset of `block` in the run. If the run cannot be read as a whole, only `block` is read.
     pub(super) fn inodes(&self, block: FsBlock) -> Result<(Block, usize)> {
         let Range { start, end } = self.geometry.inode_blocks(block);
         let run = || {

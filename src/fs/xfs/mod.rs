@@ -56,9 +56,9 @@ pub struct Xfs {
     pub(crate) superblock: Superblock,
     metadata: Metadata,
     log: LogState,
-    /// Map changes whose intents in the log are unfinished.
+    /// Unfinished map changes from the log.
     changes: MapChanges,
-    /// Attribute changes whose intents in the log are unfinished.
+    /// Unfinished attribute changes from the log.
     attribute_changes: AttributeChanges,
     notices: Mutex<Vec<String>>,
     /// The number of blocks in the free-space trees, counted at the first use.

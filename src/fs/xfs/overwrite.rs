@@ -1,10 +1,10 @@
-//! Overwrites existing data. A write may only replace written blocks that belong to a single file, and it changes no metadata. Any other
+//! Overwrites existing data. A write may only replace written blocks that belong to a single file. A write changes no metadata. Any other
 //! write would need a transaction in the log. Such a write is refused, and the error names the reason.
 //!
 //! Therefore the map of a file never changes. A write needs only the device: it changes no extents, sizes or time stamps, so it needs no
-//! transaction. In the map for writes, unwritten extents are holes, so the direct path never gets a write that would need a conversion. A
-//! file that shares blocks does not use the direct path: each of its writes looks up the tree of shared blocks, which is cached for each
-//! group.
+//! transaction. In the map for writes, unwritten extents are holes. So the direct path never gets a write that would need a conversion. A
+//! file that shares blocks does not use the direct path. Each of its writes looks up the tree of shared blocks. This tree is cached for
+//! each group.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -83,7 +83,7 @@ impl Overwriting {
     /// Refuses all further writes.
     fn end(&self) {
         self.ended.store(true, Ordering::SeqCst);
-        // This call also marks the open files as changed, because requests on the direct path check only whether their file has changed.
+        // This call also marks the open files as changed. Requests on the direct path check only this mark.
         self.files.lock().values().for_each(|(open, _)| open.changed());
     }
 
@@ -96,8 +96,7 @@ impl Overwriting {
 }
 
 impl Xfs {
-    /// Makes all written data durable. After an error, all writes to the volume are refused, because it is unknown which data the device
-    /// has lost.
+    /// Makes all written data durable. After an error, the device may have lost any data. So all writes to the volume are refused.
     pub(super) fn flush(&self) -> Result<()> {
         let Some(overwriting) = &self.overwriting else { return Ok(()) };
         overwriting.check()?;
@@ -124,7 +123,7 @@ impl Xfs {
         Ok(())
     }
 
-    /// Whether any of these blocks belongs to several files. The blocks are of one extent.
+    /// Whether any of these blocks belongs to several files. All blocks belong to one extent.
     fn is_shared(&self, overwriting: &Overwriting, blocks: &Range<FsBlock>) -> Result<bool> {
         // All blocks of an extent are in the same group.
         let group = (blocks.start.0 / u64::from(self.superblock.geometry.group_blocks)) as u32;
@@ -153,7 +152,7 @@ struct WrittenMap {
     resident: Option<Arc<ExtentMap>>,
     /// Whether some blocks may belong to other files too.
     may_share: bool,
-    /// Whether the file has capabilities, which a write would remove; `None` if the file's attributes cannot be read.
+    /// Whether the file has capabilities. A write would remove them. `None` if the file's attributes cannot be read.
     has_capabilities: Option<bool>,
 }
 

@@ -18,7 +18,7 @@ use crate::error::{Context, Error, ErrorKind, Place, Result};
 use crate::fs::DeviceRange;
 use crate::units::{BlockSize, DevOffset, FsBlock};
 
-/// The maximum number of bits for the block within a group, in a block number.
+/// The largest number of bits of a block number that count the block within its group.
 const MAX_GROUP_LOG: u8 = 31;
 const FEWEST_EXTENTS: u64 = 2;
 /// Without groups, a block number has no bits for the group.
@@ -27,7 +27,7 @@ const NO_GROUPS_LOG: u8 = 63;
 /// The numbering of the blocks of realtime files.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Realtime {
-    /// The number of bits for the block within a group, in a block number.
+    /// The number of bits of a block number that count the block within its group.
     log: u8,
     /// The number of blocks of each group; the last group can have fewer. Without groups this is the total number of blocks.
     group_blocks: u64,
@@ -164,8 +164,8 @@ impl Realtime {
         self.has_groups && !self.is_zoned
     }
 
-    /// Decodes a block number into the group and the block in the group. Returns `None` if `count` blocks from this block on extend past
-    /// the end of the group or cannot belong to a file.
+    /// Decodes a block number into the group and the block in the group. Returns `None` if the `count` blocks from this block on are not
+    /// within the group, or cannot belong to a file.
     pub(super) fn within(&self, number: u64, count: u64) -> Option<(u64, u64)> {
         if self.has_superblock() && number < self.extent {
             return None;
@@ -235,7 +235,7 @@ impl Superblock {
         Ok(Some(DeviceRange { start, len: size - start }))
     }
 
-    /// Checks that `range` of the device contains the realtime files of the volume. The check uses only what the device itself records.
+    /// Checks that `range` of the device contains the realtime files of the volume. The check reads only the device itself.
     fn check_realtime_device(&self, device: &dyn Device, range: DeviceRange) -> Result<()> {
         let Some(realtime) = &self.realtime else {
             return Err(Error::invalid("the XFS volume has no realtime device"));

@@ -1,7 +1,7 @@
 //! Rules of Linux's mount for superblock fields other than the geometry. A volume that violates a rule is refused.
 //!
-//! Sources: "Superblocks" in "XFS Algorithms & Data Structures" describes the fields and their meaning. The values that Linux 6.18 mounts
-//! were found by tests that change one field at a time and correct the checksum (tests/xfs_check/sweep.rs).
+//! Sources: "Superblocks" in "XFS Algorithms & Data Structures" describes the fields and their meaning. Tests found the values that Linux
+//! 6.18 mounts: they change one field at a time and correct the checksum (tests/xfs_check/sweep.rs).
 
 use super::disk::superblock::{RawSuperblock, features2, version};
 use super::features::Incompat;
@@ -16,7 +16,7 @@ const UNWRITTEN: u16 = 0x1000;
 const REQUIRED_2: u32 =
     features2::LAZY_COUNTERS | features2::ATTR2 | features2::PROJID32 | features2::CHECKSUMS;
 const KNOWN_2: u32 = REQUIRED_2 | features2::FTYPE;
-/// Bits of `sb_qflags` for the common quota of groups and projects, which exists only before version 5.
+/// Bits of `sb_qflags` for the common quota of groups and projects. This quota exists only before version 5.
 const SHARED_QUOTA: u16 = 0x30;
 /// The size of a group in bytes.
 const GROUP: std::ops::RangeInclusive<u64> = 1 << 24..=1 << 40;
@@ -29,8 +29,8 @@ const LOG_BYTES: u64 = 1 << 31;
 const LOG_UNIT: u32 = 256 << 10;
 /// The size of a realtime extent in bytes.
 const EXTENT: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 30;
-/// The minimum length of a log of version 5, in blocks. Linux requires a length that depends on features and sizes: in the tests, from 294
-/// to 5244 blocks.
+/// The minimum length of a log of version 5, in blocks. The length that Linux requires depends on features and sizes. In the tests, it is
+/// between 294 and 5244 blocks.
 const LEAST_LOG_BLOCKS: u32 = 256;
 /// Inodes in a chunk.
 const CHUNK: u32 = 64;
@@ -209,7 +209,7 @@ const RULES: &[Rule] = &[
     Rule {
         field: "sb_spino_align",
         stored: |raw| raw.sb_spino_align.get().into(),
-        rule: "the value must be half an inode chunk in blocks with sparse inodes, and 0 otherwise",
+        rule: "with sparse inodes the value must be half an inode chunk in blocks; without sparse inodes it must be 0",
         holds: |raw| {
             let half = (CHUNK / 2 * u32::from(raw.sb_inodesize.get())) >> raw.sb_blocklog;
             let expected = if has(raw, Incompat::SPARSE_INODES) { half } else { 0 };

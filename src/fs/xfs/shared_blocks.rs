@@ -30,8 +30,8 @@ impl Xfs {
         Ok(shared.into())
     }
 
-    /// Counts the blocks of a group that are reserved for copy on write. No file owns these blocks. The kernel frees these blocks when it
-    /// recovers the log.
+    /// Counts the blocks of a group that are reserved for copy on write. No file owns these blocks. The kernel frees these blocks during
+    /// the recovery of the log.
     pub(super) fn staging_blocks(&self, group: u32) -> Result<u64> {
         let mut staging = 0;
         self.for_each_count(group, |blocks, _, is_staging| {
@@ -40,7 +40,8 @@ impl Xfs {
         Ok(staging)
     }
 
-    /// Calls `each` with runs of blocks of a group, their reference count, and whether the run is reserved for copy on write.
+    /// Calls `each` with each run of blocks of a group. The arguments are the run, its reference count, and whether the run is reserved for
+    /// copy on write.
     fn for_each_count(
         &self,
         group: u32,

@@ -18,7 +18,7 @@ use crate::units::{BlockSize, DevOffset, InodeNo};
 const PLACE: Place = Place::new("superblock");
 /// The valid values of log2 of the sector size: 512 bytes to 32 KiB.
 const SECTOR_LOGS: std::ops::RangeInclusive<u8> = 9..=15;
-/// Limits for the number of blocks in a group: log2 of the maximum, and the minimum.
+/// Limits for the number of blocks in a group. The first value is log2 of the maximum, the second value is the minimum.
 const MAX_GROUP_BLOCKS_LOG: u8 = 31;
 const MIN_GROUP_BLOCKS: u32 = 64;
 /// `sb_features_log_incompat`: the log can contain intents that change attributes.
@@ -314,7 +314,7 @@ impl Superblock {
         Ok(LogRange { start: block.offset_of(start).0, len, block })
     }
 
-    /// The first block number that is too large for a file: file positions have at most 63 bits.
+    /// The first block number that is too large for a file. File positions have at most 63 bits.
     pub(super) fn max_file_block(&self) -> u64 {
         1 << (63 - self.geometry.block.shift())
     }

@@ -20,12 +20,12 @@ struct Model {
     lost: AtomicBool,
 }
 
-/// The state that the lock should have. The model computes it without calling the lock.
+/// The expected state of the lock. The model computes it without calling the lock.
 #[derive(Default)]
 struct Present {
     /// The ranges that threads have locked, and whether each lock is exclusive.
     inside: Vec<(Range<u64>, bool)>,
-    /// The claims that have not ended: for each, the number of the ticket, the range, and whether it is exclusive.
+    /// The claims that have not ended: the number of the ticket, the range, and whether the claim is exclusive.
     asked: Vec<(u64, Range<u64>, bool)>,
 }
 
@@ -115,7 +115,7 @@ impl Model {
         present.inside.push((range, false));
     }
 
-    /// Locks a range, if this is possible without waiting.
+    /// Locks a range if no wait is necessary.
     fn try_range(&self, range: Range<u64>) {
         let ticket = self.ask(&range, true);
         if self.lock.has(&ticket) {
@@ -168,8 +168,8 @@ fn a_thread_that_does_not_wait_loses_no_wakeup() {
     });
 }
 
-/// A queue is lost, and its requests never end. If a thread wants an exclusive lock on the range of these requests, it gets an error, even
-/// if it began to wait before the loss. No thread gets this lock.
+/// A queue is lost, and its requests never end. A thread that wants an exclusive lock on their range gets an error. This is also true if
+/// the thread began to wait before the loss.
 #[test]
 fn a_thread_that_waits_for_a_lost_queue_gets_an_error() {
     explore(1, || {

@@ -1,5 +1,5 @@
-//! A replacement for quick_cache, because the model checker cannot control quick_cache's own locks. Like quick_cache, the replacement may
-//! evict any value at any time.
+//! A replacement for quick_cache. The model checker cannot control quick_cache's own locks. Like quick_cache, the replacement may evict any
+//! value at any time.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -9,7 +9,7 @@ use shuttle::rand::{Rng, thread_rng};
 
 use super::{Condvar, Mutex};
 
-/// On average, one in this many lookups first evicts the value.
+/// One of this many lookups, on average, first evicts the value.
 const EVICTED: u32 = 4;
 
 pub(crate) struct Cache<K, V> {
@@ -22,7 +22,7 @@ enum Entry<V> {
     Loading(Load<V>),
 }
 
-/// A load in progress. Threads that wait for this load get its value, even if the entry has changed since.
+/// A load in progress. Threads that wait for this load get its value, even if the entry has changed in the meantime.
 type Load<V> = Arc<Mutex<Loaded<V>>>;
 
 enum Loaded<V> {
@@ -49,12 +49,12 @@ impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
         }
     }
 
-    /// Inserts a value. If a load of this key is in progress, the cache will not store the loaded value.
+    /// Inserts a value. If this key is being loaded, the cache will not store the loaded value.
     pub(crate) fn insert(&self, key: K, value: V) {
         self.entries.lock().insert(key, Entry::Resident(value));
     }
 
-    /// Removes a value. If a load of this key is in progress, the cache will not store the loaded value.
+    /// Removes a value. If this key is being loaded, the cache will not store the loaded value.
     pub(crate) fn remove(&self, key: &K) {
         self.entries.lock().remove(key);
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner, thread};
 
-/// The seed of the schedules. If the variable `SHUTTLE_RANDOM_SEED` is set, the checker uses that seed instead.
+/// The seed of the schedules. The variable `SHUTTLE_RANDOM_SEED` replaces it.
 const SEED: u64 = 0x5EED;
 /// The number of schedules of each kind for the smallest models. The variable `IRONMAP_SHUTTLE` replaces this number.
 const SCHEDULES: usize = 20_000;
@@ -15,8 +15,8 @@ const DEPTH: usize = 3;
 /// The stack size of a thread. An operation on a volume needs a larger stack than the checker's default.
 const STACK: usize = 1 << 20;
 
-/// Runs a model under many schedules. If a thread panics, or if there is a deadlock, the test fails and prints a seed that reproduces the
-/// schedule. `cost` is the time that a schedule of this model takes, relative to the smallest models.
+/// Runs a model under many schedules. After a panic or a deadlock, the test fails and prints a seed that reproduces the schedule. `cost` is
+/// the time of one schedule of this model, relative to the smallest models.
 pub(crate) fn explore(cost: usize, model: impl Fn() + Send + Sync + Copy + 'static) {
     let wanted = env::var("IRONMAP_SHUTTLE").ok().and_then(|text| text.parse::<usize>().ok());
     let schedules = (wanted.unwrap_or(SCHEDULES) / cost).max(1);
@@ -28,7 +28,7 @@ pub(crate) fn explore(cost: usize, model: impl Fn() + Send + Sync + Copy + 'stat
     Runner::new(pct, config).run(model);
 }
 
-/// Runs threads on a model until all threads have ended. If there is a deadlock, the test fails.
+/// Runs threads on a model until all threads have ended. After a deadlock, the test fails.
 pub(crate) fn run<M: Send + Sync + 'static>(model: &Arc<M>, work: &[fn(&M)]) {
     let spawn = |work: &fn(&M)| {
         let (model, work) = (Arc::clone(model), *work);

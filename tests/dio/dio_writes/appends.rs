@@ -1,5 +1,5 @@
-//! Many concurrent writes of several threads extend a file. Each append gets a separate range, the size includes only completed writes, and
-//! synced data are durable.
+//! Many concurrent writes of several threads extend a file. Each append gets a separate range. The size includes only completed writes.
+//! Synced data are durable.
 
 use ironmap::dio::DioFlags;
 use ironmap::units::{FilePos, InodeNo};
@@ -67,7 +67,7 @@ fn check(bench: Bench, number: InodeNo, expected: &[u8], what: &str) {
     assert!(bench.close().dump("/file") == expected, "{what}: on the device");
 }
 
-/// Appends of several threads get adjacent ranges. In one case the lengths are whole sectors, in the other case arbitrary. An append of
+/// Appends of several threads get adjacent ranges. The lengths are whole sectors in one case, and arbitrary in the other case. An append of
 /// arbitrary length may have to wait for earlier appends.
 #[test]
 fn appends_of_many_threads_lie_one_after_the_other() {

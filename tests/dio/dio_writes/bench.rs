@@ -28,10 +28,10 @@ pub(crate) struct Bench {
     pub(crate) volume: Volume,
 }
 
-/// The requests to the device that some writes cause.
+/// The numbers of requests that the device received.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// The number of writes, and how many of them are write-through.
+    /// The number of writes, and the number of write-through writes.
     pub(crate) writes: usize,
     pub(crate) through: usize,
     pub(crate) flushes: usize,
@@ -112,7 +112,7 @@ impl Bench {
         self.open(number, false)
     }
 
-    /// Fills the free space with data that no file may show later, and frees the blocks again. Returns the sectors of these blocks.
+    /// Fills the free space with data, and frees the blocks again. No file may show these data later. Returns the sectors of the blocks.
     pub(crate) fn soil(&self) -> BTreeSet<u64> {
         let mut queue = self.queue();
         let file = self.open(self.create("junk"), false);
@@ -129,7 +129,7 @@ impl Bench {
         sectors
     }
 
-    /// How much the counters of writes increase while `work` runs.
+    /// The increase of the write counters while `work` runs.
     pub(crate) fn cost(&self, work: impl FnOnce()) -> WriteCounts {
         let before = self.fs().writable().unwrap().write_counts();
         work();

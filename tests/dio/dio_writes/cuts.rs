@@ -1,5 +1,4 @@
-//! Appends while other operations truncate the file or move its content. Each append is written at the end that the file has at that
-//! moment.
+//! Appends while other operations truncate the file or move its content. Each append begins at the current end of the file.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};

@@ -18,9 +18,9 @@ use crate::require;
 const EXT4: &str = "-t ext4 -b 4096";
 const DSYNC: DioFlags = DioFlags::DSYNC;
 
-/// A DSYNC overwrite of written extents with clean metadata sets force unit access on each bio, and sends no flush. Some devices implement
-/// force unit access by an internal flush. For them ironmap sends a flush after the data instead, because a failure of the internal flush
-/// would be reported to this write only.
+/// A DSYNC overwrite of written extents needs no flush if the metadata are clean: each bio has force unit access. Some devices implement
+/// force unit access by an internal flush, and report its failure to this write only. For these devices ironmap sends a separate flush
+/// after the data.
 #[test]
 fn dsync_of_a_pure_overwrite_is_written_through() {
     require!([Need::NoJournalBeneath("all of its writes are durable")]);
@@ -111,8 +111,8 @@ fn dsync_that_needs_metadata_commits_them_and_flushes() {
     }
 }
 
-/// The blocks of an unsynced write stay unwritten on the device until their conversion. A DSYNC overwrite of such blocks must convert them,
-/// because without the conversion a power cut would lose the data.
+/// Until their conversion, the blocks of an unsynced write are unwritten on the device. A DSYNC overwrite of these blocks must convert
+/// them. Otherwise a power cut would lose the data.
 #[test]
 fn dsync_over_what_is_not_converted_converts_it() {
     for way in CALLS {
@@ -148,7 +148,7 @@ fn dsync_below_a_size_that_is_not_converted_converts_it() {
     }
 }
 
-/// A DSYNC write commits the map of a new file, even if the map was changed before this handle was opened.
+/// A DSYNC write commits the map of a new file. The map may have changed before this handle was opened.
 #[test]
 fn dsync_commits_a_map_that_someone_else_has_changed() {
     require!([Need::NoJournalBeneath("it needs no flushes")]);
@@ -217,8 +217,8 @@ fn atomic_writes_are_refused_where_the_device_does_not_promise_them() {
     assert_eq!(seen.writes, 0);
 }
 
-/// An atomic write must have a length that is a power of two, a position that is a multiple of the length, and a range within one written
-/// extent. Any other atomic write is refused and writes nothing.
+/// The length of an atomic write is a power of two. Its position is a multiple of this length, and its range is within one written extent.
+/// Any other atomic write is refused and writes nothing.
 #[test]
 fn atomic_writes_are_one_bio_or_refused() {
     require!([Need::NoJournalBeneath("all of its writes are atomic")]);

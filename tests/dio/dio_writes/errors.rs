@@ -20,8 +20,8 @@ fn fail_sector(bench: &Bench, file: &File, pos: u64) {
     bench.faults.set_faults(faults);
 }
 
-/// If the device fails for a part of a write, the write returns the error instead of a short count. One event reports the error, and other
-/// data are unchanged.
+/// If the device fails for a part of a write, the write returns the error instead of a short count. One event reports the error. Other data
+/// are unchanged.
 #[test]
 fn an_error_in_the_middle_is_the_error_and_no_short_count() {
     for way in CALLS {
@@ -54,8 +54,8 @@ fn an_error_in_the_middle_is_the_error_and_no_short_count() {
     }
 }
 
-/// After a failed write past the end or into a hole, the size is unchanged, and the newly allocated blocks show no old content. Blocks past
-/// the end are freed when the file is closed.
+/// After a failed write past the end or into a hole, the size is unchanged. The newly allocated blocks show no old content. Blocks past the
+/// end are freed when the file is closed.
 #[test]
 fn an_error_while_a_file_grows_leaves_size_and_space_as_they_were() {
     for way in CALLS {

@@ -25,7 +25,7 @@ const KEEP: Fallocate = Fallocate::Allocate { keep_size: true };
 /// A thread that waits for requests of a queue wakes up when the queue is dropped.
 #[test]
 fn a_queue_that_ends_with_writes_in_flight_blocks_no_thread() {
-    // The queue may be dropped just before the other thread begins to wait. The test is repeated, so that the drop also happens during the
+    // The queue may be dropped just before the other thread begins to wait. After many repetitions, some drops have happened during the
     // wait.
     assert!((0..20).any(|_| has_waited_for_a_queue_that_goes()), "nobody has waited");
 }
@@ -110,7 +110,7 @@ fn no_written_data_lie_past_the_end_after_a_crash() {
     bench.close();
 }
 
-/// Overwrites need no transaction. Still, a volume that refuses transactions after its close or after an abort also refuses overwrites.
+/// Overwrites need no transaction. Still, a volume refuses them after its close and after an abort.
 #[test]
 fn nothing_is_overwritten_after_the_close_or_an_abort() {
     for closed in [true, false] {
@@ -179,7 +179,7 @@ fn set_id_bits_go_with_a_write_to_inline_data() {
     }
 }
 
-/// If the conversion of one file fails, the failure is reported, and other files still become durable.
+/// If the conversion of one file fails, the failure is reported. Other files still become durable.
 #[test]
 fn a_failed_conversion_blocks_no_other_commit() {
     require!([Need::Bare("the bad sector is one of the device below")]);
@@ -198,7 +198,7 @@ fn a_failed_conversion_blocks_no_other_commit() {
     bench.close();
 }
 
-/// If an append fails after its submission, or if it finds no space, it releases the range that it had reserved.
+/// An append that fails after its submission releases its reserved range. An append that finds no space does so too.
 #[test]
 fn an_append_in_flight_that_fails_leaves_no_gap() {
     let bench = Bench::new(EXT4);
@@ -273,7 +273,7 @@ fn an_append_comes_after_an_extending_write_in_flight() {
     bench.close();
 }
 
-/// If a file grows into blocks that were preallocated past its end, the close does not free the remaining preallocated blocks.
+/// The close keeps blocks that were preallocated past the end, even if the file has grown into some of them.
 #[test]
 fn blocks_preallocated_past_the_end_are_kept() {
     let bench = Bench::new(EXT4);

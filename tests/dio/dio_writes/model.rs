@@ -152,7 +152,7 @@ impl Bench<'_> {
         self.model.put(pos, &buf);
     }
 
-    /// Submits writes to several disjoint ranges. After all of them are in flight, it waits for them and reads.
+    /// Submits writes to several disjoint ranges. Waits until all of them have completed, and then reads.
     fn write_many(&mut self, unit: u64, what: &str) {
         let count = 1 + self.model.rng.below(12);
         let (mut at, _) = self.model.range(unit);

@@ -1,5 +1,5 @@
-//! Requests that are carried out in part: the device transfers too few bytes, space runs out in the middle of a write, or a range to be
-//! converted contains bad sectors.
+//! Requests that are carried out in part: the device transfers too few bytes, space runs out in the middle of a write, or a range that
+//! needs conversion contains bad sectors.
 
 use std::collections::BTreeSet;
 use std::io::{IoSlice, IoSliceMut};
@@ -113,8 +113,7 @@ fn buffers_that_the_longest_transfer_cuts_at_such_an_address_are_copied() {
     bench.close();
 }
 
-/// If space runs out in the middle of a write of several buffers, the write returns the length that was written. A write of a single buffer
-/// does the same.
+/// If space runs out in the middle of a write, the write returns the length that was written. The number of buffers does not matter.
 #[test]
 fn several_buffers_are_cut_where_space_ends() {
     for (mkfs, odd) in [("-t ext3 -b 1024", 0), ("-t ext3 -b 1024", 100), (EXT4, 0), (EXT4, 100)] {
@@ -131,7 +130,7 @@ fn several_buffers_are_cut_where_space_ends() {
     }
 }
 
-/// If a sector cannot be zeroed, only its own block cannot be converted. All other acknowledged data remain.
+/// If a sector cannot be zeroed, the conversion of its block fails. All other acknowledged data remain.
 #[test]
 fn a_sector_that_fails_takes_only_its_block_along() {
     require!([Need::Bare("a bad sector of the device below")]);

@@ -99,7 +99,7 @@ fn immutable_files_are_not_written_and_append_only_ones_at_their_end() {
     let bench = Bench::new(EXT4);
     let (file, mut queue) = (bench.written("file", 2), bench.queue());
     let flags = bench.fs().inode(file.inode()).unwrap().flags();
-    // The first write after the flag is set must respect it, although the queue has cached the state of the file.
+    // The queue has cached the state of the file. The first write after the change of the flag must still respect the flag.
     file.write_at(&mut queue, &memory(BLOCK, 0x12), FilePos(0)).unwrap();
     bench.fs().writable().unwrap().set_flags(file.inode(), flags | InodeFlags::IMMUTABLE).unwrap();
     for way in CALLS {
@@ -123,8 +123,8 @@ fn immutable_files_are_not_written_and_append_only_ones_at_their_end() {
     assert!(bytes[8192..] == [[0x33; 512], [0x33; 512], [0x33; 512], [0x44; 512]].concat());
 }
 
-/// A write removes set-id bits and capabilities before it writes the data, even if it only overwrites existing data. Later overwrites have
-/// no extra cost.
+/// A write removes set-id bits and capabilities before it writes the data. This also applies to overwrites. Later overwrites have no extra
+/// cost.
 #[test]
 fn set_id_bits_and_capabilities_go_with_a_write() {
     let capability = {
@@ -184,7 +184,7 @@ fn pure_overwrites_start_no_handle_and_exclude_no_thread() {
     assert!(queue.stats().overwrites > 0, "{:?}", queue.stats());
 }
 
-/// A write into unwritten blocks starts no journal handle until its conversion. Many conversions share one handle.
+/// A write into unwritten blocks starts no journal handle until the conversion of these blocks. Many conversions share one handle.
 #[test]
 fn writes_into_unwritten_blocks_start_no_handle_and_exclude_no_thread() {
     let bench = Bench::new(EXT4);
@@ -237,7 +237,7 @@ fn holes_are_allocated_unwritten_and_converted_after_the_data() {
     bench.close();
 }
 
-/// Reads never return old content of the device: not next to the written data, not past the end, and not between writes.
+/// Reads never return old content of the device. The test reads next to the written data, past the end, and between writes.
 #[test]
 fn old_content_of_blocks_is_never_shown() {
     for (pos, len) in [(512, 512), (3 * 512, BLOCK), (2 * BLOCK + 512, 512), (BLOCK + 512, 3072)] {
@@ -336,8 +336,7 @@ fn set_id_bits_stay_where_the_handle_keeps_them() {
     bench.close();
 }
 
-/// A program sets a modification time after a write. When the metadata later get the new size from this write, the time that the program
-/// set remains.
+/// A program sets a modification time after a write. The later update of the size keeps this time.
 #[test]
 fn a_time_that_was_set_outlives_the_conversion() {
     let bench = Bench::new(EXT4);
@@ -353,7 +352,7 @@ fn a_time_that_was_set_outlives_the_conversion() {
     bench.close();
 }
 
-/// While a handle has a file open, the file can be inspected and opened again, even after its last name was removed.
+/// A file without a name can be inspected and opened again while a handle has the file open.
 #[test]
 fn an_open_file_without_a_name_can_be_opened_again() {
     let bench = Bench::new(EXT4);

@@ -1,7 +1,6 @@
 //! Many threads write to one file at the same time. The writes overlap and may be unaligned. Their targets are written blocks, unwritten
-//! blocks, a hole, and the range past the end. In some tests other threads truncate the file and punch holes. Afterwards each sector must
-//! contain the data of exactly one of the writes to it (compare xfstests generic/538, which tests overlaps of unaligned and aligned
-//! writes).
+//! blocks, a hole, and the range past the end. In some tests other threads truncate the file and punch holes. Afterwards each sector
+//! contains the data of exactly one write. xfstests generic/538 tests overlaps of unaligned and aligned writes.
 //!
 //! The environment variable `IRONMAP_TORTURE_SECONDS` sets how many seconds each test runs.
 
@@ -22,7 +21,7 @@ use crate::dio_writes::model::{open, seed};
 const SEED: u64 = 0x0538;
 const SECTOR: u64 = 512;
 const THREADS: u64 = 6;
-/// The number of sectors at the beginning of the file that all threads write. After them, each thread has separate stripes.
+/// The number of shared sectors at the beginning of the file, which all threads write. The stripes of the threads follow.
 const SECTORS: u64 = 1024;
 const STRIPES: u64 = 40;
 const STRIPE: u64 = 37;

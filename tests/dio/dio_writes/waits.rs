@@ -65,7 +65,7 @@ fn nowait_is_refused_where_metadata_would_change() {
     assert!(bench.volume.events().take().0.is_empty(), "EAGAIN is no error");
 }
 
-/// If a write is refused because no slot is free, the file's times are unchanged.
+/// A write that is refused because no slot is free does not change the file's times.
 #[test]
 fn nowait_that_is_refused_leaves_no_time() {
     let bench = Bench::new(EXT4);
@@ -89,8 +89,8 @@ fn nowait_that_is_refused_leaves_no_time() {
     bench.close();
 }
 
-/// A write in flight that extends its file changes the metadata when it completes. The close of the volume must wait for this completion.
-/// Otherwise the new size would be lost.
+/// The completion of an extending write changes the metadata. The close of the volume must wait for this completion. Otherwise the new size
+/// would be lost.
 #[test]
 fn a_volume_is_not_closed_over_its_writes_in_flight() {
     let bench = Bench::new(EXT4);
@@ -212,7 +212,7 @@ fn changes_of_the_map_wait_for_writes_in_flight() {
     }
 }
 
-/// A thread that changes a file gets an error if the change would wait for the thread's own requests in flight. The file is not changed.
+/// A change of a file returns an error if it would wait for requests of the same thread. The file is not changed.
 #[test]
 fn a_thread_with_requests_in_flight_gets_busy_for_the_file() {
     let bench = Bench::new(EXT4);
@@ -230,8 +230,8 @@ fn a_thread_with_requests_in_flight_gets_busy_for_the_file() {
     assert_eq!(file.size(), 0);
 }
 
-/// A write may have to wait for earlier writes of the same queue. Then the queue collects their completions itself. The test covers
-/// sub-sector writes, appends and syncs.
+/// A write may have to wait for earlier writes of the same queue. The queue then collects the completions of these writes itself. The test
+/// covers sub-sector writes, appends and syncs.
 #[test]
 fn a_queue_does_not_wait_for_itself() {
     let bench = Bench::new(EXT4);
@@ -259,8 +259,8 @@ fn a_queue_does_not_wait_for_itself() {
     bench.close();
 }
 
-/// A request owns its buffer while it is in flight. The queue, the file and the volume handle may be dropped at any time: the buffer of a
-/// write stays allocated (foyer issue 1286), and submitted data are written.
+/// A request owns its buffer while it is in flight. The queue, the file and the volume handle may be dropped at any time. The buffer of a
+/// write stays allocated (foyer issue 1286). Submitted data are written.
 #[test]
 fn handles_may_go_while_writes_are_in_flight() {
     let bench = Bench::new(EXT4);

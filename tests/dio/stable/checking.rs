@@ -18,8 +18,8 @@ const SECTOR: usize = 512;
 #[derive(Debug, Default)]
 pub(crate) struct Checks {
     tags: Mutex<HashMap<u64, u64>>,
-    /// Counts the rounds of the threads that overwrite memory. While they run, each request stays in flight until all of its memory has
-    /// been overwritten.
+    /// Counts the rounds of the threads that overwrite memory. While these threads run, each request stays in flight until all of its
+    /// memory has been overwritten.
     pub(crate) rounds: Rounds,
     /// The number of reads that did not match their tags.
     pub(crate) mismatches: AtomicU64,
@@ -29,7 +29,7 @@ pub(crate) struct Checks {
 #[derive(Debug)]
 pub(crate) struct Checking(Arc<Checks>);
 
-/// Makes a device that checks tags. At this time, the content of the device below must be correct.
+/// Makes a device that checks tags. The content of the device below must be correct before the call.
 pub(crate) fn checking(below: Arc<dyn Device>) -> (Arc<Layered<Checking>>, Arc<Checks>) {
     let checks = Arc::new(Checks::default());
     for_each_part(&*below, |at, part| checks.learn(at, &[IoSlice::new(part)]));

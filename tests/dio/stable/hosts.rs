@@ -19,8 +19,8 @@ use crate::stable::scribbler::Range;
 
 const SEED: u64 = 0x57ab1e;
 
-/// If a raw read fails, the kernel carries out the read instead, which would hide the failure. So the test also checks whether the kernel
-/// served any read.
+/// If a raw read fails, the kernel carries out the read, and the caller does not see the failure. So the test also checks whether the
+/// kernel served any read.
 #[test]
 fn raw_reads_into_scribbled_memory_do_not_fail() {
     require!([Need::Root, Need::Tool("losetup")]);

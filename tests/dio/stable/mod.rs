@@ -1,6 +1,6 @@
-//! Changes the memory of requests in flight, while a device computes tags over this memory. No read fails and no tag is wrong, unless the
-//! caller is trusted not to change the memory. Other tests measure the memory for the copies, and show that a fault on the device is still
-//! an error.
+//! Changes the memory of requests in flight, while a device computes tags over this memory. Every read succeeds and every tag is right,
+//! except with the method that trusts the caller. Other tests measure the memory for the copies, and show that a fault on the device is
+//! still an error.
 
 mod checking;
 mod hosts;

@@ -16,7 +16,7 @@ use crate::stable::checking::{Checks, checking};
 use crate::stable::scribbler::Range;
 
 const SIZES: [usize; 6] = [512, 4096, 20 << 10, 64 << 10, (300 << 10) - 512, 1 << 20];
-/// The number of requests in flight at a time. It applies to the kinds of requests that can be queued.
+/// The number of queued requests in flight at a time.
 const DEPTH: usize = 3;
 const NONE: DioFlags = DioFlags::empty();
 
@@ -177,7 +177,7 @@ pub(crate) fn run(
     (results, memories)
 }
 
-/// The results of requests. Their memory was overwritten while they were in flight.
+/// The results of requests whose memory was overwritten in flight.
 #[derive(Debug)]
 struct Seen {
     errors: usize,

@@ -17,7 +17,7 @@ pub(crate) struct Rounds {
 }
 
 impl Rounds {
-    /// Waits until one thread has overwritten all of the memory. The overwriting must begin after this call. If no threads run, returns
+    /// Waits until one thread has overwritten all of the memory, in a round that began after this call. If no threads run, returns
     /// immediately.
     pub(crate) fn pass(&self) {
         let from = self.count.load(Ordering::Acquire);

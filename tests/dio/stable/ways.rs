@@ -86,7 +86,7 @@ fn the_device_decides_where_the_handle_does_not() {
     assert_eq!(kinds.map(|kind| bounced(kind, &mut queue)), [1, 0, 0]);
 }
 
-/// A corrupted sector is an error with every method. The sector is read at most twice and reported once, and other reads succeed.
+/// A corrupted sector is an error with every method. The sector is read at most twice and reported once. Other reads succeed.
 #[test]
 fn wrong_data_on_the_device_are_an_error_by_every_way() {
     let bench = Bench::new(None);

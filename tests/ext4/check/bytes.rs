@@ -98,7 +98,7 @@ fn changed_bytes_are_found_as_e2fsck_finds_them() {
         let dir = scratch_in(Path::new("/dev/shm"));
         let path = dir.path().join("image");
         let mut volume = Scratch::new(base(name, size, options));
-        // The repair of checksums sets the hashes of attributes to zero, and e2fsck reports this as a fault. So the test does not damage
+        // The repair of checksums sets the hashes of attributes to zero. e2fsck reports this as a fault. So the test does not damage
         // attributes.
         let mut spots = volume.base().spots.clone();
         spots.retain(|spot| !matches!(spot.sum, Sum::XattrBlock | Sum::XattrList));

@@ -32,7 +32,7 @@ pub(crate) const IRONMAP_ALONE: &[Exception] = &[
         reason: "e2fsck reports a wrong attribute block where a name leads to the inode; the kernel refuses that of the journal",
     },
     Exception {
-        text: "inline data without the attribute system.data",
+        text: "the inode has inline data, but no attribute system.data",
         reason: "e2fsck compares the attribute's name up to a NUL only, the kernel all of it",
     },
     Exception {

@@ -1,4 +1,4 @@
-//! Compares `ironmap check` with e2fsck. For each volume, both find a fault, or neither does.
+//! Compares the verdicts of `ironmap check` and e2fsck. The verdicts must be equal for each volume.
 //!
 //! Some volumes are undamaged: mke2fs makes them with many sets of features, and then mke2fs or the kernel fills them. The other volumes
 //! have one fault, made by debugfs or by a changed byte. [`exceptions`] names the intended differences.

@@ -38,8 +38,7 @@ fn a_journal_may_have_a_block_past_its_end() {
         // The value of `s_maxlen`, in big-endian order.
         image.poke("<8>", 0, 16, &u32::to_be_bytes(blocks));
         both(options, &image, &format!("sif <8> size {}\n", blocks << 10), true);
-        // e2fsck accepts a journal file with even more blocks, as long as the last pointer block of its map can map them. ironmap refuses
-        // such a file.
+        // e2fsck accepts even more blocks, if the last pointer block of the file's map has space for them. ironmap refuses such a file.
         image.debugfs(&format!("sif <8> size {}\n", (blocks + 2) << 10));
         assert!(!ironmap(&image.path()).clean, "{options}: longer than its blocks");
     }

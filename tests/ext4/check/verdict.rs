@@ -55,7 +55,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Counts a damaged volume. If the verdicts differ and no exception explains it, prints the difference.
+    /// Counts a damaged volume. Prints a difference of the verdicts that no exception explains.
     pub(crate) fn compare(&mut self, what: &str, theirs: &Verdict, ours: &Verdict) {
         let list = match (theirs.clean, ours.clean) {
             (true, true) => return self.neither += 1,

@@ -16,8 +16,8 @@ use crate::crash::fsck::Fsck;
 /// The number of threads is low, because other tests run at the same time.
 const THREADS: usize = 2;
 
-/// The range of the superblock. The tests do not tear writes to this range: the checksum is in another sector than the changing fields, so
-/// a torn superblock would be invalid, and Linux refuses it too.
+/// The range of the superblock. The tests do not tear writes to this range. The checksum and the changing fields are in different sectors,
+/// so a torn superblock is invalid. Linux refuses it too.
 pub(crate) const SUPERBLOCK: Range<DevOffset> = DevOffset(1024)..DevOffset(2048);
 
 /// The first broken rule as text, or success.
@@ -29,7 +29,7 @@ pub(crate) struct Case<R> {
     pub(crate) name: String,
     /// The content of the device before the workload.
     pub(crate) base: Ram,
-    /// The size of the volume. If an integrity device lies below the volume, it stores its tags on the same device, after the volume.
+    /// The size of the volume. An integrity device below the volume stores its tags after the volume, on the same device.
     pub(crate) volume: Option<u64>,
     /// The log of the device. Marks in the log record the progress of the workload.
     pub(crate) log: Log,

@@ -135,8 +135,8 @@ fn places(seed: u64, requests: u64, one_in: u64) -> impl Iterator<Item = Faults>
     })
 }
 
-/// If any read, write or flush of a workload fails, one of the operations or an event reports the error. The content of the device is then
-/// one that a crash could have left. After the error, the volume is read-only or works without restriction.
+/// If any read, write or flush of a workload fails, one of the operations or an event reports the error. The device then has a content that
+/// a crash could have left. After the error, the volume is read-only or works without restriction.
 #[test]
 fn a_workload_that_meets_an_error_keeps_its_promises() {
     let Effort { states, long, .. } = Effort::new();
@@ -206,7 +206,7 @@ fn a_volume_that_is_made_on_a_device_with_an_error_is_good_or_none() {
     for (seed, edit) in (0..).zip(features) {
         let mut options = MkfsOptions::new().uuid([7; 16]).time(1).force(true);
         options.features.edit(edit).expect("known features");
-        // The device contains an older volume. ironmap must not take a part of it for a part of the new volume.
+        // The device contains an older volume. Parts of the older volume must not appear in the new volume.
         let base = volume::stale("24M", "-t ext4 -b 4096 -O ^metadata_csum");
         let make = |faults| {
             let device = Arc::new(base.snapshot());

@@ -100,7 +100,7 @@ const OF_ORPHANS: [&str; 3] = [
 /// one question for each fault.
 fn repair(said: &str) -> Option<&str> {
     // A commit block can be torn after its header fields. Linux accepts such a block. e2fsck reports an error, drops the transaction and
-    // ignores the orphan list. So the repairs by e2fsck are no evidence about ironmap.
+    // ignores the orphan list. So the repairs by e2fsck do not show a fault of ironmap.
     if said.contains("was corrupt, replay was aborted.") {
         return None;
     }

@@ -4,8 +4,8 @@
 //! such as a sync, report earlier changes as durable. The state after the crash must include these changes. It can include changes up to
 //! the operation in progress.
 //!
-//! After a crash, each byte of a file has the value that was durable at the last sync of the file's data, or a value that was written
-//! later. If the file had a hole at this position, the byte can also be zero.
+//! After a crash, each byte of a file has the value that the last sync of the file's data made durable, or a later value. A byte in a hole
+//! can also be zero.
 
 use std::collections::BTreeMap;
 
@@ -307,7 +307,7 @@ impl History {
         if !(least..=most).contains(&content.len()) {
             return Some(format!("{} bytes, not {least} to {most}", content.len()));
         }
-        // A write after a shift goes to the shifted blocks. If the shift is lost in the crash, the data of this write appear at the old
+        // A write after a shift goes to the shifted blocks. A crash can lose the shift. The data of the write then appear at the old
         // position.
         let mut distances = vec![0];
         for (of, number, shift) in &self.shifts {

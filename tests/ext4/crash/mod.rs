@@ -1,4 +1,4 @@
-//! Power cuts. A recorded device is cut between any two of its writes. Each write since the last flush may be lost or not. After a cut, the
+//! Power cuts. The log of a recorded device is cut between any two writes. Each write since the last flush may be lost. After a cut, the
 //! volume must be consistent, all data that were reported as durable must exist, and no file may show data of another file.
 //!
 //! `IRONMAP_CRASH_STATES` sets the number of states for each kind of workload, and enables tests with an error at every request (`./x
@@ -219,7 +219,7 @@ fn quota_is_recovered() {
 fn crash_states_of_the_kernel_are_recovered() {
     require!([Need::Root, Need::Tool("losetup")]);
     let effort = Effort::new();
-    // With data=journal, a few of some thousand states show a block of another file after a recovery by Linux. ironmap recovers the same
+    // With data=journal, a recovery by Linux shows a block of another file in a few of some thousand states. ironmap recovers the same
     // content.
     let kept = |(_, options): &(&str, &str)| !effort.long || !options.contains("data=journal");
     let layouts: Vec<_> = KERNEL.into_iter().filter(kept).collect();

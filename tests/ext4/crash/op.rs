@@ -124,7 +124,7 @@ pub(crate) enum Set {
 
 pub(crate) const ACL: &str = "system.posix_acl_access";
 
-/// An access control list in the form of the system call. The file has these permissions; their group bits become the mask.
+/// An access control list in the form of the system call. The file has these permissions. The group bits of the permissions are the mask.
 pub(crate) fn acl(permissions: u32) -> Vec<u8> {
     const NOBODY: u32 = u32::MAX;
     let entries = [

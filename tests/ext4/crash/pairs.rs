@@ -12,7 +12,7 @@ use crate::crash::{ours, volume};
 
 /// The number of operations before a pair. More operations would make more files.
 const BEFORE: usize = 70;
-/// How often the generator tries to choose an operation of a kind. After that many failures, the kind counts as impossible.
+/// The maximum number of attempts to choose an operation of one kind. After that many failures, the kind counts as impossible.
 const TRIES: usize = 60;
 
 /// All ordered pairs of the kinds of operations that change the volume.

@@ -23,8 +23,8 @@ pub(crate) struct Histories {
     /// Whether the volume has a journal. Without a journal ironmap promises only that synced data survive, and that e2fsck can repair the
     /// volume.
     pub(crate) journal: bool,
-    /// Whether Linux writes fast commits. e2fsck 1.47 cannot replay all of them: at the first fast commit that it cannot replay, it reports
-    /// EINVAL and ignores the rest.
+    /// Whether Linux writes fast commits. e2fsck 1.47 cannot replay all of them. At the first one that it cannot replay, it reports EINVAL
+    /// and ignores the rest.
     pub(crate) fast_commits: bool,
 }
 
@@ -101,8 +101,8 @@ impl Histories {
             return fsck.clean(&rewritten(image)?.0);
         }
         let (theirs, _) = look(&fsck.recovered(image)?)?;
-        // Linux checks only the first fields of a commit block. e2fsck checks all of them. So if a commit block is torn, the changes of its
-        // transaction may exist or be missing.
+        // Linux checks only the first fields of a commit block. e2fsck checks all of them. The changes of a transaction with a torn commit
+        // block may exist or be missing.
         let held = same(&theirs, seen).or_else(|fault| {
             self.check_tree(&theirs, state.log, state.cut)
                 .map_err(|other| format!("{fault}; {other}"))

@@ -14,8 +14,8 @@ use crate::crash_data::workload::{Kind, Outcome, run};
 
 const LENGTH: usize = 40;
 
-/// If a request fails, an operation or an event reports the error. All data that were acknowledged before the error exist. The content of
-/// the device is one that a crash could have left.
+/// If a request fails, an operation or an event reports the error. All data that were acknowledged before the error exist. The device has a
+/// content that a crash could have left.
 #[test]
 fn a_request_that_fails_takes_nothing_with_it() {
     let fsck = Fsck::new();
@@ -33,8 +33,8 @@ fn a_request_that_fails_takes_nothing_with_it() {
             let closed = volume.close();
             outcome.result = outcome.result.and(closed);
             let events = volume.events().take().0;
-            // There may be no error and no event: a retried request makes no event, and after the drop of the last handle no caller gets an
-            // error.
+            // A run without error and event is possible. A retried request makes no event. After the drop of the last handle, no caller
+            // gets an error.
             if outcome.result.is_ok() && events.is_empty() {
                 let (begin, end) = (outcome.history.event(), outcome.history.event());
                 outcome.history.synced(None, begin, end);
@@ -78,7 +78,7 @@ fn a_request_that_fails_takes_nothing_with_it() {
     eprintln!("errors of direct writes: {tried}");
 }
 
-/// The distance between the failing requests of two successive runs. It is 1 in a long run, and larger in a short run.
+/// The step between the numbers of the requests that fail in turn. A long run tests every request.
 fn stride(requests: u64) -> usize {
     match std::env::var("IRONMAP_CRASH_STATES") {
         Ok(_) => 1,

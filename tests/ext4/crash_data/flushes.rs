@@ -114,7 +114,8 @@ fn put(ram: &Ram, bytes: &[u8], at: DevOffset) {
     ram.write_all_at(&[IoSlice::new(&buffer)], at, false).unwrap();
 }
 
-/// After a flush fails, each kind of sync fails, whichever caller had sent the flush. Data that were acknowledged before the failure exist.
+/// After a flush fails, each kind of sync fails, even if another caller had sent the flush. Data that were acknowledged before the failure
+/// exist.
 #[test]
 fn no_sync_succeeds_after_a_flush_that_failed() {
     let fsck = Fsck::new();
@@ -130,7 +131,7 @@ fn no_sync_succeeds_after_a_flush_that_failed() {
                 let device = Arc::new(Layered::with_layer(disk.clone(), layer));
                 (disk, cache, Volume::writable_on(tail::open(device), CLOCK))
             };
-            // Flushes during the open are skipped, because at that time no volume exists that could report the failure.
+            // Flushes during the open are skipped, because no volume exists yet that could report the failure.
             let (_, cache, opened) = attempt(None);
             let opening = cache.lock().unwrap().flushes;
             let opened = opened.unwrap();
@@ -145,8 +146,7 @@ fn no_sync_succeeds_after_a_flush_that_failed() {
                 let opened = opened.unwrap();
                 let outcome = run(&opened, kind, seed, LENGTH, &|_| ());
                 let now = outcome.history.events();
-                // With an NBD server, the number of flushes is not the same in each run, because it depends on the order of the server's
-                // answers.
+                // With an NBD server, the number of flushes depends on the order of the server's answers. So it differs between runs.
                 if cache.lock().unwrap().flushes <= fail_at {
                     let is_server = matches!(beneath::chosen(), Some(Beneath::Nbd(_)));
                     assert!(is_server, "{what}: it did not come to that");
@@ -213,7 +213,7 @@ fn assert_syncs_fail(volume: &Volume, what: &str) {
     assert!(volume.close().is_err(), "{what}: close once more");
 }
 
-/// The distance between the failing flushes of two successive runs. It is 1 in a long run, and larger in a short run.
+/// The step between the numbers of the flushes that fail in turn. A long run tests every flush.
 fn stride(flushes: u64) -> usize {
     match std::env::var("IRONMAP_CRASH_STATES") {
         Ok(_) => 1,

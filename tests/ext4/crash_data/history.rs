@@ -1,8 +1,8 @@
 //! The changes of files, and the states that a crash may leave after them.
 //!
-//! A file is checked in cells. Each cell contains the number of its file, its position and the number of the write, so that data at a wrong
-//! position are recognised. A change must exist in two cases: it was a write with O_DSYNC that was acknowledged, or it was acknowledged
-//! before a sync that has returned. Any part of the other changes may exist.
+//! A file is checked in cells. Each cell contains the number of its file, its position, and the number of its write. These numbers show
+//! data at a wrong position. An acknowledged write with O_DSYNC must exist. A change that was acknowledged before a successful sync must
+//! exist too. Any part of the other changes may exist.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
@@ -69,8 +69,8 @@ pub(crate) struct History {
     files: Vec<Vec<Change>>,
     /// The syncs, each of one file or of all files (`None`).
     syncs: Vec<(Option<FileId>, When)>,
-    /// The writes whose data were made for a later position in the file than the one to which they were written. The key is the number of
-    /// the write, and the value is the distance between the two positions.
+    /// The writes whose data were made for a later position. The key is the number of the write. The value is the distance between that
+    /// position and the position of the write.
     moved: HashMap<u32, u64>,
 }
 
@@ -128,8 +128,7 @@ impl History {
         ChangeId(file, self.files[file].len() - 1)
     }
 
-    /// Records that a write went to another position than the one that its data were made for. This happens to an append that follows a
-    /// failed append.
+    /// Records that the data of a write were made for another position. This happens to an append that follows a failed append.
     pub(crate) fn moved(&mut self, change: ChangeId, pos: u64) {
         if let What::Write(number, range) = &mut self.files[change.0][change.1].what {
             self.moved.insert(*number, range.start - pos);
@@ -253,7 +252,7 @@ fn presence(changes: &Changes<'_>) -> BTreeSet<bool> {
             What::Unlink => false,
             _ => now,
         };
-        // A durable change of a file without a name does not imply that the removal of the name is durable.
+        // A file without a name may have a durable change. The removal of its name may still be lost.
         if *certain && (now || matches!(what, What::Unlink)) {
             options.clear();
         }

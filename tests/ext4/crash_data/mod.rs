@@ -99,7 +99,7 @@ fn broken_promises_are_found() {
         }
         other => Some(other.clone()),
     };
-    // Below an NBD export, the server flushes after a write with FUA.
+    // The server of an NBD export flushes after each write with FUA.
     let has_fua = !matches!(beneath::chosen(), Some(Beneath::Nbd(_)));
     assert!(!has_fua || is_broken(without_fua), "FUA does nothing");
 }

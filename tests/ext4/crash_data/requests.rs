@@ -42,9 +42,8 @@ impl Run<'_> {
         }
     }
 
-    /// The range of an append whose position is known. The position is unknown while a request in flight may move the end. It is also
-    /// unknown until the failure of an append is reported, because the report moves the end back. If the file is long, it is truncated
-    /// first.
+    /// The range of an append whose position is known. The position is unknown while a request in flight may move the end. A failed append
+    /// moves the end back when its error is reported. Until then, the position is unknown too. If the file is long, it is truncated first.
     fn place_at_end(&mut self, at: usize) -> Result<Range<u64>> {
         self.queue.poll()?;
         self.take_completed()?;

@@ -17,8 +17,7 @@ use crate::crash_data::workload::{Kind, run};
 /// The maximum delay of a completion. Because of the delays, completions arrive in another order than the submissions.
 const LATENCY: u32 = 6;
 
-/// The check extends each file by this length. If blocks were left past the end of the file, their old content becomes visible in the
-/// extended part.
+/// The check extends each file by this length. Old content of blocks past the end of the file then becomes visible.
 const LONGER: u64 = 12 << 10;
 
 pub(crate) struct Writes {
@@ -27,8 +26,8 @@ pub(crate) struct Writes {
     pub(crate) history: History,
     /// The rules apply from this event on.
     pub(crate) since: u64,
-    /// Whether the volume has clusters (bigalloc). On such a volume, e2fsck 1.47 does not complete the truncation of an orphan: it frees
-    /// the cluster, but leaves the extent.
+    /// Whether the volume has clusters (bigalloc). On such a volume, e2fsck 1.47 does not complete the truncation of an orphan. e2fsck
+    /// frees the cluster and leaves the extent.
     pub(crate) clusters: bool,
 }
 

@@ -53,8 +53,7 @@ pub(crate) struct Flight {
     pub(crate) number: u32,
     pub(crate) file: FileId,
     pub(crate) range: Range<u64>,
-    /// Whether the write moves the end of the file without being an append. Until such a write completes, the position of an append is
-    /// unknown.
+    /// Whether a write that is not an append moves the end of the file. Until such a write completes, the position of an append is unknown.
     pub(crate) moves_end: bool,
     pub(crate) change: ChangeId,
 }

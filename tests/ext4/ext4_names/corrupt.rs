@@ -117,8 +117,8 @@ fn broken_trees_are_refused_by_field() {
     }
 }
 
-/// If all entries of the tree refer to the same leaf with the same hash, a lookup ends with an error. The lookup searches the leaf once,
-/// not once for each entry.
+/// If all entries of the tree refer to the same leaf with the same hash, a lookup ends with an error. The lookup searches the leaf only
+/// once.
 #[test]
 fn a_tree_that_leads_in_circles_ends() {
     let image = image(false);

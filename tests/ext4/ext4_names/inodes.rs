@@ -22,8 +22,8 @@ fn number(image: &Image, path: &str) -> InodeNo {
     image.ext4().resolve(path.as_bytes(), Follow::All).unwrap().number()
 }
 
-/// An inode without links is not found by its number, even if it is still on the list of orphans. The count of orphans includes it. If a
-/// name refers to such an inode, a lookup returns an error of kind `Corrupt`.
+/// An inode without links is not found by its number. This also applies to an inode on the list of orphans, which the count of orphans
+/// includes. A lookup of a name that refers to such an inode returns an error of kind `Corrupt`.
 #[test]
 fn an_inode_without_a_name_is_not_found() {
     let image = image("-t ext4 -b 1024");
@@ -42,7 +42,7 @@ fn an_inode_without_a_name_is_not_found() {
     assert_eq!((error.kind(), error.place().unwrap().field), (ErrorKind::Corrupt, "inode"));
 }
 
-/// The number of an attribute block has an upper half. ironmap uses it on volumes with 64bit, and ignores it on other volumes.
+/// The number of an attribute block has an upper half. Volumes with 64bit use this half. On other volumes, ironmap ignores it.
 #[test]
 fn the_upper_half_of_an_attribute_block_needs_64bit() {
     for (options, valid) in

@@ -140,7 +140,7 @@ fn the_newest_copy_wins_and_revocations_take_back_what_is_older() {
         target.transaction("", &[(3, 0xC3)], &[]);
         target.write(open);
         if open == "-c" {
-            // debugfs includes revoke blocks in the checksum, and Linux and e2fsck do not. So Linux and e2fsck refuse this journal.
+            // debugfs includes revoke blocks in the checksum. Linux and e2fsck omit them, and so refuse this journal.
             let error = target.ours().unwrap_err();
             assert_eq!(error.place().unwrap().field, "h_chksum", "{error}");
             continue;
@@ -358,10 +358,10 @@ fn a_transaction_revokes_what_it_writes() {
     for (block_size, options, open) in FORMATS {
         let mut target = Target::new(block_size, options);
         target.transaction("", &[(0, 0xA0), (1, 0xA1), (2, 0xA2)], &[]);
-        // This transaction must be the last one, because debugfs 1.47.0 would write another transaction over its commit block.
+        // debugfs 1.47.0 writes the next transaction over the commit block of this transaction. So this transaction is the last one.
         target.transaction("", &[(0, 0xB0), (1, 0xB1), (3, 0xB3)], &[1, 3]);
         target.write(open);
-        // debugfs includes revoke blocks in the checksum, and Linux and e2fsck do not. So Linux and e2fsck refuse this journal.
+        // debugfs includes revoke blocks in the checksum. Linux and e2fsck omit them, and so refuse this journal.
         if open != "-c" {
             let expected = BTreeMap::from([(0, 0xB0), (2, 0xA2)]);
             assert_eq!(target.agrees(), expected, "{options:?} {open}");

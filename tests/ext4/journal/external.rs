@@ -48,8 +48,8 @@ impl Pair {
         Mounted { mount: self.volume.mount(&options), _journal: journal }
     }
 
-    /// Copies the volume and its journal while programs write to the mounted volume. The journal is copied last. A block that the kernel
-    /// checkpoints between the two copies is then also in the copied journal.
+    /// Copies the volume and its journal while programs write to the mounted volume. The journal is copied last. So the copied journal also
+    /// contains blocks that the kernel checkpoints between the two copies.
     fn dirty(block_size: u32, options: &str, mount: &str, seed: u64) -> Self {
         let pair = Self::new(block_size, options);
         let mounted = pair.mount(&format!("noatime,commit=600,{mount}"));
@@ -135,8 +135,9 @@ fn journaled_data_are_read_from_the_journal() {
     assert!(recovery.blocks > 20, "{recovery:?}");
 }
 
-/// If a volume needs recovery, an open without the journal device is refused, and so is every open for writing. The message names the
-/// device. A clean volume can be opened without its journal device. If the caller names a journal device, the device is verified.
+/// ironmap does not write volumes whose journal is on a separate device. If the volume needs recovery, an open without this device is
+/// refused too, and the message names the device. A clean volume can be opened without its journal device. If the caller names a journal
+/// device, the device is verified.
 #[test]
 fn a_volume_is_refused_without_its_journal_and_for_writing() {
     require!([Need::Root]);

@@ -131,7 +131,7 @@ fn wraps(image: &Image) -> bool {
 pub(crate) enum Replay {
     Full,
     /// A replay of fast commits. When Linux adds names to a directory, it sets the directory's times to the time of the replay. A new file
-    /// can have blocks past its end: the previous file with the same inode number had allocated them.
+    /// can have blocks past its end. The previous file with the same inode number had allocated these blocks.
     Fast,
 }
 
@@ -142,8 +142,8 @@ pub(crate) fn recovered_by_kernel(dirty: &Image, replay: Replay) -> Result<View,
 
 /// The kernel's view after it has recovered this image. The image is a copy. `options` are additional mount options.
 pub(crate) fn recovered(copy: &Image, options: &str, replay: Replay) -> Result<View, String> {
-    // This time is later than all times of the workload: a loop device was attached in between, which takes longer than one tick of the
-    // clock for time stamps.
+    // This time is later than all times of the workload. After the workload a loop device was attached, which takes longer than one tick of
+    // the clock.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let begun = (now.as_secs() as i64, now.subsec_nanos());
     drop(copy.try_mount(&format!("rw,noatime{options}"))?);
@@ -193,8 +193,7 @@ fn ordered_data() {
         ("-b 1024 -O ^64bit,^metadata_csum", JournalFeatures::empty()),
         ("-b 2048 -O 64bit,^metadata_csum", JournalFeatures::SIXTY_FOUR_BIT),
     ] {
-        // If the kernel's writeback has already written the block to its place, the kernel revokes nothing. Then the test tries another
-        // seed.
+        // If the kernel's writeback has already written the block in place, the kernel revokes nothing. The test then tries another seed.
         let revoked = (2..6).any(|seed| {
             let recovery = Scenario { mke2fs, features, ..ORDERED }.run(seed).unwrap();
             assert!(recovery.transactions > 0 && recovery.blocks > 0, "{mke2fs}: {recovery:?}");

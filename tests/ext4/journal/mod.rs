@@ -33,8 +33,7 @@ fn content(volume: &Volume, number: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Sets the number of the next transaction in a clean journal. The journal's superblock must not have a checksum yet. After mke2fs it has
-/// none.
+/// Sets the number of the next transaction in a clean journal. The journal's superblock must not have a checksum yet. mke2fs writes none.
 fn set_sequence(image: &Image, sequence: u32) {
     image.poke("<8>", 0, 0x18, &sequence.to_be_bytes());
 }

@@ -57,8 +57,8 @@ fn by_mke2fs(size: u64, text: &str, made: &MkfsOptions) -> Image {
     image
 }
 
-/// Makes a volume with ironmap and checks it. Makes a volume with mke2fs, and compares all fields that dumpe2fs prints for the two. The
-/// fields named in `ours` are not compared, because ironmap intentionally chooses other values for them.
+/// Makes a volume with ironmap and checks it. Makes another volume with mke2fs. Compares all fields that dumpe2fs prints for the two
+/// volumes. The fields in `ours` are omitted, because ironmap intentionally chooses other values for them.
 fn compare(size: u64, text: &str, ours: &[&str]) {
     let options = options(text);
     let image = make(size, &options).unwrap_or_else(|error| panic!("{size} {text}: {error}"));
@@ -95,8 +95,8 @@ fn sizes() {
 /// If the last group is too small for its metadata, it is omitted. If it is just large enough, it is kept.
 #[test]
 fn tails() {
-    // With blocks of 1 KiB, a group has 8 MiB. The number of reserved blocks is a share of all blocks. ironmap and mke2fs may differ in
-    // whether blocks of an omitted last group count.
+    // With blocks of 1 KiB, a group has 8 MiB. The number of reserved blocks is a share of all blocks. ironmap and mke2fs may count the
+    // blocks of an omitted last group differently.
     for size in
         [16_500, 16_900, 17_100, 17_200, 17_300, 17_400, 24_700, 25_000, 8300, 8900, 9000, 9500]
     {
@@ -119,7 +119,7 @@ fn sizes_of_blocks_and_inodes() {
     {
         compare(64 * MIB, text, &[]);
     }
-    // With these numbers of inodes, the inode bitmap of a full-size group would be too small, so the groups are smaller. The number of
+    // With these numbers of inodes, the inode bitmap of a full-size group would be too small. So the groups are smaller. The number of
     // reserved blocks is computed before the groups are made smaller.
     for text in ["-b 1024 -N 20000", "-b 1024 -N 10000", "-b 2048 -N 30000", "-b 4096 -N 40000"] {
         for size in [16 * MIB, 31 * MIB] {

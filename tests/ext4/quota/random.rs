@@ -46,7 +46,7 @@ pub(crate) fn step(fs: &Arc<dyn FileSystem>, rng: &mut Rng, scope: Scope) -> Opt
 
 fn operation(fs: &Arc<dyn FileSystem>, rng: &mut Rng, scope: Scope) -> Result<()> {
     let (dir, name) = place(fs, rng, scope);
-    // The inode is held in memory, because another thread may remove the file.
+    // The inode stays in memory, because another thread may remove the file.
     let found = || fs.lookup(dir, &name).and_then(|inode| fs.hold(inode.number()));
     let pos = FilePos(rng.below(200_000));
     let writer = fs.writable().unwrap();

@@ -103,7 +103,7 @@ const EXCEPTIONS: &[Exception] = &[
     written(
         "s_first_ino",
         |value| value > 64,
-        "more than the volume has inodes",
+        "larger than the number of inodes in the volume",
         "no inode can be made there, and e2fsck finds a fault",
     ),
     written(
@@ -131,7 +131,7 @@ const EXCEPTIONS: &[Exception] = &[
     found(
         "s_last_orphan",
         |value| !(11..=64).contains(&value),
-        "the number is not that of an inode that can be an orphan",
+        "the inode with this number cannot be an orphan",
         "e2fsck passes over a number that no file can have",
     ),
     found("s_usr_quota_inum", |value| matches!(value, 7 | 12), "its feature is not set", NAMED),

@@ -1,5 +1,5 @@
 //! Stores hostile values in each field of the file system's internal inodes, and changes the maps of these inodes. The results are compared
-//! as for the superblock. `IRONMAP_FIELDS` has the same meaning.
+//! as in the test of the superblock. `IRONMAP_FIELDS` has the same meaning.
 
 use super::exceptions::Side;
 use super::programs::{Bench, write_changes};
@@ -68,7 +68,7 @@ const MAPS: &[&str] = &[
     "punch <12> 31 31",
 ];
 
-/// The volume, the change, the only program that refuses the changed volume, and the reason why it does.
+/// The volume, the change, the only program that refuses the changed volume, and the reason.
 type Exception = (&'static str, &'static str, Side, &'static str);
 
 const EXCEPTIONS: &[Exception] = &[

@@ -1,5 +1,5 @@
-//! Stores hostile values in each field of the superblock. ironmap must open the same volumes for reading and for writing that the kernel
-//! mounts. If `e2fsck -fn` finds a fault, ironmap's check must find one too. [`exceptions`] names the intended differences.
+//! Stores hostile values in each field of the superblock. ironmap must open the same volumes for reading as the kernel, and the same
+//! volumes for writing. If `e2fsck -fn` finds a fault, ironmap's check must find one too. [`exceptions`] names the intended differences.
 //!
 //! Fields that probably no program checks are changed together. If all programs accept the volume, each of the values counts as accepted.
 //! Otherwise the fields are divided into halves repeatedly, down to a single field. By default, the test tries two random values of each

@@ -79,8 +79,7 @@ impl Bench {
         Verdict { reading: false, writing, check: !said.status.success(), text }
     }
 
-    /// Whether the kernel refuses to mount the volume with these flags. If the kernel mounts the volume read-only instead, it counts as a
-    /// refusal to write.
+    /// Whether the kernel refuses to mount the volume with these flags. A read-only mount instead counts as a refusal to write.
     fn refuses(&self, flags: MountFlags) -> bool {
         if mount(self.device.node(), &self.dir, "ext4", flags, None).is_err() {
             return true;

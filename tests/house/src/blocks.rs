@@ -8,8 +8,8 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// The marks of blocks that run in an empty directory. The first mark means without root, the second as root. All blocks on a page with the
-/// same mark run in one shell.
+/// The marks of blocks that run in an empty directory. The first mark means a run without root. The second mark means a run as root. All
+/// blocks on a page with the same mark run in one shell.
 pub(crate) const USER: &str = "tested: user";
 pub(crate) const ROOT: &str = "tested: root";
 /// The mark of a block that is not run. Its commands and options must still exist.
@@ -17,7 +17,7 @@ pub(crate) const ARGUMENTS: &str = "tested: arguments";
 /// The beginning of the mark of a block that is not tested. The reason follows in the mark.
 const NOT: &str = "not tested: ";
 
-/// If a line of a block begins with one of these words, the block is a shell block, even without a language tag.
+/// A block is a shell block if one of its lines begins with one of these words, even without a language tag.
 const PROGRAMS: [&str; 4] = ["ironmap", "./x", "./setup", "cargo"];
 
 /// Shell commands in a page.

@@ -3,7 +3,7 @@
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 /// The maximum number of lines from `fn` to the closing brace. With this limit, a function fits on a screen. `clippy::too_many_lines`
-/// cannot check it: that lint ignores comments and blank lines, and sees only the code that is built.
+/// cannot check this limit, because the lint ignores comments and blank lines, and sees only the code that is built.
 const MAX_LINES: usize = 70;
 
 pub(super) fn check(stream: TokenStream) -> Vec<(usize, String)> {
@@ -70,7 +70,7 @@ mod tests {
         assert_eq!(findings(&long.replace("long", "$name")).len(), 1);
     }
 
-    /// The search does not continue to the next brace after a function without a body, or after the type of a function pointer.
+    /// After a function without a body, or after the type of a function pointer, the search does not continue to the next brace.
     #[test]
     fn functions_without_a_body_are_short() {
         let body = format!("{{{}}}", "\n".repeat(MAX_LINES));

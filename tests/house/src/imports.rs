@@ -1,7 +1,7 @@
 //! Checks the imports between modules. They follow the path of a request: front end, file, dio, iomap, bio, device, sys.
 //!
-//! Each module in the root of the library is a layer. For each layer, the table `LAYERS` lists the layers that it may name by `crate::`.
-//! These are the layer itself, and some of the rows above it. So the layers contain no cycle.
+//! Each module in the root of the library is a layer. The table `LAYERS` says which layers a layer may name by `crate::`. These are the
+//! layer itself, and some of the rows above it. This order prevents cycles.
 
 use std::path::Path;
 

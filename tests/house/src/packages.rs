@@ -145,7 +145,7 @@ fn cargo(args: &[&str]) -> io::Result<String> {
 }
 
 impl Package {
-    /// Compares the files of the package with the files that are required and the files that are permitted.
+    /// Compares the files of the package with the required files and the permitted files.
     fn check(&self, list: &str) -> Vec<String> {
         let files: Vec<_> = list.lines().collect();
         let missing = self.needs.iter().filter(|needed| !files.contains(needed));

@@ -1,5 +1,5 @@
-//! Rules for a single file: a limit of lines, unsafe code only in certain files, no tests that sleep or are ignored, and no marks of
-//! unfinished work.
+//! Rules for a single file. The number of lines is limited. Only certain files contain unsafe code. Tests do not sleep and are not ignored.
+//! There are no marks of unfinished work.
 
 use std::path::Path;
 

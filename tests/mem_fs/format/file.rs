@@ -75,7 +75,7 @@ impl WriteFile for Open {
     }
 
     fn size(&self) -> Result<u64> {
-        // A conversion changes unwritten blocks to written blocks. This lock excludes it.
+        // This lock excludes conversions of unwritten blocks to written blocks.
         let tree = self.fs.tree();
         let size = tree.node(self.number)?.stat.size;
         Ok(size.max(self.open.unconverted().size))

@@ -1,4 +1,4 @@
-//! An inode. It has the state at the time when it was read.
+//! An inode in its state at the time of the read.
 
 use std::sync::{Arc, OnceLock};
 

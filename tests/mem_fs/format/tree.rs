@@ -92,7 +92,7 @@ impl Tree {
         }
     }
 
-    /// The files that have written data whose metadata are not updated yet.
+    /// The files with written data whose metadata are not updated yet.
     pub(super) fn unconverted(&self) -> Vec<InodeNo> {
         let waits = |node: &Node| node.open.unconverted() != Unconverted::default();
         self.nodes.values().filter(|node| waits(node)).map(|node| node.stat.inode).collect()

@@ -24,7 +24,7 @@ impl Event {
     }
 
     pub(crate) fn set(&self) {
-        // Each call adds one, and the waiting thread resets the counter. So it cannot overflow.
+        // Each call adds one to the counter. The counter cannot overflow, because the thread that waits resets it.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
@@ -32,7 +32,7 @@ impl Event {
         let _ = rustix::io::read(&self.0, &mut [0_u8; 8]);
     }
 
-    /// Waits until the event is set or `other` is readable. The wait may also end although neither has happened.
+    /// Waits until the event is set or `other` is readable. The wait may also end earlier.
     pub(crate) fn wait(&self, other: Option<Source<'_>>) {
         let second = other.unwrap_or(self.0.as_fd());
         let mut both = [PollFd::new(&self.0, PollFlags::IN), PollFd::new(&second, PollFlags::IN)];

@@ -24,7 +24,10 @@ struct State {
 }
 
 impl Event {
-    #[allow(clippy::unnecessary_wraps, reason = "the eventfd of a normal build can be refused")]
+    #[allow(
+        clippy::unnecessary_wraps,
+        reason = "in a normal build, the kernel can refuse the eventfd"
+    )]
     pub(crate) fn new() -> Result<Self> {
         Ok(Self::default())
     }

@@ -13,11 +13,11 @@ use ironmap::{Engine, Result};
 pub(super) enum Beneath {
     /// An integrity device with a map of dirty regions.
     Integrity,
-    /// An integrity device with a journal: a write is never torn.
+    /// An integrity device with a journal. The journal makes each write atomic.
     IntegrityJournal,
 }
 
-/// The smallest unit with a separate guard tag, and the default unit, in bytes.
+/// The smallest protection interval and the default protection interval, in bytes. Each protection interval has its own guard tag.
 const SECTORS: (u64, u64) = (512, 4096);
 
 impl Beneath {

@@ -1,5 +1,5 @@
-//! Counts the exact number of user instructions per request with callgrind: one run makes N requests, another run makes 2N requests, and
-//! the difference is divided by N.
+//! Counts the user instructions per request with callgrind. One run makes N requests, and another run makes 2N requests. The difference of
+//! their counts is divided by N.
 
 use std::process::Stdio;
 
@@ -11,7 +11,7 @@ use super::report::Row;
 use ironmap_load::errors::{go_on, io};
 use ironmap_load::plan::Plan;
 
-/// The number N of requests. Both runs have the same warm-up, so the difference of their instructions does not contain the warm-up.
+/// The number N of requests. Both runs have the same warm-up. The difference of their counts does not contain the warm-up.
 const REQUESTS: u64 = 20_000;
 
 /// Counts instructions for each target of each plan.
@@ -43,7 +43,7 @@ pub(super) fn count(plans: &[Plan]) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// The engine that served a target, which can differ from the requested engine.
+/// The engine that served a target. It can differ from the requested engine.
 #[derive(Deserialize)]
 struct Served {
     engine: String,

@@ -12,7 +12,7 @@ use ironmap_load::plan::Content;
 use ironmap_load::prepare::{FILL, ToWrite};
 use ironmap_load::target::{TargetSpec, Variant};
 
-/// The size of a fixture's device, and the size of the file on this device that the bench reads.
+/// The size of a fixture's device, and the size of its file. The bench reads this file.
 const DEVICE_BYTES: u64 = 1 << 30;
 const FILE_BYTES: u64 = 512 << 20;
 /// The kind and the location of a fixture's device.
@@ -22,9 +22,9 @@ pub(super) enum FixtureKind {
     Zram,
     /// Loop devices over files in memory (root): block devices that support NOWAIT.
     Loop,
-    /// Loop devices with the file system on a partition (root): the disk and the partition have separate page caches.
+    /// Loop devices with the file system on a partition (root). The disk and the partition have separate page caches.
     Partition,
-    /// Image files in memory: root is not needed, but there are no host: and kernel: targets.
+    /// Image files in memory. Root is not needed, but there are no host: and kernel: targets.
     Shm,
     /// Image files in the directory for temporary files. If this directory is on a disk, the processors are idle while they wait for the
     /// disk.
@@ -49,12 +49,12 @@ impl FixtureKind {
 pub(super) enum FsKind {
     /// ext4 with blocks of 4 KiB.
     Ext4,
-    /// XFS with blocks of 4 KiB: there is no vol: target for writes.
+    /// XFS with blocks of 4 KiB. There is no vol: target for writes.
     Xfs,
 }
 
-/// `PREFIX` begins the names of all fixture directories. The directory `ZRAM_MARKS` contains a file for each zram device. `./x clean-up`
-/// removes the fixture directories and the zram devices.
+/// The names of all fixture directories begin with `PREFIX`. The directory `ZRAM_MARKS` contains a file for each zram device. `./x
+/// clean-up` removes the fixture directories and the zram devices.
 const PREFIX: &str = "ironmap-bench-";
 const ZRAM_MARKS: &str = "/run/ironmap-bench-zram";
 
@@ -62,10 +62,10 @@ const ZRAM_MARKS: &str = "/run/ironmap-bench-zram";
 const PARTITION_START: u64 = 1 << 20;
 const SECTOR: u64 = 512;
 
-/// Two devices with the same content: the first for raw: and vol:, the second mounted for host: and kernel:.
+/// Two devices with the same content. The first is for raw: and vol:. The second is mounted, for host: and kernel:.
 pub(super) struct Fixture {
     fs: FsKind,
-    /// The files that the bench writes; `None` if the bench only reads.
+    /// The files that the bench writes. `None` if the bench only reads.
     writes: Option<ToWrite>,
     dir: PathBuf,
     free: Device,
@@ -74,7 +74,7 @@ pub(super) struct Fixture {
 }
 
 impl Fixture {
-    /// Makes the devices, the file system and, for a bench that only reads, the file.
+    /// Makes the devices and the file system. If the bench only reads, also makes the file.
     pub(super) fn new(kind: FixtureKind, fs: FsKind, writes: Option<ToWrite>) -> Result<Self> {
         if kind.is_file() && fs == FsKind::Xfs {
             return Err(Error::invalid(
@@ -88,7 +88,7 @@ impl Fixture {
         std::fs::create_dir(&tree).map_err(|error| io(&error, tree.display().to_string()))?;
         let free = Device::new(kind, &dir.join("free"))?;
         let mounted = if kind.is_file() {
-            // An image file is not mounted, so mke2fs copies the file into it.
+            // An image file is not mounted. mke2fs copies the file into the image.
             if writes.is_none() {
                 fill(&tree.join("f"), FILE_BYTES)?;
             }
@@ -112,7 +112,7 @@ impl Fixture {
                 let mount = Mount::new(fs, &device.volume(), &tree)?;
                 match writes {
                     None => write_file(&file)?,
-                    // ironmap cannot create files on XFS, so the kernel creates them.
+                    // ironmap cannot create files on XFS. The kernel creates them.
                     Some(wanted) if fs == FsKind::Xfs => wanted.make(&file)?,
                     Some(_) => {}
                 }
@@ -120,8 +120,7 @@ impl Fixture {
             }
             let mount = Mount::new(fs, &twin.volume(), &tree)?;
             if fs == FsKind::Xfs && writes.is_none() {
-                // On XFS with reflink, deduplication could move the data of the file. An immutable file cannot be deduplicated, so the file
-                // is made immutable.
+                // On XFS with reflink, deduplication could move the file's data. An immutable file cannot be deduplicated.
                 run("chattr", &["+i".into(), file.display().to_string()])?;
             }
             Some(Mounted { file, _mount: mount, device: twin })
@@ -166,13 +165,14 @@ impl Fixture {
         }
         if self.fs == FsKind::Xfs && self.writes.is_none() {
             notes.push(
-                "XFS: the file is immutable, because host: requires an immutable file with reflink",
+                "XFS: the bench makes the file immutable, because host: requires this on XFS with reflink",
             );
         }
         notes
     }
 
-    /// The targets: raw:, vol: if ironmap can read or write the file system, and host: and kernel: if it is mounted.
+    /// Returns the targets. raw: is always one of them. vol: needs a file system that ironmap can read or write. host: and kernel: need a
+    /// mounted file system.
     pub(super) fn targets(&self) -> Vec<TargetSpec> {
         let raw = |path: PathBuf| TargetSpec::Raw { path, offset: None };
         let volume = self.free.volume();
@@ -181,7 +181,7 @@ impl Fixture {
             return vec![TargetSpec::Vol { volume, path, variant: Variant::USUAL }];
         }
         let mut targets = vec![raw(self.free.path().to_owned())];
-        // With a partition, raw: uses the whole disk, and raw: cannot open the disk while the volume on the partition is open.
+        // With a partition, raw: opens the whole disk. This fails while the volume on the partition is open.
         let is_unwritten = self.writes.is_some_and(|files| files.content == Content::Unwritten);
         if (self.fs == FsKind::Ext4 || !is_unwritten) && volume == self.free.path() {
             let volume = volume.display().to_string();
@@ -245,8 +245,8 @@ struct Over {
     _tags: Device,
 }
 
-// Fields are dropped in the order of their declaration. The mount is declared first, so that the file system is unmounted before its device
-// is removed.
+// The mount is declared first, because fields are dropped in the order of their declaration. The unmount must precede the removal of the
+// device.
 struct Mounted {
     file: PathBuf,
     _mount: Mount,
@@ -286,7 +286,7 @@ impl Device {
                 let name = output("losetup", &[scan, &["--find", "--show", &file]].concat())?;
                 let device = Self::Loop { path: name.clone().into(), partitioned };
                 if partitioned {
-                    // addpart tells the kernel about the partition, so the kernel needs no support for partition tables.
+                    // addpart tells the kernel about the partition. The kernel does not need support for partition tables.
                     let length = (DEVICE_BYTES - PARTITION_START) / SECTOR;
                     let start = (PARTITION_START / SECTOR).to_string();
                     run("addpart", &[name, "1".into(), start, length.to_string()])?;
@@ -331,7 +331,7 @@ impl Drop for Device {
         match self {
             Self::Zram { number, .. } => {
                 retry(|| std::fs::write(format!("/sys/block/zram{number}/reset"), "1").is_ok());
-                // The removal is retried, because another program, such as udev, may briefly open a new device.
+                // Another program, such as udev, may open a new device for a moment. Therefore the removal is retried.
                 let remove = "/sys/class/zram-control/hot_remove";
                 if retry(|| std::fs::write(remove, number.as_str()).is_ok()) {
                     let _ = std::fs::remove_file(format!("{ZRAM_MARKS}/zram{number}"));
@@ -370,8 +370,8 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // The unmount is retried. If a process used io_uring, the kernel closes the files of this process a short time after the process
-        // has ended.
+        // The kernel closes the files of a process with io_uring a short time after the process has ended. Therefore the unmount is
+        // retried.
         retry(|| run("umount", &[self.dir.display().to_string()]).is_ok());
     }
 }

@@ -14,7 +14,7 @@ use ironmap_load::prepare;
 use super::report::Row;
 use crate::failure::reported;
 
-/// Runs a plan in this process, which is a child of [`measure`], and prints the results.
+/// Runs a plan and prints the results. This process is a child of [`measure`].
 pub(super) fn child(plan: &str) -> Result<(), Failure> {
     let failed = |error: Error| super::failed(&error);
     let plan: Plan =
@@ -61,7 +61,8 @@ pub(super) fn measure(plans: &[Plan], launches: usize) -> Result<Vec<Row>, Failu
     Ok(rows)
 }
 
-/// Makes the files for a plan. This is done before the first launch, or before each launch if the files can be measured only once.
+/// Makes the files for a plan before the first launch. Files with unwritten extents are made before each launch, because they can be
+/// measured only once.
 pub(super) fn prepare(plan: &Plan, prepared: &mut bool) -> Result<()> {
     match plan.content {
         Some(Content::Written) if *prepared => Ok(()),
@@ -79,7 +80,7 @@ fn launch(plan: &Plan) -> Result<Vec<Measured>, Failure> {
     let output = output.map_err(|error| failed(io(&error, "launch a child process")))?;
     match output.status.code() {
         Some(0) => {}
-        // The child process has already reported its failure, so this process only passes the exit code on.
+        // The child process has already reported its failure.
         Some(code) => return Err(reported(code)),
         None => {
             return Err(Failure::new(format!(

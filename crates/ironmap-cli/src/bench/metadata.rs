@@ -1,5 +1,5 @@
-//! Measures operations on names instead of reads and writes of data. The operations create, look up and remove files, and many threads sync
-//! at the same time. ironmap and the kernel's ext4 take turns on the same device.
+//! Measures the creation, lookup and removal of files, and syncs by many threads. ironmap and the kernel's ext4 take turns on the same
+//! device.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,8 +25,8 @@ const BLOCK: usize = 4096;
 const SYNCS: Duration = Duration::from_millis(500);
 const WHO: Credentials = Credentials::new(0, 0, 0);
 
-/// The operations that ironmap and the kernel both run. The path of a file follows from the number of its directory and the number of the
-/// file.
+/// The operations that ironmap and the kernel both run. Two numbers determine the path of a file: the number of its directory, and its own
+/// number.
 trait Names: Sync {
     fn mkdir(&self, dir: usize) -> Result<()>;
     fn create(&self, dir: usize, file: usize) -> Result<()>;
@@ -225,7 +225,7 @@ fn measure(names: &impl Names, files: usize) -> Result<Rates> {
                     })
                 })
                 .collect();
-            // `park_timeout` would end too early here, because each thread of the scope unparks this thread when it ends.
+            // `park_timeout` would return too early: each thread of the scope unparks this thread at its end.
             let (_held, never) = mpsc::channel::<()>();
             let _ = never.recv_timeout(SYNCS);
             ended.store(true, Ordering::Relaxed);
@@ -237,7 +237,7 @@ fn measure(names: &impl Names, files: usize) -> Result<Rates> {
     Ok(rates)
 }
 
-/// Measures ironmap and the kernel in turn in each round, and prints the medians and their ratio.
+/// In each round, measures ironmap and then the kernel. Prints the medians and their ratio.
 pub(super) fn run(kind: FixtureKind, files: usize, rounds: usize) -> Result<Table> {
     let scratch = Scratch::new(kind)?;
     let (mut ours, mut kernel) = (Vec::new(), Vec::new());

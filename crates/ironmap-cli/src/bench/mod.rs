@@ -1,8 +1,8 @@
 //! `ironmap bench`: measures several targets, which take turns in one process.
 //!
 //! A launch is a process that runs chunks of about two milliseconds for each target in turn. The figure of a launch is the median over its
-//! chunks, and the figure of the bench is the median over several launches, because the placement of pages differs between processes.
-//! Therefore a ratio differs by only a few percent between two runs, even on a machine with other work.
+//! chunks. The placement of pages differs between processes, so the figure of the bench is the median over several launches. The ratios of
+//! two runs differ by only a few percent, even on a machine with other work.
 
 mod beneath;
 mod callgrind;
@@ -84,8 +84,8 @@ pub(crate) enum Sync {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Targets:
-  raw:DEV[@OFFSET]     the block device or image itself, which is the limit. With a vol: or host: target on the same device
-                       (or on its disk, or on a copy of the device), the requests read the same blocks as the file
+  raw:DEV[@OFFSET]     the block device or image itself: the limit of the speed. If a vol: or host: target is on the same device
+                       (or on its disk, or on a copy of the device), the requests of raw: use the blocks of the file
   kernel:FILE          the same work through the kernel's file system, O_DIRECT
   vol:VOLUME:/PATH     ironmap, unmounted volume
   host:FILE            ironmap, file of a mounted file system
@@ -115,14 +115,13 @@ pub(crate) struct BenchArgs {
     /// The percentage of reads in a mix.
     #[arg(long, default_value_t = 70, value_parser = clap::value_parser!(u8).range(0..=100))]
     rwmixread: u8,
-    /// Allow writes to destroy the targets' content, on volumes of XFS too; not needed with a fixture.
+    /// Allow writes that destroy the targets' content, also on XFS; not needed with a fixture.
     #[arg(long)]
     destroy: bool,
-    /// Create and write the files of kernel: and vol: targets again before the measurement, as a fixture always does.
+    /// Create and write the files of kernel: and vol: targets again before the measurement. A fixture always does this.
     #[arg(long, conflicts_with = "fallocate")]
     overwrite: bool,
-    /// Before each launch, create the files again with unwritten extents; each block is written once, and the time of the final sync is
-    /// included.
+    /// Before each launch, create the files again with unwritten extents. Each block is written once. The time includes the final sync.
     #[arg(long, conflicts_with = "instructions")]
     fallocate: bool,
     /// Sync the file (fdatasync) after this number of writes of a job.
@@ -152,7 +151,7 @@ pub(crate) struct BenchArgs {
     /// Requests to submit together, limited by the depth.
     #[arg(long, value_delimiter = ',', default_value = "32", value_parser = count)]
     batch_submit: Vec<usize>,
-    /// Completions to wait for together; by default the number of requests to submit together.
+    /// Completions to wait for together. The default is the number of requests to submit together.
     #[arg(long, value_parser = count)]
     batch_complete: Option<usize>,
     /// Register the buffers with the kernel.
@@ -164,11 +163,11 @@ pub(crate) struct BenchArgs {
     /// The simple path of vol: and host: targets.
     #[arg(long, default_value = "1")]
     simple: Simple,
-    /// How ironmap keeps the memory of requests of vol: and host: targets from changing: zero-copy (no protection), bounce, lazy or owned,
-    /// or all. Each method gives a row; by default the requirements of the device decide.
+    /// How ironmap protects the memory of requests from changes (vol: and host: targets): zero-copy (no protection), bounce, lazy, owned or
+    /// all. Each method has its own row. By default, the requirements of the device decide.
     #[arg(long, value_delimiter = ',', value_parser = protection)]
     integrity: Vec<Protection>,
-    /// Also read vol: and host: targets by Queue::read_many: each batch of --iodepth reads into borrowed memory is one call.
+    /// Also read vol: and host: targets by Queue::read_many. One call makes a batch of --iodepth reads into borrowed memory.
     #[arg(long)]
     many: bool,
     /// Seconds per target, launch and combination.
@@ -183,21 +182,21 @@ pub(crate) struct BenchArgs {
     /// For host: targets on XFS with reflink: promise that no program dedupes them during the bench.
     #[arg(long)]
     assume_no_dedupe: bool,
-    /// Make the devices, fill them, measure raw:, vol:, host: and kernel: (as root) on them, and remove everything.
+    /// Make and fill devices, measure raw:, vol:, host: and kernel: on them, and remove the devices. host: and kernel: need root.
     #[arg(long)]
     fixture: Option<FixtureKind>,
     /// Measure only these targets of the fixture; ratios are relative to the first target.
     #[arg(long, requires = "fixture", value_delimiter = ',', conflicts_with = "metadata")]
     only: Vec<target::Kind>,
-    /// Create, look up and remove this number of files on the fixture's device, and sync with several threads, to compare ironmap with the
-    /// kernel's ext4.
+    /// Create, look up and remove this number of files on the fixture's device, and sync with several threads. ironmap and the kernel's
+    /// ext4 are compared.
     #[arg(long, requires = "fixture", value_name = "FILES", conflicts_with_all = ["targets", "json", "plot"])]
     metadata: Option<usize>,
     /// The file system of the fixture.
     #[arg(long, default_value = "ext4", requires = "fixture")]
     fs: FsKind,
-    /// A layer between the volume of the fixture and the fixture's device. Only the volume is then measured. With --integrity all, each
-    /// method that protects memory from changes is compared with zero-copy.
+    /// The layer between the device and the volume of the fixture. Only the volume is measured. With --integrity all, each method that
+    /// protects memory from changes is compared with zero-copy.
     #[arg(long, requires = "fixture", conflicts_with = "metadata")]
     beneath: Option<Beneath>,
     /// Count instructions per request with callgrind instead of time. Needs valgrind.
@@ -225,7 +224,7 @@ pub(crate) fn run(args: &BenchArgs, report: &Report) -> std::result::Result<(), 
     let outputs = Outputs::create(args)?;
     // After a signal, the current launch ends. Then the bench ends and removes the fixture.
     interrupt::remember();
-    // A signal also ends child processes. Therefore, after a signal, the signal is reported and the failure of the child is not.
+    // A signal also ends child processes. In this case, the signal is reported instead of the child's failure.
     measure(args, outputs).map_err(|failure| interrupt::check().err().unwrap_or(failure))
 }
 
@@ -252,7 +251,7 @@ fn check_outputs(args: &BenchArgs, report: &Report) -> std::result::Result<(), F
     Ok(())
 }
 
-/// The files for the results. They are opened before the measurement, so that a file that cannot be written is reported at once.
+/// The files for the results. They are opened before the measurement. If a file cannot be written, the error is reported at once.
 struct Outputs {
     /// The output of `--json`. `Some(None)` means standard output.
     json: Option<Option<Output>>,
@@ -272,7 +271,7 @@ impl Outputs {
     }
 }
 
-/// Whether a target is the file at `path`, or is stored in this file.
+/// Whether a target is the file at `path`, or a volume in this file.
 fn is_in(target: &TargetSpec, path: &Path, report: &Report) -> bool {
     let location = match target {
         TargetSpec::Raw { path, .. }
@@ -307,7 +306,7 @@ fn measure(args: &BenchArgs, outputs: Outputs) -> std::result::Result<(), Failur
     targets
         .retain(|target| args.only.is_empty() || args.only.iter().any(|kind| kind.is_of(target)));
     if targets.is_empty() {
-        return Err(Failure::usage("--only: the fixture has none of these targets"));
+        return Err(Failure::usage("--only: the fixture does not have these targets"));
     }
     let mut targets = variants(&targets, args.simple, &args.integrity);
     if args.many {
@@ -339,7 +338,7 @@ impl BenchArgs {
         self.rw.iter().any(|rw| rw.writes())
     }
 
-    /// The way in which files are prepared before the measurement.
+    /// How files are prepared before the measurement.
     fn content(&self) -> Option<Content> {
         if self.fallocate {
             Some(Content::Unwritten)
@@ -355,7 +354,7 @@ impl BenchArgs {
     }
 }
 
-/// Refuses to destroy content without `--destroy`. Also refuses combinations of options that would not measure the requested work.
+/// Refuses options that would destroy content, if `--destroy` is missing. Also refuses options that would not measure the requested work.
 fn permit(args: &BenchArgs) -> std::result::Result<(), &'static str> {
     let keeps = |target: &TargetSpec| matches!(target, TargetSpec::Null { .. });
     let harms = args.writes() || args.content().is_some();
@@ -363,11 +362,13 @@ fn permit(args: &BenchArgs) -> std::result::Result<(), &'static str> {
         return Err("this would destroy the content of the targets: confirm it with --destroy");
     }
     if args.fallocate && args.rw.iter().any(|rw| *rw != Rw::Write) {
-        return Err("--fallocate needs --rw write, because each block is written once");
+        return Err("--fallocate measures the first write of each block: use it with --rw write");
     }
     let several = args.integrity.len() > 1 || args.integrity.contains(&Protection::All);
     if args.fallocate && (args.simple == Simple::Both || several) {
-        return Err("--fallocate can measure only one variant of a target at a time");
+        return Err(
+            "--fallocate measures one variant of a target at a time: choose one value of --simple and --integrity",
+        );
     }
     if args.many && args.rw.iter().any(|rw| rw.writes()) {
         return Err("--many needs --rw read or randread");
@@ -408,7 +409,7 @@ fn variants(targets: &[TargetSpec], simple: Simple, integrity: &[Protection]) ->
     targets.iter().flat_map(variants).collect()
 }
 
-/// Makes a plan for each combination of the options that have several values.
+/// Makes a plan for each combination of option values.
 fn plans(args: &BenchArgs, targets: &[TargetSpec]) -> Vec<Plan> {
     let last = std::thread::available_parallelism().map_or(1, usize::from) - 1;
     let mut plans = Vec::new();

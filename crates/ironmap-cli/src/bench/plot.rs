@@ -1,4 +1,4 @@
-//! Draws the results: each combination of options has a group of bars, which show the ratios to the first target.
+//! Draws the results. Each combination of options has a group of bars. A bar shows the ratio to the first target.
 
 use std::path::Path;
 
@@ -17,8 +17,7 @@ const COLOURS: [RGBColor; 5] = [
     RGBColor(196, 78, 82),
 ];
 
-/// The estimated width of a character. The real width is not known, because it depends on the fonts of the viewer. All sizes in this file
-/// are in pixels.
+/// The estimated width of a character. The real width depends on the fonts of the viewer. All sizes in this file are in pixels.
 const CHARACTER: u32 = 7;
 const MARGIN: u32 = 12;
 const LINE: u32 = 20;
@@ -53,7 +52,7 @@ pub(super) fn other_name(path: &Path) -> Option<String> {
 /// The colour of a series. It is unique within a picture.
 fn colour(at: usize) -> RGBColor {
     COLOURS.get(at).copied().unwrap_or_else(|| {
-        // Each hue differs from the previous hue by the golden angle, so no hue is repeated. The lightness alternates, so that consecutive
+        // Each hue differs from the previous hue by the golden angle. No hue is repeated. The lightness alternates. Therefore consecutive
         // colours differ clearly.
         let hue = (at as f64 * 0.381_966).fract();
         let (red, green, blue) =
@@ -92,13 +91,12 @@ fn combination(row: &Row) -> String {
     format!("{work} of {size}, {engine}, {iodepth} in flight{jobs}")
 }
 
-/// A label, and a number that distinguishes equal labels in a group. Two labels are equal if two requested engines fall back to the same
-/// engine.
+/// A label. Equal labels in a group get different numbers. Two labels are equal if two requested engines fall back to the same engine.
 type Series<'a> = (&'a str, usize);
 
 /// The groups and the series of a picture.
 struct Layout<'a> {
-    /// The name of each group, and its rows, each with the number of its series.
+    /// The groups. A group has a name and rows. The number before a row is the index of its series.
     groups: Vec<(String, Vec<(usize, &'a Row)>)>,
     series: Vec<Series<'a>>,
     /// Whether the values are instructions instead of speeds.
@@ -191,12 +189,12 @@ fn draw(rows: &[Row], picture: &mut String) -> std::result::Result<(), Box<dyn s
         .x_label_area_size(LINE + MARGIN)
         .y_label_area_size(AXIS - MARGIN)
         .build_cartesian_2d(0.0..step * groups.len() as f64, 0.0..top)?;
-    // The labels of the horizontal axis are drawn by code below, because the library would place them at arbitrary positions.
+    // The code below draws the labels of the horizontal axis. The library would place them at arbitrary positions.
     let axis = if *counted { "instructions" } else { "requests a second; the first target is 1" };
     let mut mesh = chart.configure_mesh();
     mesh.disable_x_mesh().x_labels(0).y_desc(axis).label_style(("sans-serif", 12)).draw()?;
     for (group, (_, rows)) in groups.iter().enumerate() {
-        // The bars are in the centre of the space for the group. A group with the maximum number of bars fills this space.
+        // Each group has the same space, and its bars are in the centre. A group with the maximum number of bars fills the space.
         let first = group as f64 * step + (step - rows.len() as f64) / 2.0;
         for (at, (series, row)) in rows.iter().enumerate() {
             let (left, value) = (first + at as f64, layout.value(row));
@@ -262,7 +260,7 @@ mod tests {
         format!("#{red:02X}{green:02X}{blue:02X}")
     }
 
-    /// Each row has its own bar, its own line for the spread and its own colour, even if two rows have the same name.
+    /// Each row has a separate bar, a separate line for the spread and a unique colour. Two rows may have the same name.
     #[test]
     fn no_bar_hides_another_and_no_colour_comes_twice() {
         let distinct: std::collections::BTreeSet<_> = (0..24).map(hex).collect();
@@ -311,7 +309,7 @@ mod tests {
         assert!(picture.contains("line: lowest to highest run"));
     }
 
-    /// An SVG file cannot have the name of another format.
+    /// The name of an SVG file must not have the extension of another format.
     #[test]
     fn a_picture_has_a_name_of_its_format() {
         for (name, instead) in [("a.png", Some("a.svg")), ("b/c.PDF", Some("b/c.svg"))]
@@ -324,7 +322,7 @@ mod tests {
         }
     }
 
-    /// Each group has its name below its bars, and names do not overlap. Each bar has its value above it. The legend is beside the bars.
+    /// The name of a group is below its bars. Names do not overlap. The value of a bar is above the bar. The legend is beside the bars.
     #[test]
     fn every_group_is_named_and_the_legend_hides_no_bar() {
         let labels = ["raw", "kernel", "vol simple=1", "vol simple=0"];

@@ -73,7 +73,7 @@ impl Row {
     }
 }
 
-/// Returns the target's kind and variant. The target's name is added if an earlier target of the plan has the same kind.
+/// Returns the target's kind and variant. If an earlier target of the plan has the same kind, also returns the target's name.
 fn label(plan: &Plan, target: &TargetSpec) -> String {
     let text = target.to_string();
     let kind = |text: &str| text.split(':').next().unwrap_or_default().to_owned();
@@ -100,7 +100,7 @@ fn integrity(target: &TargetSpec) -> Option<&'static str> {
     target.variant()?.stable_pages().map(|stable| stable.name())
 }
 
-/// The write counters in the table: the number of writes by the simple path, and the work that writes cause in the volume.
+/// The write counters in the table. The first counts the writes by the simple path. The others count work that writes cause in the volume.
 const WRITE_COUNTS: [&str; 5] = ["overwrites", "handles", "conversions", "zeroed", "exclusive"];
 
 /// The columns of measured rows.
@@ -267,7 +267,7 @@ impl<'a> JsonRow<'a> {
     }
 }
 
-/// Writes the rows and the machine as JSON, to standard output if no file is given.
+/// Writes the rows and the machine as JSON. Without a file, the output is standard output.
 pub(super) fn json(rows: &[Row], file: Option<Output>) -> Result<(), Failure> {
     let document =
         Document { machine: machine(), results: rows.iter().map(JsonRow::new).collect() };

@@ -83,7 +83,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     } else {
         print(args, &source, &checked).map_err(Failure::stdout)
     };
-    // The exit code must be correct even if the reader of the findings has closed its pipe.
+    // The exit code must be correct even if the output is a closed pipe.
     if !checked.is_clean() {
         let count = checked.counts.iter().skip(1).sum::<u64>();
         let s = if count == 1 { "" } else { "s" };
@@ -175,7 +175,7 @@ fn command(finding: &Finding, source: &Source) -> Option<String> {
         Ok(FileType::Regular) => format!("ironmap cat {target}"),
         Ok(FileType::Directory) => format!("ironmap cp -r {target} inode-{number}"),
         Ok(_) => format!("ironmap stat {target}"),
-        // The inode has no links or is damaged, so only `ironmap dump` can show it.
+        // The inode has no links or is damaged. Only `ironmap dump` can show it.
         Err(_) => format!("ironmap dump {} inode {number}", quoted(volume.as_bytes())),
     })
 }

@@ -64,7 +64,7 @@ impl Owner {
             "" => Owners::new(false).group(gid),
             group => number_or_name(group),
         });
-        // As in chown, the message contains ":GROUP" for a group name, but not for a group number.
+        // The message contains ":GROUP" for a group name, but not for a group number. chown prints the same message.
         let named = group.as_ref().is_some_and(|group| group.parse::<u32>().is_err());
         let user = (ids.uid.is_some() || named).then(|| number_or_name(user));
         Ok(Self { ids, user, group })
@@ -140,7 +140,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         let found = match volumes.find(target, follow) {
             Ok(found) => found,
             Err(failure) => {
-                // A symbolic link without a target is found without following it, because the link has an owner too.
+                // The message contains the owner of a symbolic link whose target does not exist.
                 let link = volumes.find(target, Follow::NotLast).ok();
                 let old = link.as_ref().map(|link| link.inode.stat());
                 change.say(&quoted(&target.bytes()), Outcome::Failed, old, report)?;

@@ -7,13 +7,15 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::{panic, thread};
 
+use clap::ValueEnum;
 use ironmap::device::Device;
+use ironmap::device::image::Compression;
 use ironmap::fs::FileType;
 use ironmap::location::{LocationOptions, Medium, OpenLocation, Site};
 use ironmap::units::DevOffset;
 use ironmap::{Buffer, Engine, Errno, Error, Location, probe};
 use ironmap_image::progress::{Progress, Total};
-use ironmap_image::room::{self, Room};
+use ironmap_image::room::{self, Format, Room};
 use ironmap_image::spared::Spared;
 use ironmap_image::{Failure, Report};
 
@@ -25,31 +27,44 @@ use crate::target;
 const CHUNK: u64 = 1 << 20;
 /// The number of threads. Each thread has one request in flight. With a latency of 20 ms, eight requests of 1 MiB reach 400 MiB/s.
 const WORKERS: usize = 8;
-/// The length in bytes of the pieces in which zeros are detected. It is a multiple of the request unit of every device.
+/// Zeros are detected in pieces of this length in bytes. The length is a multiple of the request unit of every device.
 const GRAIN: usize = 64 << 10;
 /// A block of zeros, with which each part of the data is compared.
 static ZEROS: [u8; 4096] = [0; 4096];
 
 /// Copies a device, image or export, or a part of one, to another device, image or export
 ///
-/// Ranges that read as zeros are neither transferred nor written: holes of images, ranges for which an NBD server or a qcow2 image has no data, and
-/// zeros in the data. A missing TARGET is made as a raw image with holes. An existing TARGET may be larger than SOURCE; its remaining part is not changed.
+/// Zeros are neither transferred nor written: holes of images, ranges without data in an NBD export or a qcow2 image, and zeros in the
+/// data. A missing TARGET is made: qcow2:FILE as a qcow2 image, another name as a raw image with holes. If TARGET is larger than SOURCE, the remaining part of TARGET is not changed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   ironmap clone disk.img nbd://server/export
   ironmap clone 'nbd+unix:///rbd?socket=/run/nbd.sock' backup.img
-  ironmap clone qcow2:guest.qcow2@p2 root.img")]
+  ironmap clone qcow2:guest.qcow2@p2 root.img
+  ironmap clone --compress zstd disk.img qcow2:small.qcow2")]
 pub(crate) struct Args {
     /// Overwrite a file system or a partition table
     #[arg(short = 'F', long)]
     force: bool,
+    /// Make TARGET, a new qcow2 image, with compressed clusters
+    #[arg(long, value_name = "METHOD", value_enum)]
+    compress: Option<Method>,
     /// The source: a block device, an image, nbd://HOST/EXPORT, qcow2:IMAGE, or a part of one
     #[arg(value_name = "SOURCE", value_parser = target::volume())]
     source: Location,
     /// The destination, at least as large as the source
     #[arg(value_name = "TARGET", value_parser = target::volume())]
     target: Location,
+}
+
+/// A method to compress clusters.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Method {
+    /// Every program that reads qcow2 knows this method
+    Deflate,
+    /// QEMU 5.1 or newer reads it
+    Zstd,
 }
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
@@ -61,13 +76,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         report.context().open_device(&args.source, &how).map_err(|error| Failure::open(&error))?;
     room::refuse_name(&args.target, probe(&*source.device), args.force)?;
     let size = source.device.size();
-    let room = match args.target.whole_file() {
-        // The size of an image is a multiple of the sector size.
-        Some(path) => {
-            room::make(path, size.next_multiple_of(512), args.force).map_err(hint_at(FORCED))?
-        }
-        None => Room::Old,
-    };
+    let room = make_room(args, size)?;
     let target = match open_target(args, size, report) {
         Ok(target) => target,
         Err(failure) => {
@@ -78,8 +87,8 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     for notice in source.notices.iter().chain(&target.notices) {
         report.warning(notice);
     }
-    // Ranges of the target that already read as zeros are not written. The flush makes these zeros durable, because a crash of the server
-    // could otherwise restore old data.
+    // Ranges of the target that already read as zeros are not written. The flush makes these zeros durable. Without it, a crash of the
+    // server could restore old data.
     target.device.flush().map_err(|error| Failure::at(&args.target, &error))?;
     let progress = Progress::shown(report.context());
     let mut total = Total::default();
@@ -91,6 +100,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         source: &*source.device,
         target: &*target.device,
         unit: u64::from(target.device.limits().logical_block),
+        align: align(args, &*target.device),
         zeros: Buffer::aligned(CHUNK as usize).map_err(|error| Failure::new(error.to_string()))?,
         next: Mutex::new(Next { at: 0, data: 0..0 }),
         blank: Mutex::new(0..0),
@@ -108,7 +118,39 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     room.keep()
 }
 
-/// Refuses a target that is the source itself, or one of the files in which the source is stored.
+/// Makes a file for the target if it is missing. A compressed image must be new.
+fn make_room(args: &Args, size: u64) -> Result<Room, Failure> {
+    let Some((path, mut format)) = room::file_of(&args.target) else {
+        return match args.compress {
+            Some(_) => Err(not_compressed(&args.target)),
+            None => Ok(Room::Old),
+        };
+    };
+    if let Some(method) = args.compress {
+        let compression = match method {
+            Method::Deflate => Compression::Deflate,
+            Method::Zstd => Compression::Zstd,
+        };
+        if format == Format::Raw || path.exists() {
+            return Err(not_compressed(&args.target));
+        }
+        format = Format::Qcow2(compression);
+    }
+    // The size of an image is a multiple of the sector size.
+    room::make(path, format, size.next_multiple_of(512), args.force).map_err(hint_at(FORCED))
+}
+
+/// The alignment of the parts of a copy.
+fn align(args: &Args, target: &dyn Device) -> u64 {
+    let unit = u64::from(target.limits().logical_block);
+    if args.compress.is_some() { unit.max(GRAIN as u64) } else { unit }
+}
+
+fn not_compressed(target: &Location) -> Failure {
+    Failure::usage(format!("{target}: only a new image can be compressed: name it qcow2:FILE"))
+}
+
+/// Refuses a target that is the source, or a file in which the source is stored.
 fn refuse_own(args: &Args, report: &Report) -> Result<(), Failure> {
     let spared = Spared::of(&args.source, report.context());
     let is_own = |site: &Site| {
@@ -135,12 +177,13 @@ fn refuse_unlikely(target: &Location) -> Result<(), Failure> {
     if name != "-" && prefix.is_none() {
         return Ok(());
     }
-    let what = "not a known address or image; for a new file with this name, write";
+    let what = "the name is not a known address or image; to create a file with this name, write";
     Err(Failure::usage(format!("{name}: {what} ./{name}")))
 }
 
 fn open_target(args: &Args, size: u64, report: &Report) -> Result<OpenLocation, Failure> {
     let how = LocationOptions::new().engine(Engine::Auto).write(true);
+    let how = how.compress(args.compress.is_some());
     let opened = report.context().open_device(&args.target, &how);
     let opened = opened.map_err(|error| Failure::open(&room::missing(&args.target, error)))?;
     let device = &*opened.device;
@@ -162,10 +205,13 @@ struct Copy<'a> {
     target: &'a dyn Device,
     /// The size of the smallest write in bytes.
     unit: u64,
+    /// Parts of the copy begin and end at multiples of this number of bytes, which is a multiple of the unit. Only whole clusters are
+    /// compressed.
+    align: u64,
     zeros: Buffer,
     next: Mutex<Next>,
-    /// The last range of zeros found in the target. The range remains valid, because only this copy writes to the target, and it writes
-    /// each range only once.
+    /// The last range of zeros that was found in the target. The range stays valid: only this copy writes to the target, and the copy
+    /// writes each range once.
     blank: Mutex<Range<u64>>,
     /// The first failure.
     failed: Mutex<Option<Failure>>,
@@ -175,11 +221,11 @@ struct Copy<'a> {
 /// The next part of the copy.
 struct Next {
     at: u64,
-    /// The last range of data found.
+    /// The last range of data that was found in the source.
     data: Range<u64>,
 }
 
-/// A range of the source. Its start is a multiple of the unit. If the range is zeros, its end is also a multiple of the unit.
+/// A range of the source. Its start is a multiple of the unit. The end of a range of zeros is also a multiple of the unit.
 enum Part {
     Data(Range<u64>),
     Zeros(Range<u64>),
@@ -208,11 +254,11 @@ impl Copy<'_> {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Copies parts until none remains, and sends their lengths.
+    /// Copies parts until no part remains. Sends the length of each part.
     fn work(&self, done: &Sender<u64>) {
         if let Err(failure) = self.copy_parts(done) {
             self.stops.store(true, Ordering::Relaxed);
-            // Only the first failure is kept, because it may have caused the failures of other threads.
+            // The first failure may have caused the failures of other threads. Only the first failure is kept.
             let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
             failed.get_or_insert(failure);
         }
@@ -236,7 +282,7 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// Returns the next part of the copy. Each part is returned to only one thread.
+    /// Returns the next part of the copy. No other thread gets this part.
     fn take(&self) -> Result<Option<Part>, Failure> {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let size = self.source.size();
@@ -247,9 +293,9 @@ impl Copy<'_> {
             let data = self.source.data_from(DevOffset(next.at));
             let data = data.map_err(|error| Failure::at(&self.args.source, &error))?;
             // If a range of data begins or ends within a unit, the complete unit counts as data.
-            let start = data.start.0.min(size) / self.unit * self.unit;
+            let start = data.start.0.min(size) / self.align * self.align;
             let start = start.max(next.at);
-            let end = data.end.0.max(next.at + 1).next_multiple_of(self.unit);
+            let end = data.end.0.max(next.at + 1).next_multiple_of(self.align);
             next.data = start..end.min(size).max(start);
         }
         let from = next.at;
@@ -264,7 +310,7 @@ impl Copy<'_> {
         Ok(Some(part))
     }
 
-    /// Copies a range of at most one chunk. Pieces of `GRAIN` bytes that contain only zeros become zeros in the target.
+    /// Copies a range of at most one chunk. A piece of `GRAIN` bytes that contains only zeros becomes zeros in the target.
     fn copy(&self, range: Range<u64>, buffer: &mut Buffer) -> Result<(), Failure> {
         let len = (range.end - range.start) as usize;
         let read = self.source.read_exact_at(&mut buffer[..len], DevOffset(range.start));

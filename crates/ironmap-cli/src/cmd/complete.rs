@@ -11,7 +11,7 @@ use ironmap_image::{Failure, Report};
 use crate::target;
 use crate::terminal::stdout;
 
-/// Prints all paths of a volume that begin with a word, one per line, for the scripts of ironmap completions
+/// Prints all paths of a volume that begin with a word, for the scripts of ironmap completions. Each path is a line
 ///
 /// A directory ends with a slash. Names that begin with a dot are printed only if the word has the dot. Names with a newline are not printed.
 #[derive(Debug, clap::Args)]

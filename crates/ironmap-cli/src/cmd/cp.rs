@@ -8,16 +8,17 @@ use crate::target::{self, Subject};
 
 /// Copies files and directories out of a volume, into a volume, or within a volume
 ///
-/// Into a volume, it copies as cp does. Without -p or -a, a copy has the caller as its owner, the current time, and the source's mode
-/// without the bits of the umask. Holes stay holes. An existing file is overwritten in place, and an existing directory is filled. Without
-/// -r or -a, the content of host pipes and devices (such as /dev/stdin) is copied; with -r or -a, the pipe or device itself.
+/// Into a volume, it copies as cp does. Without -p or -a, a copy belongs to the caller and has the current time. Its mode is the source's
+/// mode without the bits of the umask. Holes stay holes. An existing file is overwritten in place, and an existing directory is filled.
+/// Without -r or -a, cp copies the content of a host pipe or device (such as /dev/stdin). With -r or -a, cp copies the pipe or device
+/// itself.
 ///
-/// Out of a volume, everything is kept as with -a: modes, times, symbolic links, hard links within the copy, extended attributes and
-/// holes. Owners, device nodes, and set-id bits of other owners' files are kept only as root. An existing file is replaced by a new file,
-/// and is not overwritten in place. Symbolic links below DEST are not followed.
+/// Out of a volume, cp keeps the same as with -a: modes, times, symbolic links, hard links within the copy, extended attributes and holes.
+/// Owners, device nodes, and set-id bits of other owners' files are kept only as root. An existing file is replaced by a new file, and is
+/// not overwritten in place. Symbolic links below DEST are not followed.
 ///
 /// If a file cannot be copied, the failure is reported, and the copy continues. On a terminal, the program shows files, bytes, rate and
-/// remaining time. It counts the totals during the copy; a pipe has no totals.
+/// remaining time. The totals are counted during the copy. A pipe has no totals.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

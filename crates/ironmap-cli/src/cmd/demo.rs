@@ -16,8 +16,7 @@ use ironmap_image::{Failure, Report};
 use crate::output::progress;
 use crate::terminal::{one_line, print_line, stdout};
 
-/// The directories that are tried as the default tree: the first directory that exists is copied, up to `MAX_FILES` files and `MAX_BYTES`
-/// bytes.
+/// The candidates for the default tree. The first candidate that exists is copied, up to `MAX_FILES` files and `MAX_BYTES` bytes.
 const TREES: [&str; 3] = ["/usr/include", "/usr/share/doc", "/etc"];
 const MAX_FILES: usize = 4000;
 const MAX_BYTES: u64 = 64 << 20;
@@ -26,15 +25,15 @@ const SHOWN: usize = 12;
 
 /// Makes an ext4 image of a directory tree, reads and compares every file, and measures the reads
 ///
-/// The output directory gets the image, the table, the results as JSON, and a picture. Without root, the image is
-/// measured as a file in memory; with root, on RAM disks and compared with the kernel's file system.
+/// The output directory gets the image, the table, the results as JSON, and a picture. Without root, the image is measured as a file in
+/// memory. With root, it is measured on RAM disks and compared with the kernel's file system.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   ironmap demo
   ironmap demo --tree /usr/share/doc --out /tmp/demo")]
 pub(crate) struct Args {
-    /// The tree to put into the image; of a large tree, only a part is copied
+    /// The tree to copy into the image. Only a part of a large tree is copied
     #[arg(long)]
     tree: Option<PathBuf>,
     /// The output directory
@@ -79,7 +78,7 @@ pub(crate) fn run(args: &Args, report: &mut Report, subcommand: RunCommand) -> R
         let target = format!("{}:/{}", image.display(), largest.1.display());
         subcommand(&["map", &target], report)?;
     }
-    heading("side by side: the raw device, ironmap without and with the simple path")?;
+    heading("a comparison: the raw device, and ironmap without and with the simple path")?;
     measure(out, report, subcommand)?;
     say(&format!("\nfiles in {}: demo.img, bench.json, bench.svg", out.display()))
 }
@@ -135,8 +134,7 @@ impl Taken {
 }
 
 fn make_image(tree: &Path, image: &Path, bytes: u64, files: usize) -> Result<(), Failure> {
-    // The image needs more space than the content of the files, because each file may waste a part of its last block, and metadata also
-    // needs space.
+    // The image needs more space than the content of the files. Each file may waste a part of its last block, and metadata needs space.
     let size = bytes + files as u64 * 4096 * 2 + (64 << 20);
     let made = fs::File::create(image).and_then(|file| file.set_len(size));
     made.map_err(host(image))?;
@@ -209,14 +207,14 @@ fn checksum(source: &Source, inode: Inode, path: &[u8], queue: &mut Queue) -> Re
     Ok(crc32c::crc32c(&content[..count]))
 }
 
-/// Runs the bench on devices in memory, which it creates and removes.
+/// Runs the bench on devices in memory. Creates and removes these devices.
 fn measure(out: &Path, report: &mut Report, subcommand: RunCommand) -> Result<(), Failure> {
     let zram = rustix::process::geteuid().is_root()
         && Path::new("/sys/class/zram-control/hot_add").exists();
     let fixture = if zram { "zram" } else { "shm" };
     let (json, svg) = (out.join("bench.json"), out.join("bench.svg"));
     let (json, svg) = (json.display().to_string(), svg.display().to_string());
-    // XFS is preferred: ext4 caches its metadata in the page cache of the device, and this slows down the `host:` targets on the device.
+    // XFS is preferred. ext4 caches its metadata in the page cache of the device. This slows down the `host:` targets.
     let xfs = zram
         && std::env::var_os("PATH").is_some_and(|path| {
             std::env::split_paths(&path).any(|dir| dir.join("mkfs.xfs").exists())
@@ -230,7 +228,7 @@ fn measure(out: &Path, report: &mut Report, subcommand: RunCommand) -> Result<()
         return Ok(());
     }
     say(
-        "on a disk without partitions, reads of a mounted ext4 are slower, because metadata is in the disk's page cache: compare with --fs ext4",
+        "on a disk without partitions, the page cache of the disk contains metadata of a mounted ext4, so reads are slower: --fs ext4 measures this",
     )
 }
 

@@ -80,7 +80,7 @@ fn row(args: &Args, name: String, usage: &Usage) -> [String; 5] {
             (false, false) => count.div_ceil(1024).to_string(),
         }
     };
-    // The percentage is relative to the space for users, which excludes the blocks that are reserved for the superuser.
+    // The percentage is relative to the space for users. The blocks that are reserved for the superuser are not a part of this space.
     let whole = u128::from(used) + u128::from(available);
     let percent = match whole {
         0 => "-".to_owned(),

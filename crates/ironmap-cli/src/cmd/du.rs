@@ -65,8 +65,7 @@ struct Sums<'a> {
     out: Out,
     /// Whether the user named several trees. In this case, one tree may contain another.
     several: bool,
-    /// For each directory on the current path: the space of all files below it that were visited so far, or `None` if the directory was
-    /// already counted.
+    /// For each directory on the current path: the space of all visited files below it. `None` if the directory was already counted.
     above: Vec<Option<u64>>,
     /// Counted files that the walk may find again, with their volumes.
     seen: HashSet<(*const Source, InodeNo)>,

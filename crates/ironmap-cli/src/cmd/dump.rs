@@ -12,7 +12,7 @@ use crate::target;
 
 /// Shows the fields of an inode, a block, a group, a superblock or the journal, as JSON
 ///
-/// Fields have the names of Linux's documentation. Their values are those on disk, even if they are wrong. Nothing is written.
+/// Fields have the names of Linux's documentation. The values on disk are printed, even wrong values. Nothing is written.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -69,8 +69,7 @@ pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
     print_json(&Json(&Value::Record(record)))
 }
 
-/// A value as JSON. Bytes become hexadecimal digits. Invalid UTF-8 in the texts of a record is escaped as in all JSON output of the
-/// program.
+/// A value as JSON. Bytes become hexadecimal digits. Invalid UTF-8 in a text is escaped as in all JSON output of the program.
 struct Json<'a>(&'a Value);
 
 impl Serialize for Json<'_> {
@@ -78,7 +77,7 @@ impl Serialize for Json<'_> {
         match self.0 {
             Value::Number(number) => serializer.serialize_u64(*number),
             Value::Flag(flag) => serializer.serialize_bool(*flag),
-            // Only the elements of a list are written here. The code for records below writes the texts of records.
+            // This text is an element of a list. `record_to_json` writes the texts of records.
             Value::Text(text) => serializer.serialize_str(&String::from_utf8_lossy(text)),
             Value::Bytes(bytes) => serializer.serialize_str(&hex(bytes)),
             Value::List(values) => serializer.collect_seq(values.iter().map(Json)),

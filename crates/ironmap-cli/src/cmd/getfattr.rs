@@ -134,7 +134,7 @@ fn text_of(value: &[u8]) -> &[u8] {
     value.strip_suffix(b"\0").unwrap_or(value)
 }
 
-/// Returns the default encoding of a value. A value is text if at most one byte of eight is not printable.
+/// Returns the default encoding of a value. A value is text if at least seven eighths of its bytes are printable.
 fn usual(value: &[u8]) -> Encoding {
     let text = text_of(value);
     let odd = text.iter().filter(|byte| !matches!(byte, b' '..=b'~')).count();

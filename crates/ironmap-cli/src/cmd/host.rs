@@ -14,7 +14,7 @@ use crate::host_source::HostSource;
 use crate::output::{Encoding, JsonArray, Served};
 use crate::terminal::{one_line, stdout};
 
-/// Shows whether files of mounted file systems can be read directly from the device, or the reason why not
+/// Shows whether files of mounted file systems can be read directly from the device. If not, shows the reason
 ///
 /// If possible, a file is read directly from the device (raw), and a lease on the file protects the reads from writers. Otherwise, the file
 /// is read through the kernel, and the reason is shown. This is not a failure.
@@ -123,7 +123,7 @@ impl DeviceRecord {
     }
 }
 
-/// Returns whether the command has a lease on the file. If it has none, returns the reason.
+/// Returns a word for the state of the command's lease on the file.
 fn lease(report: &HostReport) -> &'static str {
     match &report.refusal {
         None => "stands",
@@ -148,7 +148,7 @@ fn print(record: &HostRecord, report: &HostReport) -> std::io::Result<()> {
         let shared = if report.shared { ", some shared with other files" } else { "" };
         line("Extents", &format!("{extents}{shared}"))?;
     }
-    // The device is printed only if its description could be read. If it could not be read, the reason has already been printed.
+    // The device is printed if its description could be read. Otherwise, the reason has already been printed.
     if let Some(DeviceRecord { base, choice, .. }) = &record.device
         && !matches!(report.refusal, Some(Refusal::Device(_)))
     {

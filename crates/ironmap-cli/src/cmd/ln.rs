@@ -29,7 +29,7 @@ pub(crate) struct Args {
     /// Replace an existing file
     #[arg(short, long)]
     force: bool,
-    /// Replace a destination that is a symbolic link to a directory, instead of making the link in the directory
+    /// If the destination is a symbolic link to a directory, replace this link. Without -n, the new link is made in the directory
     #[arg(short, long)]
     no_dereference: bool,
     /// Treat the last argument as the new name, even if it is a directory
@@ -46,7 +46,7 @@ pub(crate) struct Args {
     targets: Vec<OsString>,
 }
 
-/// The file to which a new name is given: an existing file for a hard link, or the target text for a symbolic link.
+/// The target of a new name. A hard link has an existing file as its target. A symbolic link has a text.
 enum Subject<'a> {
     File(&'a Found),
     Text(&'a OsStr),
@@ -121,7 +121,7 @@ fn make(subject: &Subject<'_>, name: &Name, last: &[u8]) -> ironmap::Result<()> 
     }
 }
 
-/// Makes the link under a temporary name and renames it to the final name. Therefore a file with the final name exists at every moment.
+/// Makes the link under a temporary name, and renames it to the final name. A file with the final name exists at every moment.
 fn replace(
     subject: &Subject<'_>,
     name: &Name,
@@ -138,7 +138,7 @@ fn replace(
         if found.name.dir == name.dir && found.name.name == name.name {
             return Err(Failure::new(format!("'{}' and '{name}' are the same file", found.name)));
         }
-        // Both names already belong to the same file, so nothing needs to be done.
+        // Both names already belong to the same file.
         return Ok(());
     }
     // A symbolic link must not replace the file to which it points. It would then point to itself, and the file would be lost.

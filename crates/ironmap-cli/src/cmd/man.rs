@@ -21,7 +21,7 @@ pub(crate) struct Args {
     dir: PathBuf,
 }
 
-/// Pages of other programs that explain more about a command. A program with the same name as the command needs no row here.
+/// Pages of other programs that explain more about a command. A program with the name of the command needs no row.
 const OTHERS: [(&str, &[&str]); 10] = [
     ("check", &["e2fsck(8)"]),
     ("getfattr", &["getfattr(1)", "attr(5)", "xattr(7)"]),

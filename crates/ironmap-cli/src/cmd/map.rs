@@ -19,9 +19,9 @@ use crate::terminal::{one_line, stdout};
 
 /// Shows the extents of files: the locations of their blocks on the device
 ///
-/// Blocks that are contiguous in the file and on the device are shown as one extent, even if the volume has several entries for them.
-/// Preallocated blocks past the end of a file are shown for a volume's file, but not for a host file. If a host file must be read
-/// through the kernel, the reason is shown instead of the extents.
+/// Blocks that are contiguous in the file and on the device are shown as one extent. Preallocated blocks past the end of a file are shown
+/// for a volume's file, but not for a host file. If a host file must be read through the kernel, the reason is shown instead of the
+/// extents.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -102,7 +102,7 @@ fn of_host(path: &Path) -> Result<MapRecord, Failure> {
     let (file, report) = HostSource::open()?.file(path, FileOptions::default())?;
     let (extents, report) = match extents(&file, report.size) {
         Ok(extents) => (Some(extents), report),
-        // If the file has lost its lease, the map is not available, because the kernel serves the reads of the file.
+        // The file has lost its lease. The kernel serves its reads, so the map is not available.
         Err(error) if error.kind() == ErrorKind::Unsupported => {
             (None, file.host().unwrap_or(report))
         }
@@ -123,7 +123,7 @@ fn of_host(path: &Path) -> Result<MapRecord, Failure> {
 
 fn extents(file: &impl MapFile, size: u64) -> Result<Vec<ExtentRecord>, Error> {
     let mut extents = Vec::new();
-    // The loop covers the complete map, because unwritten extents may lie past the end of the file.
+    // The loop covers the complete map: unwritten extents may lie past the end of the file.
     for iomap in Mappings::new(file, FilePos(0), FilePos(i64::MAX as u64)) {
         let iomap = iomap?;
         if iomap.kind != IomapType::Hole {
@@ -158,8 +158,8 @@ fn extent(iomap: &Iomap, size: u64) -> ExtentRecord {
     }
 }
 
-/// Prints the map in blocks, like filefrag. The column `expected` contains the position at which an extent would be contiguous with the
-/// previous extent. Two extents also count as contiguous if their distance on the device equals their distance in the file.
+/// Prints the map in blocks, like filefrag. The column `expected` contains the position that would make an extent contiguous with the
+/// previous extent. Extents are also contiguous if their distance on the device equals their distance in the file.
 fn print(target: &Subject, map: &MapRecord) -> std::io::Result<()> {
     let (name, block) = (one_line(&target.to_string()), u64::from(map.block_size));
     let (size, blocks) = (map.size, map.size.div_ceil(block));
@@ -192,7 +192,7 @@ fn print(target: &Subject, map: &MapRecord) -> std::io::Result<()> {
     out.flush()
 }
 
-/// The position at which an extent would be contiguous with the previous extent. `None` if the extents are contiguous.
+/// The position that would make an extent contiguous with the previous extent. `None` if the extents are contiguous.
 fn gap(before: &ExtentRecord, extent: &ExtentRecord) -> Option<u64> {
     let expected = before.physical?.saturating_add(before.length);
     let hole = extent.logical.saturating_sub(before.logical.saturating_add(before.length));

@@ -77,7 +77,7 @@ fn make_missing(args: &Args, name: &Name, new: NewMode, report: &Report) -> Resu
 }
 
 fn make(args: &Args, name: &Name, new: NewMode, report: &Report) -> Result<(), Failure> {
-    // The umask is passed to the library, which ignores it if the parent directory has a default access control list.
+    // The library gets the umask. It ignores the umask if the parent directory has a default access control list.
     let mut who = caller();
     who.umask = new.umask;
     let fs = name.fs();

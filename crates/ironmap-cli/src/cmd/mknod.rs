@@ -46,8 +46,8 @@ enum Kind {
     P,
 }
 
-/// The limits for device numbers, which the system call and the on-disk format share: 12 bits for major numbers and 20 bits for minor
-/// numbers.
+/// The limits for device numbers: 12 bits for major numbers, and 20 bits for minor numbers. The system call and the on-disk format have the
+/// same limits.
 const MAJORS: u32 = 1 << 12;
 const MINORS: u32 = 1 << 20;
 

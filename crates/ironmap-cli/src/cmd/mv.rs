@@ -11,7 +11,7 @@ use crate::target::{self, Target};
 
 /// Renames files, or moves them to another directory of their volume
 ///
-/// An existing file with the new name is replaced atomically: after a crash, either the old or the new file has the name. Files cannot be
+/// A file that already has the new name is replaced atomically. After a crash, either the old or the new file has the name. Files cannot be
 /// moved between volumes: copy them with cp -a, and remove them with rm -r.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     })
 }
 
-/// Whether a symbolic link points to a file by this name, and not by another name of the same file.
+/// Whether a symbolic link points to a file by this name. A link to another name of the same file does not count.
 fn leads_to_name(link: &Name, to: &Name) -> bool {
     let path = path_without_links(&link.source, link.path()).ok();
     let name = path.and_then(|path| link.beside(&path).ok());

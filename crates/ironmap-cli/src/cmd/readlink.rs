@@ -44,7 +44,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     Ok(out.flush()?)
 }
 
-/// The path of a file without symbolic links, `.` and `..`.
+/// The canonical path of a file: it has no symbolic links, `.` or `..`.
 fn canonical(source: &Source, target: &Target) -> Result<Vec<u8>, Failure> {
     if inode_of(&target.path).is_some() {
         return Err(Failure::usage(format_args!("{target}: an inode number has no path")));

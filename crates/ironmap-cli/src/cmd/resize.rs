@@ -17,9 +17,9 @@ use crate::terminal::{one_line, stdout};
 
 /// Makes a volume larger or smaller, as resize2fs does
 ///
-/// Without SIZE, the volume gets the size of the device or image. If SIZE is larger than an image file, the file is extended; if the volume
-/// becomes smaller, the file is truncated. A last group that would contain hardly more than its own metadata is omitted, so the volume may
-/// become smaller than SIZE. A volume that was not unmounted cleanly is recovered first.
+/// Without SIZE, the volume gets the size of the device or image. If SIZE is larger than an image file, the file is extended. If the volume
+/// becomes smaller, the file is truncated. If the last group would contain hardly more than its own metadata, this group is omitted. The
+/// volume is then smaller than SIZE. A volume that was not unmounted cleanly is recovered first.
 ///
 /// The volume is checked first. To make a volume smaller, all data beyond the new end is moved. If some data cannot be moved, nothing is
 /// written. After a power cut, the volume has either the old size or the new size; docs/SAFETY.md lists what e2fsck may find.
@@ -46,7 +46,8 @@ pub(crate) struct Args {
     /// A block device, an image, nbd://HOST/EXPORT, qcow2:IMAGE, IMAGE@OFFSET, IMAGE@pN, or integrity:DATA,TAGS
     #[arg(value_name = "VOLUME", value_parser = target::volume())]
     volume: Location,
-    /// The size in bytes, with an optional K, M, G or T, or in sectors of 512 bytes with s; a plain number means bytes (in resize2fs: blocks)
+    /// The size in bytes, with an optional K, M, G or T, or in sectors of 512 bytes with s. A plain number means bytes (in resize2fs:
+    /// blocks)
     #[arg(value_parser = some)]
     size: Option<u64>,
 }
@@ -56,7 +57,7 @@ pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
     if args.print_minimum {
         return print_minimum(args, report);
     }
-    // The first signal is recorded. A second signal ends the program immediately, which is as safe as a power cut.
+    // The first signal is recorded. A second signal ends the program immediately. This is as safe as a power cut.
     interrupt::catch();
     let size = match args.size {
         Some(bytes) => NewSize::Bytes(bytes),
@@ -72,7 +73,7 @@ pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
     print(args, &resized)
 }
 
-/// Returns the limit of the volume's size and a way to raise this limit, if the volume is in a part of a disk or image.
+/// Returns the maximum size of a volume in a part of a disk or image, and a way to raise this maximum.
 fn end_of(volume: &Location) -> Option<(&'static str, &'static str)> {
     match volume.data().part {
         Part::Partition(_) => {

@@ -147,7 +147,7 @@ fn unquoted(mut text: &[u8]) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// The expected values are the output of getfattr 2.5 after setfattr has set them.
+    /// setfattr has set the values. The expected values are the output of getfattr 2.5.
     #[test]
     fn values_are_text_numbers_or_quoted() {
         let parse = |text: &str| parse_value(OsStr::new(text));

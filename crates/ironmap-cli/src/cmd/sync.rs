@@ -12,8 +12,8 @@ use crate::target;
 /// Recovers a volume that was not unmounted cleanly, and leaves it clean
 ///
 /// The journal is recovered to the device, files that were deleted while open are freed, and the device's cache is flushed. Every other
-/// command that changes a volume does the same. If the argument is the directory of a volume that ironmap mount serves, all writes become
-/// durable, including writes in the kernel's cache. On a FUSE mount, syncfs and sync -f do not make them durable.
+/// command that changes a volume does the same. The argument can also be the directory of a mount that ironmap serves. In this case, all
+/// writes become durable, including writes in the kernel's cache. syncfs and sync -f do not make these writes durable.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

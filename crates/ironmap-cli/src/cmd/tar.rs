@@ -22,8 +22,8 @@ use crate::whole::Whole;
 /// Writes a directory of a volume, and everything below it, as a tar archive
 ///
 /// The format is pax: times to the nanosecond, owners by number, hard links, devices, extended attributes (in the form of GNU tar
-/// --xattrs). Names are sorted by their bytes, so the same volume gives the same archive. Sockets, which a tar archive cannot contain, and
-/// an empty lost+found are skipped. Holes are not stored, as with GNU tar --sparse; unwritten extents count as holes.
+/// --xattrs). Names are sorted by their bytes, so the same volume gives the same archive. A tar archive cannot contain sockets, so sockets
+/// are skipped. An empty lost+found is skipped too. As with GNU tar --sparse, holes are not stored. Unwritten extents count as holes.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -62,14 +62,14 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         let inode = match (args.no_dereference, args.no_create) {
             (false, no_create) => find_or_create(&name, !no_create)?,
             (true, true) => name.look(Follow::NotLast)?,
-            // With -h, only an existing file or link is changed, and no file is made.
+            // With -h, no file is made.
             (true, false) => Some(name.find(Follow::NotLast)?),
         };
         let Some(inode) = inode else { return Ok(()) };
         let set = SetAttributes::new()
             .accessed((both || args.access).then_some(accessed))
             .modified((both || args.modification).then_some(modified))
-            // The times of an append-only file can only be set to the current time, and only both at once. The kernel has the same rule.
+            // For an append-only file, only the current time is allowed, and only for both times at once. The kernel has the same rule.
             .times_of_use(both && !chosen);
         let set =
             name.fs().writable().and_then(|writer| writer.set_attributes(inode.number(), &set));

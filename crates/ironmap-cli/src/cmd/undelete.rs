@@ -21,10 +21,10 @@ use crate::terminal::stdout;
 
 /// Lists deleted regular files whose block maps still exist, and copies these files out of the volume
 ///
-/// ext2 and debugfs keep the block map of a deleted file in its inode. Otherwise, the map remains in older copies of the inode in the
-/// journal, until they are overwritten. A file is whole if its map is complete and none of its blocks is in use again. A block that was
-/// reused and freed again cannot be distinguished from an unused block. The command never changes the volume. Before you run it, do not
-/// mount the volume for writing.
+/// ext2 and debugfs keep the block map of a deleted file in the file's inode. In other cases, only older copies of the inode in the journal
+/// contain the map, until these copies are overwritten. A file is whole if its map is complete and none of its blocks is in use again. A
+/// block that was reused and freed again cannot be distinguished from an unused block. The command never changes the volume. Before you run
+/// it, do not mount the volume for writing.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -133,7 +133,7 @@ fn deletion(file: &Deleted) -> Option<Timestamp> {
     file.deleted.map(|seconds| Timestamp { seconds: seconds.into(), nanoseconds: 0 })
 }
 
-/// Prints a line for each file: inode, time of the deletion, size, the percentage of its blocks that are still free, path, and the problem.
+/// Prints a line for each file: inode, time of deletion, size, percentage of its blocks that are free, path, and problem.
 fn print(files: &[&Deleted]) -> std::io::Result<()> {
     let (mut out, clock) = (stdout(), Clock::local());
     for file in files {

@@ -39,7 +39,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         if let Some(inode) = name.look(Follow::All)? {
             check_kind(&name, &inode)?;
         }
-        // The first chunk is read before the file is truncated, so that an unreadable input does not empty the file.
+        // The first chunk is read before the file is truncated. If the input is unreadable, the file keeps its content.
         let mut chunk = Vec::with_capacity(CHUNK);
         let ended = fill(&mut chunk)?;
         let Some(inode) = find_or_create(&name, true)? else { return Ok(()) };
@@ -108,7 +108,7 @@ fn write_all(fs: &dyn FileSystem, number: InodeNo, pos: u64, chunk: &[u8]) -> ir
 
 /// Reads standard input until the chunk is full or the input ends. Returns whether the input has ended.
 fn fill(chunk: &mut Vec<u8>) -> Result<bool, Failure> {
-    // The descriptor is read directly, because the standard library treats an unreadable standard input as empty.
+    // The descriptor is read directly. The standard library treats an unreadable standard input as empty.
     let input = rustix::stdio::stdin();
     while chunk.len() < CHUNK {
         // The wait ends when the input has data or a signal arrives.

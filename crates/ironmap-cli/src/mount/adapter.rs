@@ -69,7 +69,7 @@ impl Server {
 impl Filesystem for Server {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let mut wanted = vec![
-            // The kernel must not apply the umask: the library applies it if the directory has no default ACL.
+            // The kernel must not apply the umask. If the directory has no default ACL, the library applies the umask.
             InitFlags::FUSE_DONT_MASK,
             InitFlags::FUSE_POSIX_ACL,
             InitFlags::FUSE_HANDLE_KILLPRIV_V2,
@@ -81,8 +81,8 @@ impl Filesystem for Server {
             // The kernel looks up "." and ".." to open a file handle whose inode it has forgotten.
             InitFlags::FUSE_EXPORT_SUPPORT,
         ];
-        // With strictatime, the kernel must not cache symbolic links: it follows a cached link without a request, so the access time of the
-        // link would not be updated.
+        // With strictatime, the kernel must not cache symbolic links. The kernel follows a cached link without a request. The server could
+        // then not update the access time.
         if self.mount.options.atime != Atime::Strict {
             wanted.push(InitFlags::FUSE_CACHE_SYMLINKS);
         }
@@ -332,8 +332,8 @@ impl Filesystem for Server {
         self.give(move |mount| work(mount, &data));
     }
 
-    /// The kernel sends this request when a program closes a descriptor. There is no work to do, because every write was already answered. After ENOSYS, the kernel sends no further
-    /// `FLUSH` requests.
+    /// The kernel sends this request when a program closes a descriptor. Every write already has its reply, so there is no work to do.
+    /// After ENOSYS, the kernel sends no further `FLUSH` requests.
     fn flush(
         &self,
         _request: &Request,
@@ -460,7 +460,7 @@ impl Filesystem for Server {
             return reply_value(&self.mount, self.mount.getxattr(inode, name), room, reply);
         }
         let answer = move |synced: Result<(), Errno>| match synced {
-            // The attribute has an empty value. A program reads the attribute only to request the sync.
+            // The value is empty: a program reads the attribute only to request the sync.
             Ok(()) => send_value(&[], room, reply),
             Err(errno) => reply.error(errno),
         };
@@ -536,9 +536,8 @@ impl Filesystem for Server {
         if !self.mount.is_open_for_writing(inode) {
             return work(&self.mount);
         }
-        // Data that the kernel has cached and not yet sent must not be reported as a hole. Therefore this work waits until the kernel has
-        // sent its dirty pages. The work runs in its own thread, because a thread of the pool must not wait for writes that the pool
-        // serves.
+        // Data in the kernel's cache must not be reported as a hole. Therefore this work waits until the kernel has sent its dirty pages.
+        // The work runs in a separate thread. A thread of the pool must not wait for writes that the pool serves.
         let mount = Arc::clone(&self.mount);
         let _ = thread::Builder::new().spawn(move || {
             mount.wait_for_pages(inode, offset);

@@ -18,12 +18,12 @@ pub(super) struct Changes {
     pub(super) size: Option<u64>,
     pub(super) accessed: Option<TimeOrNow>,
     pub(super) modified: Option<TimeOrNow>,
-    /// The time of the change. The kernel sends this time only with a writeback cache, because the kernel itself then updates the times.
+    /// The time of the change. With a writeback cache, the kernel itself updates this time and sends it. Without this cache, it is `None`.
     pub(super) changed: Option<SystemTime>,
 }
 
 impl Changes {
-    /// Whether the request changes other attributes than the size.
+    /// Whether the request changes attributes besides the size.
     fn asks_for_more(&self) -> bool {
         let Self { mode, uid, gid, size: _, accessed, modified, changed } = self;
         mode.or(*uid).or(*gid).is_some() || accessed.or(*modified).is_some() || changed.is_some()
@@ -64,8 +64,8 @@ impl Mount {
         self.getattr(inode)
     }
 
-    /// The attributes of an inode for the kernel. The inode number is also the node number of the FUSE protocol, except for the root, whose
-    /// node number is 1.
+    /// The attributes of an inode for the kernel. The inode number is also the FUSE node number. The root is the exception: its node number
+    /// is 1.
     pub(super) fn attr(&self, stat: &Stat) -> FileAttr {
         FileAttr {
             ino: fuser::INodeNo(stat.inode.0),
@@ -103,8 +103,8 @@ impl Mount {
 }
 
 impl Asker {
-    /// Whether a change by the caller keeps set-id bits. The request contains the user but not the capabilities, so only a change by the
-    /// superuser keeps them.
+    /// Whether a change by the caller keeps set-id bits. The request does not contain the caller's capabilities. Therefore only a change by
+    /// the superuser keeps the bits.
     pub(super) fn keeps_set_id(self) -> KeepSetId {
         if self.uid == 0 { KeepSetId::Yes } else { KeepSetId::No }
     }
@@ -155,8 +155,8 @@ fn timestamp(time: SystemTime) -> Timestamp {
         Ok(since) => {
             Timestamp { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() }
         }
-        // For a time before 1970, fuser 0.18 subtracts the nanoseconds from the seconds, although they must be added. The following code
-        // recovers the kernel's values from this result.
+        // For a time before 1970, fuser 0.18 subtracts the nanoseconds from the seconds instead of adding them. This code recovers the
+        // kernel's values.
         Err(before) => {
             let before = before.duration();
             Timestamp {

@@ -1,4 +1,4 @@
-//! Runs the mount in the background: the program starts itself again, and waits until the new process reports that the volume is mounted.
+//! Runs the mount in the background. The program starts a new process of itself, and waits until this process reports the mount.
 
 use std::env;
 use std::fmt::Display;
@@ -23,7 +23,7 @@ pub(super) fn start() -> Result<(), Failure> {
     // If the program was called by the name of the mount helper, the arguments contain no command. `as_mount_helper` adds the command.
     let args: Vec<_> = env::args_os().collect();
     let args = super::as_mount_helper(&args).unwrap_or(args);
-    // The additional options are inserted directly after the command, because a `--` in the arguments of the user ends the options.
+    // The additional options are inserted directly after the command. At the end, a `--` of the user could precede them.
     let command = args.iter().position(|arg| arg == "mount").unwrap_or(1);
     let (command, rest) = args.split_at(args.len().min(command + 1));
     let mut child = Command::new(program)
@@ -69,7 +69,7 @@ impl Ready {
         rustix::stdio::dup2_stdout(&null)?;
         rustix::stdio::dup2_stderr(&null)?;
         log.enter_background();
-        // The result is ignored: the call fails only if this process is already the leader of a process group.
+        // The call fails only if this process is already the leader of a process group. Such a failure is ignored.
         let _ = rustix::process::setsid();
         env::set_current_dir("/")
     }

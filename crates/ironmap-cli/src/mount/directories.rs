@@ -46,8 +46,8 @@ impl Mount {
     ) -> Result<()> {
         let dir = self.directories.get(handle)?.held.number();
         self.entries(handle, position, |entry, behind| {
-            // `entry` counts the lookup before the kernel gets the reply. A later count could be too late, because the kernel may forget
-            // the inode immediately after the reply.
+            // `entry` counts the lookup before the kernel gets the reply. The kernel may forget the inode immediately after the reply, so a
+            // later count could be too late.
             let found = self.entry(dir, entry.inode).unwrap_or_else(|fail| {
                 self.report(&fail);
                 self.nodes.remember(entry.inode, Manner::default());
@@ -56,7 +56,7 @@ impl Mount {
             let Entry { attr, generation, valid } = found;
             let name = OsStr::from_bytes(&entry.name);
             let full = reply.add(attr.ino, behind, name, &valid, &attr, generation);
-            // The kernel does not count a lookup for `.` and `..`, so the lookup is forgotten here.
+            // The kernel does not count lookups of `.` and `..`. Therefore this lookup is forgotten.
             if full || matches!(&entry.name[..], b"." | b"..") {
                 self.nodes.forget(entry.inode, 1);
             }
@@ -64,8 +64,8 @@ impl Mount {
         })
     }
 
-    /// Passes entries to `add`, each with the position after it, until `add` returns true because the reply is full. If an error follows
-    /// some entries, the reply contains these entries. The next call starts at the position of the error and reports it.
+    /// Passes each entry and the position after the entry to `add`. Stops when `add` returns true, which means that the reply is full. If
+    /// an error follows some entries, the reply contains these entries. The next call reports the error.
     fn entries(
         &self,
         handle: FileHandle,
@@ -118,8 +118,8 @@ impl Mount {
     }
 }
 
-/// Returns attributes for an entry whose inode cannot be read or must not be used: the inode number, the file type, and an impossible size.
-/// With these attributes, the kernel lists the entry, but does not cache a lookup. A later lookup of the name returns the error.
+/// Returns attributes for an entry whose inode cannot be read or must not be used. The attributes are the inode number, the file type, and
+/// an impossible size. The kernel then lists the entry, but does not cache a lookup. A later lookup of the name returns the error.
 fn unknown(entry: &DirEntry) -> FileAttr {
     FileAttr {
         ino: INodeNo(entry.inode.0),

@@ -1,7 +1,7 @@
 //! Ends a mount without an unmount by the user: after a signal, or because the volume cannot be served.
 //!
-//! The connection to the kernel always ends first. Then no more requests arrive, and the loop that reads requests ends as it does after an
-//! unmount. The volume is closed only after this loop, so no request uses a closed volume.
+//! The connection to the kernel always ends first. After that, no request arrives, and the loop that reads requests ends as after an
+//! unmount. The volume is closed after this loop, so no request uses a closed volume.
 
 use std::fs;
 use std::io;
@@ -21,8 +21,8 @@ use rustix::mount::UnmountFlags;
 use super::unmount::unmount;
 use crate::failure::print;
 
-/// The maximum time to wait for the dirty pages of the kernel. Without this limit, the wait might never end, because a program can dirty
-/// pages faster than the device stores them.
+/// The maximum time to wait for the dirty pages of the kernel. A program can dirty pages faster than the device stores them. A wait without
+/// a limit might never end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) struct End {
@@ -35,7 +35,7 @@ pub(super) struct End {
 }
 
 impl End {
-    /// Prepares the end of a new mount at `dir`. The end needs the device number and the connection.
+    /// Prepares the end of a new mount at `dir`. Stores the device number and the connection, which the end needs.
     pub(super) fn of(dir: &Path, connection: Arc<OnceLock<OwnedFd>>) -> rustix::io::Result<Self> {
         Ok(Self {
             dir: dir.to_owned(),
@@ -50,8 +50,8 @@ impl End {
         self.device
     }
 
-    /// Unmounts, by force if the mount is in use. Programs that continue to use open files then get ENOTCONN. The data that they have
-    /// written is sent first: `wait_for_pages` waits until the kernel has sent it.
+    /// Unmounts, by force if the mount is in use. First, `wait_for_pages` waits until the kernel has sent the data that programs have
+    /// written. After the unmount, programs that still use open files get ENOTCONN.
     pub(super) fn by_signal(&self, wait_for_pages: impl FnOnce() + Send + 'static) {
         let is_free = self.is_connected() && self.is_there() && {
             flush(&self.dir);
@@ -67,8 +67,8 @@ impl End {
     pub(super) fn cut(&self) {
         self.is_cut.store(true, Ordering::Release);
         if self.is_connected() && self.is_there() {
-            // The call aborts the connection if the superuser has made the mount. If another user has made it, the call only detaches the
-            // mount from its directory.
+            // If the superuser has made the mount, this call aborts the connection. Otherwise, it only detaches the mount from its
+            // directory.
             let _ = unmount(&self.dir, UnmountFlags::FORCE | UnmountFlags::DETACH);
         }
         if self.is_connected() {
@@ -76,8 +76,8 @@ impl End {
             let _ = fs::write(abort, "1");
         }
         if self.is_connected() {
-            // Requests may still arrive, so the volume must not be closed. The volume remains as it would be after a crash, and the next
-            // mount recovers its journal.
+            // Requests may still arrive, so the volume must not be closed. The volume stays as after a crash. The next mount recovers the
+            // journal.
             print(format_args!(
                 "{}: the mount is in use and the FUSE connection cannot be aborted, so the volume is not closed",
                 self.dir.display()
@@ -95,7 +95,7 @@ impl End {
         }
     }
 
-    /// Whether the kernel may still send requests. As long as it may, the kernel does not reuse the device number for another file system.
+    /// Whether the kernel may still send requests. During this time, the kernel does not reuse the device number for another file system.
     fn is_connected(&self) -> bool {
         let Some(connection) = self.connection.get() else { return false };
         let mut fds = [PollFd::new(connection, PollFlags::empty())];
@@ -116,7 +116,7 @@ fn device(dir: &Path) -> rustix::io::Result<(u32, u32)> {
     Ok((stat.stx_dev_major, stat.stx_dev_minor))
 }
 
-/// Runs `work` in another thread. Returns when the work has ended, or after `time`.
+/// Runs `work` in another thread. Returns when `work` has ended, but not later than after `time`.
 fn within(time: Duration, work: impl FnOnce() + Send + 'static) {
     let (done, is_done) = channel();
     let work = move || {

@@ -1,9 +1,10 @@
-//! The mount options of ext4 that `ironmap mount` does not implement. It accepts the options that would have no effect on this mount, and
-//! refuses all others with a hint.
+//! The mount options of ext4 that `ironmap mount` does not implement. Options without an effect on this mount are accepted. All others are
+//! refused with a hint.
 //!
 //! The names are those of ext4(5) and of the kernel's Documentation/admin-guide/ext4.rst.
 
-/// Accepted options without a value: every mount of ironmap behaves as the option requests, or the option only tunes the kernel's ext4.
+/// Accepted options without a value. Every mount of ironmap already behaves as the option requests, or the option only tunes the kernel's
+/// ext4.
 const WITHOUT_VALUE: &[&str] = &[
     "acl",
     "user_xattr",
@@ -36,8 +37,8 @@ const WITHOUT_VALUE: &[&str] = &[
     "orlov",
     "bh",
     "nobh",
-    // Linux also ignores these options. `i_version` would count the changes of a file, which Linux always does. `mand` would enable
-    // mandatory locks, which Linux does not have.
+    // Linux also ignores these options. `i_version` would count the changes of a file. Linux always counts them. `mand` would enable
+    // mandatory locks. Linux does not have such locks.
     "i_version",
     "iversion",
     "noi_version",
@@ -52,7 +53,7 @@ const WITHOUT_VALUE: &[&str] = &[
     "nowarn_on_error",
 ];
 
-/// An option with a number: its name, a check for the values that the kernel accepts, and a description of these values.
+/// An option with a number. It has a name, a check, and a description of the values that the kernel accepts.
 type WithNumber = (&'static str, fn(u32) -> bool, &'static str);
 
 /// Accepted options with a number.
@@ -80,7 +81,7 @@ pub(super) fn number(text: &str) -> Option<u32> {
         None if text.starts_with('0') => (text, 8),
         None => (text, 10),
     };
-    // The standard library would accept a plus sign here, so a sign at the start of the digits is refused.
+    // The standard library would accept a plus sign at the start of the digits.
     u32::from_str_radix(digits, radix).ok().filter(|_| !digits.starts_with('+'))
 }
 
@@ -119,7 +120,7 @@ pub(super) fn judge(name: &str, value: Option<&str>) -> Option<Result<(), String
     }
 }
 
-/// The advice for a refused option, which a mount of ironmap cannot implement.
+/// The advice for an option that a mount of ironmap cannot implement.
 fn instead_of(name: &str) -> Option<&'static str> {
     Some(match name {
         "data" => "data is always written as with data=ordered; leave out the option",
@@ -133,7 +134,7 @@ fn instead_of(name: &str) -> Option<&'static str> {
         "auto_unmount" => {
             "if the server was killed, ironmap umount ends the mount; leave out the option"
         }
-        "dax" => "DAX is an engine of the library, not of a mount; leave out the option",
+        "dax" => "a mount does not support DAX; leave out the option",
         "usrquota" | "grpquota" | "prjquota" | "quota" | "noquota" | "usrjquota" | "grpjquota"
         | "jqfmt" => {
             "quotas are always on if the volume has the feature quota (tune2fs -O quota); leave out the option"
@@ -142,10 +143,10 @@ fn instead_of(name: &str) -> Option<&'static str> {
             "the option is not supported; leave it out. To give new files the group of their directory, set the set-group bit of the directory (chmod g+s)"
         }
         "resuid" => {
-            "the setting of the volume applies, which ironmap tune -u changes; leave out the option"
+            "the volume stores this setting, and ironmap tune -u changes it; leave out the option"
         }
         "resgid" => {
-            "the setting of the volume applies, which ironmap tune -g changes; leave out the option"
+            "the volume stores this setting, and ironmap tune -g changes it; leave out the option"
         }
         "sb" => "use ironmap --superblock BLOCK mount -o ro",
         "minixdf" => {
@@ -177,7 +178,7 @@ fn instead_of(name: &str) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    /// Each option of ext4 is known: it is accepted, or refused with a text that suggests what to do.
+    /// Each option of ext4 is accepted, or refused with a text that suggests a solution.
     #[test]
     fn each_option_of_ext4_is_taken_or_refused_with_what_to_do() {
         let taken = "stripe=16 init_itable init_itable=10 inode_readahead_blks=32 max_batch_time=15000 \

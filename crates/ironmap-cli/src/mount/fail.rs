@@ -1,4 +1,4 @@
-//! Errors of requests: the errno for the kernel, and messages for errors whose cause an errno does not show.
+//! Errors of requests. The kernel gets an errno. If the errno does not show the cause, a message is printed.
 
 use std::fmt::Display;
 use std::sync::Once;
@@ -31,7 +31,7 @@ impl From<Error> for Fail {
     }
 }
 
-/// Reports the errors of one mount. The kernel passes only an errno to the program that made the request, without the place or the cause.
+/// Reports the errors of one mount. The program that made the request gets only an errno, without the place or the cause.
 pub(super) struct Log {
     volume: Volume,
     /// Whether this process runs in the background, where standard error is /dev/null.
@@ -64,8 +64,8 @@ impl Log {
         fuser::Errno::from_i32(fail.errno.0)
     }
 
-    /// Prints errors of the device and of the volume. `ReadOnly` occurs here only if an error made the volume read-only, because the kernel
-    /// itself refuses changes of a mount with the option `ro`. This error is reported once, also to the system's log.
+    /// Prints errors of the device and of the volume. The kernel itself refuses changes of a mount with the option `ro`. Therefore
+    /// `ReadOnly` here means that an error made the volume read-only. This error is reported once, also to the system's log.
     fn report_error(&self, error: &Error) {
         match error.kind() {
             ErrorKind::Io(Errno::EILSEQ) => {
@@ -81,7 +81,7 @@ impl Log {
         }
     }
 
-    /// Reports the sectors that did not match their guard tags when they were read, also to the system's log.
+    /// Reports sectors that did not match their guard tags in a read. The report also goes to the system's log.
     fn report_wrong_sectors(&self) {
         let (wrong, dropped) = self.volume.events().take_wrong_tuples();
         if dropped > 0 {

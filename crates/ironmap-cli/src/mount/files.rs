@@ -18,7 +18,7 @@ use super::lane::{Lane, MOST};
 use super::names::check_named;
 use super::{Asker, Atime, Mount};
 
-/// Flags of `open`, with the values of Linux's `asm-generic/fcntl.h`, which most architectures use.
+/// Flags of `open`, with the values of Linux's `asm-generic/fcntl.h`. Most architectures use these values.
 mod open_flags {
     pub(super) const ACCESS_MODE: i32 = 0o3;
     pub(super) const APPEND: i32 = 0o2000;
@@ -45,8 +45,7 @@ const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
 /// With `relatime`, a read updates an access time that is older than this number of seconds.
 const DAY: i64 = 24 * 60 * 60;
-/// The maximum number of bytes that one `copy_file_range` request copies. Because of this limit, a signal can interrupt the program between
-/// two requests.
+/// The maximum number of bytes per `copy_file_range` request. Between two requests, a signal can interrupt the program.
 const COPIED: u64 = 64 << 20;
 
 /// The reply to an `open`.
@@ -58,7 +57,7 @@ pub(super) struct Opened {
 
 impl Mount {
     /// Returns the options with which a file is opened. With `write_back`, the kernel sends cached pages in any order. The file is always
-    /// opened for writing, even if the program only reads, because the kernel checks whether a program may write to its descriptor.
+    /// opened for writing, because the kernel checks what a program's descriptor permits.
     fn file_options(&self, strict: bool, write_back: bool) -> FileOptions {
         let options = FileOptions::new().write(self.volume.fs().is_writable()).direct(strict);
         options.keep_set_id(KeepSetId::Yes).write_back(write_back)
@@ -69,8 +68,8 @@ impl Mount {
         let inode = held.inode()?;
         check_named(&*inode)?;
         admit(&inode, flags)?;
-        // With a writeback cache, the kernel sends complete pages. An append and an overwrite would then look the same, so such a file
-        // bypasses the cache.
+        // With a writeback cache, the kernel sends complete pages. An append and an overwrite would then look the same. Therefore an
+        // append-only file bypasses the cache.
         let around_cache = self.options.writeback && inode.flags().contains(InodeFlags::APPEND);
         let write_back = self.options.writeback && !around_cache;
         let file = self.volume.open_inode(inode, self.file_options(false, write_back))?;
@@ -93,18 +92,17 @@ impl Mount {
         open.iter().filter(|open| open.writes).map(|open| open.held.number()).collect()
     }
 
-    /// Whether an inode is open for writing. Only then can the kernel have dirty pages of the inode.
+    /// Whether an inode is open for writing. Otherwise, the kernel has no dirty pages of the inode.
     pub(super) fn is_open_for_writing(&self, inode: InodeNo) -> bool {
         self.files.any(|open| open.writes && open.held.number() == inode)
     }
 
-    /// Whether reads through a descriptor with these flags do not update the inode's access time.
+    /// Whether a read of this inode through a descriptor with these flags leaves the access time unchanged.
     pub(super) fn is_read_without_time(&self, inode: InodeNo, flags: i32) -> bool {
         flags & open_flags::NO_ATIME != 0 || self.nodes.get(inode).manner().no_atime
     }
 
-    /// Returns the `File` for a request with these flags. For a request with `O_DIRECT`, this is the `File` with the alignment rules of
-    /// `O_DIRECT`.
+    /// Returns the `File` for a request with these flags. With `O_DIRECT`, this `File` has the alignment rules of `O_DIRECT`.
     fn way<'a>(&self, open: &'a OpenFile, flags: i32) -> Result<&'a File> {
         if flags & open_flags::DIRECT == 0 {
             return Ok(&open.file);
@@ -138,12 +136,11 @@ impl Mount {
         Ok(done?)
     }
 
-    /// Writes data. If the space runs out or the device fails after some bytes were written, the reply is a short count. This requires that
-    /// the kernel passes a short count to the program.
+    /// Writes data. If the space runs out or the device fails after some bytes were written, the reply is a short count. In two
+    /// cases, the kernel does not pass a short count to the program.
     ///
     /// For a write of cached pages, the kernel checks only the errno. For an asynchronous direct write, the kernel changes a short reply to
-    /// EIO, and the request does not show whether the write is asynchronous. In both cases, the reply is therefore the full count or an
-    /// error.
+    /// EIO. The request does not show whether the write is asynchronous. In both cases, the reply is the full count or an error.
     pub(super) fn write(
         &self,
         handle: FileHandle,
@@ -153,7 +150,7 @@ impl Mount {
         write_flags: WriteFlags,
     ) -> Result<usize> {
         let cached = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        // The kernel makes a write of cached pages by itself. Such a write need not be aligned, and need not be durable at once.
+        // A write of cached pages comes from the kernel, not from a program. It need not be aligned, and need not be durable at once.
         let flags = if cached { 0 } else { flags };
         let direct = flags & open_flags::DIRECT != 0;
         let open = self.files.get(handle)?;
@@ -183,7 +180,7 @@ impl Mount {
         }
     }
 
-    /// Removes set-id bits and capabilities. The kernel has cached the mode, so it must read the attributes again.
+    /// Removes set-id bits and capabilities. The kernel must then read the attributes again, because it has cached the mode.
     fn strip(&self, inode: InodeNo, keep: KeepSetId) -> Result<()> {
         if self.fs().writable()?.strip_privileges(inode, keep)? {
             self.nodes.get(inode).changed();
@@ -234,7 +231,7 @@ impl Mount {
             self.fs().writable().and_then(|writer| writer.fallocate(inode, how, FilePos(pos), len));
         if let Err(error) = &done {
             self.forget_pages(inode, pos, len);
-            // If no space is left, the file keeps the part that was written, and the result is the number of bytes that were written.
+            // If no space is left, the file keeps the bytes that were written. The result is their number.
             if !matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Quota) {
                 return Ok(done?);
             }
@@ -248,8 +245,8 @@ impl Mount {
         }
     }
 
-    /// Returns the position of the first data, or of the first hole, at or after `pos`. As in the kernel's ext4, a block that contains any
-    /// data is completely reported as data, although the library knows the exact bytes.
+    /// Returns the position of the first data, or of the first hole, at or after `pos`. A block that contains any data is reported as data
+    /// completely, as in the kernel's ext4.
     pub(super) fn seek(&self, handle: FileHandle, pos: i64, whence: i32) -> Result<i64> {
         let open = self.files.get(handle)?;
         let (file, size) = (&open.file, open.file.size());
@@ -276,8 +273,8 @@ impl Mount {
         Ok(found.max(pos) as i64)
     }
 
-    /// Copies from one file to another, without the memory of the calling program. Returns the number of bytes, which may be less than
-    /// `len`.
+    /// Copies data from one file to another. The data do not pass through the memory of the calling program. Returns the number of bytes,
+    /// which may be less than `len`.
     pub(super) fn copy_range(
         &self,
         from: (FileHandle, u64),
@@ -288,7 +285,7 @@ impl Mount {
         let (source, target) = (self.files.get(from.0)?, self.files.get(to.0)?);
         let inode = target.held.number();
         let len = len.min(COPIED);
-        // The server must also remove set-id bits before a copy, because the kernel does not remove them.
+        // The kernel does not remove set-id bits before a copy. Therefore the server removes them.
         if len > 0 && from.1 < source.file.size() {
             self.strip(inode, asker.keeps_set_id())?;
         }
@@ -316,7 +313,7 @@ impl Mount {
             self.read_stamp(&source.held);
         }
         if let Err(error) = copied {
-            // Bytes after the reported count may have been written too, so the cached pages of this range are dropped.
+            // Bytes after the reported count may have been written too. Their cached pages are dropped.
             self.forget_pages(inode, to.1 + done, len - done);
             if done == 0 {
                 return Err(error.into());
@@ -359,8 +356,8 @@ impl Mount {
     }
 }
 
-/// Refuses an open for writing of an immutable file, or of an append-only file without `O_APPEND`. FUSE does not pass these inode flags to
-/// the kernel, so the kernel cannot refuse the open.
+/// Refuses to open an immutable file for writing. Refuses to open an append-only file for writing without `O_APPEND`. FUSE does not pass
+/// these inode flags to the kernel, so the kernel cannot refuse the open.
 fn admit(inode: &Inode, flags: i32) -> Result<()> {
     let writes = flags & open_flags::ACCESS_MODE != 0;
     let appends = flags & open_flags::APPEND != 0 && flags & open_flags::TRUNCATE == 0;

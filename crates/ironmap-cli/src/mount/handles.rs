@@ -15,13 +15,13 @@ pub(super) struct OpenFile {
     pub(super) writes: bool,
     /// Whether reads do not update the access time.
     pub(super) no_atime: bool,
-    /// Whether each write is durable when it returns, with the metadata that is needed to read the data.
+    /// Whether each write is durable when it returns. Metadata that are needed to read the data are then durable too.
     pub(super) sync: bool,
-    /// The `O_SYNC` and `O_DSYNC` flags of `open`. They are stored, because a later request contains them only if it is a write.
+    /// The `O_SYNC` and `O_DSYNC` flags of `open`. Of the later requests, only writes contain these flags.
     pub(super) sync_flags: i32,
-    /// The file for cached I/O, whose requests may have any position and length.
+    /// The file for cached I/O. Cached requests may have any position and length.
     pub(super) file: File,
-    /// The file with the alignment rules of `O_DIRECT`, opened by the first direct request.
+    /// The file with the alignment rules of `O_DIRECT`. The first direct request opens it.
     pub(super) strict: OnceLock<File>,
 }
 

@@ -13,8 +13,8 @@ const SET_FLAGS: u32 = 0x4008_6602;
 const GET_ATTRIBUTES: u32 = 0x801C_581F;
 const TRIM: u32 = 0xC018_5879;
 
-/// The flags that a program can change, on some types of files at least. A change of any other flag is ignored, because `chattr` writes all
-/// flags that it has read.
+/// The flags that a program can change, at least on some types of files. `chattr` writes all flags that it has read, so a change of any
+/// other flag is ignored.
 const MODIFIABLE: InodeFlags = InodeFlags::from_bits_retain(0x624B_C0FF);
 
 /// The flags of `struct fsxattr` (`FS_XFLAG_*` of `linux/fs.h`).
@@ -81,7 +81,7 @@ impl Mount {
         let manner = self.fs().inspect(inode, |inode| Ok(self.options.manner(inode)))?;
         self.nodes.get(inode).set_manner(manner);
         self.changed(&[inode])?;
-        // The cached attributes are dropped, because the ioctl changes the ctime and the kernel does not know this.
+        // The ioctl changes the ctime, and the kernel does not know this. Therefore the cached attributes are dropped.
         self.forget_attributes(inode);
         Ok(Vec::new())
     }
@@ -102,8 +102,8 @@ impl Mount {
             .volume
             .ext4()
             .map_or(end, |ext4| u64::from(ext4.superblock().blocks_per_group) * block);
-        // EINVAL is the error for a range outside the volume, for a range that is shorter than a block, and for a minimum length that is
-        // longer than a group. The kernel's ext4 returns the same error.
+        // EINVAL means that the range is outside the volume or shorter than a block, or that the minimum length exceeds a group. The
+        // kernel's ext4 has the same rule.
         if from >= end || len < block || least > group {
             return Err(Fail::new(Errno::EINVAL));
         }

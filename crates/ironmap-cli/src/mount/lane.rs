@@ -1,8 +1,8 @@
 //! The I/O resources of a thread: a queue, and memory with the alignment that the device needs.
 //!
-//! In a request, the data from the kernel follow a header of 80 bytes, so the data are not aligned. The server cannot access the memory of
-//! the calling program. Therefore the data of each request are copied to or from a buffer of the thread. This buffer has the alignment for
-//! `O_DIRECT`.
+//! In a request of the kernel, the data begin after a header of 80 bytes. Therefore they are not aligned. The server cannot access the
+//! memory of the calling program. Therefore the data of each request are copied to or from a buffer of the thread. This buffer has the
+//! alignment for `O_DIRECT`.
 
 use std::cell::RefCell;
 
@@ -18,7 +18,7 @@ pub(super) struct Lane {
 }
 
 thread_local! {
-    /// Each thread has one lane. One is enough, because the process serves only one volume.
+    /// Each thread has one lane, because the process serves only one volume.
     static LANE: RefCell<Option<Lane>> = const { RefCell::new(None) };
 }
 

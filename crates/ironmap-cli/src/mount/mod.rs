@@ -1,7 +1,7 @@
 //! A volume mounted through FUSE: `ironmap mount`.
 //!
-//! The thread of [`session`] reads each request of the kernel. The module [`adapter`], which uses fuser's types, passes the request to one
-//! of the other modules, which call the library. A request that would delay others is passed to a thread of the [`pool`]. The kernel
+//! The thread of [`session`] reads the requests of the kernel. The module [`adapter`] uses fuser's types, and passes each request to
+//! another module. That module calls the library. A request that would delay others is passed to a thread of the [`pool`]. The kernel
 //! resolves paths, checks permissions, and serialises the changes of a directory. The library contains the state of files.
 
 mod adapter;
@@ -52,13 +52,13 @@ pub(super) struct Mount {
     nodes: Nodes,
     files: Handles<OpenFile>,
     directories: Handles<OpenDirectory>,
-    /// The value of the attribute with which `ironmap umount` finds the pipe that reports the end of the mount.
+    /// The value of an attribute of the mount. `ironmap umount` uses it to find the pipe that reports the end of the mount.
     ending: String,
     /// The channel for notifications to the kernel, set before the first request.
     notifier: Arc<OnceLock<fuser::Notifier>>,
     /// The kernel's device number of the file system, once the volume is mounted.
     device: Arc<OnceLock<(u32, u32)>>,
-    /// Whether reads do not update access times, because the mount is read-only.
+    /// Whether the mount is read-only. Reads then do not update access times.
     no_times: AtomicBool,
 }
 
@@ -71,7 +71,7 @@ pub(super) struct Asker {
 impl Mount {
     fn new(volume: Volume, options: Options, ending: String) -> ironmap::Result<Self> {
         let nodes = Nodes::default();
-        // The kernel uses the root without a lookup, so this code counts a lookup of the root.
+        // The kernel uses the root without a lookup. One lookup of the root is counted here.
         let root = volume.fs().root();
         nodes.remember(root, volume.fs().inspect(root, |root| Ok(options.manner(root)))?);
         let (files, directories) = (Handles::default(), Handles::default());
@@ -101,17 +101,16 @@ impl Mount {
         self.volume.fs()
     }
 
-    /// Returns the inode number for a node number of the FUSE protocol. The root has node number 1. No other inode has this node number,
-    /// because the inode with the number 1 has no name.
+    /// Returns the inode number for a node number of the FUSE protocol. Node number 1 is the root. No other inode has this node number,
+    /// because inode 1 has no name.
     fn inode_of(&self, node: fuser::INodeNo) -> InodeNo {
         if node.0 == PROTOCOL_ROOT { self.fs().root() } else { InodeNo(node.0) }
     }
 
-    /// Makes the kernel read an inode's attributes again, after a change that the kernel does not know. The cached pages of the inode are
-    /// kept.
+    /// Makes the kernel read an inode's attributes again. The kernel keeps the cached pages of the inode.
     fn forget_attributes(&self, inode: InodeNo) {
         if let Some(notifier) = self.notifier.get() {
-            // An error is ignored, because the kernel may have forgotten the inode already.
+            // The kernel may have forgotten the inode already. Therefore an error is ignored.
             let _ = notifier.inval_inode(fuser::INodeNo(inode.0), -1, 0);
         }
     }
@@ -119,7 +118,7 @@ impl Mount {
     /// Drops the cached pages of a range after a failed operation that may have changed a part of the range.
     ///
     /// If the kernel is reading pages of the range, the notification waits for the end of these reads. Therefore a thread that serves
-    /// requests must not send the notification. A separate thread is started for each notification, because such failures are rare.
+    /// requests must not send the notification. Failures are rare, so a separate thread is started for each notification.
     fn forget_pages(&self, inode: InodeNo, pos: u64, len: u64) {
         let notifier = Arc::clone(&self.notifier);
         let (pos, len) = (pos.min(i64::MAX as u64), len.min(i64::MAX as u64));
@@ -131,9 +130,8 @@ impl Mount {
         let _ = thread::Builder::new().spawn(forget);
     }
 
-    /// Waits until the kernel has sent its dirty pages of a file from a position on, and has received the replies. The notification makes
-    /// the kernel drop the pages, and the kernel writes a dirty page back before it drops the page. A thread that serves requests must not
-    /// wait here.
+    /// Waits for the kernel's dirty pages of a file, from a position on. Returns when all these pages are written. The notification makes
+    /// the kernel drop the pages. The kernel sends a dirty page before it drops the page. A thread that serves requests must not wait here.
     fn wait_for_pages(&self, inode: InodeNo, from: i64) {
         if let Some(notifier) = self.notifier.get() {
             let _ = notifier.inval_inode(fuser::INodeNo(inode.0), from.max(0), 0);
@@ -147,15 +145,15 @@ impl Mount {
         }
     }
 
-    /// Records a change of these inodes. The next read of each inode updates its access time. The change is made durable at once if the
-    /// mount or one of the inodes is synchronous.
+    /// Records a change of these inodes. The next read of each inode updates its access time. If the mount or one of the inodes is
+    /// synchronous, the change is made durable at once.
     fn changed(&self, inodes: &[InodeNo]) -> Result<()> {
         let mut sync = self.options.sync;
         for inode in inodes {
             let node = self.nodes.get(*inode);
             node.changed();
             sync |= node.manner().sync;
-            // The next read of the symbolic link updates its access time, so the kernel must not follow the link from its cache.
+            // The next read of the symbolic link updates its access time. Therefore the kernel must not follow the link from its cache.
             if self.options.atime == Atime::Relative && node.take_link_read() {
                 self.forget_pages(*inode, 0, u64::MAX);
             }

@@ -15,7 +15,7 @@ use super::nodes::PROTOCOL_ROOT;
 /// The maximum length of a name in bytes. The protocol allows longer names.
 const LONGEST: usize = 255;
 
-/// The time for which the kernel may cache a reply. The time is practically unlimited, because no other program changes the volume.
+/// The time for which the kernel may cache a reply. No other program changes the volume, so the time is practically unlimited.
 pub(super) const FOREVER: Duration = Duration::from_secs(1 << 30);
 
 /// The reply to a lookup: the inode that a name leads to.
@@ -30,8 +30,8 @@ fn check(name: &[u8]) -> Result<()> {
     if name.len() > LONGEST { Err(Fail::new(Errno::ENAMETOOLONG)) } else { Ok(()) }
 }
 
-/// Refuses internal inodes. Otherwise the kernel could write to the journal if an entry of a damaged directory contains the journal's inode
-/// number.
+/// Refuses internal inodes. A damaged directory may have an entry with the journal's inode number. Without the check, the kernel could
+/// write to the journal.
 pub(super) fn check_named(inode: &dyn InodeOps) -> Result<()> {
     if inode.is_internal() { Err(Fail::new(Errno::EUCLEAN)) } else { Ok(()) }
 }
@@ -52,7 +52,7 @@ impl Mount {
     fn entry_by_number(&self, inode: InodeNo) -> Result<Entry> {
         let mut entry = self.entry(inode, inode)?;
         if inode == self.fs().root() {
-            // The kernel knows the root by the node number 1, and would treat any other node number as another inode. The entry must not be
+            // The kernel knows the root by the node number 1. It would treat any other node number as another inode. The entry must not be
             // cached, because programs must not see 1 as the inode number of the root.
             entry.attr.ino = fuser::INodeNo(PROTOCOL_ROOT);
             entry.valid = Duration::ZERO;
@@ -60,7 +60,7 @@ impl Mount {
         Ok(entry)
     }
 
-    /// The entry of a name in a directory. The kernel uses the inode after the reply, so the lookup is counted.
+    /// The entry of a name in a directory. The lookup is counted, because the kernel uses the inode after the reply.
     pub(super) fn entry(&self, dir: InodeNo, inode: InodeNo) -> Result<Entry> {
         let valid = self.valid_in(dir);
         let (entry, manner) = self.fs().inspect(inode, |inode| {
@@ -74,7 +74,8 @@ impl Mount {
     }
 
     /// Returns the time for which the kernel may cache the names of a directory. In a casefolded directory, the removal of a name also
-    /// removes its other spellings. The kernel caches each spelling as a separate name, so it must not cache these names.
+    /// removes its other spellings. The kernel would cache each spelling as a separate name. Therefore the kernel must not cache these
+    /// names.
     fn valid_in(&self, dir: InodeNo) -> Duration {
         if self.nodes.get(dir).manner().casefold { Duration::ZERO } else { FOREVER }
     }
@@ -171,9 +172,9 @@ impl Mount {
         self.removing(to, new_name, &[from, moved], rename)
     }
 
-    /// Runs an operation that may remove a name and change the inodes in `also`. If the operation removes the last name of an inode, the
-    /// inode is kept until the kernel forgets it. The name still belongs to the same inode when the operation runs, because the kernel
-    /// serialises changes of a directory.
+    /// Runs an operation that may remove a name and change the inodes in `also`. If an inode loses its last name, the inode is kept until
+    /// the kernel forgets it. The kernel serialises changes of a directory, so the name still belongs to the same inode when the operation
+    /// runs.
     fn removing(
         &self,
         dir: InodeNo,

@@ -1,7 +1,7 @@
-//! The inodes that the kernel uses: the number of lookups of each inode, and a hold on each inode that has lost its last name.
+//! The inodes that the kernel uses. For each inode, the number of lookups is counted. An inode that has lost its last name is held.
 //!
 //! The kernel may use the number of an inode until it has forgotten every lookup of this inode. The inode can lose its last name before
-//! that, for example if a working directory is removed, or a file that is open with `O_PATH`. An inode without a name is therefore held
+//! that. Examples are a removed working directory, and a removed file that is open with `O_PATH`. An inode without a name is therefore held
 //! until the kernel forgets it. An inode with a name needs no hold.
 
 use std::collections::HashMap;
@@ -37,13 +37,13 @@ pub(super) struct Manner {
 /// The state of an inode that the kernel uses.
 pub(super) struct Node {
     manner: Mutex<Manner>,
-    /// The time, in seconds since 1970, until which reads do not check the access time. A change of the inode resets this value.
+    /// Before this time (in seconds since 1970), reads do not check the access time. A change of the inode resets this value.
     quiet_until: AtomicI64,
     /// The number of times that a name in this directory was removed or replaced.
     names_changed: AtomicU64,
     /// Whether the kernel may have cached the target of this symbolic link. The kernel follows a cached link without a request.
     link_read: AtomicBool,
-    /// A hold on the inode, which is set when the inode loses its last name.
+    /// A hold on an inode that has lost its last name.
     held: Mutex<Option<Held>>,
 }
 
@@ -75,13 +75,13 @@ impl Node {
         now < self.quiet_until.load(Ordering::Relaxed)
     }
 
-    /// Makes reads skip the check of the access time until `then`. The caller must call this function before it reads the inode, so that a
-    /// concurrent change of the inode resets the value.
+    /// Makes reads skip the check of the access time until `then`. The caller must call this function before it reads the inode. A
+    /// concurrent change of the inode then resets the value.
     pub(super) fn quiet_until(&self, then: i64) {
         self.quiet_until.store(then, Ordering::SeqCst);
     }
 
-    /// Makes reads check the access time at `then`, if [`Self::quiet_until`] has set a later time.
+    /// Makes reads check the access time at `then` at the latest.
     pub(super) fn quiet_no_longer_than(&self, then: i64) {
         self.quiet_until.fetch_min(then, Ordering::Relaxed);
     }
@@ -125,8 +125,7 @@ impl Nodes {
         known.or_insert_with(|| Entry { lookups: 0, node: node() }).lookups += 1;
     }
 
-    /// Subtracts `times` from the number of lookups, because the kernel has forgotten these lookups. When the number reaches zero, the hold
-    /// on the inode ends.
+    /// The kernel has forgotten some lookups. Subtracts `times` from the number of lookups. At zero lookups, the hold on the inode ends.
     pub(super) fn forget(&self, inode: InodeNo, times: u64) {
         let forgotten = {
             let mut shard = self.shard(inode);
@@ -134,8 +133,7 @@ impl Nodes {
             known.lookups = known.lookups.saturating_sub(times);
             if known.lookups == 0 { shard.remove(&inode) } else { None }
         };
-        // The drop of the hold may free the inode, and this needs a transaction. Therefore the table of nodes must not be locked during the
-        // drop.
+        // A drop of the hold may free the inode. This needs a transaction. Therefore the table of nodes is not locked during the drop.
         drop(forgotten);
     }
 

@@ -53,7 +53,7 @@ pub(super) struct Options {
     /// The source in `/proc/mounts`, by default the volume.
     pub(super) name: Option<String>,
     pub(super) atime: Atime,
-    /// Whether a read of a directory does not update the access time of the directory.
+    /// Whether a read of a directory leaves its access time unchanged.
     pub(super) no_directory_atime: bool,
     /// Whether the kernel collects written data, and sends the data later.
     pub(super) writeback: bool,
@@ -61,7 +61,7 @@ pub(super) struct Options {
     pub(super) commit: Option<Duration>,
     /// Whether blocks are discarded on the device after they are freed.
     pub(super) discard: bool,
-    /// The reaction to an error of the volume, which must match the volume's own setting.
+    /// The reaction to an error of the volume. It must match the volume's own setting.
     pub(super) errors: Option<OnError>,
     /// Whether the kernel refuses to follow symbolic links. `None` if no option specifies this. fuser has no flag for this option.
     no_links: Option<bool>,
@@ -109,7 +109,7 @@ impl Options {
             "noatime" => self.atime = Atime::Never,
             "atime" | "relatime" => self.atime = Atime::Relative,
             "strictatime" => self.atime = Atime::Strict,
-            // Without strictatime, the mount uses relatime, which is Linux's default.
+            // Without strictatime, the mount uses relatime, the default of Linux.
             "nostrictatime" if self.atime == Atime::Strict => self.atime = Atime::Relative,
             "nostrictatime" | "norelatime" => {}
             "diratime" => self.no_directory_atime = false,
@@ -139,8 +139,8 @@ impl Options {
         true
     }
 
-    /// Applies an option that permits users to mount. Like mount(8), this sets further flags (for example noexec), which later options can
-    /// override.
+    /// Applies an option that permits users to mount. Like mount(8), this sets further flags (for example noexec). Later options can
+    /// override these flags.
     fn permission_to_mount(&mut self, name: &str) -> bool {
         let by_users = matches!(name, "user" | "users");
         if !by_users && !matches!(name, "owner" | "group") {
@@ -163,7 +163,7 @@ impl Options {
             "threads" => self.threads = Some(number()?.clamp(1, 64) as usize),
             "fsname" => self.name = Some(value.to_owned()),
             "commit" => {
-                // The kernel's limit: the kernel stores the interval in milliseconds.
+                // The kernel stores the interval in milliseconds. This limits the interval.
                 let seconds = ext4_options::number(value);
                 let seconds = seconds.filter(|seconds| *seconds <= MOST_SECONDS);
                 let what = || {
@@ -176,7 +176,7 @@ impl Options {
                 let policy = policy.map_err(|_| format!("-o {name}={value}: no such option"))?;
                 self.errors = Some(policy);
             }
-            // These options are ignored: the kernel shows them for every FUSE mount, so mount(8) passes them for a remount.
+            // These options are ignored. The kernel shows them for every FUSE mount, and mount(8) passes them to a remount.
             "user_id" | "group_id" | "max_read" => {}
             _ => return Ok(self.permission_to_mount(name)),
         }
@@ -188,8 +188,8 @@ impl Options {
         self.flags.push(on);
     }
 
-    /// The configuration for the kernel. On a mount by root, devices and set-id programs work as on every mount. On a mount by another
-    /// user, the kernel does not allow them.
+    /// The configuration for the kernel. If root makes the mount, devices and set-id programs work as on every mount. If another user makes
+    /// the mount, the kernel does not allow devices and set-id programs.
     pub(super) fn for_kernel(&self, volume: &str, root: bool) -> fuser::Config {
         let name = self.name.clone().unwrap_or_else(|| volume.to_owned());
         let mut all = self.flags.clone();
@@ -200,7 +200,7 @@ impl Options {
                 all.push(on);
             }
         }
-        // A comma in the name would start another option, so commas are replaced.
+        // A comma in the name would start another option. Therefore commas are replaced.
         all.push(MountOption::FSName(name.replace(',', "_")));
         all.push(MountOption::CUSTOM("subtype=ironmap".to_owned()));
         all.push(MountOption::DefaultPermissions);
@@ -223,7 +223,7 @@ impl Options {
         config
     }
 
-    /// Returns the flags that must be added to a mount after fuser has made it with `config`, because fuser has no flags for them.
+    /// Returns the flags for which fuser has no option. They must be added after fuser has made the mount with `config`.
     pub(super) fn beyond_fuser(&self, config: &fuser::Config) -> Option<MountFlags> {
         self.no_links.filter(|asked| *asked)?;
         let has = |option| config.mount_options.contains(&option);
@@ -239,8 +239,8 @@ impl Options {
         self.read_only == Some(true)
     }
 
-    /// The flags of a remount: the current flags of the mount with the requested changes. The flags for access times are not changed,
-    /// because the server updates these times.
+    /// The flags of a remount: the current flags of the mount with the requested changes. The flags for access times are not changed: the
+    /// server updates access times.
     pub(super) fn for_remount(&self, now: StatVfsMountFlags) -> MountFlags {
         let mut flags = MountFlags::empty();
         let was_read_only = now.contains(StatVfsMountFlags::RDONLY);
@@ -272,7 +272,7 @@ impl Options {
         }
     }
 
-    /// The number of threads. A thread waits while the device works, so there are more threads than processors.
+    /// The number of threads. There are more threads than processors, because a thread waits while the device works.
     pub(super) fn threads(&self) -> usize {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         self.threads.unwrap_or((2 * processors).clamp(4, 16))
@@ -280,7 +280,7 @@ impl Options {
 }
 
 /// Translates the arguments of `mount.fuse.ironmap VOLUME DIR [-sfnvrw] [-N NAMESPACE] [-t TYPE] [-o OPTIONS]` to the arguments of `ironmap
-/// mount`. `mount(8)` or a user calls the program by this name. Returns `None` if the program was called by another name.
+/// mount`. Returns `None` if the program was called by another name.
 pub(crate) fn as_mount_helper(args: &[OsString]) -> Option<Vec<OsString>> {
     let program = std::path::Path::new(args.first()?).file_name()?.to_str()?;
     if !program.starts_with("mount.") {
@@ -309,7 +309,7 @@ pub(crate) fn as_mount_helper(args: &[OsString]) -> Option<Vec<OsString>> {
                 });
                 own.extend(own_flags.map(OsString::from));
             }
-            // For a remount, mount(8) passes all options that remain set. Therefore a flag without its option is cleared.
+            // For a remount, mount(8) passes all options that remain set. A flag whose option is missing is cleared.
             Some(options) if options.split(',').any(|option| option == "remount") => {
                 own.push(format!("dev,suid,exec,symfollow,{options}").into());
             }
@@ -319,7 +319,7 @@ pub(crate) fn as_mount_helper(args: &[OsString]) -> Option<Vec<OsString>> {
     Some(own)
 }
 
-/// Whether an option is accepted without effect, because mount(8) implements it, or because every mount behaves as the option requests.
+/// Whether an option is accepted without effect. mount(8) implements such an option, or every mount behaves as the option requests.
 fn is_for_others(name: &str) -> bool {
     const NAMES: [&str; 12] = [
         "default_permissions",

@@ -1,7 +1,7 @@
 //! Threads for requests that wait for the device.
 //!
-//! One thread reads the kernel's requests. If several threads read the requests, each request would wake another thread, which takes longer
-//! than most requests. The reading thread itself serves requests that do not wait, and any request if no other request is in progress. A
+//! One thread reads the kernel's requests. With several reading threads, each request would wake another thread. This takes longer than
+//! most requests. The reading thread itself serves requests that do not wait. It serves any request if no other request is in progress. A
 //! request that would delay others is passed to a thread of the pool.
 
 use std::collections::VecDeque;
@@ -46,7 +46,7 @@ impl Shared {
         loop {
             if let Some(job) = jobs.waiting.pop_front() {
                 drop(jobs);
-                // The panic message has already been printed, and the dropped request has replied with EIO. The thread continues with the
+                // The panic message is already printed, and the drop of the request has sent the reply EIO. The thread continues with the
                 // next job.
                 let _ = panic::catch_unwind(AssertUnwindSafe(job));
                 jobs = self.lock();
@@ -71,12 +71,12 @@ impl Pool {
         Self { shared, threads, connection: Arc::default() }
     }
 
-    /// Returns the cell for the connection. The caller stores the connection in it.
+    /// Returns the cell in which the caller stores the connection.
     pub(super) fn connection(&self) -> Arc<OnceLock<OwnedFd>> {
         Arc::clone(&self.connection)
     }
 
-    /// Whether the calling thread can work without delaying another request: no job is in progress, and the kernel has sent no other
+    /// Whether work of the calling thread delays no other request. This is true if no job is in progress, and the kernel has sent no other
     /// request.
     pub(super) fn is_alone(&self) -> bool {
         if self.shared.lock().unfinished > 0 {

@@ -1,8 +1,8 @@
-//! Serves two requests to a running mount: `mount -o remount` makes it read-only or writable, and `ironmap sync` makes its data durable.
+//! Serves two requests to a running mount. `mount -o remount` makes the mount read-only or writable. `ironmap sync` makes the data durable.
 //!
-//! The kernel does not pass these two requests to this server. The kernel sends FUSE_SYNCFS only to some kinds of servers, fuser 0.18 does
-//! not support this request, and the protocol has no request for a remount. Both commands therefore read an extended attribute of the root,
-//! and the server acts on the read.
+//! The kernel does not pass these two requests to this server. The protocol has no request for a remount. The kernel sends FUSE_SYNCFS only
+//! to some kinds of servers, and fuser 0.18 does not support it. Therefore both commands read an extended attribute of the root. The read
+//! makes the server act.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -18,8 +18,8 @@ use super::fail::Result;
 use super::unmount::{Daemon, ended, ended_at, not_served};
 use super::{Mount, Options};
 
-/// An extended attribute of the root that is not stored on the volume. When a program has read it, all earlier writes of the program are on
-/// the device.
+/// An extended attribute of the root. The volume does not contain it. When a program has read the attribute, all earlier writes of the
+/// program are on the device.
 const SYNCED: &str = "system.ironmap.synced";
 
 /// Whether a request for an attribute is the request to sync.
@@ -27,7 +27,7 @@ pub(super) fn is_sync(mount: &Mount, inode: InodeNo, name: &[u8]) -> bool {
     inode == mount.fs().root() && name == SYNCED.as_bytes()
 }
 
-/// `mount -o remount`: changes whether the mount is read-only, and the flags that every mount has. Other properties are not changed.
+/// `mount -o remount`: makes the mount read-only or writable, and changes the flags that every mount has. Other properties stay the same.
 pub(super) fn run(dir: &Path, options: &Options) -> std::result::Result<(), Failure> {
     let failed = |errno| Failure::host(dir.display(), errno);
     if !Daemon::serving(dir)?.writes && options.read_only == Some(false) {
@@ -50,7 +50,7 @@ pub(crate) fn sync(dir: &Path) -> std::result::Result<(), Failure> {
     };
     let root = rustix::fs::open(dir, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
     let root = root.map_err(failed)?;
-    // The kernel sends its cached data and times, but does not wait for the writes of pages.
+    // The kernel sends its cached data and times. It does not wait until pages are written.
     rustix::fs::syncfs(&root).map_err(failed)?;
     rustix::fs::fgetxattr(&root, SYNCED, &mut [0; 1]).map_err(failed)?;
     Ok(())
@@ -64,19 +64,18 @@ pub(crate) fn is_mounted(dir: &Path) -> bool {
     }
 }
 
-/// The requests that wait for a sync. One separate thread serves all of them, because a thread of the pool must not wait for other
-/// requests.
+/// The requests that wait for a sync. One separate thread serves all of them. A thread of the pool must not wait for other requests.
 #[derive(Default)]
 pub(super) struct Syncs(Mutex<Waiting>);
 
 #[derive(Default)]
 struct Waiting {
     answers: Vec<Answer>,
-    /// Whether a thread is running that will also serve requests that arrive later.
+    /// Whether a thread is running. The thread also serves requests that arrive later.
     served: bool,
 }
 
-/// Sends the reply to a waiting request. If the function is dropped without a call, the reply is EIO.
+/// Replies to a request for a sync. If the function is dropped without a call, the reply is EIO.
 type Answer = Box<dyn FnOnce(std::result::Result<(), fuser::Errno>) + Send>;
 
 impl Syncs {
@@ -90,7 +89,7 @@ impl Syncs {
         drop(waiting);
         let mut served = Served { syncs: Arc::clone(self), ended: false };
         let mount = Arc::clone(mount);
-        // If no thread can be started, the closure is dropped, and the waiting requests fail.
+        // If no thread can be started, the closure is dropped. The requests that wait then fail.
         let _ = thread::Builder::new().spawn(move || {
             while let Some(answers) = served.next() {
                 let synced = mount.sync_all().map_err(|fail| mount.report(&fail));
@@ -113,7 +112,8 @@ struct Served {
 }
 
 impl Served {
-    /// Returns the waiting requests. Returns `None` if no request waits. The thread then ends, and a later request starts another thread.
+    /// Returns the requests that wait. If no request waits, returns `None`, and the thread ends. A later request then starts another
+    /// thread.
     fn next(&mut self) -> Option<Vec<Answer>> {
         let mut waiting = self.syncs.lock();
         waiting.served = !waiting.answers.is_empty();

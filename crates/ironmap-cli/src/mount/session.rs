@@ -22,7 +22,7 @@ use super::unmount::{Ending, lost, said_by_fusermount};
 use super::{Log, Mount, Options, remount};
 use crate::{interrupt, target};
 
-/// The flag `MS_BIND`, which restricts a remount to the flags of the mount itself. rustix defines this flag only for another call.
+/// The flag `MS_BIND`. It restricts a remount to the flags of the mount itself. rustix defines this flag only for another call.
 const OF_MOUNT_ALONE: MountFlags = MountFlags::from_bits_retain(4096);
 
 /// The device file of FUSE.
@@ -30,9 +30,9 @@ const FUSE: &str = "/dev/fuse";
 
 /// Mounts a volume, so that all programs can use it
 ///
-/// This program serves the volume through FUSE, with all features of the library: journal, direct I/O, extended attributes, ACLs. The
-/// volume is unmounted with fusermount3 -u or umount, or by a signal, and is then clean. After the mount, the program runs in the
-/// background. If it is installed as /sbin/mount.fuse.ironmap, mount -t fuse.ironmap and /etc/fstab can use it.
+/// This program serves the volume through FUSE, with all features of the library: journal, direct I/O, extended attributes, ACLs. After the
+/// mount, the program runs in the background. Unmount with fusermount3 -u, umount or a signal; the volume is then clean. If the program is
+/// installed as /sbin/mount.fuse.ironmap, mount -t fuse.ironmap and /etc/fstab can use the program.
 ///
 /// sync -f and syncfs(2) commit nothing on such a mount: use ironmap sync DIR.
 #[derive(Debug, clap::Args)]
@@ -48,13 +48,13 @@ Examples:
 
 Options of -o:
   ro, rw                    read only, or for writing (default)
-  allow_other               all users may use it, as permissions allow; by default only the user that mounts
+  allow_other               all users have access, if permissions allow it; by default only the mounting user
   uid=N, gid=N              the owner and group to show for all files
   fsname=NAME               the source in /proc/mounts, by default the volume
   noatime, relatime (default), strictatime, nodiratime
   nosymfollow               the kernel follows no symbolic link of the volume; for root
-  sync                      each change is durable when it returns
-  dirsync                   each change of a directory's names is durable when it returns
+  sync                      each change is durable when its system call returns
+  dirsync                   each change of a directory's names is durable when its system call returns
   writeback_cache           the kernel collects written data, and sends it later
   threads=N                 number of threads that wait for the device
   remount                   change the mount at DIR: ro, rw, dev, suid, exec, symfollow and their opposites
@@ -117,7 +117,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         options.read_only = Some(args.read_only);
     }
     if options.remount {
-        // A remount does not need the argument VOLUME, because the server of the mount at DIR already has the volume open.
+        // A remount does not need the argument VOLUME: the server of the mount at DIR has the volume open.
         let dir = args.dir.as_deref().unwrap_or(Path::new(&args.volume));
         return if args.fake { Ok(()) } else { remount::run(dir, &options) };
     }
@@ -182,8 +182,8 @@ fn serve_volume(
     ended
 }
 
-/// The absolute path of the directory of a mount. A background process changes its working directory, so a relative path would lead to
-/// another directory.
+/// The absolute path of the mount's directory. A background process changes its working directory, so a relative path would lead to another
+/// directory.
 fn directory(dir: &Path) -> Result<PathBuf, Failure> {
     let absolute = dir.canonicalize().map_err(|error| Failure::host(dir.display(), error))?;
     if !absolute.is_dir() {
@@ -242,7 +242,7 @@ fn attach(
     ending: &Ending,
 ) -> Result<Mounted, Failure> {
     let failed = |error: io::Error| Failure::host(dir.display(), error);
-    // The path in /proc/mounts must be absolute, because programs with any working directory read it.
+    // Programs with any working directory read the path in /proc/mounts. Therefore the path must be absolute.
     let absolute = |path: &Path| path.is_relative().then(|| path.canonicalize().ok()).flatten();
     let shown = location.with_paths(&absolute).to_string();
     let is_root = rustix::process::geteuid().is_root();
@@ -261,8 +261,7 @@ fn attach(
     let session = Session::new(server, dir, &config);
     let session = session.map_err(|error| not_mounted(dir, error))?;
     if let Some(flags) = beyond {
-        // No thread serves the mount yet, so this call must not send a request to the server. Therefore it changes only the flags of the
-        // mount.
+        // No thread serves the mount yet, so this call must not send a request to the server. It changes only the flags of the mount.
         let set = rustix::mount::mount_remount(dir, flags | OF_MOUNT_ALONE, "");
         set.map_err(|errno| failed(errno.into()))?;
     }
@@ -282,8 +281,8 @@ fn attach(
     Ok(Mounted { session, end, log })
 }
 
-/// Refuses a mount for writing if the library cannot change the metadata of the format. Most programs would otherwise fail in the middle of
-/// their work.
+/// Refuses a mount for writing if the library cannot change the metadata of the format. Otherwise, most programs would fail in the middle
+/// of their work.
 fn check_changes(options: &Options, volume: &Volume) -> Result<(), Error> {
     let fs = volume.fs();
     if options.is_read_only() || fs.capabilities().contains(Capabilities::METADATA) {
@@ -293,8 +292,8 @@ fn check_changes(options: &Options, volume: &Volume) -> Result<(), Error> {
     Err(Error::new(ErrorKind::ReadOnly, what))
 }
 
-/// If the user is not the owner of the volume, warns that most accesses will be denied. The kernel checks permissions as on every file
-/// system.
+/// Prints a warning if the user is not the owner of the volume. The kernel checks permissions as on every file system. Most accesses of
+/// this user are denied.
 fn tell_owner(options: &Options, volume: &Volume, report: &Report) {
     let fs = volume.fs();
     let user = rustix::process::geteuid();
@@ -306,12 +305,12 @@ fn tell_owner(options: &Options, volume: &Volume, report: &Report) {
     {
         let user = user.as_raw();
         report.note(format_args!(
-            "the root belongs to user {owner}, so permissions deny user {user} access to most files: -o uid={user} shows all files as files of user {user}"
+            "user {owner} owns the root, so user {user} cannot access most files: with -o uid={user}, user {user} owns all files of the mount"
         ));
     }
 }
 
-/// Refuses an `errors=` that differs from the volume's own setting, which always applies.
+/// Refuses an `errors=` that differs from the volume's own setting. The volume's setting always applies.
 fn check_policy(options: &Options, volume: &Volume) -> Result<(), Failure> {
     let set = volume.fs().writer().map_or(OnError::RemountReadOnly, Writer::on_error);
     let asked = options.errors.unwrap_or(set);
@@ -324,7 +323,7 @@ fn check_policy(options: &Options, volume: &Volume) -> Result<(), Failure> {
     )))
 }
 
-/// The failure to mount the volume. The error is a message of fusermount3, the errno of the mount, or the errno of the open of /dev/fuse.
+/// The failure to mount the volume. The error is a message of fusermount3, or the errno of `mount`, or the errno of `open` for /dev/fuse.
 fn not_mounted(dir: &Path, error: io::Error) -> Failure {
     if error.raw_os_error().is_none() {
         return said_by_fusermount(&error.to_string());
@@ -348,8 +347,8 @@ fn not_mounted(dir: &Path, error: io::Error) -> Failure {
 
 /// Serves until the connection has ended.
 ///
-/// The drop of a session of fuser 0.18 unmounts the directory even after an umount. The second unmount would remove another mount at the
-/// same directory. Therefore this function takes the thread out of the session and does not drop the rest of the session.
+/// When fuser 0.18 drops a session, it unmounts the directory. After an umount, this would remove another mount at the same directory.
+/// Therefore this function takes the thread out of the session, and does not drop the rest.
 fn serve(session: Session<Server>) -> io::Result<()> {
     let mut session = ManuallyDrop::new(session.spawn()?);
     let serving = mem::replace(&mut session.guard, thread::spawn(|| Ok(())));

@@ -1,4 +1,4 @@
-//! The command `ironmap umount`, which waits for the end of a mount.
+//! The command `ironmap umount`. It waits for the end of a mount.
 
 use std::fmt::Display;
 use std::fs::{self, File};
@@ -19,22 +19,22 @@ use rustix::time::Timespec;
 
 use super::Mount;
 
-/// An extended attribute of the root that is not stored on the volume. Its value contains the process ID of the server, the descriptor of
-/// the pipe in the server that reports the end of the mount, and whether the volume is open for writing (`rw` or `ro`).
+/// An extended attribute of the root. The volume does not contain it. The value contains the process ID of the server, and `rw` or `ro`. It
+/// also contains the server's descriptor of a pipe. The pipe reports the end of the mount.
 const SERVER: &str = "system.ironmap.server";
 
 /// The time after which the command looks for the processes that still use the mount.
 const SOON: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 
-/// The report of a server after it has closed the volume without a failure, so that all data are on the device. After a failure, the report
-/// is the error message, or it is empty.
+/// The report of a server that has closed the volume without a failure: all data are on the device. After a failure, the report is the
+/// error message, or it is empty.
 const CLOSED: &str = "closed";
 
 /// Unmounts a volume that ironmap mount serves, and waits until it is closed
 ///
-/// umount and fusermount3 -u return earlier: the kernel does not wait for a server. When this command returns, everything is on the device,
-/// and other programs can use the volume. It reports an error of the last commit, and a server program that was killed, with exit code 4. A user
-/// without the right to unmount needs fusermount3, as for mounting.
+/// umount and fusermount3 -u do not wait for the server. When this command returns, everything is on the device, and other programs can use
+/// the volume. The exit code is 4 if the last commit failed, or if the server program was killed. A user without the right to unmount needs
+/// fusermount3, as for mounting.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
         Err(Errno::NOTCONN) => return unmount_killed(dir),
         Err(errno) => return Err(not_served(dir, errno)),
     };
-    // The process is opened before the unmount, because another process may have the same number after the server has ended.
+    // The process is opened before the unmount. After the server has ended, another process may get the same process ID.
     let (mut ending, process) = daemon.watch()?;
     let device = rustix::fs::stat(dir).map_err(failed)?.st_dev;
     unmount(dir, UnmountFlags::empty())?;
@@ -75,7 +75,7 @@ pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
     }
 }
 
-/// The failure to commit the last changes of a mounted volume. Programs that wrote to the volume get no other report of this failure.
+/// The failure to commit the last changes of a mounted volume. Programs that wrote to the volume do not get an error.
 pub(super) fn lost(volume: impl Display, error: &Error) -> Failure {
     Failure::with(
         Reason::Corrupt,
@@ -95,7 +95,7 @@ fn not_closed(place: impl Display) -> Failure {
     Failure::with(
         Reason::Corrupt,
         format!(
-            "{place}: the server ended without closing the volume: changes that were not synced are lost, all others are recovered when the volume is opened"
+            "{place}: the server ended without closing the volume: changes that were not synced are lost; the next opening of the volume recovers all other changes"
         ),
     )
 }
@@ -108,7 +108,7 @@ fn wait_for_copies(dir: &Path, ending: &File, device: u64, report: &Report) -> R
         if !holders.is_empty() {
             named = true;
             report.note(format_args!(
-                "{}: the volume is still mounted in other mount namespaces, of the processes {}; waiting for these processes",
+                "{}: the volume is still mounted in other mount namespaces; ironmap waits for their processes {}",
                 dir.display(),
                 holders.join(", ")
             ));
@@ -117,7 +117,7 @@ fn wait_for_copies(dir: &Path, ending: &File, device: u64, report: &Report) -> R
     Ok(())
 }
 
-/// Processes in whose mount namespace a file system is mounted, as `PID (NAME)`.
+/// Processes with a mount namespace in which the file system is mounted, as `PID (NAME)`.
 fn holders(device: u64) -> Vec<String> {
     let number = number_of(device);
     let numbered = |entry: fs::DirEntry| {
@@ -172,13 +172,13 @@ pub(super) struct MountedAt {
 }
 
 impl MountedAt {
-    /// Returns a failure if the volume was open for writing, because the killed server has not closed it.
+    /// Returns a failure if the volume was open for writing. The killed server has not closed the volume.
     fn end(&self, dir: &Path) -> Result<(), Failure> {
         if self.read_only { Ok(()) } else { Err(not_closed(dir.display())) }
     }
 }
 
-/// Returns the mount at a directory. The function does not access the directory itself, because the server of the mount may not answer.
+/// Returns the mount at a directory. The function does not access the directory, because the server of the mount may not answer.
 fn mount_at(dir: &Path) -> io::Result<Option<MountedAt>> {
     let absolute = absolute(dir)?;
     let mounts = fs::read("/proc/self/mounts")?;
@@ -231,7 +231,7 @@ fn place_in(table: &[u8], number: &str) -> Option<String> {
 fn resolve_links(dir: &Path) -> io::Result<PathBuf> {
     /// The maximum number of symbolic links in a path, as in the kernel.
     const MOST: usize = 40;
-    // Removes a final slash: with the slash, the kernel would follow the link and access the mount, whose server may not answer.
+    // Removes a final slash. With the slash, the kernel would follow the link and access the mount. The server of the mount may not answer.
     let mut dir = dir.components().as_path().to_owned();
     for _ in 0..MOST {
         let Ok(target) = fs::read_link(&dir) else { return Ok(dir) };
@@ -260,7 +260,7 @@ fn unescaped(field: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// The failure that no program serves a mount at this directory.
+/// The failure: no program serves a mount at this directory.
 pub(super) fn not_served(dir: &Path, errno: Errno) -> Failure {
     match errno {
         Errno::OPNOTSUPP | Errno::NODATA => not_ours(dir),
@@ -271,7 +271,7 @@ pub(super) fn not_served(dir: &Path, errno: Errno) -> Failure {
 /// The program that serves a mount.
 pub(super) struct Daemon {
     pid: Pid,
-    /// The number that the descriptor for the report of the end has in the server.
+    /// The server's descriptor number of the pipe that reports the end.
     ending: u32,
     /// Whether the server has the volume open for writing.
     pub(super) writes: bool,
@@ -295,7 +295,7 @@ impl Daemon {
         daemon.ok_or(Errno::NODATA)
     }
 
-    /// Opens the report of the end, and a handle of the server's process.
+    /// Opens the pipe that reports the end, and a handle of the server's process.
     fn watch(&self) -> Result<(File, OwnedFd), Failure> {
         let ending = format!("/proc/{}/fd/{}", self.pid, self.ending);
         let pipe = File::open(&ending).map_err(|error| Failure::host(&ending, error))?;
@@ -317,7 +317,7 @@ impl Ending {
         Ok(Self { reader, writer })
     }
 
-    /// The value of the root's attribute. Programs that wait for the end find the pipe with this value.
+    /// The value of the root's attribute. Programs that wait for the end use this value to find the pipe.
     pub(super) fn place(&self, writes: bool) -> String {
         let how = if writes { "rw" } else { "ro" };
         format!("{} {} {how}", std::process::id(), self.reader.as_raw_fd())
@@ -328,12 +328,12 @@ impl Ending {
             Ok(()) => CLOSED.to_owned(),
             Err(failure) => failure.to_string(),
         };
-        // The pipe is empty and its reading end is open in this process, so a short write does not block.
+        // The write does not block, because the pipe is empty and its reading end is open in this process.
         let _ = self.writer.write_all(message.as_bytes());
     }
 }
 
-/// Unmounts with a system call if the user is the superuser, and otherwise with fusermount3, which supports only the flag to detach.
+/// Unmounts. The superuser uses a system call. Other users use fusermount3, which supports only the flag to detach.
 pub(super) fn unmount(dir: &Path, how: UnmountFlags) -> Result<(), Failure> {
     if rustix::process::geteuid().is_root() {
         return rustix::mount::unmount(dir, how).map_err(|errno| match errno {
@@ -350,11 +350,11 @@ pub(super) fn unmount(dir: &Path, how: UnmountFlags) -> Result<(), Failure> {
     Err(said_by_fusermount(&String::from_utf8_lossy(&done.stderr)))
 }
 
-/// The failure to unmount a mount in use. Names the programs that have an open file or their working directory in the mount.
+/// The failure to unmount a mount in use. Names programs with an open file or a working directory in the mount.
 fn busy(dir: &Path) -> Failure {
     /// The maximum number of programs that the failure names.
     const NAMED: usize = 8;
-    // Paths are compared as text. An access to the mount could block, because its server may not answer.
+    // Paths are compared as text. An access to the mount could block, because the server may not answer.
     let place = absolute(dir).ok();
     let is_there = |link: PathBuf| {
         let path = fs::read_link(link).ok();
@@ -388,7 +388,7 @@ pub(super) fn said_by_fusermount(text: &str) -> Failure {
 }
 
 impl Mount {
-    /// Returns the value of an attribute that exists only on a mount, and not on the volume.
+    /// Returns the value of an attribute of a mount. The volume does not contain this attribute.
     pub(super) fn own_xattr(&self, inode: InodeNo, name: &[u8]) -> Option<Vec<u8>> {
         let asked = inode == self.fs().root() && name == SERVER.as_bytes();
         asked.then(|| self.ending.clone().into_bytes())

@@ -1,5 +1,4 @@
-//! Extended attributes and ACLs. The kernel checks permissions. The kernel and this module keep ACLs and modes consistent: a new ACL
-//! changes the mode, and a new mode changes the ACL.
+//! Extended attributes and ACLs. The kernel checks permissions. A new ACL changes the mode, and a new mode changes the ACL.
 
 use ironmap::fs::SetXattr;
 use ironmap::units::InodeNo;

@@ -16,8 +16,8 @@ use super::format::{Kind, MemFs};
 use crate::cli::Cli;
 use crate::console::Console;
 
-/// The variable that marks the child process. The commands run in a child process without other tests, because they redirect the standard
-/// output of the process.
+/// The variable that marks the child process. The commands redirect the standard output of their process. Therefore they run in a child
+/// process, without other tests.
 const CHILD: &str = "IRONMAP_TEST_OTHER_FORMAT";
 
 #[test]

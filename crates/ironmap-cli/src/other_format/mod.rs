@@ -19,7 +19,7 @@ use crate::console::Console;
 /// The name of the volume on command lines. No file has this name.
 const NAME: &str = "memory";
 
-/// Implements the program's functions for a job with a volume in memory.
+/// A volume in memory, with the functions that every job of the program needs.
 struct WithMemory {
     console: Console,
     fs: MemFs,

@@ -53,13 +53,13 @@ impl Seen {
             let (args, result) = rest.rsplit_once(") ").unwrap();
             let mut last = args.rsplit(", ").map(|arg| arg.parse::<u64>());
             let (Some(Ok(at)), Some(Ok(len))) = (last.next(), last.next()) else {
-                // The bench tests once whether the device supports NOWAIT. This test is the only call to preadv2.
+                // The bench probes once whether the device supports NOWAIT. This probe is the only call to preadv2.
                 assert_eq!(name, "preadv2", "{call}");
                 continue;
             };
             let result = result.trim_start_matches(['=', ' ']).parse().unwrap();
             if len < 4096 && seen.requests == 0 {
-                // Before the first request, the bench probes once which alignment of requests is needed.
+                // Before the first request, the bench probes the alignment that requests need.
                 continue;
             }
             seen.requests += 1;
@@ -71,8 +71,8 @@ impl Seen {
     }
 }
 
-/// On a raw device, and on a file that the kernel serves, each request of the bench is the same single system call as with fio's psync
-/// engine. The requests cover the same range, and the file is opened with the same flags.
+/// Each request of the bench is one system call. fio's psync engine makes the same calls, on the same range, with the same flags of the
+/// open. The target is a raw device, or a file that the kernel serves.
 #[test]
 fn requests_are_those_of_fio() {
     require!([Need::Root, Need::Tool("fio"), Need::Tool("strace")]);

@@ -1,4 +1,4 @@
-//! Tests `ironmap tar`: the files that GNU tar extracts from its archive equal the files that the kernel shows in the volume.
+//! Tests `ironmap tar`. GNU tar extracts the archive. The extracted files equal the files that the kernel shows in the volume.
 
 use std::fs;
 use std::io::Read;
@@ -15,7 +15,7 @@ use crate::support::{Bench, pattern, succeed, text, tool};
 use crate::trees::{compare, view};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// An archive of the root or of a directory contains everything that tar can store, and the same volume gives the same archive.
+/// An archive of the root or of a directory contains everything that tar can store. The same volume gives the same archive.
 #[test]
 fn an_archive_holds_what_the_volume_does() {
     require!([Need::Root, Need::Tool("tar"), Need::Tool("setfacl")]);
@@ -52,8 +52,8 @@ b' small; setfattr -n trusted.it -v x dir; setfacl -m user:7:r small; setfacl -d
         let mut found = view(mounted.dir(), i64::MAX);
         for views in [&mut expected, &mut found] {
             views.remove(Path::new("lost+found"));
-            // If only a directory is archived, it is extracted into the root of a volume. The attributes of the paths below then differ
-            // from those in the volume, so these paths are not compared.
+            // The archive of a directory is extracted into the root of a volume. The attributes of these paths then differ from the volume.
+            // Therefore they are not compared.
             if dir != "/" {
                 views.remove(Path::new(""));
                 views.remove(Path::new(&format!("{long}/file")));
@@ -69,8 +69,8 @@ b' small; setfattr -n trusted.it -v x dir; setfacl -m user:7:r small; setfacl -d
     assert!(output.status.code() == Some(1) && output.stdout.is_empty());
 }
 
-/// An archive never overwrites its source volume, even if the output is another name of the volume or a loop device on it. If the write of
-/// an archive fails, the old archive is kept.
+/// An archive never overwrites its source volume. The output may be another name of the volume, or a loop device on it. After a failed
+/// write, the old archive still exists.
 #[test]
 fn an_archive_replaces_neither_its_volume_nor_a_good_archive() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -106,7 +106,7 @@ fn an_archive_replaces_neither_its_volume_nor_a_good_archive() {
     assert!(names.into_iter().all(|name| !name.to_string_lossy().ends_with(".part")));
 }
 
-/// Names of extended attributes are encoded in the keywords of pax headers, in the same way as GNU tar encodes them.
+/// pax headers contain the names of extended attributes in the encoding of GNU tar.
 #[test]
 fn names_of_attributes_are_those_of_gnu_tar() {
     require!([Need::Root, Need::Tool("tar"), Need::Tool("setfattr")]);
@@ -132,7 +132,7 @@ fn names_of_attributes_are_those_of_gnu_tar() {
     assert_eq!(found, expected, "{listed}");
 }
 
-/// On a damaged volume, a file can have any size, so a signal must end the archive even within a file.
+/// On a damaged volume, a file can have any size. Therefore a signal must end the archive even within a file.
 #[test]
 fn an_archive_is_interrupted_within_a_file() {
     let bench = Bench::empty();

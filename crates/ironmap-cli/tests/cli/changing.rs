@@ -1,5 +1,5 @@
-//! The commands that change a volume have the same effect as the Linux programs with the same names on a mounted volume. After the changes,
-//! e2fsck finds no fault.
+//! Commands that change a volume have the same effect as the Linux programs with the same names. The Linux programs run on a mounted
+//! volume. After the changes, e2fsck finds no fault.
 
 use crate::require;
 use std::ffi::OsStr;
@@ -305,7 +305,7 @@ fn volumes_change_as_mounted_ones_do_by_the_namesakes() {
     }
 }
 
-/// A tree that is copied into a volume, and out of it again, keeps all attributes. The test does not need root.
+/// A tree keeps all attributes when it is copied into a volume and out of it again. The test does not need root.
 #[test]
 fn a_tree_goes_in_and_comes_out_as_it_was() {
     let bench = Bench::empty();
@@ -327,7 +327,7 @@ fn a_tree_goes_in_and_comes_out_as_it_was() {
     }
 }
 
-/// A new volume that is filled from a tree contains this tree. If the volume is made again, it has the same bytes.
+/// A volume that mkfs fills from a tree contains this tree. A second mkfs makes the same bytes.
 #[test]
 fn a_volume_is_made_of_a_tree() {
     let bench = Bench::empty();
@@ -420,8 +420,8 @@ fn a_full_volume_is_an_error_and_stays_whole() {
     fsck(&bench.image());
 }
 
-/// If the space runs out during an allocation, the size of the file includes the allocated part, as with the kernel. Therefore this part is
-/// visible, and a copy or a truncation includes it.
+/// If the space runs out during an allocation, the size of the file includes the allocated part. The kernel does the same. A copy or a
+/// truncation therefore includes this part.
 #[test]
 fn the_size_goes_with_the_space_that_a_range_got() {
     require!([Need::Root, Need::Tool("fallocate")]);
@@ -458,7 +458,7 @@ fn the_size_goes_with_the_space_that_a_range_got() {
     }
 }
 
-/// Ctrl-C ends a copy between two files and closes the volume. When the signal arrives, the program is waiting for the reader of its pipe.
+/// Ctrl-C ends a copy before its next file, and closes the volume. The signal arrives while the program waits for the reader of its pipe.
 #[test]
 fn an_interrupted_copy_leaves_whole_files_on_a_clean_volume() {
     let bench = Bench::empty();
@@ -489,8 +489,8 @@ fn an_interrupted_copy_leaves_whole_files_on_a_clean_volume() {
     }
 }
 
-/// The result of `mv --exchange` equals the result of renameat2 on a mounted copy of the volume. The test does not use mv of the host,
-/// because most versions do not support the option.
+/// The result of `mv --exchange` equals the result of renameat2 on a mounted copy of the volume. Most versions of the host's mv do not
+/// support the option.
 #[test]
 fn two_files_change_places() {
     require!([Need::Root]);
@@ -513,7 +513,7 @@ fn two_files_change_places() {
     compare(&expected, &view(mount.dir(), 0));
 }
 
-/// If a program has not closed a volume, `sync` recovers the journal, and the volume is then clean.
+/// A program has not closed a volume. `sync` recovers the journal, and leaves the volume clean.
 #[test]
 fn sync_recovers_a_volume() {
     let bench = Bench::new();

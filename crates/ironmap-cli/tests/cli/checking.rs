@@ -23,7 +23,7 @@ fn of_superblock(bench: &Bench, field: &str) -> u64 {
     line.unwrap().trim().parse().unwrap()
 }
 
-/// The check of a sound volume prints one line, with the number of blocks in the superblock, and ends with code 0.
+/// The check of a sound volume prints one line and ends with code 0. The line contains the number of blocks from the superblock.
 #[test]
 fn a_sound_volume_is_clean() {
     let bench = Bench::new();
@@ -93,7 +93,7 @@ fn faults_are_shown_as_json() {
     assert_eq!(output.status.code(), Some(4));
 }
 
-/// If the file contains no volume, the exit code differs from the exit code for a fault.
+/// A file without a volume gives another exit code than a volume with a fault.
 #[test]
 fn a_file_without_a_volume_is_not_checked() {
     let bench = Bench::empty();
@@ -109,8 +109,8 @@ fn a_file_without_a_volume_is_not_checked() {
     }
 }
 
-/// For each inode without a name, the check prints a command that reads this inode, both in the text and in JSON. A shell can run this
-/// command even if the name of the volume has special characters.
+/// For each inode without a name, the check prints a command that reads this inode. The text and the JSON contain the command. A shell can
+/// run it even if the volume's name has special characters.
 #[test]
 fn the_command_that_reads_an_inode_without_a_name_does() {
     let bench = Bench::new();

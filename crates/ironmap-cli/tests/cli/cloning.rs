@@ -7,7 +7,7 @@ use crate::common::skip::Need;
 use crate::require;
 use crate::support::{Bench, pattern, succeed, text, tool};
 
-/// A sparse image of 48 MiB and an odd number of sectors, with a volume and with data up to its last sector.
+/// A sparse image that contains a volume, and data up to its last sector. The image has 48 MiB and one sector.
 fn sparse(bench: &Bench) -> Vec<u8> {
     let file = fs::File::create(bench.path("source.img")).unwrap();
     file.write_all_at(&fs::read(bench.image()).unwrap()[..8 << 20], 0).unwrap();
@@ -75,12 +75,12 @@ fn every_byte_arrives_and_holes_stay() {
     let read: u64 = reads.map(count_of).sum();
     assert!(read < 12 << 20, "{read} bytes of some 9 MiB were read");
     assert!(log.contains(" Extents id="), "the server was not asked where it has data");
-    // The program first flushes the target, and then queries which ranges read as zeros. The flush is needed, because these ranges are not
-    // written.
+    // The program first flushes the target. After that, it queries which ranges read as zeros. These ranges are not written, so only the
+    // flush makes them durable.
     assert!(log.find(" Flush id=") < log.find(" Extents id="), "not flushed before: {log}");
 }
 
-/// If the source ends within a sector of the target, the bytes of the target after the end of the source are not changed.
+/// The source ends within a sector of the target. The bytes of the target past the end of the source are not changed.
 #[test]
 fn the_end_of_a_source_within_a_sector_arrives() {
     require!([Need::Tool("nbdkit")]);
@@ -143,8 +143,8 @@ fn targets_that_would_lose_something_are_refused() {
     refused(&["source.img@p7", "new.img"], 3, "partition");
     assert!(!bench.path("new.img").exists(), "a target of no copy was left");
     refused(&["-F", "source.img", "noload:image"], 3, "only be read");
-    // A clone would extend the target file `tagged`. The tags at the end of this file would then be in its middle, where they are not
-    // found.
+    // A clone would extend the target file `tagged`. ironmap finds tags only at the end of a file. After the clone, the tags would be in
+    // the middle.
     fs::File::create(bench.path("tagged")).unwrap().set_len(8 << 20).unwrap();
     assert!(bench.run(["integrity", "format", "tagged"]).status.success());
     refused(&["source.img", "tagged"], 3, "contains the tags of an integrity device: -F");

@@ -61,7 +61,7 @@ fn is_sound(image: &Path) {
     succeed(tool("e2fsck").arg("-fn").arg(image));
 }
 
-/// An ext4 with each block size can be changed on a loop device with sectors of 4096 bytes.
+/// On a loop device with sectors of 4096 bytes, an ext4 can be changed, with each block size.
 #[test]
 fn blocks_that_are_shorter_than_sectors_are_written() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -78,7 +78,7 @@ fn blocks_that_are_shorter_than_sectors_are_written() {
     }
 }
 
-/// A volume whose blocks are shorter than the sectors can be made, on an empty device and over a volume with longer blocks.
+/// mkfs makes a volume whose blocks are shorter than the sectors. The device is empty, or contains a volume with longer blocks.
 #[test]
 fn shorter_blocks_than_sectors_are_made() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -109,8 +109,8 @@ fn shorter_blocks_than_sectors_are_made() {
     }
 }
 
-/// If the blocks of a volume are shorter than the sectors, a lost or damaged superblock is replaced by a backup: the backup that the user
-/// names, or one that the program finds.
+/// The blocks of a volume are shorter than the sectors, and its superblock is lost or damaged. A backup replaces the superblock. The user
+/// names the backup, or the program finds one.
 #[test]
 fn a_backup_stands_in_on_longer_sectors() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -165,7 +165,9 @@ fn blocks_that_are_shorter_than_a_server_takes_are_written() {
         let info: serde_json::Value = serde_json::from_str(&said).unwrap();
         let notices = info["device"]["notices"].to_string();
         assert_eq!(
-            notices.matches("blocks have 1024 bytes, but requests have").count(),
+            notices
+                .matches("blocks have 1024 bytes, but the device accepts only requests of")
+                .count(),
             lines,
             "{said}"
         );
@@ -175,8 +177,7 @@ fn blocks_that_are_shorter_than_a_server_takes_are_written() {
     }
 }
 
-/// An image shares its blocks with a copy that `cp` has made on XFS. A change of the image does not change the copy, and a change of the
-/// copy does not change the image.
+/// An image shares its blocks with a copy that `cp` has made on XFS. A change of one file does not change the other file.
 #[test]
 fn images_with_shared_blocks_are_served() {
     require!([Need::Root, Need::Tool("mkfs.xfs")]);
@@ -199,9 +200,9 @@ fn images_with_shared_blocks_are_served() {
     }
 }
 
-/// Simulates power cuts of a device with sectors of 4096 bytes, whose volume has blocks of 1024 bytes and is written through the page
-/// cache. The device is copied several times during the writes, and each copy is recovered. Blocks that were not written keep their
-/// content, even if they share a sector with written blocks.
+/// Simulates power cuts. The device has sectors of 4096 bytes. The volume has blocks of 1024 bytes, and is written through the page cache.
+/// During the writes, the device is copied several times. Each copy is recovered. Blocks that were not written keep their content, even if
+/// they share a sector with written blocks.
 #[test]
 fn a_cut_through_the_page_cache_leaves_the_neighbours() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs")]);
@@ -250,7 +251,7 @@ fn a_cut_through_the_page_cache_leaves_the_neighbours() {
                 volume.fs().sync().unwrap();
             }
             round += 1;
-            // The send fails if the copying thread has ended, which is not a fault.
+            // The send fails if the copying thread has ended. This is not a fault.
             let _ = wrote.send(());
         }
         assert!(round > 101, "{round} rounds");
@@ -273,8 +274,7 @@ fn a_cut_through_the_page_cache_leaves_the_neighbours() {
     }
 }
 
-/// If an open image is copied so that both files share blocks, requests to the image must become longer. Later writes change only the
-/// image, not the copy.
+/// An open image is copied, and both files then share blocks. Requests to the image must become longer. Later writes change only the image.
 #[test]
 fn an_image_that_becomes_shared_while_it_is_open_is_written() {
     require!([Need::Root, Need::Tool("mkfs.xfs")]);
@@ -318,7 +318,7 @@ fn an_image_that_becomes_shared_while_it_is_open_is_written() {
     is_sound(&copy);
 }
 
-/// If an XFS volume with sectors of 512 bytes was not closed, its log is recovered in memory, even on a device with sectors of 4096 bytes.
+/// An XFS volume with sectors of 512 bytes was not closed. Its log is recovered in memory, even on a device with sectors of 4096 bytes.
 #[test]
 fn a_log_of_shorter_sectors_is_recovered() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);

@@ -76,8 +76,8 @@ fn diff_tells_every_difference() {
     assert!(text(&missing.stderr).contains("image:/nope: no such entry"));
 }
 
-/// Ranges that are holes in both files are not read, so the comparison of files of 8 EiB with a few blocks is fast. A hole and zeros are
-/// equal.
+/// Ranges that are holes in both files are not read. Therefore the comparison of files of 8 EiB with a few blocks is fast. A hole equals
+/// zeros.
 #[test]
 fn diff_skips_holes() {
     require!([Need::Root, Need::Tool("mkfs.xfs")]);
@@ -146,8 +146,8 @@ fn with_input(bench: &Bench, args: &[&str], input: &[u8]) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// A command writes data from standard input, and the kernel reads the same data. The data are a new file, or they are written within an
-/// existing file, directly after its end, or far after its end.
+/// A command writes data from standard input, and the kernel reads the same data. The command makes a new file, or writes into an existing
+/// file: within it, at its end, or far past its end.
 #[test]
 fn standard_input_becomes_a_file() {
     require!([Need::Root]);

@@ -31,19 +31,19 @@ fn a_word_is_completed_by_the_names_of_its_directory() {
     assert_eq!(names(&bench, "image:/dir/"), dir);
     assert_eq!(names(&bench, "image@0:/./dir/.h"), ["image@0:/./dir/.hidden"]);
     assert_eq!(names(&bench, "image:/none"), [""; 0]);
-    // A name that contains a newline is not printed, because a newline separates the printed names.
+    // A newline separates the printed names. Therefore a name with a newline is not printed.
     assert_eq!(names(&bench, "image:/li"), [""; 0]);
     let listed = bench.ask("ls -p /");
     let listed = listed.lines().filter_map(|line| line.split('/').nth(5));
     let listed = listed.filter(|name| !name.is_empty() && !name.starts_with('.')).count();
-    // debugfs prints the newline unchanged, so its listing has an additional line without fields for this name.
+    // debugfs prints the newline of this name unchanged. Its listing has an additional line without fields.
     assert_eq!(names(&bench, "image:/").len(), listed - 1);
     for wrong in ["image", "missing:/", "image:/small/"] {
         assert!(!bench.run(["complete", wrong]).status.success(), "{wrong}");
     }
 }
 
-/// bash splits words at the characters of COMP_WORDBREAKS, and replaces only the last part of the word by the result.
+/// bash splits words at the characters of COMP_WORDBREAKS. It replaces only the last part of the word by the result.
 #[test]
 fn bash_completes_names_in_a_volume() {
     require!([Need::Tool("bash")]);
@@ -69,7 +69,7 @@ fn bash_completes_names_in_a_volume() {
     assert_eq!(complete("ironmap ls -l image@0:/sm", &words), "/small\n");
     let words = ["ironmap", "cat", "~/image", ":", "/sm"];
     assert_eq!(complete("ironmap cat ~/image:/sm", &words), "/small\n");
-    // White space is quoted in the result, and may occur in the word to complete.
+    // White space is quoted in the result. The word to complete may contain white space.
     let words = ["ironmap", "cat", "a\\ disk", ":", "/no"];
     let found = complete("ironmap cat a\\ disk:/no", &words);
     assert_eq!(found, "$'/not utf-8 \\377%'\n/nothing\n");

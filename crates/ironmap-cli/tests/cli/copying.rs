@@ -31,8 +31,7 @@ fn names(root: &Path) -> BTreeSet<PathBuf> {
     found
 }
 
-/// Names, types, modes, times, owners, contents, links and attributes of a tree are the same after a copy into an image and out of it
-/// again.
+/// A tree is copied into an image and out of it again. Names, types, modes, times, owners, contents, links and attributes stay the same.
 #[test]
 fn a_tree_comes_out_as_it_went_in() {
     let bench = Bench::new();
@@ -77,8 +76,8 @@ fn a_copy_takes_over_no_access_list() {
     }
 }
 
-/// A copy keeps the nanoseconds of times, and has holes where the source has unwritten extents. debugfs prepares the source, because mke2fs
-/// cannot make these times and extents.
+/// A copy keeps the nanoseconds of times. Unwritten extents of the source become holes. debugfs prepares the source, because mke2fs cannot
+/// make these times and extents.
 #[test]
 fn nanoseconds_are_kept_and_unwritten_blocks_become_holes() {
     let bench = Bench::new();
@@ -114,7 +113,7 @@ fn dest_means_what_it_means_to_cp() {
     assert_eq!(fs::read(bench.path("into/dir/.hidden")).unwrap(), b"hidden");
 }
 
-/// The program copies several trees of a volume in the same way as GNU cp copies the same trees on the host.
+/// The program copies several trees of a volume. GNU cp copies the same trees on the host, with the same result.
 #[test]
 fn several_sources_are_one_copy() {
     let bench = Bench::empty();
@@ -127,7 +126,7 @@ fn several_sources_are_one_copy() {
     fs::hard_link(source.join("x/d/g"), source.join("g2")).unwrap();
     symlink("nowhere", source.join("link")).unwrap();
     fs::hard_link(source.join("link"), source.join("link2")).unwrap();
-    // `ironmap mkfs` makes the image, because mke2fs would copy a symbolic link with two names as two links.
+    // mke2fs would copy a symbolic link with two names as two links. Therefore `ironmap mkfs` makes the image.
     bench.succeed(["mkfs", "-q", "-d", "source", "image", "8M"]);
     for sources in [
         "x/f f2",
@@ -152,7 +151,10 @@ fn several_sources_are_one_copy() {
         let output = command.arg("ours").output().unwrap();
         let errors = text(&output.stderr);
         assert_eq!(output.status.code(), cp.status.code(), "{sources}: {errors}");
-        let refused = errors.lines().filter(|line| line.contains("was just made")).count();
+        let refused = errors
+            .lines()
+            .filter(|line| line.contains("an earlier source has created this file"))
+            .count();
         assert_eq!(refused, usize::from(!cp.status.success()), "{sources}: {errors}");
         assert_eq!(names(&ours), names(&theirs), "{sources}");
         let groups = |root: &Path| -> BTreeSet<BTreeSet<PathBuf>> {
@@ -173,7 +175,7 @@ fn several_sources_are_one_copy() {
     }
 }
 
-/// No hard link is made to a copy that another source has already replaced. (GNU cp would make a link with the wrong content, because it
+/// If another source has replaced a copy, no hard link to this copy is made. (GNU cp would make a link with the wrong content, because it
 /// writes into existing files.)
 #[test]
 fn a_replaced_file_gets_no_link() {
@@ -192,7 +194,7 @@ fn a_replaced_file_gets_no_link() {
     assert_eq!(fs::read(bench.path("out/f2")).unwrap(), b"one");
 }
 
-/// A directory on standard input is refused, as `ironmap write` refuses it.
+/// A directory on standard input is refused. `ironmap write` refuses it too.
 #[test]
 fn a_directory_on_standard_input_is_refused() {
     let bench = Bench::new();
@@ -207,8 +209,8 @@ fn a_directory_on_standard_input_is_refused() {
     fsck(&bench.image());
 }
 
-/// Below DEST, `cp` does not follow symbolic links. This applies to a link with the name of a copied file, and to a link with the name of a
-/// copied directory.
+/// `cp` does not follow symbolic links below DEST. In the test, a link has the name of a copied file, and a link has the name of a copied
+/// directory.
 #[test]
 fn links_below_dest_lead_nowhere() {
     let bench = Bench::new();
@@ -277,8 +279,8 @@ fn nodes_are_copied_as_far_as_the_user_may() {
     let open = fs::Permissions::from_mode(0o777);
     fs::set_permissions(bench.dir.path(), open).unwrap();
     let program = bench.path("ironmap");
-    // Another process copies the program. If this process opened the copy for writing, a child process of another test could inherit the
-    // descriptor, and the program could not be executed (ETXTBSY).
+    // Another process copies the program. If this process copied it, a child process of another test could inherit the open descriptor. The
+    // copy could then not be executed (ETXTBSY).
     assert!(Command::new("cp").arg(IRONMAP).arg(&program).status().unwrap().success());
     let mut command = Command::new(&program);
     command.current_dir(bench.dir.path()).args(["cp", "-r", &bench.target("/"), "mine"]);
@@ -348,8 +350,8 @@ fn a_directory_below_itself_ends_the_walk() {
     assert!(bench.path("copy/large").exists());
 }
 
-/// Large files are written with direct writes, in pieces. debugfs then shows the content of the source, with its holes and an end that is
-/// not aligned, and no unwritten extent. A copy within the volume is tested too.
+/// Large files are written with direct writes, in pieces. debugfs then shows the content and the holes of the source, and no unwritten
+/// extent. The end of the file is not aligned. A copy within the volume is tested too.
 #[test]
 fn a_large_file_keeps_its_holes_and_its_odd_end() {
     let bench = Bench::empty();
@@ -383,8 +385,8 @@ fn a_large_file_keeps_its_holes_and_its_odd_end() {
     }
 }
 
-/// If a large file does not fit, one error names the file. If the file is new, it is removed. If the file existed before, the blocks that
-/// the copy has allocated are freed.
+/// If a large file does not fit, one error names the file. A new file is removed. In an existing file, the blocks that the copy has
+/// allocated are freed.
 #[test]
 fn a_large_file_without_room_leaves_none_taken() {
     let bench = Bench::empty();
@@ -412,8 +414,8 @@ fn a_large_file_without_room_leaves_none_taken() {
     assert_eq!(bench.run(["stat", &bench.target("/new")]).status.code(), Some(1));
 }
 
-/// If standard error is a terminal, a copy shows the copied files and bytes, their totals, and the remaining time. This applies to single
-/// files, to trees that are copied into or out of a volume, and to the sources of mkfs. If the source is a pipe, no totals are shown.
+/// If standard error is a terminal, a copy shows the copied files and bytes, their totals, and the remaining time. This applies to files,
+/// trees and the sources of mkfs. A pipe has no totals.
 #[test]
 fn a_copy_shows_its_progress_on_a_terminal() {
     require!([Need::Tool("script"), Need::Tool("tar")]);
@@ -436,7 +438,7 @@ fn a_copy_shows_its_progress_on_a_terminal() {
         ("@ mkfs -q -d source made 64M", [tree, "/12.10 MiB"]),
         ("@ mkfs -q -d source fitting", [tree, "/12.10 MiB"]),
     ] {
-        // On a busy machine, a copy may end before its sources are counted, so there are several tries.
+        // On a busy machine, a copy may end before its sources are counted. Therefore there are several tries.
         let mut shown = String::new();
         let has_totals = (0..20).any(|_| {
             // The destination of the previous try is removed, in the volume or on the host.
@@ -466,7 +468,7 @@ fn a_copy_shows_its_progress_on_a_terminal() {
     }
 }
 
-/// The output of a shell command whose standard error is a terminal, which script(1) provides. `@` is replaced by the program.
+/// The output of a shell command. Its standard error is a terminal of script(1). `@` is replaced by the program.
 fn on_terminal(bench: &Bench, command: &str) -> String {
     let mut script = tool("script");
     script.args(["-qec", &command.replace('@', IRONMAP), "/dev/null"]).current_dir(bench.path(""));
@@ -476,7 +478,7 @@ fn on_terminal(bench: &Bench, command: &str) -> String {
     shown_text
 }
 
-/// A signal ends a copy out of a volume with the exit code of the signal, and the partial file is removed.
+/// A signal ends a copy out of a volume. The exit code is that of the signal, and the partial file is removed.
 #[test]
 fn an_interrupted_copy_leaves_nothing() {
     let bench = Bench::empty();
@@ -513,7 +515,7 @@ fn an_interrupted_copy_leaves_nothing() {
     }
 }
 
-/// A signal does not end a copy if the program was started with this signal ignored, as by nohup.
+/// If the parent process ignores a signal, as nohup does, this signal does not end a copy.
 #[test]
 fn an_ignored_error_ends_no_copy() {
     let bench = Bench::empty();

@@ -29,7 +29,7 @@ fn number(said: &str, before: &str) -> u64 {
     .unwrap_or_else(|_| panic!("{before}: {word}"))
 }
 
-/// Links, owners, size, times, flags, generation and extents of each inode of a tree are those that `debugfs stat` prints.
+/// For each inode of a tree, `debugfs stat` prints the same links, owner, size, times, flags, generation and extents.
 #[test]
 fn inodes_are_those_of_debugfs() {
     for options in [&["-t", "ext4", "-b", "1024"][..], &["-t", "ext2", "-b", "4096"]] {
@@ -66,7 +66,7 @@ fn mtime(said: &str) -> u64 {
     u64::from_str_radix(seconds, 16).unwrap()
 }
 
-/// For each entry of a leaf: the first block of the file, the first block of the volume, and the number of blocks.
+/// For each entry of a leaf: the first block in the file, the first block on the volume, and the number of blocks.
 fn extents(node: &Value) -> Vec<(u64, u64, u64)> {
     let mut all = Vec::new();
     for entry in node["entries"].as_array().unwrap() {
@@ -97,8 +97,8 @@ fn debugfs_extents(text: &str) -> Vec<(u64, u64, u64)> {
         .collect()
 }
 
-/// The block numbers, counts, flags and checksum of each group match the output of dumpe2fs. The same applies to the backup superblock of a
-/// group, if it has one.
+/// The block numbers, counts, flags and checksum of each group match the output of dumpe2fs. If a group has a backup superblock, this
+/// backup matches too.
 #[test]
 fn groups_are_those_of_dumpe2fs() {
     let bench = Bench::empty();
@@ -154,7 +154,7 @@ fn checksum(group: &str) -> String {
     rest.chars().take_while(char::is_ascii_hexdigit).collect()
 }
 
-/// The superblocks of the volume and of the journal are those that `dumpe2fs -h` prints.
+/// `dumpe2fs -h` prints the same superblocks of the volume and of the journal.
 #[test]
 fn superblocks_are_those_of_dumpe2fs() {
     let image =
@@ -198,7 +198,7 @@ fn superblocks_are_those_of_dumpe2fs() {
     assert_eq!(journal["h_magic"], 0xC03B_3998_u32);
 }
 
-/// The kind of a block follows from its position or its content. All of its bytes are printed.
+/// The position or the content of a block determines its kind. All bytes of the block are printed.
 #[test]
 fn a_block_is_what_its_place_says() {
     let bench = Bench::with(&["-t", "ext4", "-b", "1024", "-I", "128"]);
@@ -251,7 +251,7 @@ fn a_block_is_what_its_place_says() {
     }
 }
 
-/// A damaged structure is printed with its values on disk, and the command succeeds, because a repair needs these values.
+/// A damaged structure is printed with its values on disk. The command succeeds, because a repair needs these values.
 #[test]
 fn broken_structures_are_shown() {
     let bench = Bench::new();

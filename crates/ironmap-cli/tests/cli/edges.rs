@@ -1,5 +1,5 @@
-//! Tests names with a slash at the end, symbolic links to themselves, and the output of `-v`. The results are the same as with coreutils on
-//! a copy of the volume that the kernel has mounted.
+//! Tests names with a slash at the end, symbolic links to themselves, and the output of `-v`. coreutils give the same results on a mounted
+//! copy of the volume.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -12,8 +12,8 @@ use crate::require;
 use crate::support::{Bench, text, tool};
 use crate::trees::{compare, view};
 
-/// Runs the same steps on two volumes: with ironmap, and with coreutils on a mount. `@/` is the root of the volume or of the mount, and a
-/// line that begins with `!` must fail. The outputs and the resulting trees must be the same.
+/// Runs the same steps on two volumes: with ironmap, and with coreutils on a mount. `@/` is the root of the volume or of the mount. A line
+/// that begins with `!` must fail. The outputs and the resulting trees must be the same.
 fn same(steps: &str) {
     let bench = Bench::empty();
     std::fs::write(bench.path("file"), "of the host").unwrap();
@@ -46,8 +46,8 @@ fn same(steps: &str) {
     compare(&expected, &view(mount.dir(), begun));
 }
 
-/// A name with a slash at the end must be a directory: a symbolic link to a directory is not moved, and no other type of file is made with
-/// such a name.
+/// A name with a slash at the end must be a directory. A symbolic link to a directory is not moved. No other type of file is made with this
+/// name.
 #[test]
 fn a_slash_asks_for_a_directory() {
     require!([Need::Root]);
@@ -281,8 +281,8 @@ fn append_only_files_take_the_time_of_now() {
     );
 }
 
-/// The lines of `-v` and `-c` are those of coreutils, even for failures. `chown -v` of a symbolic link without a target is not tested,
-/// because coreutils 9.1 prints an owner that it has not read.
+/// The lines of `-v` and `-c` are those of coreutils, even for failures. `chown -v` of a symbolic link without a target is not tested. For
+/// this case, coreutils 9.1 prints an owner that it has not read.
 #[test]
 fn verbose_lines_are_those_of_coreutils() {
     require!([Need::Root]);

@@ -6,7 +6,7 @@ use crate::common::skip::Need;
 use crate::require;
 use crate::support::{Bench, pattern, succeed, text, tool};
 
-/// Several reads of a file on a slow server are in flight at a time, and the output has the right order.
+/// Several reads of a file on a slow server are in flight at a time. The output has the right order.
 #[test]
 fn large_files_of_servers_are_read_ahead() {
     require!([Need::Tool("nbdkit")]);
@@ -42,8 +42,8 @@ fn most_in_flight(bench: &Bench) -> i32 {
     most
 }
 
-/// Several small files of a tree are read at the same time. The tree also contains files with two names, sparse, large and empty files,
-/// directories between them, and symbolic links. All of them are copied without a difference.
+/// Several small files of a tree are read at the same time. The tree also contains hard links, symbolic links, directories, and sparse,
+/// large and empty files. The copy has no difference.
 #[test]
 fn small_files_of_servers_are_read_together() {
     require!([Need::Tool("nbdkit")]);
@@ -81,7 +81,7 @@ fn small_files_of_servers_are_read_together() {
     }
 }
 
-/// `info` reports whether the device is writable, not only whether the format is writable.
+/// On a read-only device, `info` reports that the volume is not writable. The format itself would be writable.
 #[test]
 fn an_export_that_is_read_only_is_shown_so() {
     require!([Need::Tool("nbdkit"), Need::Tool("qemu-img")]);

@@ -63,7 +63,7 @@ fn names(bench: &Bench, image: &str, dir: &str) -> Vec<String> {
     found
 }
 
-/// Starts mkfs, which waits for an archive on its standard input. Returns when mkfs has created the image, which has a temporary name.
+/// Starts mkfs, which waits for an archive on its standard input. Returns when mkfs has created the image under a temporary name.
 fn begin(bench: &Bench, image: &str) -> Child {
     let mut mkfs = bench.hearing_command();
     mkfs.args(["mkfs", "-q", "-d", "-", image]).stdin(Stdio::piped()).stderr(Stdio::piped());
@@ -81,7 +81,7 @@ fn begin(bench: &Bench, image: &str) -> Child {
     child
 }
 
-/// If another program creates an image with the same name while a source is read, the image of the other program is not changed.
+/// While a source is read, another program creates an image with the same name. That image is not changed.
 #[test]
 fn an_image_that_is_made_meanwhile_is_not_changed() {
     let bench = Bench::empty();
@@ -119,8 +119,8 @@ fn an_interrupted_image_is_removed() {
     assert_eq!(names(&bench, "real", "/"), ["dir"]);
 }
 
-/// An image cannot be its own source, by any name. If a source tree contains the image, the tree is copied without the image, as GNU tar
-/// omits its own archive.
+/// An image cannot be its own source, by any name. If a source tree contains the image, the copy omits the image. GNU tar omits its own
+/// archive too.
 #[test]
 fn an_image_is_no_source_of_its_own() {
     let bench = Bench::empty();
@@ -158,7 +158,7 @@ fn an_image_is_no_source_of_its_own() {
     }
 }
 
-/// The image is also recognised if the volume is a loop device for this image.
+/// The volume is a loop device for an image. The image cannot be a source of this volume.
 #[test]
 fn an_image_is_no_source_of_its_loop_device() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -254,7 +254,7 @@ fn a_device_table_replaces_nothing() {
     assert_eq!(bench.ask("cat /etc/deep/file"), "kept");
 }
 
-/// Device numbers that Linux does not support are errors, and do not make a device with other numbers.
+/// Device numbers that Linux does not support are errors. No device with other numbers is made.
 #[test]
 fn device_numbers_that_are_too_large_are_refused() {
     let bench = Bench::empty();
@@ -275,7 +275,7 @@ fn device_numbers_that_are_too_large_are_refused() {
     assert!(stat.contains("4095:1048575"), "{stat}");
 }
 
-/// The root of a volume is a directory. A member of another type that has the name of the root does not replace it.
+/// The root of a volume is a directory. A member with the name of the root and another type does not replace it.
 #[test]
 fn a_root_that_is_no_directory_is_refused() {
     let bench = Bench::empty();
@@ -296,7 +296,7 @@ fn a_root_that_is_no_directory_is_refused() {
     }
 }
 
-/// A symbolic link whose target contains a NUL is refused: Linux does not support it, and e2fsck reports it as damaged.
+/// A symbolic link whose target contains a NUL is refused. Linux does not support such a link, and e2fsck reports it as damaged.
 #[test]
 fn a_link_with_a_nul_is_refused() {
     let bench = Bench::empty();
@@ -318,7 +318,7 @@ fn a_link_with_a_nul_is_refused() {
     assert!(names(&bench, "image", "/").is_empty());
 }
 
-/// For small trees, and with clusters of many blocks, an image is only a little larger than its content needs.
+/// An image is only a little larger than its content needs. The tests use small trees, and clusters of many blocks.
 #[test]
 fn small_images_are_made() {
     let bench = Bench::empty();
@@ -346,7 +346,7 @@ fn small_images_are_made() {
     }
 }
 
-/// A file that exceeds the maximum size of the format is not copied, not even a part of it.
+/// No part of a file is copied if the file exceeds the maximum size of the format.
 #[test]
 fn a_file_that_is_too_large_leaves_nothing() {
     let bench = Bench::with(&["-t", "ext4", "-b", "1024"]);
@@ -361,8 +361,8 @@ fn a_file_that_is_too_large_leaves_nothing() {
     assert_eq!(names(&bench, "new", "/"), ["small"]);
 }
 
-/// A layer can give a second name to a file of an earlier layer, and hide the old name. In this case, only the old name is removed. Names
-/// that the layer itself makes are kept.
+/// A layer can give a second name to a file of an earlier layer, and hide the old name. In this case, only the old name is removed. All
+/// names from the layer itself are kept.
 #[test]
 fn a_layer_hides_the_old_name_of_a_file() {
     let bench = Bench::empty();
@@ -391,7 +391,7 @@ fn a_layer_hides_the_old_name_of_a_file() {
     assert_eq!(names(&bench, "image", "/"), ["b", "d"]);
 }
 
-/// Zeros after the data of a gzip file are accepted, as gzip(1) accepts them.
+/// Zeros after the data of a gzip file are accepted. gzip(1) also accepts them.
 #[test]
 fn zeros_past_gzip_are_ignored() {
     require!([Need::Tool("gzip")]);

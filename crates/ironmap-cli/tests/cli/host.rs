@@ -1,5 +1,5 @@
-//! Files of mounted file systems: `host`, `map`, `stat`, `cat` and `bench` report how the files are served, and return the same content as
-//! the kernel.
+//! Tests `host`, `map`, `stat`, `cat` and `bench` on files of mounted file systems. The commands report how the files are served. They
+//! return the same content as the kernel.
 
 use crate::require;
 use std::fs::{self, File, OpenOptions};
@@ -46,8 +46,9 @@ fn holes(mounted: &Mounted) -> PathBuf {
     path
 }
 
-/// The extents of a file, from filefrag: the position in the file, the position on the device, and the length, all in bytes; and whether
-/// the extent is unwritten. Adjacent extents are joined. Unwritten extents past the end are omitted, because they are never read.
+/// The extents of a file, from filefrag. The values are the position in the file, the position on the device, the length, and whether the
+/// extent is unwritten. Positions and lengths are in bytes. Adjacent extents are joined. Unwritten extents past the end are omitted,
+/// because they are never read.
 fn filefrag(path: &Path) -> Vec<(u64, u64, u64, bool)> {
     let output = succeed(tool("filefrag").args(["-s", "-v", "-b4096"]).arg(path));
     let size = fs::metadata(path).unwrap().len();
@@ -155,7 +156,7 @@ fn a_file_with_a_writer_is_served_by_the_kernel() {
     assert_eq!(report(&path, &[])["served_by"], "raw");
 }
 
-/// This test does not need root, because a file system in memory is refused before its device is queried.
+/// A file system in memory is refused before its device is queried. Therefore this test does not need root.
 #[test]
 fn files_that_the_kernel_serves_are_named_and_read() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();

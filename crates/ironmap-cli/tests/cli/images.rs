@@ -67,8 +67,8 @@ fn pack(bench: &Bench, name: &str, options: &str) -> PathBuf {
     archive
 }
 
-/// A volume made from an archive has the files that GNU tar extracts. The archives have every format of GNU tar and every supported
-/// compression, and are files or streams.
+/// mkfs makes a volume from an archive. The volume has the files that GNU tar extracts. Every format of GNU tar and every supported
+/// compression is tested, as a file and as a stream.
 #[test]
 fn an_archive_makes_what_tar_extracts() {
     require!([Need::Root, Need::Tool("tar"), Need::Tool("zstd"), Need::Tool("setfacl")]);
@@ -153,8 +153,8 @@ const DIR: EntryType = EntryType::Directory;
 const LINK: EntryType = EntryType::Link;
 const SYMLINK: EntryType = EntryType::Symlink;
 
-/// If several members have the same name, the last member is kept, as GNU tar does. Directories are merged, and get the times of their last
-/// member.
+/// If several members have the same name, the last member is kept. GNU tar does the same. Directories are merged, and get the times of
+/// their last member.
 #[test]
 fn the_later_member_stays() {
     require!([Need::Root, Need::Tool("tar")]);
@@ -245,7 +245,7 @@ fn a_damaged_archive_is_refused() {
         ("gzip", b"\x1F\x8B and so on".to_vec(), "standard input: "),
         ("huge", huge, "huge: "),
         ("overflow", overflow, "a size is too large"),
-        ("long name", long, "are too long"),
+        ("long name", long, "is too long"),
         ("type", odd, "the unknown type 'Q'"),
         ("pax", pax, "a record has a wrong length"),
         ("checksum", flipped, "at byte 512: a header has a wrong checksum"),
@@ -276,7 +276,7 @@ fn a_damaged_archive_is_refused() {
     }
 }
 
-/// After a change of any bytes of an archive, the volume is sound, and there is at most one line with an error.
+/// Any bytes of an archive are changed. The volume is sound, and there is at most one line with an error.
 #[test]
 fn damaged_archives_make_sound_volumes() {
     require!([Need::Tool("tar")]);
@@ -305,7 +305,7 @@ fn damaged_archives_make_sound_volumes() {
     }
 }
 
-/// If an archive does not fit, the message names the first file that does not fit, and a size that is sufficient for the complete archive.
+/// If an archive does not fit, the message names the first file without space. It also names a sufficient size for the complete archive.
 #[test]
 fn an_archive_that_does_not_fit_is_one_line() {
     let bench = Bench::empty();
@@ -380,7 +380,7 @@ fn layers_hide_what_is_below() {
     found.sort();
     let expected = "|a|a/kept|a/replaced|a/through|becomes|lib|lost+found|opaque|opaque/dir|opaque/dir/new|opaque/new";
     assert_eq!(found, expected.split('|').map(PathBuf::from).collect::<Vec<_>>());
-    // A directory that is not a member of a layer, but contains files of the layer, keeps its time.
+    // A layer contains a file of a directory, but not the directory itself. The directory keeps its time.
     let dir = bench.json(&["stat", "--json", &bench.target("/a")]);
     assert_eq!(dir["modified"], "2001-09-09T01:46:40.000000000Z");
     bench.succeed(["mkfs", "-q", "-d", "1", "-d", "2", "plain", "8M"]);
@@ -437,7 +437,7 @@ fn an_image_is_as_large_as_its_content_needs() {
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
 }
 
-/// The kernel shows each file with the owner that an option or a map assigns, and shows the files of a device table.
+/// The kernel shows each file with the owner that an option or a map assigns. It also shows the files of a device table.
 #[test]
 fn owners_and_devices_are_what_was_asked_for() {
     require!([Need::Root]);
@@ -484,7 +484,8 @@ fn owners_and_devices_are_what_was_asked_for() {
     }
 }
 
-/// The same archive gives an image with the same bytes. The same applies to a tree, for any order in which its directories are read.
+/// The same archive gives an image with the same bytes. The same tree also gives the same bytes, even if its directories are read in
+/// another order.
 #[test]
 fn the_same_sources_make_the_same_bytes() {
     let bench = Bench::empty();

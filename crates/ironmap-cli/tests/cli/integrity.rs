@@ -75,8 +75,8 @@ fn scrub(bench: &Bench, device: &str) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// A volume is changed and read through its integrity device, by every name of the device. Afterwards, the data device is a plain ext4 in
-/// which e2fsck finds no fault.
+/// A volume is changed and read through its integrity device. Every name of the device is used. Afterwards, the data device is a plain ext4
+/// in which e2fsck finds no fault.
 #[test]
 fn a_volume_is_served_through_its_tags() {
     for options in [&["--mode", "bitmap"][..], &["--mode", "journal", "--guard", "crc64"]] {
@@ -132,7 +132,7 @@ fn a_volume_is_made_through_its_tags() {
     assert_eq!(scrubbed["sectors"], (32 << 20) / 512);
 }
 
-/// Both devices may be partitions of one disk; overlapping devices are refused.
+/// Both devices may be partitions of one disk. Overlapping devices are refused.
 #[test]
 fn halves_are_partitions_of_one_disk() {
     let bench = Bench::empty();
@@ -158,8 +158,8 @@ fn halves_are_partitions_of_one_disk() {
     refused(&inside, 3, &["disk@p1 and disk@2097152 overlap"]);
 }
 
-/// With each method that keeps the memory of a write unchanged, each read of a wrong sector counts and reports the sector once, although
-/// the device itself repeats the failed read.
+/// A sector is wrong. Each read counts and reports the sector once, although the device itself repeats the failed read. The rule holds for
+/// each method that keeps the memory of a write unchanged.
 #[test]
 fn a_wrong_sector_is_reported_once_for_each_read() {
     let bench = protected(&[]);
@@ -190,8 +190,8 @@ fn a_wrong_sector_is_reported_once_for_each_read() {
     assert_eq!(volume.events().wrong_tuples(), count);
 }
 
-/// After a bit of a file's data is flipped, a read of this file fails and names the sector. Other data can be read. The scrub lists this
-/// sector, and also a sector whose tag has a flipped bit.
+/// A bit of a file's data is flipped. A read of this file then fails and names the sector. Other data can be read. The scrub lists this
+/// sector. It also lists a sector with a flipped bit in its tag.
 #[test]
 fn flipped_bits_are_found() {
     let bench = protected(&[]);
@@ -221,7 +221,7 @@ fn flipped_bits_are_found() {
     }
 }
 
-/// After two sectors are swapped, the reference tags of both sectors are wrong.
+/// Two sectors are swapped. The reference tags of both sectors are then wrong.
 #[test]
 fn swapped_sectors_are_found() {
     let bench = protected(&["--tag", "7"]);
@@ -317,7 +317,7 @@ fn a_killed_writer_is_recovered_from() {
     }
 }
 
-/// A data device and a tag device that do not belong together are refused, with one line that names the reason.
+/// A data device and a tag device that do not belong together are refused. One line names the reason.
 #[test]
 fn halves_that_do_not_fit_are_refused() {
     let bench = protected(&[]);
@@ -343,7 +343,7 @@ fn halves_that_do_not_fit_are_refused() {
     assert!(text(&check.stdout).starts_with("data device: 62914560 bytes"));
 }
 
-/// A lock on the data device or on the tag device locks the integrity device.
+/// If the data device or the tag device is locked, the integrity device is locked.
 #[test]
 fn both_halves_are_locked() {
     let bench = protected(&[]);
@@ -380,7 +380,7 @@ fn a_device_with_content_is_refused() {
 }
 
 /// An ext4 with a damaged superblock may extend into the tail. Even `--force` does not overwrite this tail, and the error names the
-/// possible loss. The end of another file system is always unknown, so `--force` overwrites its tail.
+/// possible loss. The end of another file system is always unknown. For such a file system, `--force` overwrites the tail.
 #[test]
 fn a_tail_that_a_damaged_volume_may_have_is_not_taken_by_force() {
     let bench = Bench::new();

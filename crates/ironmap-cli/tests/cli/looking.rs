@@ -1,4 +1,5 @@
-//! The commands that only read print the same output as the programs with the same names on the kernel's mount of the same volume.
+//! Commands that only read print the same output as the Linux programs with the same names. The Linux programs read the kernel's mount of
+//! the same volume.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -71,7 +72,7 @@ impl Twin {
         text(&output.stdout).replace(&format!("{}:", self.volume()), "")
     }
 
-    /// The output of the program with the same name, without the path of the mount.
+    /// The output of the Linux program with the same name. The path of the mount is removed.
     pub(crate) fn theirs(&self, command: &str) -> String {
         let at = self.mount.dir().display().to_string();
         let words = Self::words(command, &at);
@@ -86,7 +87,7 @@ impl Twin {
     }
 }
 
-/// Several files in one call, by names and inode numbers, are read in order. A missing file is reported, and the next file is still read.
+/// Several files in one call are read in order, by names and by inode numbers. A missing file is reported, and the next file is still read.
 #[test]
 fn reads_take_many_files_of_many_volumes() {
     let bench = Bench::new();
@@ -123,7 +124,7 @@ fn reads_take_many_files_of_many_volumes() {
     assert!(said.status.code() == Some(2) && text(&said.stderr).contains("VOLUME:/PATH"));
 }
 
-/// `VOLUME:<N>` is inode N for commands that read. Commands that need a name refuse it before any work.
+/// For commands that read, `VOLUME:<N>` is inode N. Commands that need a name refuse `VOLUME:<N>` before any work.
 #[test]
 fn an_inode_s_number_is_a_path() {
     let bench = Bench::new();
@@ -154,7 +155,7 @@ fn an_inode_s_number_is_a_path() {
     assert!(bench.succeed(["cat", "image:/again"]) == pattern(3 << 20 | 77, 1));
 }
 
-/// `ls` prints the same as GNU ls, with each option and with combinations of options.
+/// With each option and with combinations of options, `ls` prints the same as GNU ls.
 #[test]
 fn lists_are_those_of_ls() {
     require!([Need::Root]);
@@ -168,8 +169,8 @@ fn lists_are_those_of_ls() {
     for options in ["-1", "-i", "-d", "-R", "-di"] {
         twin.same(&format!("ls {options} @/"));
     }
-    // The options that show `..` are tested only below the root: the root of the mount has a parent directory on the host, and the root of
-    // the volume has none.
+    // On the host, the root of the mount has a parent directory. The root of the volume has no parent. Therefore the options that show `..`
+    // are tested only below the root.
     for options in ["-1", "-a", "-i", "-d", "-ai", "-R", "-Rai", "-di"] {
         twin.same(&format!("ls {options} @/dir"));
     }
@@ -191,7 +192,7 @@ fn lists_are_those_of_ls() {
     }
 }
 
-/// The headings of a recursive listing begin with the argument, so that each heading is a valid argument.
+/// The headings of a recursive listing begin with the argument. Therefore each heading is a valid argument.
 #[test]
 fn headings_of_ls_begin_with_the_argument() {
     require!([Need::Root]);
@@ -233,7 +234,7 @@ fn links_that_lead_in_a_circle_are_refused_by_ls() {
             assert_eq!(ours.status.code(), Some(code), "{command}: {}", text(&ours.stderr));
             let loops = text(&theirs.stderr).contains("Too many levels");
             assert_eq!(text(&ours.stderr).contains("(ELOOP)"), loops, "{command}");
-            // ironmap begins each name with the name of the volume, which is removed for the comparison.
+            // ironmap begins each name with the name of the volume. The comparison removes it.
             let printed = text(&ours.stdout).replace(&format!("{}:", twin.volume()), "");
             assert_eq!(printed, text(&theirs.stdout).replace(&at, ""), "{command}");
         }
@@ -267,7 +268,7 @@ fn odd_twin() -> Twin {
     Twin::with(more, &requests)
 }
 
-/// Every letter of a format is printed as by stat(1), for every type of file, and for names that need quotes.
+/// Every letter of a format is printed as by stat(1). The files have every type, and some names need quotes.
 #[test]
 fn formats_of_stat_are_those_of_stat() {
     require!([Need::Root]);

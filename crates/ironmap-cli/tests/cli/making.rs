@@ -143,7 +143,7 @@ fn an_impossible_volume_is_refused_and_changes_nothing() {
     check(&bench.path("swap"));
 }
 
-/// Options of mke2fs are accepted: 0 for the default number of inodes, and an alternative name of a feature, which also enables the
+/// Options of mke2fs are accepted. 0 means the default number of inodes. A feature can have an alternative name. A feature also enables the
 /// features that it needs.
 #[test]
 fn options_of_mke2fs_are_accepted() {
@@ -187,7 +187,7 @@ fn a_tree_that_does_not_fit_is_one_line() {
     fill("large", 3, 9 << 20);
     fill("blocks", 170, 60_000);
     fill("inodes", 3000, 0);
-    // If the user requests a number of inodes, a larger volume does not have more inodes.
+    // If the user requests a number of inodes, the volume has this number. A larger volume does not have more.
     let output = bench.run(["mkfs", "-q", "-N", "100", "-d", "inodes", "image", "64M"]);
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
@@ -215,7 +215,7 @@ fn a_tree_that_does_not_fit_is_one_line() {
     }
 }
 
-/// If the bitmaps have too few bits for all inodes, the groups become smaller, so that there are more groups and bitmaps.
+/// The bitmaps have too few bits for all inodes. In this case, the groups become smaller, which gives more groups and bitmaps.
 #[test]
 fn more_names_than_a_group_has_inodes() {
     let bench = Bench::empty();
@@ -239,7 +239,7 @@ fn more_names_than_a_group_has_inodes() {
         assert!(len < 33 << 20, "{options}: {len}");
         fs::remove_file(bench.image()).unwrap();
     }
-    // By default, a volume of the given size has too few inodes, so the message suggests a larger number of inodes.
+    // By default, a volume of the given size has too few inodes. The message suggests a larger number of inodes.
     let output = bench.run(["mkfs", "-q", "-b", "1K", "-d", "tree", "image", "24M"]);
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");

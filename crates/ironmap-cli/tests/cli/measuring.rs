@@ -10,8 +10,8 @@ use crate::results::{RELEASE, bench, bench_of};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// On the simple path, a request needs at most 120 instructions more than its bare submission to the engine. The `null` engine of this test
-/// needs no time for I/O, so no other costs are counted.
+/// On the simple path, a request needs at most 120 instructions more than its bare submission to the engine. The `null` engine has no costs
+/// for I/O.
 #[test]
 fn the_simple_path_costs_at_most_120_instructions() {
     require!([Need::Tool("valgrind"), Need::Tool("mke2fs"), Need::Variable(RELEASE)]);
@@ -35,8 +35,8 @@ fn the_simple_path_costs_at_most_120_instructions() {
     }
 }
 
-/// Overwrites that are queued on io_uring have the same limit of instructions. The fixture is a loop device, because the io_uring engine
-/// needs NOWAIT and a file in memory does not support NOWAIT.
+/// Overwrites that are queued on io_uring have the same limit of instructions. The io_uring engine needs NOWAIT, which a file in memory
+/// does not support. Therefore the fixture is a loop device.
 #[test]
 fn an_overwrite_queued_on_io_uring_costs_at_most_120_instructions() {
     let needs = [Need::Root, Need::Tool("valgrind"), Need::Tool("mke2fs"), Need::Variable(RELEASE)];
@@ -57,7 +57,7 @@ fn an_overwrite_that_completes_at_once_costs_at_most_so_many_instructions() {
 }
 
 /// Reads and overwrites of a file cost the same on XFS as on ext4, because the same extent map serves both formats. The engine completes
-/// immediately, because the costs on io_uring depend on the number of completions that arrive together.
+/// each request immediately. On io_uring, the costs depend on the number of completions that arrive together.
 #[test]
 fn a_request_on_xfs_costs_at_most_5_instructions_above_ext4() {
     let tools = ["valgrind", "mke2fs", "mkfs.xfs"].map(Need::Tool);
@@ -75,7 +75,7 @@ fn a_request_on_xfs_costs_at_most_5_instructions_above_ext4() {
             assert_eq!(rows[0]["engine"].as_str(), Some(engine), "{rows:?}");
             rows[0]["instructions_per_io"].as_f64().unwrap()
         };
-        // On a busy machine, fewer requests share a read of the clock. This can cause a difference, so the measurement is repeated.
+        // On a busy machine, fewer requests share a read of the clock. The costs then differ, and the measurement is repeated.
         let mut runs = Vec::new();
         let is_near = (0..4).any(|_| {
             let (ext4, xfs) = (count("ext4"), count("xfs"));
@@ -94,7 +94,8 @@ fn overwrite_above_raw(fixture: &str, engine: &str, depth: &str) -> f64 {
     above_raw("vol:", &[&args[..], &["--rw", "randwrite", "--size", "64m"]].concat())
 }
 
-/// The instructions of a request to a target, minus the instructions of the bare submission. The requested engine must serve both requests.
+/// The instructions of a request to a target, minus the instructions of the bare submission. Asserts that the requested engine serves both
+/// requests.
 fn above_raw(target: &str, args: &[&str]) -> f64 {
     let only = format!("raw,{}", target.trim_end_matches(':'));
     let rows = bench(&[args, &["--instructions", "--only", &only]].concat());
@@ -108,8 +109,8 @@ fn above_raw(target: &str, args: &[&str]) -> f64 {
     count(target) - count("raw:")
 }
 
-/// Tests the costs of the methods that keep the memory of a write unchanged, compared with zero copy. A method that copies costs little
-/// more than the copy itself, for which valgrind counts one instruction per byte. A method that does not copy costs nothing.
+/// Compares two kinds of writes: with a method that keeps the memory of a write unchanged, and with zero copy. A method that copies costs
+/// little more than the copy itself. For the copy, valgrind counts one instruction per byte. A method that does not copy costs nothing.
 #[test]
 fn a_copied_request_costs_at_most_so_many_instructions_above_its_copy() {
     require!([Need::Tool("valgrind"), Need::Tool("mke2fs"), Need::Variable(RELEASE)]);
@@ -117,10 +118,10 @@ fn a_copied_request_costs_at_most_so_many_instructions_above_its_copy() {
     const STAMP: f64 = 55.0;
     for (work, depth, most) in [
         // The code calls one function before and one function after the system call, instead of one function around it. The two calls cost
-        // 50 instructions, but they save about 400 ns, because a return after a system call is slow.
+        // 50 instructions. They save about 400 ns, because a return after a system call is slow.
         ("randread", "1", 245.0),
         ("randread", "32", 470.0),
-        // Under valgrind, requests are so slow that the update of the timestamp may be counted in either of the compared rows.
+        // Under valgrind, requests are slow. The update of the timestamp may be counted in either row.
         ("randwrite", "1", 25.0 + STAMP),
         ("randwrite", "32", 500.0),
     ] {
@@ -136,13 +137,13 @@ fn a_copied_request_costs_at_most_so_many_instructions_above_its_copy() {
         assert!(copied(bounce), "{work} at depth {depth}: {}", above(bounce));
         let lazily = if work == "randread" { direct(lazy) } else { copied(lazy) };
         assert!(lazily, "{work} at depth {depth}: {}", above(lazy));
-        // The method `owned` needs no copy, because the bench uses buffers of the library, which no other code can change.
+        // The method `owned` needs no copy. The bench uses buffers of the library, and no other code can change them.
         assert!(direct(owned), "{work} at depth {depth}: {}", above(owned));
     }
 }
 
-/// Overwrites of complete blocks and of half blocks (2K) start no handle of the journal, lock no range exclusively, and all take the simple
-/// path. The bench runs on a device in memory, which has no sectors, and on a file.
+/// Overwrites of complete blocks and of half blocks (2K) all take the simple path. They start no handle of the journal, and lock no range
+/// exclusively. The bench runs on a file, and on a device in memory without sectors.
 #[test]
 fn overwrites_start_no_handle_and_take_no_exclusive_lock() {
     require!([Need::Tool("mke2fs")]);
@@ -162,14 +163,14 @@ fn overwrites_start_no_handle_and_take_no_exclusive_lock() {
         let counters = &vol.unwrap()["counters"];
         let count = |name: &str| counters[name].as_u64();
         assert!(count("overwrites") > Some(0), "{chosen:?}: {counters}");
-        // The first write of each thread looks up the file, so it does not take the simple path.
+        // The first write of each thread looks up the file. It does not take the simple path.
         assert!(count("writes") <= Some(4), "{chosen:?}: {counters}");
         let none = ["handles", "exclusive", "conversions", "zeroed"].map(count);
         assert_eq!(none, [Some(0); 4], "{chosen:?}: {counters}");
     }
 }
 
-/// After writes to unwritten extents, the extents are converted in batches, with far fewer handles than writes.
+/// Writes to unwritten extents are converted in batches. There are far fewer handles than writes.
 #[test]
 fn unwritten_blocks_are_converted_in_batches() {
     require!([Need::Tool("mke2fs")]);
@@ -235,7 +236,7 @@ impl Drop for Running {
 }
 
 fn start(args: &[&str]) -> Running {
-    // The bench must receive signals, even if the tests were started to ignore them, as in a shell's background.
+    // In a shell's background, the tests ignore some signals. The bench must receive these signals.
     let mut command = Command::new("env");
     command.args(["--default-signal=INT,TERM,HUP", env!("CARGO_BIN_EXE_ironmap")]);
     command.arg("bench").args(args).stdout(Stdio::null()).stderr(Stdio::null());
@@ -261,7 +262,7 @@ fn left_by(pid: u32) -> Vec<String> {
     left
 }
 
-/// Whether a child of this process runs a launch, which measures the targets in a separate process.
+/// Whether a child of this process runs a launch. A launch measures the targets in a separate process.
 fn measures(pid: u32) -> bool {
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     children.unwrap_or_default().split_whitespace().any(|child| {
@@ -302,7 +303,7 @@ fn an_interrupted_bench_leaves_no_device_and_no_mount() {
     }
 }
 
-/// If a launch fails, the bench ends with the reason, and the fixture is removed.
+/// If a launch fails, the bench reports the reason, ends, and removes the fixture.
 #[test]
 fn a_bench_that_fails_leaves_nothing() {
     require!([Need::Tool("mke2fs")]);
@@ -312,7 +313,7 @@ fn a_bench_that_fails_leaves_nothing() {
     assert_eq!(left_by(pid), Vec::<String>::new());
 }
 
-/// Arguments that cannot be measured are refused before any work, and a message of a launch is printed only once.
+/// Arguments that cannot be measured are refused before any work. A message of a launch is printed only once.
 #[test]
 fn wrong_arguments_are_named() {
     for (args, code, said) in [

@@ -1,5 +1,5 @@
-//! Error messages suggest the next command. Each row contains a command line that a new user may type, and the hint in the error message of
-//! one line.
+//! Error messages suggest the next command. Each row contains a command line that a new user may type, and the expected hint. The error
+//! message has one line.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -92,7 +92,7 @@ fn a_wrong_line_gets_the_line_to_type() {
     assert!(missing.iter().all(|path| !path.exists()));
 }
 
-/// The message about a locked image names the process that has locked it, which is this process.
+/// The message about a locked image names the process that has locked it. Here, this is the test process.
 #[test]
 fn a_lock_names_its_holder() {
     let bench = Bench::empty();
@@ -101,7 +101,7 @@ fn a_lock_names_its_holder() {
     rustix::fs::flock(&file, FlockOperation::LockExclusive).unwrap();
     let said = text(&bench.run(["ls", "image:/"]).stderr);
     let seen = format!(" (pid {})\n", std::process::id());
-    // On a file system such as overlayfs, the inode number differs from the number in /proc/locks, so the process cannot be found.
+    // On a file system such as overlayfs, /proc/locks contains another inode number. The process then cannot be found.
     let hidden = said.ends_with("locked by another program: its process is not visible in /proc\n");
     assert!(
         said.contains("locked by another program: ") && (said.ends_with(&seen) || hidden),
@@ -112,7 +112,7 @@ fn a_lock_names_its_holder() {
     assert!(!hidden || !listed, "{said}{locks}");
 }
 
-/// The message about a device in use names its users: mounts, devices on top of it, and programs that have opened it exclusively.
+/// The message about a device in use names its users. They are mounts, devices on top of it, and programs that have opened it exclusively.
 #[test]
 fn a_device_in_use_names_its_users() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("mount")]);
@@ -181,8 +181,8 @@ impl Drop for Link {
     }
 }
 
-/// LABEL= and UUID= lead to the device by the symbolic links of udev. blkid(8) prints the names of these links. `mount` accepts the tags
-/// too.
+/// ironmap finds the device for LABEL= or UUID= by a symbolic link of udev. blkid(8) prints the name of this link. `mount` accepts the same
+/// tags.
 #[test]
 fn tags_lead_to_devices() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("blkid")]);

@@ -47,8 +47,8 @@ fn of_platform(mut image: Value, architecture: &str) -> Value {
     image
 }
 
-/// The layout's index names a second index with two images. The image for this machine is chosen, and its three layers (uncompressed, gzip
-/// and zstd) are applied.
+/// The layout's index names a second index with two images. The image for this machine is chosen. Its three layers (uncompressed, gzip and
+/// zstd) are applied.
 #[test]
 fn the_layers_of_a_layout_are_applied() {
     require!([Need::Root, Need::Tool("tar"), Need::Tool("gzip"), Need::Tool("zstd")]);
@@ -99,7 +99,7 @@ fn the_layers_of_a_layout_are_applied() {
     );
 }
 
-/// An image that umoci has made from changes to a tree, with whiteouts, gives the same files as `umoci unpack`.
+/// umoci makes an image from changes to a tree, with whiteouts. The volume has the same files as the tree of `umoci unpack`.
 #[test]
 fn an_image_of_umoci_is_what_umoci_unpacks() {
     require!([Need::Root, Need::Tool("umoci")]);
@@ -231,8 +231,8 @@ fn refused(bench: &Bench, args: &[&str], what: &[&str]) {
     assert!(said.lines().count() == 1 && !bench.path("image").exists(), "{args:?}: {said}");
 }
 
-/// Makes four directories, and an archive of each: an OCI layout, the unpacked archive of one image, the unpacked archive of two images, and
-/// an ordinary tree. Returns the descriptor of the image in the layout.
+/// Makes four directories, and an archive of each. They are an OCI layout, an unpacked archive of one image, an unpacked archive of two
+/// images, and an ordinary tree. Returns the descriptor of the image in the layout.
 fn make_archives(bench: &Bench) -> Value {
     let dir = bench.path("layout");
     layout(&dir);
@@ -374,7 +374,8 @@ fn make_several(bench: &Bench) -> String {
 }
 
 /// One of several images is chosen by a name, by the first digits of a digest, or by a platform. The images are in a layout, in an index
-/// that the layout's index names, or in an archive of `docker save`, whose configurations name the platforms. Errors list the images.
+/// that the layout's index names, or in an archive of `docker save`. In the archive, configurations name the platforms. Errors list the
+/// images.
 #[test]
 fn one_of_several_images_is_chosen() {
     require!([Need::Tool("tar"), Need::Tool("gzip")]);
@@ -413,7 +414,7 @@ fn one_of_several_images_is_chosen() {
     }
 }
 
-/// An image may have more layers than a process may have open files.
+/// The number of layers of an image may exceed the limit for open files.
 #[test]
 fn an_image_of_many_layers_takes_few_files() {
     require!([Need::Tool("tar")]);
@@ -436,8 +437,8 @@ fn an_image_of_many_layers_takes_few_files() {
     }
 }
 
-/// No name that begins with `.wh.` becomes a file of the volume. The files that AUFS uses for itself exist only until their layer is
-/// applied, because members of the layer may be hard links to them.
+/// No name that begins with `.wh.` becomes a file of the volume. Members of a layer may be hard links to files that AUFS uses for itself.
+/// These files are removed after the layer is applied.
 #[test]
 fn metadata_of_aufs_become_no_files() {
     let bench = Bench::empty();

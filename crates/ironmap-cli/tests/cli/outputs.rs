@@ -1,5 +1,5 @@
-//! Tests standard output that is full or whose reader has closed it. The exit code still gives the result, and no output overwrites a
-//! source.
+//! Tests standard output that is full, and standard output that is a closed pipe. The exit code still gives the result. No output
+//! overwrites a source.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
@@ -24,7 +24,7 @@ fn to_nobody(bench: &Bench, args: &[&str]) -> Output {
     to(bench, args, writer)
 }
 
-/// If standard output is full, the command fails with one line, as coreutils do.
+/// If standard output is full, the command fails with one line. coreutils do the same.
 #[test]
 fn a_full_standard_output_is_an_error() {
     let bench = Bench::new();
@@ -48,8 +48,8 @@ fn a_full_standard_output_is_an_error() {
     }
 }
 
-/// If the reader of the output has closed its pipe, the command does not fail. If the exit code reports a result (as with `check`), it does
-/// not depend on the reader.
+/// If the reader of the output has closed its pipe, the command does not fail. An exit code that reports a result (as with `check`) stays
+/// the same.
 #[test]
 fn a_verdict_needs_no_reader() {
     let bench = Bench::new();
@@ -103,8 +103,8 @@ fn results_are_not_written_over_a_target() {
     assert!(before == fs::read(bench.image()).unwrap());
 }
 
-/// The bench ends before its work in three cases: a result file cannot be written, a result file contains a volume, or the name of a
-/// picture has the extension of another format.
+/// The bench ends before its work in three cases. A result file cannot be written. A result file contains a volume. The name of a picture
+/// has the extension of another format.
 #[test]
 fn results_that_cannot_be_written_end_the_bench_at_once() {
     let bench = Bench::new();
@@ -132,8 +132,8 @@ fn results_that_cannot_be_written_end_the_bench_at_once() {
     assert_eq!(parts.count(), 0);
 }
 
-/// A result is written to the named file, even if this file cannot be replaced by a new file. Examples are a standard output without a
-/// name, a file with several names, the target of a symbolic link, and a mount point.
+/// A result is written to the named file, even if no new file can replace it. Examples are a standard output without a name, a file with
+/// several names, the target of a symbolic link, and a mount point.
 #[test]
 fn a_result_goes_into_the_file_that_was_named() {
     let bench = Bench::new();
@@ -217,7 +217,7 @@ fn a_file_is_durable_before_it_has_its_name() {
     }
 }
 
-/// The devices of a journal and of realtime files are part of the source too, so they are not overwritten.
+/// The devices of a journal and of realtime files also belong to the source. They are not overwritten.
 #[test]
 fn further_devices_of_a_source_are_not_written_over() {
     let bench = Bench::new();

@@ -40,7 +40,7 @@ fn run(page: &Path, commands: &str, shell: &[&str]) -> String {
     text(&stdout)
 }
 
-/// A user without root privileges who copies the blocks gets the result that the page describes.
+/// A user without root privileges runs the blocks, and gets the result that the page describes.
 #[test]
 fn the_blocks_for_users_run() {
     require!([Need::Tool("mkfs.ext4"), Need::Tool("fakeroot")]);
@@ -52,7 +52,8 @@ fn the_blocks_for_users_run() {
     }
 }
 
-/// The blocks for root run as described. They run in a separate mount namespace, so that all mounts are removed, even after a failure.
+/// The blocks for root run as described. They run in a separate mount namespace. When it ends, all mounts are removed, even after a
+/// failure.
 #[test]
 fn the_blocks_for_root_run() {
     require!([Need::Root, Need::Tool("mkfs.ext4"), Need::Tool("unshare")]);
@@ -60,7 +61,7 @@ fn the_blocks_for_root_run() {
     assert!(pages.len() >= 2, "{pages:?}");
     for (page, mut commands) in pages {
         if page.ends_with("README.md") {
-            // The blocks for root on the first page need the results of the blocks for users, so both run in one directory.
+            // On the first page, the blocks for root need the results of the blocks for users. Therefore both run in one directory.
             let first = first.iter().find(|(other, _)| *other == page);
             commands.insert_str(0, first.map_or("", |(_, commands)| commands));
         }
@@ -70,8 +71,8 @@ fn the_blocks_for_root_run() {
     }
 }
 
-/// Blocks that measure, or that take long, are not run. They contain only commands and options that exist: `ironmap` can parse its
-/// arguments, and the help of `./x` lists each of its commands.
+/// Blocks that measure, or that take long, are not run. Their commands and options exist. `ironmap` can parse its arguments, and the help
+/// of `./x` lists each of its commands.
 #[test]
 fn the_arguments_of_other_blocks_exist() {
     let help = Command::new("./x").arg("help").current_dir(WORKSPACE).output().unwrap();

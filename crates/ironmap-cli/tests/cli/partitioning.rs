@@ -66,7 +66,7 @@ fn the_backup_of_a_lost_header_is_read_and_said_once() {
         for args in WRITERS {
             refused(&bench, args, "partition table");
         }
-        // The backup may belong to an older table, whose partitions may overlap the partitions of the current table.
+        // The backup may belong to an older table. Partitions of the older table may overlap partitions of the current table.
         for args in [
             &["mkfs", "-qF", "disk.img@p1"][..],
             &["clone", "-F", "one.img", "disk.img@p1"],
@@ -78,14 +78,14 @@ fn the_backup_of_a_lost_header_is_read_and_said_once() {
             &["rm", "disk.img@1M:/f"],
             &["resize", "disk.img@1M"],
         ] {
-            refused(&bench, args, "@BYTE+LENGTH names a range without the table");
+            refused(&bench, args, "name the range by @BYTE+LENGTH");
         }
         bench.succeed(["mkfs", "-qF", "disk.img@1M+4M"]);
         bench.succeed(["clone", "-F", "one.img", "disk.img@0x100000+4096K"]);
     }
 }
 
-/// If the MBR has no entry for the GPT, the MBR is the newer table, as Linux and blkid assume.
+/// If the MBR has no entry for the GPT, the MBR is the newer table. Linux and blkid assume the same.
 #[test]
 fn a_gpt_that_the_mbr_does_not_name_is_left_from_an_older_table() {
     require!([Need::Tool("sfdisk")]);
@@ -136,13 +136,13 @@ fn a_disk_with_one_copy_of_its_table_is_not_overwritten() {
 }
 
 /// A location with only an offset ends at the end of its partition. If the offset is in free space, the location ends at the next
-/// partition. A command that writes to the location does not change the bytes past this end. A location with a length is used as given.
+/// partition. A command does not change bytes past this end. A location with a length is used as given.
 #[test]
 fn a_place_named_by_its_first_byte_ends_with_its_partition() {
     require!([Need::Tool("sfdisk")]);
     const END_OF_1: u64 = 9 * MIB;
     for label in ["dos", "gpt"] {
-        // Groups of commands. Before each group, the end of the range that its commands may change.
+        // Each element contains a group of commands. The number is the end of the range that these commands may change.
         let commands: [(u64, &[&[&str]]); 9] = [
             (END_OF_1, &[&["resize", "-q", "disk.img@1M"], &["resize", "-q", "-M", "disk.img@1M"]]),
             (
@@ -159,7 +159,7 @@ fn a_place_named_by_its_first_byte_ends_with_its_partition() {
             (DISK - 33 * 512, &[&["mkfs", "-qF", "disk.img@37M"]]),
         ];
         for (end, commands) in commands {
-            // In a GPT that sfdisk has made, no partition begins before 1 MiB, so the bytes before 1 MiB belong to the table.
+            // In a GPT of sfdisk, no partition begins before 1 MiB. The bytes before 1 MiB belong to the table.
             if end == MIB && label == "gpt" {
                 continue;
             }
@@ -263,7 +263,7 @@ fn a_whole_partition_of_a_disk_cut_short_is_read() {
     }
 }
 
-/// If the name of a new image suggests a format that the command does not write, the command is refused with advice, and no file is made.
+/// The name of a new image suggests a format that the command does not write. The command is refused with advice, and no file is made.
 #[test]
 fn a_raw_image_gets_no_name_of_another_format() {
     let bench = Bench::empty();

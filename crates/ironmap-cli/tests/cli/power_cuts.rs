@@ -1,5 +1,5 @@
-//! Power cuts of a machine with a volume in a qcow2 image: strace records each write and each sync of the image file. From this log, the
-//! test constructs files as they may be after a power cut. QEMU and e2fsck check these files.
+//! Power cuts of a machine with a volume in a qcow2 image. strace records each write and each sync of the image file. From this log, the
+//! test makes files as they may be after a power cut. QEMU and e2fsck check these files.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::require;
 use crate::support::{Bench, IRONMAP, succeed, text, tool};
 
 const SECTOR: usize = 512;
-/// The number of commands. The result of each command must survive a power cut after the command has ended.
+/// The number of commands. After a command has ended, its result must survive a power cut.
 const COPIES: usize = 4;
 
 /// A change of the image's file.
@@ -60,7 +60,7 @@ fn a_volume_in_an_image_survives_power_cuts() {
     }
 }
 
-/// Runs commands on a volume, and returns their changes of the image file in order.
+/// Runs commands on a volume. Returns the changes of the image file in order.
 fn record(bench: &Bench, disk: &Path) -> Vec<Step> {
     let log = bench.path("log");
     let one = |number: usize| {
@@ -86,7 +86,8 @@ fn record(bench: &Bench, disk: &Path) -> Vec<Step> {
     steps
 }
 
-/// Parses a line of strace. A call that is interrupted by calls of other threads has two lines, and the first line contains all arguments.
+/// Parses a line of strace. Calls of other threads can interrupt a call. Such a call has two lines, and the first line contains all
+/// arguments.
 fn step(line: &str, disk: &str) -> Option<Step> {
     let (_, call) = line.split_once(' ')?;
     let call = call.trim_start();
@@ -139,8 +140,8 @@ fn torn(before: &[u8], steps: &[Step], rng: &mut Rng) -> Vec<u8> {
     file
 }
 
-/// Whether these bytes begin with a superblock of ext4. The test does not tear superblocks: a superblock has two sectors but one checksum,
-/// and Linux does not mount a volume with a torn superblock either.
+/// Whether these bytes begin with a superblock of ext4. The test does not tear superblocks. A superblock has two sectors but one checksum,
+/// and Linux does not mount a volume with a torn superblock.
 fn is_superblock(bytes: &[u8]) -> bool {
     bytes.get(56..58) == Some(&[0x53, 0xef])
 }
@@ -153,7 +154,7 @@ fn judge(bench: &Bench, ended: usize, what: &str) {
     };
     let marked = fs::read(bench.path("torn")).unwrap()[79] & 1 != 0;
     if marked {
-        // An image that is marked as dirty can be read at once, and can be written after a repair.
+        // An image that is marked as dirty can be read at once. After a repair, it can also be written.
         let listed = bench.run(["ls", "qcow2:torn:/"]);
         assert!(listed.status.success(), "{what}: {}", text(&listed.stderr));
         qemu(&["check", "-q", "-r", "all", "torn"]);

@@ -1,4 +1,4 @@
-//! `info`, `ls`, `stat`, `cat`, `map`: their output for an image matches the source tree and the output of debugfs and dumpe2fs.
+//! Tests `info`, `ls`, `stat`, `cat` and `map` on an image. Their output matches the source tree, and the output of debugfs and dumpe2fs.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -102,7 +102,7 @@ fn stat_shows_times_in_full() {
     assert!(shown.contains("Access: (0644/-rw-r--r--)"), "{shown}");
 }
 
-/// `cat` prints every byte of a file, with holes as zeros, and follows symbolic links. This applies to each format of the extent map.
+/// `cat` prints every byte of a file, and zeros for holes. It follows symbolic links. This applies to each format of the extent map.
 #[test]
 fn cat_gives_the_bytes_of_the_source() {
     for options in [
@@ -131,7 +131,7 @@ fn cat_gives_the_bytes_of_the_source() {
     }
 }
 
-/// A reader that closes the pipe early is not an error and causes no message.
+/// If a reader closes the pipe early, there is no error and no message.
 #[test]
 fn cat_and_ls_end_quietly_with_their_reader() {
     let bench = Bench::new();
@@ -225,7 +225,7 @@ fn info_says_what_dumpe2fs_says() {
     assert!(shown.contains("Format:         ext4\n"), "{shown}");
 }
 
-/// Only the known fields of a recorded error are printed. The output does not claim that a certain program has recorded the error.
+/// Only the known fields of a recorded error are printed. The output does not say which program has recorded the error.
 #[test]
 fn recorded_errors_are_shown_as_far_as_they_are_known() {
     let bench = Bench::new();
@@ -246,7 +246,7 @@ fn recorded_errors_are_shown_as_far_as_they_are_known() {
     assert!(said.contains("3 errors recorded in the superblock"), "{said}");
 }
 
-/// The reaction to errors is printed with the word that tune2fs uses. An unknown value is printed as the reaction that the kernel then has.
+/// The reaction to errors is printed with the word that tune2fs uses. For an unknown value, the kernel's reaction is printed.
 #[test]
 fn the_policy_for_errors_is_shown() {
     let bench = Bench::new();
@@ -338,8 +338,8 @@ fn manual_pages_and_completions_are_generated() {
     }
 }
 
-/// An unreadable journal is ignored if the user requests this, in the location or with the option. A warning reports that the changes in
-/// the journal are missing.
+/// On request, an unreadable journal is ignored. The request is a prefix of the location, or an option. A warning reports that the changes
+/// in the journal are missing.
 #[test]
 fn a_volume_is_read_without_its_journal_where_asked_for() {
     let bench = Bench::new();

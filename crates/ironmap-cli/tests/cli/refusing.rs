@@ -80,11 +80,11 @@ fn content_that_is_no_volume_is_refused_by_name() {
         &[
             case(&["info", "missing"], 3, "missing: No such file or directory"),
             case(&["ls", "missing:/"], 3, "missing: No such file or directory"),
-            case(&["info", "."], 3, "neither a block device nor an image file"),
+            case(&["info", "."], 3, "the path must lead to a block device or an image file"),
             case(
                 &["info", "/dev/null"],
                 3,
-                "neither a block device, an NVMe namespace nor an image file",
+                "the path must lead to a block device, an NVMe namespace or an image file",
             ),
             case(&["info", "empty"], 3, "empty: is empty"),
             case(&["info", "tiny"], 3, "tiny: has only 1500 bytes"),
@@ -207,7 +207,7 @@ fn a_damaged_volume_is_code_4_with_the_place() {
     refuse(&bench, &[case(&["cat", &bench.target("/dir/large")], 4, "extent header")]);
     file.set_len(20 << 20).unwrap();
     refuse(&bench, &[case(&["ls", &bench.target("/")], 4, "the device has only 20971520")]);
-    // Changes the label without a new checksum. For reading, a backup of the superblock is used, but not for writing or for a check.
+    // Changes the label without a new checksum. Reads then use a backup of the superblock. Writes and checks do not use a backup.
     file.set_len(64 << 20).unwrap();
     file.write_all_at(b"x", 1024 + 0x78).unwrap();
     drop(file);
@@ -244,8 +244,8 @@ fn a_volume_in_use_is_refused() {
     rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
     refuse(&bench, &[case(&["ls", &bench.target("/")], 3, "locked by another program")]);
     drop(file);
-    // Like most programs, the writer has no lock on the image, so ironmap must find its open file. A refused command must not change the
-    // image, not even its length.
+    // Like most programs, the writer has no lock on the image. ironmap must find the writer's open file. A refused command must not change
+    // the image, not even its length.
     let writer = File::options().write(true).open(bench.image()).unwrap();
     let image = bench.image().to_str().unwrap().to_owned();
     let changed = || fs::metadata(&image).unwrap().modified().unwrap();
@@ -264,8 +264,8 @@ fn a_volume_in_use_is_refused() {
     drop(writer);
 }
 
-/// Arguments of a wrong kind are refused: a file as a mount point, `host:` as a volume, tags that would be overwritten without a request,
-/// and a bench with 0 rounds.
+/// Wrong arguments are refused. Examples are a file as a mount point, `host:` as a volume, a TAGS device with content, and a bench with 0
+/// rounds.
 #[test]
 fn arguments_of_another_kind_are_refused() {
     let bench = Bench::empty();

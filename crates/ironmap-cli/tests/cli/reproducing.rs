@@ -119,8 +119,8 @@ fn differing(one: &[u8], other: &[u8]) -> Option<usize> {
 }
 
 /// The tree is created in two orders. Images are built from both trees with different locales, time zones, umasks, processors and users.
-/// Images are also built from archives of both trees that GNU tar made. In these archives, extended attributes are in the order in which the
-/// host lists them. All images are equal.
+/// Images are also built from archives that GNU tar made of both trees. In an archive, extended attributes have the order in which the host
+/// lists them. All images are equal.
 #[test]
 fn the_same_tree_makes_the_same_image() {
     require!([Need::Tool("tar"), Need::Tool("taskset")]);

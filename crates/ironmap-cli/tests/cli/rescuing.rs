@@ -1,5 +1,5 @@
-//! Reads of damaged volumes: volumes that need a backup of the superblock, truncated volumes, and volumes with damaged blocks of
-//! directories. The results are compared with the kernel and debugfs.
+//! Reads of damaged volumes. The superblock is lost, the volume is truncated, or blocks of directories are damaged. The results are
+//! compared with the kernel and debugfs.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -31,8 +31,8 @@ fn same_content(one: &Path, other: &Path) {
     succeed(tool("diff").args(["-r", "--no-dereference"]).args([one, other]));
 }
 
-/// After the loss of the superblock and the group descriptors, the files that are copied out equal the originals. The kernel shows the same
-/// files with the mount option `sb=N`.
+/// The superblock and the group descriptors are lost. Files that are copied out still equal the originals. The kernel shows the same files
+/// with the mount option `sb=N`.
 #[test]
 fn a_backup_stands_in_for_superblock_and_descriptors() {
     require!([Need::Root]);
@@ -62,7 +62,7 @@ fn a_backup_stands_in_for_superblock_and_descriptors() {
         same_content(mount.dir(), &bench.path("out"));
         drop(mount);
         let listed = bench.run(["ls", &format!("{volume}:/dir")]);
-        // If a volume has no superblock, the user may have removed it on purpose, so a backup is used only on request.
+        // If a volume has no superblock, the user may have removed it on purpose. Therefore a backup is used only on request.
         let said = text(&listed.stderr);
         assert_eq!(listed.status.code(), Some(3), "{said}");
         assert_eq!(said.contains("--superblock"), found.is_some(), "{said}");
@@ -70,7 +70,7 @@ fn a_backup_stands_in_for_superblock_and_descriptors() {
     }
 }
 
-/// A damaged superblock is ignored for reading; commands that write or check refuse the volume, which stays unchanged.
+/// A damaged superblock is ignored for reading. Commands that write or check refuse the volume, and do not change it.
 #[test]
 fn a_damaged_superblock_is_passed_over_only_for_reading() {
     let bench = Bench::with(&["-t", "ext4", "-b", "1024"]);
@@ -97,8 +97,8 @@ fn a_damaged_superblock_is_passed_over_only_for_reading() {
     assert!(before == fs::read(bench.image()).unwrap());
 }
 
-/// A superblock whose fields after the magic number are zeros looks like revision 0. The backup shows that the volume has another revision,
-/// so the superblock counts as damaged. A volume of revision 0 can still be used.
+/// A superblock with zeros after the magic number looks like revision 0. The backup shows another revision, so the superblock counts as
+/// damaged. A volume that really has revision 0 can be used.
 #[test]
 fn a_superblock_without_its_revision_is_damaged() {
     for options in [&["-t", "ext4", "-b", "1024"][..], &["-t", "ext3", "-b", "1024"]] {
@@ -120,8 +120,8 @@ fn a_superblock_without_its_revision_is_damaged() {
     assert_eq!(text(&bench.succeed(["cat", &bench.target("/small")])), "small\n");
 }
 
-/// `--journal` names the device of an external journal, and is only for reading. A journal for which udev has made a link is found without
-/// the option.
+/// `--journal` names the device of an external journal. The option is only for reading. If udev has made a link for the journal, the option
+/// is not needed.
 #[test]
 fn a_journal_on_another_device_is_named_or_found() {
     require!([Need::Root]);
@@ -229,8 +229,8 @@ fn a_volume_that_was_cut_short_is_read_as_far_as_it_goes() {
     assert!(whole > 0 && broken > 0, "{whole} whole, {broken} broken");
 }
 
-/// If a block of a directory is damaged, only the names in this block are lost. Names in other blocks are listed and found, as the kernel
-/// lists and finds them.
+/// If a block of a directory is damaged, only the names in this block are lost. Names in other blocks are listed and found. The kernel does
+/// the same.
 #[test]
 fn a_damaged_block_of_a_directory_loses_its_own_names() {
     require!([Need::Root]);
@@ -274,7 +274,7 @@ fn a_damaged_block_of_a_directory_loses_its_own_names() {
     }
 }
 
-/// The names in the listings that mounts use: block by block, and in the order of the hash tree.
+/// The names in the two kinds of listings that mounts use. One lists block by block, the other in the order of the hash tree.
 fn listed_for_mounts(image: &Image) -> BTreeSet<String> {
     let volume = image.open().unwrap();
     let _ = volume.fs().take_notices();

@@ -1,4 +1,4 @@
-//! `ironmap resize`: the sizes are the same as with resize2fs, e2fsck finds no fault, and every file is unchanged.
+//! `ironmap resize`: the sizes are the same as with resize2fs. e2fsck finds no fault. Every file is unchanged.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -81,7 +81,7 @@ fn fill(root: &Path) {
     std::os::unix::fs::symlink("l".repeat(200), root.join("dirs/long-link")).unwrap();
 }
 
-/// All files by their paths, each with type, links, size, mode, owner, time and attributes, and with its content or target.
+/// All files by their paths. The value contains type, links, size, mode, owner, time, attributes, and content or target.
 fn tree(bench: &Bench, image: &Path) -> BTreeMap<PathBuf, (String, Vec<u8>)> {
     let out = bench.path("out");
     let _ = fs::remove_dir_all(&out);
@@ -124,7 +124,7 @@ fn make(bench: &Bench, options: &str, size: &str) -> PathBuf {
     let mut mke2fs = tool("mke2fs");
     mke2fs.arg("-qF").args(words(options)).arg("-d").arg(bench.source()).arg(&image).arg(size);
     succeed(&mut mke2fs);
-    // e2fsck repairs the quotas, which mke2fs -d leaves wrong, and makes hash trees for directories (-D).
+    // mke2fs -d leaves the quotas wrong. e2fsck repairs them, and makes hash trees for directories (-D).
     let repaired = tool("e2fsck").arg("-fyD").arg(&image).output().unwrap();
     assert!(matches!(repaired.status.code(), Some(0 | 1)), "{}", text(&repaired.stdout));
     image
@@ -144,7 +144,7 @@ fn with_source() -> Bench {
     bench
 }
 
-/// After a growth, sizes, reserved blocks, the positions of backups and the space for descriptors are the same as with resize2fs.
+/// After a growth, four things are the same as with resize2fs: sizes, reserved blocks, positions of backups, and space for descriptors.
 #[test]
 fn a_volume_grows_as_by_resize2fs() {
     let bench = with_source();
@@ -196,8 +196,8 @@ fn a_volume_shrinks_as_by_resize2fs() {
     }
 }
 
-/// If the bitmaps of groups were never written, the last group gets a bitmap after a shrink, and the blocks that were reserved for
-/// descriptors count as free.
+/// The bitmaps of groups were never written. After a shrink, the last group has a bitmap. The blocks that were reserved for descriptors
+/// count as free.
 #[test]
 fn groups_without_bitmaps_have_the_right_counts_after_a_shrink() {
     let bench = Bench::empty();
@@ -224,8 +224,8 @@ fn groups_without_bitmaps_have_the_right_counts_after_a_shrink() {
     }
 }
 
-/// The smallest size is at most the smallest size of resize2fs, and a second run does not reduce it further. Afterwards, the volume grows
-/// to its old size.
+/// The smallest size is at most the smallest size of resize2fs. A second run does not reduce it. Afterwards, the volume grows to its old
+/// size.
 #[test]
 fn the_smallest_size_is_that_of_resize2fs_or_less() {
     let bench = with_source();
@@ -267,7 +267,7 @@ fn journals_and_inodes_beyond_the_end_move() {
         "-t ext4 -b 1024 -g 1024 -i 4096 -O ^metadata_csum",
     ] {
         let image = make(&bench, options, "40M");
-        // ironmap copies the tree, because ironmap distributes directories over the groups.
+        // ironmap copies the tree, because it distributes directories over the groups.
         for dir in 0..60 {
             let new = bench.path("new");
             let _ = fs::remove_dir_all(&new);
@@ -322,7 +322,8 @@ fn the_kernel_fills_a_volume_that_has_grown() {
     }
 }
 
-/// The superblock contains the inode number of the orphan file. If a smaller volume does not have this number, the shrink is refused.
+/// The superblock contains the inode number of the orphan file. If the smaller volume would have fewer inodes than this number, the shrink
+/// is refused.
 #[test]
 fn an_orphan_file_beyond_the_end_is_not_renumbered() {
     let bench = Bench::empty();
@@ -349,7 +350,7 @@ fn an_orphan_file_beyond_the_end_is_not_renumbered() {
     assert!(said.contains("is the orphan file") && fs::read(&image).unwrap() == before, "{said}");
 }
 
-/// A damaged volume is not extended: the growth would give a wrong bitmap a valid checksum, and would write to the blocks of a damaged
+/// A damaged volume is not extended. The growth would give a wrong bitmap a valid checksum. It would also write to the blocks of a damaged
 /// resize inode.
 #[test]
 fn a_damaged_volume_does_not_grow() {
@@ -392,8 +393,8 @@ fn a_damaged_volume_does_not_grow() {
     refused("state");
 }
 
-/// If the host's file system is full at any write of a growth, the volume has either the old or the new size, and the image has the same
-/// length as the volume.
+/// The host's file system becomes full at any write of a growth. The volume then has the old or the new size. The image has the same length
+/// as the volume.
 #[test]
 fn a_growth_on_a_full_disk_leaves_a_whole_image() {
     require!([Need::Root, Need::Tool("mke2fs"), Need::Tool("mount")]);
@@ -461,7 +462,7 @@ fn sizes_that_cannot_be_are_refused() {
     refused(&["image", "much"], 2, "much is not a size");
     refused(&["image@0", "1G"], 2, "on a device of 16777216");
     refused(&["image", "2M"], 1, "2048 blocks are too few: ");
-    // An extension would hide that a part of the image is missing.
+    // A part of the image is missing. An extension would hide this.
     let file = fs::File::options().write(true).open(&image).unwrap();
     file.set_len(10 << 20).unwrap();
     let before = fs::read(&image).unwrap();

@@ -1,5 +1,5 @@
-//! `find`, `du`, `df`, `readlink` and `getfattr` print the same as the programs with the same names on the kernel's mount of the same
-//! volume.
+//! `find`, `du`, `df`, `readlink` and `getfattr` print the same as the Linux programs with the same names. The Linux programs read the
+//! kernel's mount of the same volume.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -30,7 +30,8 @@ fn more(root: &Path) {
     symlink("nothing-here", root.join("deep/astray")).unwrap();
 }
 
-/// `find` matches patterns as find(1) does, with classes, and with characters of several bytes. The locale defines what a character is.
+/// `find` matches patterns as find(1) does. Patterns may have classes, and characters of several bytes. The locale determines the
+/// characters.
 #[test]
 fn find_matches_patterns_as_find_does_in_each_locale() {
     require!([Need::Root, Need::Tool("find")]);
@@ -214,7 +215,7 @@ fn df_shows_what_df_shows() {
     assert_eq!(said.lines().count(), 3);
 }
 
-/// `readlink` prints targets, and the paths to which they lead, like readlink(1).
+/// Like readlink(1), `readlink` prints targets, and the paths to which targets lead.
 #[test]
 fn readlink_follows_as_readlink_does() {
     require!([Need::Root]);

@@ -19,7 +19,7 @@ enum How {
     Program(&'static str),
     /// A header whose format wipefs reports.
     Header(Vec<(u64, Vec<u8>)>),
-    /// A header that wipefs does not report, because wipefs also verifies a checksum or other fields, which the test does not write.
+    /// A header that wipefs does not report. wipefs also verifies a checksum or other fields, which the test does not write.
     Silent(Vec<(u64, Vec<u8>)>),
 }
 
@@ -38,7 +38,7 @@ fn with(len: usize, parts: &[(usize, &[u8])]) -> Vec<u8> {
     bytes
 }
 
-/// Headers of firmware RAID arrays, most of them in the last sectors, with valid checksums.
+/// Headers of firmware RAID arrays. They have valid checksums, and most are in the last sectors.
 fn firmware() -> Vec<(&'static str, How)> {
     let last = SIZE - 512;
     let mut via = with(51, &[(0, &[0x55, 0xAA, 1])]);
@@ -218,14 +218,14 @@ fn make(bench: &Bench, name: &str, how: &How) -> bool {
     }
     let file = File::options().write(true).open(&path).unwrap();
     let len = file.metadata().unwrap().len();
-    // A fixed VHD has its signature at its end, so it is not extended.
+    // A fixed VHD is not extended, because its signature is at its end.
     if len < SIZE {
         file.set_len(SIZE).unwrap();
     }
     true
 }
 
-/// Checks that each command that would overwrite `image` leaves it unchanged and fails with one line that contains `says`.
+/// Runs commands that would overwrite `image`. Checks that each fails with one line that contains `says`, and leaves `image` unchanged.
 fn refused(bench: &Bench, name: &str, says: &str) {
     let image = bench.path("image");
     let before = fs::read(&image).unwrap();
@@ -296,7 +296,7 @@ fn each_image_is_refused_by_its_own_name() {
     }
 }
 
-/// The signature of a suspended system is at the end of the first memory page, so its offset depends on the page size of the suspended
+/// The signature of a suspended system is at the end of the first memory page. Its offset depends on the page size of the suspended
 /// machine.
 #[test]
 fn a_suspended_system_is_refused_with_each_size_of_a_page() {

@@ -79,7 +79,7 @@ printf 'typed\\n\\004' | script -qec '@ /dev/stdin %' /dev/null
 ";
 
 /// Without `-r` or `-a`, the content of special files is copied. With one of these options, the special file itself is copied. cp does the
-/// same in both cases.
+/// same.
 #[test]
 fn special_files_are_copied_as_cp_copies_them() {
     require!([Need::Tool("bash"), Need::Tool("script"), Need::Tool("timeout")]);
@@ -98,7 +98,7 @@ fn special_files_are_copied_as_cp_copies_them() {
         };
         let run = |cp: &str, copy: &str| {
             let script = format!("umask 022; {}", line.replace('@', cp).replace('%', copy));
-            // If a copy does not read the FIFO, the writer of the FIFO is blocked until its own timeout.
+            // If a copy does not read the FIFO, the writer waits until its timeout.
             let mut bash = tool("timeout");
             bash.args(["120", "bash", "-c", &script]).current_dir(bench.dir.path());
             bash.stdin(Stdio::null()).stderr(Stdio::piped()).stdout(Stdio::null()).output().unwrap()
@@ -133,7 +133,7 @@ fn the_content_of_a_block_device_is_copied() {
     assert!(copy.kind == "regular" && copy.content == content);
 }
 
-/// A volume stores no content for a special file, so without `-r` its copy is refused, to the host and within volumes.
+/// A volume stores no content for a special file. Without `-r`, a copy of the file is refused, both to the host and within volumes.
 #[test]
 fn special_files_of_a_volume_have_no_content() {
     let bench = Bench::new();
@@ -151,7 +151,7 @@ fn special_files_of_a_volume_have_no_content() {
     assert!(fs::metadata(bench.path("copy")).unwrap().file_type().is_fifo());
 }
 
-/// A copy from a pipe without a writer waits, can be interrupted, and leaves no file.
+/// A copy from a pipe without a writer waits. It can be interrupted, and leaves no file.
 #[test]
 fn a_copy_that_waits_for_a_pipe_is_interrupted() {
     let bench = Bench::new();
@@ -170,8 +170,7 @@ fn a_copy_that_waits_for_a_pipe_is_interrupted() {
     crate::support::succeed(tool("e2fsck").arg("-fn").arg(bench.image()));
 }
 
-/// If the copy of a source is refused, the source is not read further. Otherwise, the copy of an endless source, or of a pipe without a
-/// writer, would not end.
+/// A refused source is not read further. Otherwise, the copy of an endless source, or of a pipe without a writer, would not end.
 #[test]
 fn a_source_that_is_not_wanted_is_not_read_on() {
     require!([Need::Tool("bash"), Need::Tool("timeout")]);
@@ -237,7 +236,7 @@ find . ! -name . -exec stat -c '%n %f %u %g %t %T' {} + > ../out.txt
 getfattr --only-values -n trusted.name file > ../out.name
 ";
 
-/// Under fakeroot, a copy has the owners, modes, devices and attributes that fakeroot reports instead of the kernel.
+/// Under fakeroot, a copy has the owners, modes, devices and attributes that fakeroot reports.
 #[test]
 fn owners_under_fakeroot_are_taken() {
     let needs = [Need::Root, Need::Tool("fakeroot"), Need::Tool("setpriv"), Need::Tool("setfattr")];
@@ -281,7 +280,7 @@ fn owners_under_fakeroot_are_taken() {
     let null: serde_json::Value =
         serde_json::from_slice(&fs::read(bench.path("null.json")).unwrap()).unwrap();
     assert_eq!((&null["type"], &null["uid"]), (&"char_device".into(), &0.into()));
-    // Files that are copied out of a volume have, under fakeroot, the attributes that they have in the volume.
+    // Under fakeroot, a file that is copied out of a volume has the same attributes as in the volume.
     let out = fs::read_to_string(bench.path("out.txt")).unwrap();
     for (name, mode, (user, group), device) in expected {
         let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
@@ -317,8 +316,7 @@ rm @/sparse
 sync @
 ";
 
-/// With `SOURCE_DATE_EPOCH`, the same commands on the same tree always give the same bytes, and no timestamp is later than
-/// `SOURCE_DATE_EPOCH`.
+/// With `SOURCE_DATE_EPOCH`, the same commands on the same tree always give the same bytes. No timestamp is later than `SOURCE_DATE_EPOCH`.
 #[test]
 fn a_reproducible_build_makes_the_same_bytes() {
     const DATE: &str = "1700000000";
@@ -375,7 +373,7 @@ fn a_reproducible_build_makes_the_same_bytes() {
     }
 }
 
-/// An invalid time ends every command that would use the time, and nothing is changed.
+/// An invalid time ends every command that would use the time. Nothing is changed.
 #[test]
 fn a_date_that_is_none_is_refused() {
     let bench = Bench::new();

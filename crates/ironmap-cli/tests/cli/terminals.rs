@@ -1,4 +1,4 @@
-//! Tests the output of text from a volume: no name, target, label or attribute passes control sequences to a terminal.
+//! Tests the output of text from a volume. Names, targets, labels and attributes pass no control sequences to a terminal.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -12,8 +12,7 @@ use crate::support::{Bench, IRONMAP, text, tool};
 /// second line.
 const EVIL: &[u8] = b"a\x1b]0;t\x07\x1b[35;41m\x7f\xc2\x9b\xff\x0d\nsecond";
 
-/// For each command, the lines that run it. `$E` is a name that contains bytes which control a terminal, and `@` is replaced by the
-/// program.
+/// For each command, the lines that run it. `$E` is a name with bytes that control a terminal. `@` is replaced by the program.
 const COMMANDS: [(&str, &str); 43] = [
     ("info", "@ info i; @ info --json i; @ info \"$E\""),
     ("ls", "@ ls -lR i:/; @ ls i:/; @ ls -1 i:/; @ ls --json i:/; @ ls \"i:/$E\" \"i:/$E/none\""),

@@ -268,7 +268,7 @@ fn the_list_is_that_of_info() {
     assert!(listed.lines().any(|line| line == "Label:          shown"), "{listed}");
 }
 
-/// If the program is called as tune2fs or e2label, it accepts the options of that program, and the results are the same, byte for byte.
+/// The program is called as tune2fs or e2label, and accepts the options of tune2fs or e2label. The results are the same, byte for byte.
 #[test]
 fn names_of_e2fsprogs_are_taken() {
     let own = Image::mke2fs("8M", &["-t", "ext4"]);
@@ -313,7 +313,7 @@ fn names_of_e2fsprogs_are_taken() {
     fsck(&own.path());
 }
 
-/// Command lines of e2fsprogs. `LONG` is the path of a directory. This path is too long for its field in the superblock.
+/// Command lines of e2fsprogs. `LONG` is a path that is too long for its field in the superblock.
 const E2FSPROGS_LINES: [&str; 48] = [
     "e2label image seventeen-bytes-17",
     "e2label image",
@@ -418,14 +418,14 @@ fn the_names_of_e2fsprogs_end_as_they_do() {
             ["ours", "theirs"].map(|side| fs::read(bench.path(side).join("image")).unwrap());
         assert!(left == right, "{command}: other bytes");
     }
-    // If the program is called by its own name, it refuses a text that is too long, and has its own exit codes.
+    // Under its own name, the program refuses a text that is too long. It then has its own exit codes.
     let refused = bench.run(["tune", "-L", "seventeen-bytes-17", "ours/image"]);
     assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
     assert_eq!(bench.run(["tune", "-L", "x", "ours/missing"]).status.code(), Some(3));
     fsck(&bench.path("ours/image"));
 }
 
-/// A volume that can only be read with a backup of the superblock, or whose end is missing, is not changed.
+/// A volume is not changed if only a backup of its superblock is readable, or if its end is missing.
 #[test]
 fn a_damaged_volume_is_not_changed() {
     let bench = Bench::with(&["-t", "ext4"]);

@@ -1,5 +1,5 @@
-//! `ironmap undelete`: files that the kernel, debugfs or ironmap has deleted are recovered byte for byte if all of their data exist. The
-//! results are compared with `debugfs lsdel` and `debugfs dump`.
+//! Tests `ironmap undelete` on files that the kernel, debugfs or ironmap has deleted. A file is recovered byte for byte if all of its data
+//! exist. The results are compared with `debugfs lsdel` and `debugfs dump`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -28,7 +28,8 @@ fn deleted_files(bench: &Bench, image: &Path) -> Vec<Value> {
     found.as_array().unwrap().clone()
 }
 
-/// The inode of each deleted file, with its size, free blocks and blocks, from `debugfs lsdel`.
+/// The inode of each deleted file. The values are its size, the number of its free blocks, and the number of its blocks, from `debugfs
+/// lsdel`.
 fn lsdel(image: &Path) -> BTreeMap<u64, (u64, u64, u64)> {
     let said = text(&succeed(tool("debugfs").args(["-R", "lsdel"]).arg(image)).stdout);
     let line = |line: &str| {
@@ -40,7 +41,7 @@ fn lsdel(image: &Path) -> BTreeMap<u64, (u64, u64, u64)> {
     said.lines().filter_map(line).collect()
 }
 
-/// ext2 and debugfs keep the block maps of deleted files in the inodes, and their names in the directories.
+/// ext2 and debugfs keep the block maps of deleted files in the inodes. They also keep the names in the directories.
 #[test]
 fn files_that_debugfs_deleted_are_found_in_the_inodes() {
     for options in [
@@ -103,7 +104,7 @@ fn check(image: &Path) {
     succeed(tool("e2fsck").arg("-fn").arg(image));
 }
 
-/// The kernel clears the block maps of deleted files. The maps and the names are found in the journal, even those of complete trees.
+/// The kernel clears the block maps of deleted files. The journal still contains the maps and the names, even for complete trees.
 #[test]
 fn files_that_the_kernel_deleted_are_found_in_the_journal() {
     require!([Need::Root]);
@@ -147,7 +148,7 @@ fn files_that_the_kernel_deleted_are_found_in_the_journal() {
         let mut full = File::create(mount.dir().join("full")).unwrap();
         while std::io::Write::write_all(&mut full, &[0xA5; 1 << 16]).is_ok() {}
         drop((full, mount));
-        // The last free blocks may be too few for a write, so some deleted files may still have all of their blocks. These files are whole.
+        // The last free blocks may be too few for a write. Some deleted files then still have all of their blocks. These files are whole.
         let found = deleted(&bench, &image.path());
         let reused = |file: &&Value| file["free_blocks"].as_u64() < file["blocks"].as_u64();
         let count = found.values().filter(reused).count();
@@ -197,7 +198,7 @@ fn files_that_ironmap_deleted_are_found_in_the_journal() {
     check(&bench.image());
 }
 
-/// No file is overwritten, and nothing is found on a volume without deleted files.
+/// No file is overwritten. On a volume without deleted files, nothing is found.
 #[test]
 fn files_that_are_there_stay() {
     let bench = Bench::with(&["-t", "ext2", "-b", "1024"]);
@@ -229,9 +230,8 @@ fn contents(dir: &Path) -> BTreeSet<String> {
     all
 }
 
-/// A deleted file and a deleted directory with the same name are both copied, the directory with all files below it. An existing name in
-/// the target directory is not overwritten, and a symbolic link is not followed. An error names the deleted file, and the other files are
-/// still copied.
+/// A deleted file and a deleted directory with the same name are both copied. In the target directory, an existing file is not overwritten,
+/// and a symbolic link is not followed. An error names the deleted file. The other files are still copied.
 #[test]
 fn a_name_that_is_taken_leads_nowhere_and_stops_nothing() {
     let bench = Bench::with(&["-t", "ext4", "-b", "1024"]);
@@ -300,7 +300,7 @@ fn a_block_of_two_deleted_files_is_the_younger_ones() {
     let bench = Bench::empty();
     let image = Image::mke2fs("16M", &["-t", "ext4", "-b", "1024", "-J", "size=4"]);
     let mount = image.mount("noatime,commit=600");
-    // Each file is larger than half of the free space, so the second file reuses blocks of the first, deleted file.
+    // Each file is larger than half of the free space. The first file is deleted, and the second file reuses some of its blocks.
     let sync = || rustix::fs::syncfs(File::open(mount.dir()).unwrap()).unwrap();
     for (name, seed) in [("old", 1), ("young", 2)] {
         fs::write(mount.dir().join(name), pattern(7 << 20, seed)).unwrap();
@@ -319,8 +319,8 @@ fn a_block_of_two_deleted_files_is_the_younger_ones() {
     assert_ne!(whole("/old"), Some(true), "{found:?}");
 }
 
-/// If three files with the same inode number were deleted one after the other, each is listed with its own name, even if two of them had
-/// the same name.
+/// Three files with the same inode number are deleted one after the other. Each is listed with its own name, even if two of the names are
+/// equal.
 #[test]
 fn each_deleted_file_has_the_name_of_its_time() {
     require!([Need::Root]);
@@ -348,7 +348,7 @@ fn each_deleted_file_has_the_name_of_its_time() {
     assert_eq!(found, BTreeMap::from(expected));
 }
 
-/// If the size in a damaged inode is larger than its inline data, the rest of the copy is a hole.
+/// A damaged inode has a size above the length of its inline data. The rest of the copy is a hole.
 #[test]
 fn a_damaged_size_of_inline_data_does_not_keep_a_copy() {
     const SIZE: u64 = 1 << 42;

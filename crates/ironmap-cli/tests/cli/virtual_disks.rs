@@ -44,7 +44,8 @@ fn commands_take_an_image_by_its_format() {
     assert_eq!(text(&raw.stdout), listed.replace(&volume, "raw"));
 }
 
-/// An image without its prefix is refused. The message contains the prefix, and says for some formats that they are read-only.
+/// An image without its prefix is refused. The message contains the prefix. For a read-only format, the message also says that it is
+/// read-only.
 #[test]
 fn an_image_without_its_prefix_is_refused() {
     require!([Need::Tool("qemu-img")]);
@@ -62,7 +63,7 @@ fn an_image_without_its_prefix_is_refused() {
     }
 }
 
-/// For a read-only image, `info` shows the reason with the same text as the refusal of a write.
+/// For a read-only image, `info` shows the reason. The refusal of a write has the same text.
 #[test]
 fn info_says_why_an_image_is_only_read() {
     require!([Need::Tool("qemu-img")]);
@@ -105,7 +106,7 @@ fn info_says_why_an_image_is_only_read() {
     }
 }
 
-/// The format of an image is recognised even if its file is shorter than a file system, and the image is only overwritten on request.
+/// The format of an image is recognised even if the image file is shorter than a file system. Such an image is overwritten only on request.
 #[test]
 fn images_of_other_programs_are_known() {
     require!([Need::Tool("qemu-img")]);

@@ -1,4 +1,4 @@
-//! Commands on XFS volumes that the kernel has filled: commands that read them, and commands that refuse them.
+//! Commands on XFS volumes that the kernel has filled. Some commands read the volumes, and others refuse them.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -25,7 +25,7 @@ fn filled(bench: &Bench, shutdown: bool) {
     let mounted = Mounted::new("mkfs.xfs -q -L spare", 320, "noatime");
     succeed(tool("cp").arg("-a").arg(format!("{}/.", source.display())).arg(mounted.dir()));
     if shutdown {
-        // The data are synced first, because delayed allocations are not in the log.
+        // Delayed allocations are not in the log. Therefore the data are synced first.
         succeed(tool("sync").arg("-f").arg(mounted.dir()));
         succeed(tool("xfs_io").args(["-x", "-c", "shutdown -f"]).arg(mounted.dir()));
     }

@@ -12,8 +12,8 @@ use rustix::io::Errno;
 use crate::sides::{Kernels, Ours, Sides, check, require_mounts};
 use crate::support::{Bench, succeed, tool};
 
-/// For a name with an unknown prefix, for a prefix without a name, and for each combination of flags, each call gives the same errno as the
-/// kernel's ext4.
+/// Each call gives the same errno as on the kernel's ext4. The tested names have an unknown prefix, or are only a prefix. All combinations
+/// of flags are tested.
 #[test]
 fn names_of_attributes_are_refused_as_by_the_kernel() {
     require_mounts!("names_of_attributes_are_refused_as_by_the_kernel");
@@ -54,7 +54,7 @@ fn names_of_attributes_are_refused_as_by_the_kernel() {
     sides.end();
 }
 
-/// As with the kernel's ext4, unknown flags are refused, and a change of read-only flags is ignored.
+/// Unknown flags are refused. A change of read-only flags is ignored. The kernel's ext4 does the same.
 #[test]
 fn each_flag_is_set_or_passed_over_as_by_the_kernel() {
     /// Flags that this mount does not support: data in the journal, extents, an unused flag, and DAX.
@@ -101,7 +101,7 @@ fn each_flag_is_set_or_passed_over_as_by_the_kernel() {
     }
 }
 
-/// A directory that was removed while it was open has 0 links, and a stat of it is not an error.
+/// A directory that was removed while it was open has 0 links. A stat of it succeeds.
 #[test]
 fn a_removed_directory_is_reported_as_by_the_kernel() {
     const O_PATH: i32 = 0o10_000_000;
@@ -179,8 +179,8 @@ fn leaves_time(link: &Path, read: &dyn Fn(&Path), waits: bool) -> bool {
     }
 }
 
-/// A read or a lookup through a symbolic link updates the times of the link as on the kernel's ext4, with each mount option for access
-/// times.
+/// A read or a lookup through a symbolic link updates the same times of the link as on the kernel's ext4. Each mount option for access
+/// times is tested.
 #[test]
 fn symbolic_links_have_times_of_reads() {
     require_mounts!("symbolic_links_have_times_of_reads");

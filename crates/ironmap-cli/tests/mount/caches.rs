@@ -23,8 +23,8 @@ fn data(file: &File) -> Vec<(u64, u64)> {
     found
 }
 
-/// A range whose data the kernel has not yet sent is not reported as a hole, and a hole is reported as a hole. Therefore SEEK_DATA finds
-/// all ranges of data, and no other ranges.
+/// A range with data is not reported as a hole, even if the kernel has not sent the data yet. SEEK_DATA finds all ranges of data, and no
+/// other ranges.
 #[test]
 fn ranges_that_the_kernel_has_not_sent_are_data() {
     require_mounts!("ranges_that_the_kernel_has_not_sent_are_data");

@@ -3,8 +3,8 @@
 use crate::sides::{Sides, require_mounts};
 use crate::support::{text, tool};
 
-/// The listing after each case: type, permissions, links, owner, size and target of all remaining files. The size of a directory is omitted, because
-/// it depends on how its blocks were split.
+/// The listing after each case: type, permissions, links, owner, size and target of all remaining files. The size of a directory depends on
+/// how its blocks were split, so it is omitted.
 const LISTING: &str = r"find . -path ./lost+found -prune -o -type d -printf '%p %y %m %n %U:%G\n' -o -printf '%p %y %m %n %U:%G %s %l\n' | sort";
 const USER: &str = "setpriv --reuid=1000 --regid=1000 --clear-groups";
 const OTHER: &str = "setpriv --reuid=1001 --regid=1001 --clear-groups";
@@ -200,7 +200,7 @@ fn run(script: &str, number: usize, sides: &Sides) -> [String; 2] {
         );
         let out = tool("sh").arg("-c").arg(head).current_dir(dir).output().unwrap();
         let text = text(&out.stdout).replace(dir.to_str().unwrap(), "TOP");
-        // The messages of shells contain the name of the script, so the name is replaced.
+        // The messages of shells contain the name of the script. This name is replaced.
         text.replace(&format!("case{number}"), "CASE")
     })
 }
@@ -259,14 +259,14 @@ fn difference(ours: &str, kernels: &str) -> String {
     lines('-', &kernels) + &lines('+', &ours)
 }
 
-/// A program sees the same names, permissions, attributes and content as on the kernel's ext4, on a volume with blocks of 4 KiB.
+/// On a volume with blocks of 4 KiB, a program sees the same names, permissions, attributes and content as on the kernel's ext4.
 #[test]
 fn cases_with_blocks_of_4k_are_as_the_kernels() {
     require_mounts!("cases_with_blocks_of_4k_are_as_the_kernels");
     compare(&["-t", "ext4", "-b", "4096", "-N", "1024"]);
 }
 
-/// The cases also give the kernel's results on a volume with blocks of 1 KiB, which contain fewer names.
+/// On a volume with blocks of 1 KiB, the cases also give the kernel's results. A block of 1 KiB contains fewer names.
 #[test]
 fn cases_with_blocks_of_1k_are_as_the_kernels() {
     require_mounts!("cases_with_blocks_of_1k_are_as_the_kernels");

@@ -18,8 +18,7 @@ fn volume(requests: &[&str]) -> Bench {
     bench
 }
 
-/// A name that leads to the journal's inode does not open the journal. This also holds after a listing, whose entries the kernel uses as
-/// lookups.
+/// A name that leads to the journal's inode does not open the journal, even after a listing.
 #[test]
 fn the_journal_cannot_be_opened_by_a_name() {
     require_mounts!("the_journal_cannot_be_opened_by_a_name");
@@ -35,7 +34,7 @@ fn the_journal_cannot_be_opened_by_a_name() {
     check(&bench.image());
 }
 
-/// If an inode cannot be read, all other names are still listed. The name of this inode is listed with its type, and each use of this name
+/// If an inode cannot be read, all other names are still listed. The name of this inode is listed with its type. Each use of this name
 /// returns the error.
 #[test]
 fn a_damaged_inode_hides_no_names() {
@@ -70,7 +69,7 @@ fn a_damaged_inode_hides_no_names() {
     ours.unmount();
 }
 
-/// If a block of a directory is damaged, only the names in this block are lost, as in the kernel's listing.
+/// If a block of a directory is damaged, only the names in this block are lost. The kernel's listing is the same.
 #[test]
 fn a_damaged_block_loses_its_own_names() {
     require_mounts!("a_damaged_block_loses_its_own_names");
@@ -101,7 +100,7 @@ fn a_damaged_block_loses_its_own_names() {
     assert!((20..200).contains(&names.len()), "{} names", names.len());
 }
 
-/// If a sector does not match its guard tag, a program gets only an errno, and the mount prints the sector and the fault.
+/// A sector does not match its guard tag. The program that reads it gets only an errno. The mount prints the sector and the fault.
 #[test]
 fn a_wrong_sector_is_named() {
     require_mounts!("a_wrong_sector_is_named");
@@ -132,7 +131,7 @@ fn a_wrong_sector_is_named() {
     check(&bench.image());
 }
 
-/// `-o ro,noload` serves a volume whose journal is damaged, as the kernel does. A mount for writing is refused.
+/// Like the kernel, `-o ro,noload` serves a volume with a damaged journal. A mount for writing is refused.
 #[test]
 fn a_volume_is_served_without_its_journal() {
     require_mounts!("a_volume_is_served_without_its_journal");

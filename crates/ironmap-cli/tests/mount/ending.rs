@@ -36,8 +36,8 @@ impl Drop for Tmpfs {
     }
 }
 
-/// Mounts a volume whose device becomes full (a sparse image on a full tmpfs), in the foreground and in the background. The test itself
-/// receives the messages to the system's log.
+/// Mounts a volume whose device becomes full (a sparse image on a full tmpfs), in the foreground and in the background. Messages to the
+/// system's log go to the test.
 const FULL: &str = r#"
 mkdir store mounted dev
 mount -t tmpfs none dev
@@ -67,8 +67,8 @@ umount store
 "#;
 
 /// A failure of the last commit is reported, although no program waits for it. In the foreground, the exit code and a line report it. In
-/// the background, the system's log contains it. The failure is reported once when the mount ends, and to the user who unmounts with
-/// ironmap.
+/// the background, the system's log contains it. The failure is reported once when the mount ends. A user who unmounts with ironmap also
+/// gets it.
 #[test]
 fn a_last_commit_that_fails_is_reported() {
     require_mounts!("a_last_commit_that_fails_is_reported");
@@ -95,7 +95,7 @@ fn a_last_commit_that_fails_is_reported() {
     assert!(at_end.contains(lost), "{at_end}");
 }
 
-/// The end of a mount removes only this mount, and not another mount beneath it at the same directory.
+/// The end of a mount removes only this mount. Another mount beneath it, at the same directory, stays.
 #[test]
 fn a_mount_beneath_stays() {
     require_mounts!("a_mount_beneath_stays");
@@ -115,7 +115,7 @@ fn a_mount_beneath_stays() {
     check(&bench.image());
 }
 
-/// Another mount on top of the mount, at the same directory, is not removed. The mount itself still ends if the kernel allows it.
+/// Another mount at the same directory, on top of this mount, is not removed. If the kernel allows it, this mount still ends.
 #[test]
 fn a_mount_above_stays() {
     require_mounts!("a_mount_above_stays");
@@ -136,8 +136,7 @@ fn a_mount_above_stays() {
 pub(crate) struct Mapped(Child);
 
 impl Mapped {
-    /// Stores `len` bytes `a` through a mapping. After the program has stored the data, it makes the file `stored`, which must not exist
-    /// before.
+    /// Stores `len` bytes `a` through a mapping, and then makes the file `stored`. This file must not exist before.
     pub(crate) fn store(file: &Path, len: u64, stored: &Path) -> Self {
         let program = tool("xfs_io").arg("-f").arg(file).stdin(Stdio::piped()).spawn();
         let mapped = Self(program.unwrap());
@@ -160,8 +159,8 @@ impl Drop for Mapped {
     }
 }
 
-/// Data that were written before a signal are on the volume, although files are still open. The test covers data in a writeback cache, and
-/// data that were stored through a mapping.
+/// Data that were written before a signal are on the volume, although files are still open. The data are in a writeback cache, or were
+/// stored through a mapping.
 #[test]
 fn a_signal_loses_nothing_that_was_written() {
     const LEN: usize = 24 << 20;
@@ -233,7 +232,7 @@ fn copies_of_a_mount_in_other_namespaces_are_named() {
         unshare.args(["--mount", "sh", "-c", "echo ready; exec cat"]);
         let mut holder = unshare.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         holder.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
-        // If the test runs in the background of a shell, SIGINT is ignored, and a child would inherit the ignored signal.
+        // In the background of a shell, the test ignores SIGINT. A child would also ignore SIGINT.
         let mut umount = tool("env");
         umount.arg("--default-signal=INT,TERM").arg(ironmap()).arg("umount").arg(&dir);
         let mut umount = umount.stderr(Stdio::piped()).spawn().unwrap();

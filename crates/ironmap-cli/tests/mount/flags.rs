@@ -18,8 +18,8 @@ const EPERM: i32 = 1;
 const EXTENTS: u32 = 0x8_0000;
 const INLINE_DATA: u32 = 0x1000_0000;
 
-/// Makes a volume with these options of mke2fs. Each element of `files` is a command of debugfs, the name of an empty file or directory
-/// that it makes, and the flags of this file or directory.
+/// Makes a volume with these options of mke2fs. Each element of `files` describes an empty file or directory: the debugfs command that
+/// makes it, its name, and its flags.
 fn volume(options: &[&str], files: &[(&str, &str, u32)]) -> Bench {
     let bench = Bench::empty();
     succeed(tool("mke2fs").args(["-qF", "-t", "ext4"]).args(options).arg(bench.image()).arg("64M"));
@@ -30,7 +30,7 @@ fn volume(options: &[&str], files: &[(&str, &str, u32)]) -> Bench {
     bench
 }
 
-/// In a casefolded directory, all spellings of a name disappear when the file is removed by one of them.
+/// In a casefolded directory, a file is removed by one spelling of its name. All other spellings disappear too.
 #[test]
 fn names_without_case_go_together() {
     require_mounts!("names_without_case_go_together");
@@ -51,8 +51,8 @@ fn names_without_case_go_together() {
     check(&bench.image());
 }
 
-/// Synchronous changes are durable even if the daemon is killed directly after them: changes of a directory with +D or on a mount with
-/// dirsync, and writes to a file with +S.
+/// Synchronous changes are durable even if the daemon is killed directly afterwards. The test changes a directory with +D, changes a
+/// directory on a mount with dirsync, and writes to a file with +S.
 #[test]
 fn synchronous_changes_survive_a_killed_daemon() {
     require_mounts!("synchronous_changes_survive_a_killed_daemon");
@@ -80,7 +80,7 @@ fn synchronous_changes_survive_a_killed_daemon() {
     check(&bench.image());
 }
 
-/// Allocations and copies through a descriptor with O_DSYNC are durable, with the size of the file, even if the daemon is killed directly
+/// Allocations and copies through a descriptor with O_DSYNC are durable, including the size of the file. The daemon is killed directly
 /// afterwards.
 #[test]
 fn allocations_and_copies_are_as_synchronous_as_writes() {
@@ -145,7 +145,7 @@ fn reads_leave_no_time_where_none_is_wanted() {
     ours.unmount();
 }
 
-/// Data that are appended to an append-only file, and the times of this file, are written to the volume even with a writeback cache.
+/// With a writeback cache, appended data and the times of an append-only file are still written to the volume.
 #[test]
 fn appends_pass_a_writeback_cache() {
     require_mounts!("appends_pass_a_writeback_cache");
@@ -176,8 +176,8 @@ fn appends_pass_a_writeback_cache() {
     }
 }
 
-/// The content of an append-only file cannot be changed through a descriptor whose O_APPEND was cleared, or through a mapping, with any
-/// cache mode.
+/// The content of an append-only file cannot be changed, in any cache mode. The test uses a descriptor whose O_APPEND was cleared, and a
+/// mapping.
 #[test]
 fn appended_data_stay() {
     require_mounts!("appended_data_stay");
@@ -219,7 +219,7 @@ fn a_double_dash_is_understood() {
     assert!(mount.status.success() && unmounted, "{}", text(&mount.stderr));
 }
 
-/// The helper supports the flags of mount(8): with -f, no mount is made, and with -s, unknown options are accepted.
+/// The helper supports the flags of mount(8). With -f, no mount is made. With -s, unknown options are accepted.
 #[test]
 fn mount_8_can_fake_and_be_sloppy() {
     require_mounts!("mount_8_can_fake_and_be_sloppy");
@@ -263,7 +263,7 @@ fn options_of_ext4_are_taken() {
     assert!(text(&refused.stderr).contains("ironmap tune -e continue"), "{refused:?}");
 }
 
-/// `lsattr` and `chattr` on a mount behave as on the kernel's ext4, and a changed flag takes effect at once.
+/// `lsattr` and `chattr` on a mount behave as on the kernel's ext4. A changed flag takes effect at once.
 #[test]
 fn flags_are_shown_and_set() {
     require_mounts!("flags_are_shown_and_set");
@@ -300,7 +300,7 @@ fn flags_are_shown_and_set() {
     check(&bench.image());
 }
 
-/// `fstrim` and the mount option `discard` free the blocks of a sparse image in the file system of the image.
+/// `fstrim` and the mount option `discard` make holes in a sparse image.
 #[test]
 fn free_space_is_given_back() {
     require_mounts!("free_space_is_given_back");
@@ -316,7 +316,7 @@ fn free_space_is_given_back() {
         let free = || rustix::fs::statvfs(&dir).unwrap();
         let before = free();
         fs::remove_file(dir.join("large")).unwrap();
-        // The kernel sends the last close asynchronously, so the blocks of the file are freed later.
+        // The kernel sends the last close asynchronously. The blocks of the file are freed later.
         let begin = Instant::now();
         while free().f_bfree < before.f_bfree + (7 << 20) / before.f_frsize {
             assert!(begin.elapsed() < Duration::from_secs(60), "{options}: no blocks are freed");
@@ -327,8 +327,8 @@ fn free_space_is_given_back() {
             succeed(tool("fstrim").arg(&dir));
             let user = ["--reuid=1000", "--regid=1000", "--clear-groups", "fstrim"];
             assert!(!tool("setpriv").args(user).arg(&dir).output().unwrap().status.success());
-            // The first five requests are invalid: a range outside of the volume or shorter than a block, or a minimum length that is too
-            // long. The last range is a part of the volume, which is not supported.
+            // The first five requests are invalid. The range is outside the volume, the range is shorter than a block, or the minimum
+            // length is too long. The last range is only a part of the volume. Such a range is not supported.
             for (range, expected) in [
                 ("-o 1T", "Invalid argument"),
                 ("-l 100", "Invalid argument"),

@@ -1,7 +1,7 @@
 //! All operations on the content of one file, as in fsx. The test compares the content of the file with a copy in memory. The operations
 //! are reads and writes through the page cache and with O_DIRECT, truncation, all modes of `fallocate`, copies within the file, syncs,
-//! close and open. FUSE does not pass COLLAPSE_RANGE and INSERT_RANGE to the server, so the mount refuses them, and `ironmap fallocate`
-//! runs them while the volume is not mounted.
+//! close and open. FUSE does not pass COLLAPSE_RANGE and INSERT_RANGE to the server. A mount refuses them. `ironmap fallocate` runs them
+//! while the volume is not mounted.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -238,7 +238,7 @@ fn each(name: &str, way: Mode, options: &str) {
     }
 }
 
-/// Reads return the last written data, with requests through the page cache.
+/// Through the page cache, reads return the last written data.
 #[test]
 fn a_file_used_through_the_page_cache() {
     require_mounts!("a_file_used_through_the_page_cache");
@@ -259,8 +259,8 @@ fn a_file_used_both_ways() {
     each("both", Mode::Both, "rw");
 }
 
-/// Reads return the last written data with a writeback cache. Direct requests are not tested, because they are not coherent with this cache
-/// (docs/MOUNT.md).
+/// With a writeback cache, reads return the last written data. Direct requests are not coherent with this cache (docs/MOUNT.md), so they
+/// are not tested.
 #[test]
 fn a_file_used_with_a_writeback_cache() {
     require_mounts!("a_file_used_with_a_writeback_cache");

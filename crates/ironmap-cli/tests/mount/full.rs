@@ -1,4 +1,4 @@
-//! A mounted volume that runs out of space reports it as the kernel's ext4 does.
+//! A mounted volume runs out of space. It reports the same errors as the kernel's ext4.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -6,8 +6,8 @@ use std::path::Path;
 use crate::sides::{Ours, Sides, check, require_mounts, skip};
 use crate::support::{Bench, succeed, text, tool};
 
-/// Fills a volume except for `room` bytes, which are contiguous if possible. The writes are direct, because the page cache would accept
-/// more data than the volume has space for.
+/// Fills a volume except for `room` bytes. If possible, these bytes are contiguous. The writes are direct. The page cache would accept more
+/// data than the volume can store.
 pub(crate) fn leave(dir: &Path, room: u64) {
     let dd = |file: &str, arguments: &[&str]| {
         let file = format!("of={}", dir.join(file).display());
@@ -21,7 +21,7 @@ pub(crate) fn leave(dir: &Path, room: u64) {
         assert!(told.contains("No space left on device"), "the filler: {told}");
     }
     fs::remove_file(dir.join("kept")).unwrap();
-    // Freed blocks can be allocated again only after the commit of their transaction.
+    // Freed blocks can be allocated again after the commit of their transaction.
     File::open(dir).unwrap().sync_all().unwrap();
 }
 
@@ -95,8 +95,8 @@ fn a_cached_write_without_room_is_an_error() {
     }
 }
 
-/// A direct write fails with ENOSPC if not all of it fits, and the file keeps its content. The write is past the end of a file, or into a
-/// hole.
+/// A direct write fails with ENOSPC if the volume has too little space for it. The file keeps its content. The write is past the end of a
+/// file, or into a hole.
 #[test]
 fn a_direct_write_without_room_is_as_the_kernels() {
     const LEN: usize = 128 << 10;
@@ -130,7 +130,8 @@ fn a_direct_write_without_room_is_as_the_kernels() {
                 assert_eq!(kernels.0.as_deref(), Some("No space left on device"), "{what}");
                 assert_eq!(ours.0, kernels.0, "{what}");
                 assert_eq!(ours.1.len(), kernels.1.len(), "{what}");
-                // Without extents, ext4 has no unwritten blocks, so the content after a failed write may differ from the kernel's.
+                // Without extents, ext4 has no unwritten blocks. After a failed write, the content may then differ from the kernel's
+                // content.
                 assert!(features != "extents" || ours.1 == kernels.1, "{what}");
                 for dir in sides.dirs() {
                     let holes = File::options().write(true).open(dir.join("holes")).unwrap();

@@ -8,8 +8,8 @@ use std::path::Path;
 use crate::sides::{Ours, Sides, check, require_mounts, skip};
 use crate::support::{Bench, pattern, succeed, text, tool};
 
-/// A Perl script. `save PATH` prints the handle of a file in hexadecimal. `open DIR HANDLE` prints the path of the file of a handle, and
-/// the content if it is a regular file, or the errno.
+/// A Perl script. `save PATH` prints the handle of a file in hexadecimal. `open DIR HANDLE` opens a handle. It prints the path of the file,
+/// and the content of a regular file. After a failure, it prints the errno.
 const HANDLES: &str = r#"
 use Errno; use Config;
 my ($to, $from) = $Config{archname} =~ /^x86_64/ ? (303, 304) : (264, 265);
@@ -45,7 +45,7 @@ fn open_all(dir: &Path, handles: &[String; 4]) -> [String; 4] {
     handles.each_ref().map(|handle| open(dir, handle).replace(dir.to_str().unwrap(), "TOP"))
 }
 
-/// Removes the paths of regular files, because the kernel only has such a path while the name is cached.
+/// Removes the paths of regular files. The kernel has such a path only while the name is cached.
 fn without_paths(found: &[String; 4]) -> [String; 4] {
     found.each_ref().map(|found| match found.split_once('\n') {
         Some((_, content)) if !content.is_empty() => content.to_owned(),
@@ -67,8 +67,8 @@ fn forget() {
     fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
 }
 
-/// Handles lead to their files even after the kernel has forgotten the inodes, and on the next mount. Handles of removed files are invalid,
-/// and do not lead to new files with the same inode number.
+/// Handles lead to their files even after the kernel has forgotten the inodes, and on the next mount. The handle of a removed file is
+/// invalid. It does not lead to a new file with the same inode number.
 #[test]
 fn handles_are_those_of_the_kernels_ext4() {
     require_mounts!("handles_are_those_of_the_kernels_ext4");
@@ -90,8 +90,8 @@ fn handles_are_those_of_the_kernels_ext4() {
         ours
     };
     let there = |found: &[String; 4]| {
-        // For a regular file, a handle leads only to the inode. The kernel does not know the path of the file without a lookup of its name,
-        // so only the content is compared.
+        // For a regular file, a handle leads only to the inode. Without a lookup of the name, the kernel does not know the path. Only the
+        // content is compared.
         found[0] == "TOP\n" && found[1] == "TOP/d/e\n" && found[2].ends_with("content")
     };
     let found = all(&sides);
@@ -168,14 +168,14 @@ fn handles_that_were_made_up_lead_nowhere() {
         format!("{}{upper:08x}{lower:08x}{generation}", &handle[..16])
     };
     assert_eq!(made(number, &handle[32..]), handle, "a handle is made otherwise");
-    // The root has the number 1 in the FUSE protocol, so a handle with 1 is valid. On the volume, its number is 2, which no handle
-    // contains.
+    // The root has the number 1 in the FUSE protocol, so a handle with 1 is valid. On the volume, the root has the number 2. No handle
+    // contains 2.
     for number in
         (2..number).chain([number + 1, 16_000, 1 << 20, u64::from(u32::MAX), 1 << 40, u64::MAX])
     {
         for generation in ["00000000", &handle[32..]] {
             let found = open(&dir, &made(number, generation));
-            // One of the tested numbers may be that of lost+found, which has a name.
+            // One of the tested numbers may belong to lost+found. lost+found has a name.
             assert!(found == "ESTALE" || found.ends_with("/lost+found\n"), "{number}: {found}");
         }
     }

@@ -17,8 +17,8 @@ fn volume() -> Bench {
     bench
 }
 
-/// After SIGKILL of the daemon, all data of a successful fsync exist: content, names, and replaced files. The next mount recovers the
-/// volume.
+/// After SIGKILL of the daemon, everything before a successful fsync exists: content, names, and replaced files. The next mount recovers
+/// the volume.
 #[test]
 fn synced_data_survive_a_killed_daemon() {
     require_mounts!("synced_data_survive_a_killed_daemon");
@@ -56,7 +56,7 @@ fn synced_data_survive_a_killed_daemon() {
     check(&bench.image());
 }
 
-/// A signal unmounts and closes the volume, even with open files: no recovery is needed.
+/// A signal unmounts and closes the volume, even with open files. No recovery is needed.
 #[test]
 fn a_signal_leaves_a_clean_volume() {
     require_mounts!("a_signal_leaves_a_clean_volume");
@@ -94,7 +94,8 @@ fn a_read_only_mount_in_the_background_writes_nothing() {
     assert!(fs::read(bench.image()).unwrap() == before);
 }
 
-/// `ironmap umount` returns when the volume is closed, so that another program can open the volume. It does not unmount other file systems.
+/// `ironmap umount` returns when the volume is closed. Another program can then open the volume. `ironmap umount` does not unmount other
+/// file systems.
 #[test]
 fn umount_waits_until_the_volume_is_closed() {
     require_mounts!("umount_waits_until_the_volume_is_closed");
@@ -106,7 +107,7 @@ fn umount_waits_until_the_volume_is_closed() {
     for round in 0..5_u64 {
         bench.succeed(["mount".as_ref(), "-q".as_ref(), image.as_os_str(), dir.as_os_str()]);
         fs::write(dir.join("file"), pattern(3_000_000, round)).unwrap();
-        // An open file makes the mount busy, so it is not unmounted.
+        // An open file makes the mount busy. The mount is not unmounted.
         let open = File::open(dir.join("file")).unwrap();
         let busy = umount(&dir);
         let own = format!("(pid {})", std::process::id());
@@ -115,7 +116,7 @@ fn umount_waits_until_the_volume_is_closed() {
         assert!(!busy.status.success() && (names || !is_root), "{busy:?}");
         drop(open);
         assert!(when_not_busy(|| umount(&dir)));
-        // The command could not open the volume if the server still had it open.
+        // If the server still had the volume open, this command would fail.
         bench.succeed(["truncate", "--size=7", &bench.target("/file")]);
         check(&image);
     }
@@ -149,8 +150,8 @@ fn umount_does_not_wait_where_the_volume_stays_mounted() {
     check(&bench.image());
 }
 
-/// umount does not wait for a daemon that was killed, and reports that the volume was not closed: written data may be lost.
-/// umount succeeds if the volume was mounted read-only.
+/// umount does not wait for a daemon that was killed. It reports that the volume was not closed and that written data may be lost. If the
+/// volume was mounted read-only, umount succeeds.
 #[test]
 fn umount_says_that_the_daemon_was_killed() {
     require_mounts!("umount_says_that_the_daemon_was_killed");
@@ -167,7 +168,7 @@ fn umount_says_that_the_daemon_was_killed() {
         let mut ours = Ours::mount(&image, &dir, options);
         kill_process(ours.id(), Signal::KILL).unwrap();
         ours.wait();
-        // The volume may be in use for a short time, because a child process of another test has a copy of a descriptor.
+        // A child process of another test may have a copy of a descriptor. The volume is then in use for a short time.
         let synced = bench.run(["sync", name]);
         let said = text(&synced.stderr);
         assert_eq!(synced.status.code(), Some(code), "{options}: {said}");
@@ -182,7 +183,7 @@ fn umount_says_that_the_daemon_was_killed() {
     }
 }
 
-/// `/proc/mounts` contains the absolute path of the image, as mount(8) and findmnt expect.
+/// `/proc/mounts` contains the absolute path of the image. mount(8) and findmnt expect this.
 #[test]
 fn mounts_are_named_by_absolute_paths() {
     require_mounts!("mounts_are_named_by_absolute_paths");
@@ -197,8 +198,7 @@ fn mounts_are_named_by_absolute_paths() {
     assert_eq!(Path::new(&source), bench.image().canonicalize().unwrap());
 }
 
-/// After a daemon was killed under the load of sqlite3 and PostgreSQL, all committed transactions exist, and the checks of the databases
-/// succeed.
+/// A daemon is killed under the load of sqlite3 and PostgreSQL. All committed transactions exist, and the checks of the databases succeed.
 #[test]
 fn databases_survive_a_killed_daemon() {
     require_mounts!("databases_survive_a_killed_daemon");

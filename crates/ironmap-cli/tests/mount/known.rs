@@ -1,4 +1,4 @@
-//! The attributes that the kernel has cached are correct after each operation that changes attributes.
+//! After each operation that changes attributes, the attributes in the kernel's cache are correct.
 
 use std::fs;
 use std::path::Path;
@@ -75,7 +75,7 @@ fn attributes(path: &Path, ask: bool) -> String {
     )
 }
 
-/// Waits for the next tick of the clock for timestamps, so that the next change gets another time.
+/// Waits for the next tick of the clock for timestamps. The next change then gets another time.
 fn next_tick() {
     let now = || clock_gettime(ClockId::RealtimeCoarse);
     let begin = now();

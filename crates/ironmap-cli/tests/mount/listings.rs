@@ -29,8 +29,8 @@ fn list(dir: &Path, change: impl FnOnce(&HashSet<String>)) -> HashSet<String> {
     listed
 }
 
-/// If a name is renamed or removed during a listing of its directory, the rest of the listing does not contain the name, even if the server
-/// has read it ahead. Otherwise, the kernel would cache the removed name forever, and the name would lead to a later file with the same
+/// A name is renamed or removed during a listing of its directory. The rest of the listing does not contain the name, even if the server
+/// has read it ahead. Otherwise, the kernel would cache the removed name forever. The name would then lead to a later file with the same
 /// inode number.
 #[test]
 fn removed_names_are_not_listed() {

@@ -1,6 +1,5 @@
-//! Compares `ironmap mount` with the kernel's ext4: the same operations run on two equal images, one mounted by ironmap and one by the
-//! kernel. The results must be the same: output, errnos, attributes, contents, and times that are set. Intended differences are in
-//! docs/MOUNT.md.
+//! Compares `ironmap mount` with the kernel's ext4. The same operations run on two equal images. ironmap mounts one image, and the kernel
+//! mounts the other. Output, errnos, attributes, contents, and times that are set must be equal. Intended differences are in docs/MOUNT.md.
 
 #[path = "../support/mod.rs"]
 mod support;

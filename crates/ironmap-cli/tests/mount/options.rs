@@ -55,7 +55,7 @@ fn shown(dir: &Path) -> Vec<String> {
     line.split(' ').nth(3).unwrap().split(',').map(str::to_owned).collect()
 }
 
-/// With nosymfollow, symbolic links are not followed but can be read, and the other flags of the mount are not changed. A remount changes
+/// With nosymfollow, symbolic links are not followed, but can be read. The other flags of the mount are not changed. A remount changes
 /// nosymfollow only on request.
 #[test]
 fn nosymfollow_is_obeyed() {

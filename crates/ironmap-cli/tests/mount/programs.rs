@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::sides::{Ours, check, require_mounts};
 use crate::support::{Bench, succeed, text, tool};
 
-/// The script succeeds on volumes with blocks of 4 KiB and of 1 KiB, and e2fsck and the kernel find them sound.
+/// The script succeeds on volumes with blocks of 4 KiB and of 1 KiB. e2fsck and the kernel then find the volumes sound.
 #[test]
 fn programs_work_on_a_mounted_volume() {
     require_mounts!("programs_work_on_a_mounted_volume");

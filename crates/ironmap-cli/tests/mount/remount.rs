@@ -1,4 +1,4 @@
-//! Requests to a running mount: to make data durable, and to become read-only.
+//! Requests to a running mount. One makes data durable, the other makes the mount read-only.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -26,9 +26,9 @@ fn kill(mut ours: Ours) {
     ours.wait();
 }
 
-/// A sync of a directory makes everything durable that the kernel has sent to the server: the entries of this directory, names and
-/// attributes in other directories, and the content of closed files. Data of open files may be lost if they are only in the kernel's page
-/// cache.
+/// A sync of a directory makes all changes durable that the kernel has sent to the server. They include entries of this directory, names
+/// and attributes in other directories, and the content of closed files. Data of open files may be lost if they are only in the kernel's
+/// page cache.
 #[test]
 fn a_synced_directory_has_all_that_was_sent() {
     require_mounts!("a_synced_directory_has_all_that_was_sent");
@@ -63,8 +63,8 @@ fn a_synced_directory_has_all_that_was_sent() {
     }
 }
 
-/// After `ironmap sync`, all earlier writes are durable, including data of open files and mappings in the kernel's page cache. (`sync -f`
-/// has the same purpose, but the kernel does not pass it to this FUSE server.)
+/// After `ironmap sync`, all earlier writes are durable. This includes data of open files and mappings in the kernel's page cache. (The
+/// kernel does not pass `sync -f` to this FUSE server.)
 #[test]
 fn a_synced_mount_has_all_that_was_written() {
     require_mounts!("a_synced_mount_has_all_that_was_written");
@@ -89,7 +89,7 @@ fn a_synced_mount_has_all_that_was_written() {
     }
 }
 
-/// With -v, a mount for writing prints one note. The note reports that sync -f commits nothing on the mount, and names the command to use
+/// With -v, a mount for writing prints one note. The note reports that sync -f commits nothing on the mount. It names the command to use
 /// instead. The message about a locked volume names the server and the directory. The flags -r, -w and -v have the same meaning as in
 /// mount(8), also for the helper.
 #[test]
@@ -140,7 +140,8 @@ fn flags_of_mount_8_and_the_note_on_sync() {
     check(&bench.image());
 }
 
-/// Calls the helper as mount(8) does for a remount: with all options of the changed mount, including the options that the kernel shows.
+/// Calls the helper as mount(8) does for a remount. It passes all options of the changed mount, including the options that the kernel
+/// shows.
 fn remount(bench: &Bench, dir: &Path, options: &str) -> Result<(), String> {
     let mut helper = Command::new(ironmap());
     helper.arg0("/sbin/mount.fuse.ironmap").args([&bench.image(), dir]).arg("-o");
@@ -181,7 +182,7 @@ fn a_mount_becomes_read_only_and_writable_again() {
         assert!(shown.contains(flags), "{shown}, not {flags}");
     };
     shows(" ro,nosuid,relatime");
-    // For `ironmap mount -o remount`, the user names only the changes, and all other options are kept.
+    // For `ironmap mount -o remount`, the user names only the changes. All other options are kept.
     bench.succeed(["mount", "-o", "remount,noexec", "mounted"]);
     shows(" ro,nosuid,noexec,");
     // mount(8) omits the options that must be cleared.

@@ -109,7 +109,7 @@ impl Ours {
 impl Drop for Ours {
     fn drop(&mut self) {
         match self.daemon.try_wait() {
-            // The daemon has ended without an error, so the directory must not be unmounted: another file system may be mounted there.
+            // The daemon has ended without an error. The directory must not be unmounted, because another file system may be mounted there.
             Ok(Some(status)) if status.success() => return,
             Ok(None) => {
                 let _ = self.daemon.kill();
@@ -136,8 +136,8 @@ impl Kernels {
         Self { dir: dir.to_owned() }
     }
 
-    /// Makes the kernel split unwritten extents exactly around written blocks. By default, the kernel instead writes zeros to a short
-    /// unwritten extent.
+    /// Makes the kernel split unwritten extents exactly around written blocks. By default, the kernel writes zeros to a short unwritten
+    /// extent instead of a split.
     fn without_zeroing(self) -> Self {
         let device = fs::metadata(&self.dir).unwrap().dev();
         let path = format!("/sys/fs/ext4/loop{}/extent_max_zeroout_kb", rustix::fs::minor(device));
@@ -160,8 +160,8 @@ pub(crate) fn unmount(dir: &Path) -> bool {
     when_not_busy(|| tool("umount").arg(dir).output().unwrap())
 }
 
-/// Repeats an unmount while the mount is in use: a child process that another test starts has copies of all descriptors until it executes
-/// its program.
+/// Repeats an unmount while the mount is in use. When another test starts a child process, the child has copies of all descriptors until
+/// the exec.
 pub(crate) fn when_not_busy(unmount: impl Fn() -> Output) -> bool {
     // Each try starts a process, which takes a millisecond.
     (0..500).any(|_| unmount().status.success())
@@ -176,7 +176,7 @@ pub(crate) struct Sides {
 }
 
 impl Sides {
-    /// Makes both sides, each with an image of 64 MiB. mke2fs makes the images with these options, and these debugfs requests change them.
+    /// Makes both sides, each with an image of 64 MiB. `mke2fs` contains the options of mke2fs. The debugfs `requests` change the images.
     pub(crate) fn new(mke2fs: &[&str], requests: &[&str]) -> Self {
         Self::with(mke2fs, requests, "allow_other,noatime")
     }
@@ -236,7 +236,7 @@ impl Sides {
 pub(crate) fn check(image: &Path) {
     let out = tool("e2fsck").args(["-fn"]).arg(image).output().unwrap();
     let said = format!("{}{}", text(&out.stdout), text(&out.stderr));
-    // With -n, e2fsck only prints a message if the journal needs recovery.
+    // If the journal needs recovery, e2fsck -n prints a message and succeeds.
     let clean = out.status.success() && !said.contains("journal recovery");
     assert!(clean, "e2fsck: {said}");
 }

@@ -59,7 +59,7 @@ fn the_first_read_after_each_change_sets_a_time() {
     ours.unmount();
 }
 
-/// With nodiratime, listings do not update access times, but reads of files do.
+/// With nodiratime, listings do not update access times. Reads of files update them.
 #[test]
 fn listings_leave_no_times_with_nodiratime() {
     require_mounts!("listings_leave_no_times_with_nodiratime");

@@ -5,8 +5,8 @@ use std::fs;
 use crate::sides::{check, ironmap, require_mounts, skip};
 use crate::support::{Bench, succeed, text, tool};
 
-/// Prepares a user without privileges, and a FUSE device that every user may open, as on most systems. The test runs in a separate mount
-/// namespace, so that the device of the machine is not changed.
+/// Prepares a user without privileges. Prepares a FUSE device that every user may open, as on most systems. The test runs in a separate
+/// mount namespace, and does not change the device of the machine.
 const USER: &str = r"
 set -e
 mknod fuse c 10 229
@@ -30,8 +30,8 @@ $user ./ironmap mount image mounted 2>&1 | grep -o ': -o uid=1000 '
 $user ./ironmap umount mounted
 ";
 
-/// Sends a signal to a daemon while a program writes to a file of the mount until it gets an error. The first run is without
-/// /sys/fs/fuse/connections. The second run has this directory, so that the user can abort the connection.
+/// Sends a signal to a daemon. Meanwhile, a program writes to a file of the mount until it gets an error. In the first run,
+/// /sys/fs/fuse/connections is missing. In the second run, it exists, and the user can abort the connection.
 const SIGNALS: &str = r#"
 end_it() {
     $user ./ironmap mount -f --tell image mounted >told & daemon=$!
@@ -49,7 +49,7 @@ end_it
 $user ./ironmap cat image:/open | head -n1
 "#;
 
-/// Two mounts are refused: the first by fusermount3, the second because the user may not open the FUSE device.
+/// Two mounts are refused. fusermount3 refuses the first. For the second, the user may not open the FUSE device.
 const REFUSED: &str = r"
 $user ./ironmap mount -o allow_other image mounted 2>&1 || echo $?
 chmod 600 fuse
@@ -61,8 +61,8 @@ fn played(script: &str) -> String {
     let bench = Bench::empty();
     let mke2fs = ["-qF", "-t", "ext4", "-E", "root_owner=1000:1000"];
     succeed(tool("mke2fs").args(mke2fs).arg(bench.path("image")).arg("32M"));
-    // Other users may have no access to the build directory. Another process copies the program: if this process opened the copy for
-    // writing, a child process of another test could inherit the descriptor, and the program could not be executed (ETXTBSY).
+    // Other users may have no access to the build directory. Another process copies the program. If this process copied it, a child process
+    // of another test could inherit the open descriptor. The copy could then not be executed (ETXTBSY).
     succeed(tool("cp").arg(ironmap()).arg(bench.path("ironmap")));
     fs::create_dir(bench.path("mounted")).unwrap();
     succeed(tool("chown").arg("-R").arg("1000:1000").arg(bench.dir.path()));
@@ -100,8 +100,8 @@ fn a_signal_ends_a_users_daemon() {
     assert_eq!(played(SIGNALS), "ended: 1\nended: 0\nkept\n");
 }
 
-/// The reason for a refused mount is one line, even if it comes from fusermount3. If the user may not open the FUSE device, the line names
-/// the device.
+/// The reason for a refused mount is one line, also if fusermount3 gives the reason. If the user may not open the FUSE device, the line
+/// names the device.
 #[test]
 fn a_refused_mount_of_a_user_has_a_reason() {
     require_mounts!("a_refused_mount_of_a_user_has_a_reason");

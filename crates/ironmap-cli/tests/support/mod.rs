@@ -77,8 +77,7 @@ impl Bench {
         command
     }
 
-    /// The program as a command. It receives the signals that end it, even if the tests were started with these signals ignored, as in a
-    /// shell's background.
+    /// The program as a command. It receives the signals that end it, even if the tests ignore these signals (as in a shell's background).
     pub fn hearing_command(&self) -> Command {
         let mut command = tool("env");
         command.arg("--default-signal=INT,TERM,HUP").arg(IRONMAP);
@@ -116,7 +115,7 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Pseudo-random bytes, which differ in each block and for each seed. A shorter pattern of the same seed is a prefix of a longer one.
+/// Pseudo-random bytes. They differ in each block and for each seed. With the same seed, a shorter pattern is a prefix of a longer pattern.
 pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut bytes = Vec::with_capacity(len + 8);
@@ -134,7 +133,7 @@ pub fn raw_name() -> &'static OsStr {
     OsStr::from_bytes(b"not utf-8 \xff%")
 }
 
-/// Creates a tree with one file of each kind, on which every command is tested.
+/// Creates a tree with one file of each kind. Every command is tested on this tree.
 fn fill(root: &Path) {
     fs::create_dir_all(root.join("dir/empty")).unwrap();
     fs::write(root.join("small"), "small\n").unwrap();
@@ -164,8 +163,8 @@ fn fill(root: &Path) {
         let flags = rustix::fs::AtFlags::empty();
         rustix::fs::utimensat(rustix::fs::CWD, root.join(name), &times, flags).unwrap();
     }
-    // If the file system does not support attributes in user.*, the attribute is missing. The tests compare with the source, so they accept
-    // the missing attribute.
+    // If the file system does not support attributes in user.*, the attribute is missing. The tests accept this, because they compare with
+    // the source.
     let _ =
         rustix::fs::setxattr(root.join("small"), "user.colour", b"gr\xfcn", XattrFlags::empty());
 }

@@ -61,7 +61,7 @@ pub(crate) fn space(root: &Path, views: &BTreeMap<PathBuf, View>) -> BTreeMap<Pa
     files.map(|(path, _)| (path.clone(), fs::metadata(root.join(path)).unwrap().blocks())).collect()
 }
 
-/// The flags that users set, without the flags for the mapping of the content.
+/// The flags that users set. The flags for the format of the extent map are omitted.
 fn flags(path: &Path, stat: &fs::Metadata) -> u32 {
     if !stat.is_dir() && !stat.is_file() {
         return 0;

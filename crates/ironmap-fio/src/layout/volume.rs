@@ -31,8 +31,8 @@ pub(super) fn lay_out(volume: &Volume, path: &[u8], layout: &mut Layout<'_>) -> 
     volume.fs().sync()
 }
 
-/// Creates or extends the file without writing its content. A lock serialises the calls: with create_serialize=0, several jobs may create
-/// the same file with different sizes at the same time, and no job may shorten the file of another job.
+/// Creates or extends the file without writing its content. With create_serialize=0, several jobs may create the same file at the same
+/// time, with different sizes. A lock serialises the calls, so that no job shortens the file of another job.
 fn make(fs: &Arc<dyn FileSystem>, path: &[u8], layout: &Layout<'_>) -> Result<InodeNo> {
     static ONE: Mutex<()> = Mutex::new(());
     let _alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -29,7 +29,7 @@ pub(crate) struct Archive {
     ended: bool,
 }
 
-/// A member of an archive. The archive contains only those ranges of the member's content that are not holes, in the order of `data`.
+/// A member of an archive. The archive contains the ranges of `data` in their order. The rest of the member's content is holes.
 pub(crate) struct Member {
     /// The path from the root, without `.` and `..`, and without a slash at the beginning or end. Empty for the root.
     pub(crate) path: Vec<u8>,
@@ -193,7 +193,7 @@ impl Archive {
         let kind = kind_of(header, &path)?;
         let again = header.entry_type().as_byte() == b'1';
         let place = normal(&path);
-        // A member with an empty path that is not a directory would replace the root, with all content of the volume.
+        // An empty path is the root. If the member is not a directory, it would replace the root with all content of the volume.
         if place.is_empty() && (again || kind != FileType::Directory) {
             let path = String::from_utf8_lossy(&path);
             return Err(Wrong::Format(format!("{path} is the root, but not a directory")));

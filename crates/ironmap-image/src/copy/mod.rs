@@ -43,7 +43,7 @@ impl CopyOptions {
         Ok(())
     }
 
-    /// Refuses, without `-r`, to copy a special file of a volume, because a volume stores no content for a special file.
+    /// Without `-r`, refuses to copy a special file of a volume. A volume stores no content for a special file.
     fn check_content(&self, source: impl Display, kind: FileType) -> Result<(), Failure> {
         let kind = match kind {
             FileType::Regular | FileType::Directory | FileType::Symlink => return Ok(()),

@@ -13,7 +13,7 @@ use super::{Plan, Size};
 use crate::failure::{Failure, named};
 use crate::needs::Dimensions;
 use crate::report::Report;
-use crate::room::{self, NewImage, Room};
+use crate::room::{self, Format, NewImage, Room};
 use crate::sources::{Layers, Sources};
 
 /// The maximum number of images to make, if an image proves too small.
@@ -42,13 +42,13 @@ impl Plan<'_> {
             return self.make_to_fit(fit, sources, report);
         }
         let layers = sources.open()?;
-        let room = match (self.volume.whole_file(), self.given()) {
-            (Some(path), Some(size)) => match self.create(path, report)? {
+        let room = match (room::file_of(self.volume), self.given()) {
+            (Some((path, format)), Some(size)) => match self.create(path, format, report)? {
                 Some(image) => {
                     image.empty(size)?;
                     Room::New(image)
                 }
-                None => room::make(path, size, self.options.force)?,
+                None => room::make(path, format, size, self.options.force)?,
             },
             _ => Room::Old,
         };
@@ -70,8 +70,13 @@ impl Plan<'_> {
     }
 
     /// Creates a new image file under a temporary name. `None` if the file exists.
-    pub(super) fn create(&self, path: &Path, report: &Report) -> Result<Option<NewImage>, Failure> {
-        let image = NewImage::create_aside(path)?;
+    pub(super) fn create(
+        &self,
+        path: &Path,
+        format: Format,
+        report: &Report,
+    ) -> Result<Option<NewImage>, Failure> {
+        let image = NewImage::create_aside(path, format)?;
         if let Some(image) = &image {
             report.context().make_aside(self.volume, image.path());
         }
@@ -97,7 +102,7 @@ impl Plan<'_> {
                 }
             }
         }
-        Err(Failure::new("no size was found that is sufficient for the sources"))
+        Err(Failure::new("ironmap found no image size that is large enough for the sources"))
     }
 
     /// Copies the sources into the new volume.
@@ -174,7 +179,8 @@ fn dimensions(made: &Superblock) -> Dimensions {
     let block = made.block_size.bytes() as u64;
     Dimensions {
         size: made.blocks_count * block,
-        // A volume that is large enough for the content may have blocks of 4096 bytes, even if this smaller volume has shorter blocks.
+        // If this volume is too small for the content, a larger volume is made. The larger volume may have blocks of 4096 bytes, even if
+        // this one has shorter blocks.
         unit: (block * u64::from(made.cluster_blocks)).max(4096),
         inodes: made.inodes_count.into(),
         inode_size: made.inode_size.into(),

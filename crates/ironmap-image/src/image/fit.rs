@@ -9,13 +9,13 @@ use super::{Plan, Size};
 use crate::failure::Failure;
 use crate::needs::Needs;
 use crate::report::Report;
-use crate::room::NewImage;
+use crate::room::{self, NewImage};
 use crate::sources::Sources;
 use crate::stop::Stop;
 use ironmap::fs::ext4::{MkfsOptions, RoCompat, Superblock};
 
 const MIB: u64 = 1 << 20;
-/// The maximum number of sizes to try. Each try corrects the size by the space that the last volume lacked or did not need.
+/// The maximum number of sizes to try. Each try corrects the size by the missing or unused space of the last volume.
 const TRIES: u32 = 16;
 /// All sizes are multiples of this length.
 const STEP: u64 = 64 << 10;
@@ -37,13 +37,13 @@ impl<'a> Fit<'a> {
         sources: &mut Sources,
         report: &mut Report,
     ) -> Result<Option<Self>, Failure> {
-        let image = match plan.volume.whole_file() {
-            Some(path) if plan.fits(sources) => plan.create(path, report)?,
+        let image = match room::file_of(plan.volume) {
+            Some((path, format)) if plan.fits(sources) => plan.create(path, format, report)?,
             _ => None,
         };
         let Some(image) = image else {
             if plan.size == Size::Shrink {
-                let what = "the size can depend on the sources only for a new image file";
+                let what = "shrink is possible only for a new image file";
                 return Err(Failure::usage(format!("{}: {what}", plan.volume)));
             }
             return Ok(None);
@@ -108,7 +108,7 @@ impl<'a> Fit<'a> {
             let next = match made {
                 None => self.size.saturating_mul(2),
                 Some(made) => {
-                    let (room, wanted) = (room(&made), self.wanted());
+                    let (room, wanted) = (room_for_files(&made), self.wanted());
                     if room < wanted {
                         self.size.saturating_add(wanted - room)
                     } else if self.needs.inodes + 16 > u64::from(made.inodes_count) {
@@ -154,7 +154,7 @@ impl<'a> Fit<'a> {
 
 /// The space for files in a new volume. As in the kernel, some blocks are reserved for the nodes of extent maps: one fiftieth of all
 /// blocks, but at most 4096 clusters.
-fn room(made: &Superblock) -> u64 {
+fn room_for_files(made: &Superblock) -> u64 {
     let kept = (made.blocks_count / 50).min(4096 * u64::from(made.cluster_blocks));
     made.free_blocks.saturating_sub(kept) * made.block_size.bytes() as u64
 }

@@ -92,7 +92,7 @@ struct Plan<'a> {
     options: &'a MkfsOptions,
     size: Size,
     is_strict: bool,
-    /// Whether a new image of a given size is kept if only a part of its content could be copied.
+    /// Whether the build keeps a new image of a given size if only a part of the content could be copied.
     keeps_part: bool,
 }
 
@@ -126,9 +126,9 @@ impl Image {
         OpenImage::new(parse(volume.as_ref())?)
     }
 
-    /// Sets the options of the file system: block size, features, number of inodes and more. If the methods of this type set the label, the
-    /// UUID, the time or `force`, these values replace the values in `options`, regardless of the order of the calls. A size in the options
-    /// counts as a call of [`size`](Self::size).
+    /// Sets the options of the file system: block size, features, number of inodes and more. Methods of this type can set the label, the
+    /// UUID, the time and `force` too. Their values take precedence over `options`, in any order of the calls. A size in the options counts
+    /// as a call of [`size`](Self::size).
     #[must_use]
     pub fn options(mut self, options: MkfsOptions) -> Self {
         self.size = options.size.map_or(self.size, Size::Bytes);
@@ -184,7 +184,7 @@ impl Image {
         self
     }
 
-    /// Makes devices and directories, and sets owners and modes, by a table in the format of genext2fs, after the sources are copied.
+    /// Applies a table in the format of genext2fs after the sources are copied: makes devices and directories, and sets owners and modes.
     #[must_use]
     pub fn device_table(mut self, table: impl Into<PathBuf>) -> Self {
         self.device_table = Some(table.into());
@@ -298,9 +298,9 @@ impl Image {
         if is_strict { report.result().map(|()| made) } else { Ok(made) }
     }
 
-    /// Makes the volume and fills it for a caller with its own [`Context`]. The callbacks, the time and the request to stop are those of the
-    /// context. With [`skip_failed`](Self::skip_failed), the report contains the failures, and a new image of a given size is kept after a
-    /// failure, with the files that were copied.
+    /// Makes the volume and fills it for a caller with its own [`Context`]. The callbacks, the time and the request to stop are those of
+    /// the context. With [`skip_failed`](Self::skip_failed), the report contains the failures. A new image of a given size is then kept,
+    /// with the files that could be copied.
     ///
     /// # Errors
     /// The errors of [`build`](Self::build).

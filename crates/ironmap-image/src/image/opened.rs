@@ -55,8 +55,8 @@ impl OpenImage {
         Source::open(&self.volume, &self.context()).map(|source| source.volume.clone())
     }
 
-    /// Copies a file of the volume and, if it is a directory, everything below it, to the host path `dest`. The attributes that the host can
-    /// store are kept; owners and devices need the privileges of root.
+    /// Copies a file of the volume to the host path `dest`. A directory is copied with everything below it. The attributes that the host
+    /// can store are kept; owners and devices need the privileges of root.
     ///
     /// # Errors
     /// Returns the failure of the first file that cannot be copied. All other files are copied.
@@ -88,7 +88,8 @@ impl OpenImage {
     pub fn grow(&self, bytes: u64) -> Result<Resized, Failure> {
         let size = self.size()?;
         if bytes < size {
-            let what = format!("the volume has {size} bytes, so {bytes} bytes would shrink it");
+            let what =
+                format!("the volume has {size} bytes: a size of {bytes} bytes would shrink it");
             return Err(Failure::usage(format!("{}: {what}", self.volume)));
         }
         self.resize(NewSize::Bytes(bytes))

@@ -51,8 +51,8 @@ enum Kept {
 }
 
 impl Layout {
-    /// Opens a directory, or an archive of images. A member of the archive shows that the archive contains images. `None` for any other
-    /// file, and for an archive that can be read only once. `spool` stores the content of a compressed archive that may contain images.
+    /// Opens a directory, or an archive of images. An archive of images is recognised by one of its members. `None` for any other file, and
+    /// for an archive that can be read only once. `spool` stores the content of a compressed archive that may contain images.
     ///
     /// # Errors
     /// Fails if the archive cannot be read, or if it is damaged.

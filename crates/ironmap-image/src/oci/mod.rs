@@ -115,7 +115,10 @@ pub(crate) fn layers(
         match document {
             Document { layers: Some(layers), manifests: None, config } => {
                 if let Some(image) = choice.image {
-                    return Err(layout.wrong(&name, &format!("is not the image {image}")));
+                    return Err(layout.wrong(
+                        &name,
+                        &format!("contains only one image, and it is not the image {image}"),
+                    ));
                 }
                 let config = config.map(|config| name_of_blob(&layout, &config)).transpose()?;
                 let platform = config.and_then(|config| platform_of(&layout, &config));
@@ -136,7 +139,7 @@ pub(crate) fn layers(
                 blob(&layout, image)?;
                 name = name_of_blob(&layout, image)?;
             }
-            // The document is refused, because tools differ in how they read a document that is both an index and a manifest.
+            // A document that is both an index and a manifest is refused, because tools read it in different ways.
             Document { manifests: Some(_), .. } => {
                 return Err(layout.wrong(&name, "is both an image index and an image manifest"));
             }

@@ -53,8 +53,8 @@ async fn a_stream_gives_one_object() {
     }
 }
 
-/// Each range that is read equals the same slice of the content. Some ranges are aligned, and others are not; some are longer than one
-/// request, at the end, past the end, or empty. Two ranges that touch within a block are read in both orders.
+/// Each range that is read equals the same slice of the content. Some ranges are aligned, and others are not. Some are longer than one
+/// request. Some are at the end or past the end, and some are empty. Two ranges that touch within a block are read in both orders.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ranges_are_slices() {
     let (stores, _guards) = all();

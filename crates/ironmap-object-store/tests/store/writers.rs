@@ -160,7 +160,7 @@ fn poll_once<T>(future: impl Future<Output = T>) {
     let _ = pin!(future).poll(&mut Context::from_waker(Waker::noop()));
 }
 
-/// If futures are dropped in flight, the object is one complete version, no draft remains, and the store still works.
+/// Futures are dropped in flight. The object is then one complete version, no draft remains, and the store still works.
 #[test]
 fn dropped_futures_leave_whole_objects() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Authentication of a server by its certificate: the chain of certificates must lead to a trusted authority, and the certificate must be
-//! valid for the server's name.
+//! Authentication of a server by its certificate. The chain of certificates must lead to a trusted authority. The certificate must be valid
+//! for the server's name.
 
 use std::io::{self, BufRead as _, Write};
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ pub(super) fn client(
     let place = format!("TLS with {}", name.to_str());
     let tls = ClientConnection::new(Arc::new(config), name);
     let mut tls = tls.map_err(|error| Error::invalid(format!("{place}: {error}")))?;
-    // The session's buffer needs no limit, because all of its bytes are sent before the session accepts more bytes.
+    // The session's buffer needs no limit. The session accepts more bytes only after all bytes in the buffer were sent.
     tls.set_buffer_limit(None);
     Ok(Client { session: Box::new(Verified { tls, place: place.clone(), lacks }), place })
 }
@@ -95,7 +95,7 @@ impl Session for Verified {
     }
 }
 
-const NO_CERTIFICATE: &str = "the server demands a client certificate (client-cert.pem and client-key.pem in tls-certificates=DIR)";
+const NO_CERTIFICATE: &str = "the server requires a client certificate: put client-cert.pem and client-key.pem into the directory of tls-certificates=DIR";
 
 /// Converts an error of the TLS library to one line for the user.
 fn explained(place: &str, error: &rustls::Error) -> io::Error {
@@ -134,7 +134,7 @@ fn certificate(refused: &CertificateError) -> String {
     };
     let words = refused.to_string();
     // For an unknown issuer and a revoked certificate, the TLS library's text contains only an identifier. For all other errors its text
-    // contains names and times, so it is added.
+    // contains names and times, so this text is added.
     if matches!(refused, Refused::UnknownIssuer | Refused::Revoked) {
         why.to_owned()
     } else if words.contains("UnsupportedCertVersion") {
@@ -146,7 +146,7 @@ fn certificate(refused: &CertificateError) -> String {
     }
 }
 
-/// A client without a certificate of its own. It records whether the server requests one.
+/// A client without a certificate of its own. It records whether the server requests a certificate.
 #[derive(Debug)]
 struct Without(Arc<AtomicBool>);
 
@@ -165,8 +165,8 @@ impl ResolvesClientCert for Without {
     }
 }
 
-/// Returns the path of an optional file, if the file exists. If this cannot be determined, the result is an error, because the file could
-/// be a list of revoked certificates.
+/// Returns the path of an optional file, if the file exists. If this cannot be determined, the result is an error. The file could be a list
+/// of revoked certificates.
 fn existing(path: PathBuf) -> Result<Option<PathBuf>> {
     match std::fs::symlink_metadata(&path) {
         Ok(_) => Ok(Some(path)),

@@ -1,7 +1,7 @@
 //! TLS for connections to servers: the authentication, and the handshake. After the handshake, the connection belongs to a [pump].
 //!
 //! STARTTLS is the first option of the negotiation, so that no unencrypted answer to another option is accepted. The negotiation receives
-//! no bytes after the server's reply to STARTTLS. So if plain text follows that reply, it is processed as TLS, which fails.
+//! no bytes after the server's reply to STARTTLS. So plain text after that reply is processed as TLS, and the handshake fails.
 //!
 //! A server is always authenticated: by its certificate, or by a shared key.
 
@@ -28,9 +28,8 @@ const BUFFER: usize = 128 << 10;
 trait Session: Send {
     /// Decrypts bytes from the server, at most [`BUFFER`], and appends the plain text to `plain`.
     ///
-    /// # Errors
-    /// An error with one line for the user. The session has then ended, but its remaining bytes must still be sent to the server, because
-    /// they contain the reason.
+    /// # Errors An error with one line for the user. The session has then ended. Its remaining bytes contain the reason, and must still be
+    /// sent to the server.
     fn decrypt(&mut self, bytes: &[u8], plain: &mut Vec<u8>) -> io::Result<State>;
 
     /// Encrypts bytes for the server.
@@ -45,7 +44,7 @@ trait Session: Send {
     /// Writes bytes of the session to the server, as many as the socket accepts.
     fn write(&mut self, server: &mut dyn Write) -> io::Result<usize>;
 
-    /// The probable reason, if a server closes the connection before it has sent data over TLS, and states no reason.
+    /// The probable reason why a server closed a connection. It applies if the server has sent no data over TLS and has stated no reason.
     fn refusal(&self) -> Refusal;
 }
 
@@ -63,7 +62,7 @@ enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Refusal {
     what: &'static str,
-    /// Whether the reason is certain even if the server ended the session with TLS's closing message.
+    /// Whether the reason also applies to a session that the server ended with TLS's closing message.
     is_certain: bool,
 }
 

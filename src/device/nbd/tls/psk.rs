@@ -28,8 +28,8 @@ const MAX_FILE: u64 = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The largest number of bytes of plain text in a record.
 const RECORD: usize = 16 << 10;
-/// The largest number of unsent bytes. Without this limit, a server that sends requests for answers but accepts no bytes could make the
-/// client store bytes without end.
+/// The largest number of unsent bytes. Without this limit, a server could fill the client's memory: it requests answers but accepts no
+/// bytes.
 const MAX_UNSENT: usize = 1 << 20;
 /// The ciphers of TLS 1.2. Only ephemeral key exchange is permitted, so that a stolen key does not decrypt earlier recordings. Certificates
 /// and ciphers without encryption are excluded.
@@ -83,7 +83,7 @@ fn key(path: &Path, user: &str) -> Result<Vec<u8>> {
     let bytes = content(path)?;
     let lines = bytes.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end);
     let found = lines.filter_map(|line| line.strip_prefix(user.as_bytes())?.strip_prefix(b":"));
-    // A user's name may contain colons, so several lines may begin with this name and a colon. In the right line, the rest is a key, which
+    // A user's name may contain colons. So several lines may begin with this name and a colon. In the right line, only a key follows. A key
     // contains no colon.
     let Some(digits) = found.into_iter().find(|key| !key.contains(&b':')) else {
         return Err(Error::new(
@@ -96,7 +96,7 @@ fn key(path: &Path, user: &str) -> Result<Vec<u8>> {
     if !(MIN_KEY..=MAX_KEY).contains(&key.len()) {
         let has = key.len();
         let what = format!(
-            "the key of {user:?} has {has} bytes: from {MIN_KEY} to {MAX_KEY} are accepted"
+            "the key of {user:?} has {has} bytes, but must have from {MIN_KEY} to {MAX_KEY} bytes"
         );
         return Err(Error::unsupported(what));
     }
@@ -142,7 +142,7 @@ struct Psk {
     is_open: bool,
     /// The plain text of one record.
     record: Box<[u8]>,
-    /// Bytes of requests that are not encrypted yet, because the server has not sent all of a TLS message.
+    /// Bytes of requests that are not encrypted yet. OpenSSL first needs the rest of a TLS message from the server.
     waiting: Vec<u8>,
     place: String,
 }

@@ -3,11 +3,11 @@
 //!
 //! The pump costs a copy of the data and a thread for each connection. Its advantage is that all decrypted data are in a socket, where the
 //! `poll` of an event loop detects them. `poll` cannot detect data in the memory of the TLS library. The buffers of both directions are
-//! bounded: in each direction, the pump receives more bytes only after it has passed on all earlier bytes.
+//! bounded. In each direction, the pump receives more bytes only after it has passed on all earlier bytes.
 //!
 //! If one side closes its connection, the pump also closes the other side. The pump still delivers replies that it received from the server
-//! before. For a short time, it still sends requests that it received from the user before. After [`Socket::shutdown`] it transfers no
-//! bytes.
+//! before. For a short time, the pump still sends requests that it received from the user before. After [`Socket::shutdown`] the pump
+//! transfers no bytes.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::ControlFlow;
@@ -176,7 +176,7 @@ impl Pump {
             match self.user.send(&[IoSlice::new(rest)]) {
                 Ok(count) => self.taken += count,
                 Err(error) if is_nothing(&error) => break,
-                // The user has closed its end of the pair. Requests that it sent before must still be sent to the server.
+                // The user has closed its end of the pair. Earlier requests must still be sent to the server.
                 Err(_) => return self.linger(),
             }
         }

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-/// A bitmap for searches. It combines the bitmap on disk with an optional bitmap of kept-back clusters: a bit is clear only if it is clear
-/// in both bitmaps.
+/// A bitmap for searches: the bitmap on disk, combined with an optional bitmap of kept-back clusters. A bit is set if it is set in either
+/// bitmap.
 #[derive(Clone, Copy)]
 pub(in crate::fs::ext4) struct Bits<'a> {
     bytes: &'a [u8],
@@ -27,7 +27,7 @@ impl<'a> Bits<'a> {
         word(self.bytes) | self.kept_back.map_or(0, word)
     }
 
-    /// If `flip` is 0, returns the first set bit in `from..end`; if `flip` is all ones, returns the first clear bit. Returns `end` if there
+    /// If `flip` is 0, returns the first set bit in `from..end`. If `flip` is all ones, returns the first clear bit. Returns `end` if there
     /// is no such bit.
     fn next(&self, from: u32, end: u32, flip: u64) -> u32 {
         let mut at = from;
@@ -72,7 +72,7 @@ impl<'a> Bits<'a> {
     }
 }
 
-/// The bytes that contain a range of bits: for each byte, its index and a mask of its bits that are in the range.
+/// The bytes that contain a range of bits: for each byte, its index, and a mask of the bits that belong to the range.
 fn masks(range: Range<u32>) -> impl Iterator<Item = (usize, u8)> {
     let bytes = range.start / 8..range.end.div_ceil(8);
     bytes.map(move |byte| {

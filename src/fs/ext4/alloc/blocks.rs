@@ -48,9 +48,9 @@ pub(crate) enum Reserve {
 pub(crate) struct Goal {
     /// The search starts at this block, and prefers blocks after it.
     pub(crate) block: FsBlock,
-    /// Whether the file is expected to grow. If it is, and if the goal block is in use, the search prefers a run with free space for the
-    /// growth to the next free block. If the search always took the next free block, the blocks of files that grow at the same time would
-    /// alternate on disk, and each block would become a separate extent.
+    /// Whether the file is expected to grow. If the goal block of a growing file is in use, the search prefers a run that leaves space for
+    /// the growth. Without this preference, the blocks of files that grow at the same time would alternate on disk, and each block would
+    /// become a separate extent.
     pub(crate) grows: bool,
 }
 
@@ -68,9 +68,9 @@ impl From<FsBlock> for Goal {
 
 impl Handle<'_> {
     /// Allocates one run of at least one block and at most `want` blocks. The run begins as close after `goal` as possible. With bigalloc,
-    /// complete clusters are allocated, so the run can be longer than `want`. Changes two metadata blocks. The blocks that are reserved for
-    /// nodes of maps are never allocated. The blocks that are reserved for the superuser are withheld only after a call of
-    /// [`keep_reserve`](Ext4::keep_reserve).
+    /// the run consists of complete clusters and can be longer than `want`. Changes two metadata blocks. Does not allocate blocks that are
+    /// reserved for nodes of maps. After a call of [`keep_reserve`](Ext4::keep_reserve), also withholds the blocks that are reserved for
+    /// the superuser.
     ///
     /// # Errors
     /// `NoSpace` on a full volume; nothing is changed in that case. If [`commit_frees`](Allocator::commit_frees) is true, the next commit
@@ -147,8 +147,7 @@ impl Handle<'_> {
                 return Ok(None);
             }
         };
-        // `content` is a reference to the block version that the next call changes. If this reference still existed, the call would have to
-        // copy the version.
+        // Drops this reference to the block's version. Otherwise the next call would have to copy the version.
         drop(content);
         let change = Change { clusters: run.clone(), in_use: true };
         group.mark_clusters(self, change)?;
@@ -158,8 +157,8 @@ impl Handle<'_> {
         Ok(Some(run))
     }
 
-    /// Allocates exactly these blocks, because a recovery has found that a file uses them. The function does not support bigalloc. Changes
-    /// two blocks for each group.
+    /// Allocates exactly these blocks. A recovery has found them in use by a file. Bigalloc is not supported. Changes two blocks for each
+    /// group.
     ///
     /// # Errors
     /// `Corrupt` for blocks that are already in use.
@@ -193,8 +192,8 @@ impl Handle<'_> {
         Ok(())
     }
 
-    /// Frees blocks. With bigalloc, the caller frees a cluster only when no block of the cluster is in use, and frees the complete cluster
-    /// in one call. Freed blocks become available when the transaction is committed. Changes two blocks for each group.
+    /// Frees blocks. With bigalloc, the caller frees complete clusters, and no block of these clusters may be in use. Freed blocks become
+    /// available when the transaction is committed. Changes two blocks for each group.
     ///
     /// # Errors
     /// `Corrupt` for blocks that are already free or belong to the file system itself; nothing is changed in that case.
@@ -358,8 +357,8 @@ impl Superblock {
         self.group_start(self.group_of(inode))
     }
 
-    /// The number of free clusters reserved for nodes of extent trees. A node may be needed when an extent is split by a write to a part of
-    /// a preallocated extent, or by a punched hole. In files without extents, these changes need no block. Linux reserves the same number.
+    /// The number of free clusters reserved for nodes of extent trees, as in Linux. A punched hole, or a write to a part of a preallocated
+    /// extent, splits an extent and may need a new node.
     pub(super) fn clusters_for_nodes(&self) -> u64 {
         if !self.incompat.contains(Incompat::EXTENTS) {
             return 0;
@@ -369,7 +368,7 @@ impl Superblock {
 }
 
 impl GroupState {
-    /// Whether the group may contain a free run of `length` clusters, according to its summary.
+    /// Whether a group with this summary may contain a free run of `length` clusters.
     fn may_have(&self, length: u32) -> bool {
         get(&self.available) >= length && get(&self.longest) >= length
     }

@@ -56,7 +56,7 @@ impl Ext4 {
 }
 
 impl Allocator {
-    /// Finds the next free run of sufficient length in a group, and keeps it back: no allocation can use it during the discard.
+    /// Finds the next long enough free run in a group, and keeps the run back. No allocation can use the run during the discard.
     fn keep_back_run(
         &self,
         fs: &Ext4,

@@ -1,4 +1,4 @@
-//! Allocation of inodes near their directories, and release of inodes. This module changes bitmaps, descriptors and counters; the caller
+//! Allocation of inodes near their directories, and release of inodes. This module changes bitmaps, descriptors and counters. The caller
 //! writes the inode.
 
 use super::bitmap::{self, Bits};
@@ -20,8 +20,8 @@ struct Change {
     unused_inodes: u32,
 }
 
-/// An inode that this transaction has allocated. No directory entry refers to the inode yet. A removed file may have had the same inode
-/// number, and another thread may still use that number for the removed file. The new inode therefore stays locked until it is complete.
+/// An inode that this transaction has allocated. No directory entry refers to the inode yet. The inode number may have belonged to a
+/// removed file that another thread still uses. The new inode therefore stays locked until it is complete.
 pub(crate) struct FreshInode<'a>(Exclusive<'a>);
 
 impl FreshInode<'_> {
@@ -38,8 +38,8 @@ impl MayChange for FreshInode<'_> {
 }
 
 impl<'a> Handle<'a> {
-    /// Allocates a free inode. Changes at most three blocks: the bitmap, the descriptor, and a block of the inode table that was never in
-    /// use and must be zeroed.
+    /// Allocates a free inode. Changes at most three blocks: the bitmap, the descriptor, and an inode table block. If this inode table
+    /// block was never in use, it is zeroed first.
     ///
     /// # Errors
     /// `NoSpace` if no inode is free, or if other threads have locked all free inodes; nothing is changed in these cases. `Corrupt`.
@@ -62,8 +62,8 @@ impl<'a> Handle<'a> {
         Err(Error::new(ErrorKind::NoSpace, "no free inodes remain"))
     }
 
-    /// Allocates an inode in a group: the first free inode whose number is not locked by another thread. Returns `None` if there is no such
-    /// inode, and records whether the group has free inodes whose numbers are locked.
+    /// Allocates the first free inode of a group whose number is not locked by another thread. Returns `None` if the group has no such
+    /// inode. Also records whether the group has free inodes with locked numbers.
     fn allocate_inode_in(
         &mut self,
         number: u32,
@@ -110,10 +110,10 @@ impl<'a> Handle<'a> {
         Ok(Some(fresh))
     }
 
-    /// Allocates exactly this inode, because a recovery has found that the inode is in use.
+    /// Allocates exactly this inode. A recovery has found that the inode is in use.
     ///
     /// # Errors
-    /// `Corrupt` for an inode that is in use or reserved, without any change.
+    /// `Corrupt` for an inode that is in use or reserved; nothing is changed in that case.
     pub(crate) fn claim_inode(&mut self, inode: InodeNo, directory: bool) -> Result<()> {
         let (number, bit) = self.fs.superblock.place_of_bit(inode)?;
         let mut group = self.writing.alloc.lock_group(self.fs, number)?;
@@ -130,7 +130,7 @@ impl<'a> Handle<'a> {
     /// Changes two blocks.
     ///
     /// # Errors
-    /// `Corrupt` for an inode that is free or reserved, without any change.
+    /// `Corrupt` for an inode that is free or reserved; nothing is changed in that case.
     pub(crate) fn free_inode(&mut self, inode: &impl MayChange, directory: bool) -> Result<()> {
         let inode = inode.number();
         let allocator = &self.writing.alloc;

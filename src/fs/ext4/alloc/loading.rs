@@ -138,7 +138,7 @@ impl Zones {
 }
 
 impl LockedGroup<'_> {
-    /// The block bitmap of a group, read from the device, or computed if the bitmap is uninitialised.
+    /// Returns the block bitmap of a group. An uninitialised bitmap is computed; any other bitmap is read from the device.
     pub(super) fn block_bitmap(&mut self) -> Result<Block> {
         if self.state.system.is_none() {
             self.state.system = Some(self.fs.system_clusters(self.number)?);
@@ -187,7 +187,7 @@ impl LockedGroup<'_> {
         }
     }
 
-    /// The inode bitmap of a group, read from the device, or computed if the bitmap is uninitialised.
+    /// Returns the inode bitmap of a group. An uninitialised bitmap is computed; any other bitmap is read from the device.
     pub(super) fn inode_bitmap(&mut self) -> Result<Block> {
         let content = if self.descriptor.inodes_uninit {
             let mut fresh = Buffer::aligned(self.fs.superblock.block_size.bytes())?;

@@ -1,10 +1,9 @@
 //! Allocation of blocks and inodes.
 //!
-//! On disk, the bitmap of a group is the only record of the used blocks, and the group's descriptor contains the number of free blocks.
-//! This module keeps a summary of each group in memory: the number of available clusters, and an upper limit of the longest free run. A
-//! thread that searches for a group reads the summaries without a lock. The module also records the blocks that uncommitted transactions
-//! have freed. These blocks are kept back: they cannot be allocated before the commit, because they still belong to their old file if the
-//! system crashes before the commit.
+//! On disk, the bitmap of a group records the used blocks. The group's descriptor contains the number of free blocks. This module keeps a
+//! summary of each group in memory: the number of available clusters, and an upper limit of the longest free run. A thread that searches
+//! for a group reads the summaries without a lock. The module also records the blocks that uncommitted transactions have freed. These
+//! blocks are kept back until the commit. After a crash before the commit, they still belong to their old file.
 //!
 //! Each bit of a block bitmap represents one cluster. Callers count in blocks. The name of a variable that counts clusters contains
 //! `cluster`.
@@ -82,7 +81,7 @@ impl Allocator {
         self.kept_back.load(Ordering::Relaxed) > 0
     }
 
-    /// Makes freed blocks available for allocation, after the transaction that freed them was committed.
+    /// Makes the freed blocks of a committed transaction available for allocation.
     pub(crate) fn committed(&self, fs: &Ext4, freed: &[(FsBlock, u64)]) {
         if self.discard.load(Ordering::Relaxed) {
             self.discard_freed(fs, freed);

@@ -1,8 +1,8 @@
 //! The choice of a group for a new inode.
 //!
-//! A file is allocated near its directory, and its blocks near the file. The group of a directory therefore decides which data are stored
-//! together. This module uses the Orlov allocator's policy. Directories in the root are spread over the volume, because their contents are
-//! probably unrelated. Other directories are placed near their parents while there is space for their content.
+//! An inode is allocated near its directory, and the file's blocks near the inode. The group of a directory therefore decides which data
+//! are stored together. This module uses the Orlov allocator's policy. Directories in the root are spread over the volume, because their
+//! contents are probably unrelated. Other directories are placed near their parents while there is space for their content.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -15,8 +15,8 @@ use crate::units::InodeNo;
 
 /// The expected number of files in a directory. This number limits the number of directories in a region.
 const FILES_OF_A_DIRECTORY: u64 = 64;
-/// A region may get another directory only if its free space is at least the average of all regions minus 1/`SHORTAGE` of the region's
-/// size.
+/// The free space of a region may be lower than the average of all regions by 1/`SHORTAGE` of the region's size. Below this limit the
+/// region gets no more directories.
 const SHORTAGE: u64 = 4;
 
 /// Groups with adjacent inode tables (a flex group), and the free resources of these groups.
@@ -74,8 +74,8 @@ impl Allocator {
         Region { groups, clusters, inodes, directories }
     }
 
-    /// The group with the fewest directories. Files of different directories are then in different groups, and threads that create files do
-    /// not contend for one group.
+    /// The group with the fewest directories. Different directories are thus placed in different groups. Threads that create files in these
+    /// directories do not contend for one group.
     fn emptiest(&self, groups: Range<u32>) -> u32 {
         let first = groups.start;
         let directories = |group: &u32| get(&self.group(*group).directories);
@@ -89,8 +89,8 @@ impl Allocator {
 }
 
 impl Region {
-    /// Whether the region has space for another directory: it must have a free inode, and its numbers of free inodes and free clusters must
-    /// not be far below the average of all regions.
+    /// Whether the region has space for another directory: the region must have a free inode. The numbers of free inodes and free clusters
+    /// must not be far below the average of all regions.
     fn fits(&self, sb: &Superblock, average: &Self) -> bool {
         let clusters = self.count() * u64::from(sb.blocks_per_group / sb.cluster_blocks);
         self.inodes > 0

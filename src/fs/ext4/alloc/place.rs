@@ -72,7 +72,7 @@ impl Superblock {
     pub(in crate::fs::ext4) fn copies_in(&self, group: u32) -> u64 {
         let per_block = self.descriptors_per_block();
         let backup = u64::from(self.group_has_backup(group));
-        // If the block size is 1 KiB and the first block of group 0 is block 0, the boot block precedes the superblock.
+        // With 1 KiB blocks, the boot block is block 0. If group 0 begins at block 0, the boot block precedes the superblock.
         let boot =
             u64::from(group == 0 && self.first_data_block == 0 && self.block_size.bytes() == 1024);
         let meta_bg = self.incompat.contains(Incompat::META_BG);

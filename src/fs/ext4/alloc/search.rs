@@ -18,8 +18,7 @@ pub(super) const ROOM: u32 = 64;
 pub(super) struct Wish {
     /// The maximum number of clusters.
     pub(super) want: u32,
-    /// For a growing file, the number of clusters to which the run's start is aligned, so that there is free space for the growth after the
-    /// start. Otherwise 0.
+    /// The alignment of the run's start for a growing file, in clusters. The alignment leaves free space for the growth. 0 for other files.
     pub(super) room: u32,
     /// The number of clusters in a RAID stripe, or 0.
     pub(super) stripe: u32,
@@ -51,13 +50,13 @@ impl Wish {
     }
 
     /// Finds the free run that begins at the goal. If the goal is in use, finds the first run of at least `length` clusters after the goal.
-    /// If there is no such run, finds the first one before the goal.
+    /// If no run after the goal is long enough, finds the first sufficient run before the goal.
     pub(super) fn find(self, space: &Space<'_>, goal: Option<u32>, length: u32) -> Found {
         let Range { start, end } = space.clusters;
         let from = goal.unwrap_or(start).clamp(start, end);
         let mut longest = 0;
-        // A run that extends across the goal is split there: the first search covers the part after the goal, the second search the part
-        // before the goal.
+        // A run that extends across the goal is split at the goal. The first search covers the part after the goal. The second search
+        // covers the part before the goal.
         for range in [from..end, start..from] {
             match self.find_within(space, range, goal, length) {
                 Found::Longest(within) => longest = longest.max(within),
@@ -83,8 +82,8 @@ impl Wish {
                 return Found::Longest(longest);
             }
             let end = space.bits.next_set(start, range.end.min(start.saturating_add(limit)));
-            // A run that continues a file is accepted at any length. Even a short run at the end of a group is useful, because the file's
-            // next run may follow directly in the next group.
+            // A run that continues a file may have any length. A short run at the end of a group is also useful: the file's next run may
+            // follow directly in the next group.
             if goal == Some(start) {
                 return Found::Run(start..end.min(start.saturating_add(self.want)));
             }
@@ -97,9 +96,8 @@ impl Wish {
         }
     }
 
-    /// The first cluster to allocate in a free run that does not continue a file. The start of a large request is aligned to the stripe,
-    /// and the start of a growing file is aligned to `room`. If fewer than `length` clusters remained after the aligned start, the start is
-    /// not aligned.
+    /// The first cluster to allocate in a free run that does not continue a file. A large request begins at a stripe boundary. A growing
+    /// file begins at a multiple of `room`. If fewer than `length` clusters remained after the aligned start, the start is not aligned.
     fn aligned(self, space: &Space<'_>, run: Range<u32>, length: u32) -> u32 {
         let start = if self.stripe > 0 && self.want >= self.stripe {
             (run.start + space.phase).next_multiple_of(self.stripe) - space.phase
@@ -134,7 +132,7 @@ mod tests {
         };
         find(10, 10..11);
         find(11, 11..12);
-        // The goal is in use, so these files do not continue a run. Each file gets a separate aligned start.
+        // The goal is in use. These files therefore do not continue a run. Each file gets a separate aligned start.
         find(11, 64..65);
         find(11, 128..129);
         find(65, 65..66);

@@ -16,7 +16,7 @@ const CHUNK: u32 = 64;
 pub(super) struct GroupState {
     /// The number of available clusters, which are free in the bitmap and not kept back.
     pub(super) available: AtomicU32,
-    /// An upper limit of the length of the runs of available clusters.
+    /// No run of available clusters is longer than this limit.
     pub(super) longest: AtomicU32,
     pub(super) free_inodes: AtomicU32,
     pub(super) directories: AtomicU32,
@@ -76,7 +76,7 @@ impl Locked {
     }
 }
 
-/// Reads a counter of a summary. Without the group's lock, the value is only a hint, so a relaxed load is enough.
+/// Reads a counter of a summary. A relaxed load is enough: without the group's lock, the value is only a hint.
 pub(super) fn get(number: &AtomicU32) -> u32 {
     number.load(Ordering::Relaxed)
 }
@@ -171,14 +171,14 @@ impl Allocator {
         subtract(&self.directories, u32::from(directory));
     }
 
-    /// The groups from `first` to the last group, and then the groups from group 0 to `first`. Groups of a chunk with fewer than `least`
-    /// available clusters are skipped.
+    /// The groups in the order of a search: from `first` to the last group, then from group 0 to `first`. Groups of a chunk with fewer than
+    /// `least` available clusters are skipped.
     pub(super) fn groups_with_clusters(&self, first: u32, least: u32) -> impl Iterator<Item = u32> {
         self.groups_around(first, move |chunk| get(&chunk.available) >= least)
     }
 
-    /// The groups from `first` to the last group, and then the groups from group 0 to `first`. Groups of a chunk without free inodes are
-    /// skipped.
+    /// The groups in the order of a search: from `first` to the last group, then from group 0 to `first`. Groups of a chunk without free
+    /// inodes are skipped.
     pub(super) fn groups_with_inodes(&self, first: u32) -> impl Iterator<Item = u32> {
         self.groups_around(first, |chunk| get(&chunk.free_inodes) > 0)
     }

@@ -1,6 +1,6 @@
 //! Converts POSIX access control lists between the on-disk form and the form of the system calls. In the form of the system calls, every
-//! entry has an id. This module also applies two kinds of rules of acl(5): how a list and the permission bits depend on each other, and
-//! which lists a new file inherits.
+//! entry has an id. This module also applies two rules of acl(5): the relation between a list and the permission bits, and the inheritance
+//! of lists by new files.
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -198,7 +198,7 @@ impl Acl {
         Ok(Some(acl))
     }
 
-    /// Checks the order: owner, named users, group, named groups, mask, others. The mask is required only with named entries.
+    /// Checks the order: owner, named users, group, named groups, mask, others. A list with named entries must have a mask.
     fn check(&self) -> Result<()> {
         let tags: Vec<_> = self.0.iter().map(|entry| entry.tag).collect();
         let count = |tag| tags.iter().filter(|other| **other == tag).count();
@@ -241,8 +241,8 @@ impl Acl {
         self.0.len() == 3
     }
 
-    /// The indexes of the three entries that correspond to permission bits, with the shift of these bits in a mode. If the list has a mask,
-    /// the group bits of the mode correspond to the mask instead of the group entry.
+    /// The indexes of the three entries that correspond to permission bits, each with the shift of its bits in a mode. The group bits of
+    /// the mode correspond to the mask, or to the group entry if the list has no mask.
     fn classes(&self) -> Vec<(usize, u32)> {
         let masked = self.0.iter().any(|entry| entry.tag == MASK);
         let shift = |entry: &Entry| match entry.tag {

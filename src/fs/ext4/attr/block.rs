@@ -43,7 +43,7 @@ impl Attributes<'_> {
         Ok(header.is_ok_and(|(header, _)| header.h_refcount.get() > 1))
     }
 
-    /// Rewrites a block if no other inode shares it. Two threads may call this function for two inodes that share the block. Each of them
+    /// Rewrites a block if no other inode shares it. Two threads may call this function for two inodes that share the block. Each thread
     /// holds only the lock of its own inode. The reference count is therefore checked while the block is locked.
     pub(super) fn rewrite_xattr_block(
         &self,
@@ -81,7 +81,7 @@ impl Attributes<'_> {
         if last {
             let count = u64::from(self.fs.superblock.cluster_blocks);
             h.free_blocks(block, count, Freed::Metadata)?;
-            // A value inode counts a shared block as one reference, so the value inode's count changes only when the block is freed.
+            // A value inode counts a shared block as one reference. The count therefore changes only when the block is freed.
             for value in values {
                 self.drop_value(h, *value)?;
             }

@@ -1,5 +1,5 @@
-//! Setting and removing attributes. An attribute is stored in the inode if it fits there, otherwise in the attribute block. If the value
-//! fits into neither, the value is stored in a separate inode.
+//! Setting and removing attributes. An attribute is stored in the inode if it fits there, otherwise in the attribute block. A value that is
+//! too large for both is stored in a separate inode.
 
 use std::sync::atomic::Ordering;
 
@@ -19,8 +19,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fs::SetXattr;
 use crate::units::{FsBlock, InodeNo};
 
-/// The old version of a changed attribute: the list that contained the attribute, and the value inode, if the old value was in a separate
-/// inode. The change must release this value inode.
+/// The old version of a changed attribute: the list that contained the attribute, and the value inode, if there was one. The change must
+/// release the value inode.
 type Old = Option<(Home, Option<InodeNo>)>;
 
 impl Attributes<'_> {
@@ -71,8 +71,8 @@ impl Attributes<'_> {
     /// Drops the attribute block and the values of an inode that is being deleted. The inode must not be used afterwards.
     ///
     /// # Errors
-    /// The errors of [`Handle::renew`], which is called between large values, because one transaction may be too small for all values.
-    /// After an error, the remaining values can be dropped later.
+    /// The errors of [`Handle::renew`], which is called between large values: one transaction may be too small for all values. After an
+    /// error, the remaining values can be dropped later.
     pub(crate) fn drop_xattrs(&self, h: &mut Handle<'_>) -> Result<()> {
         let block = self.read_xattr_block()?;
         let mut lists = Lists::new(self, block.as_ref())?;
@@ -191,8 +191,7 @@ impl Attributes<'_> {
         self.say_attributes_are_used(h)
     }
 
-    /// Stores the list of the attribute block. Returns the inode's attribute block after the change, and the block to which the inode no
-    /// longer refers.
+    /// Stores the list of the attribute block. Returns the inode's new attribute block, and the old block if the inode has released it.
     fn store_block(
         &self,
         h: &mut Handle<'_>,
@@ -229,8 +228,7 @@ impl Attributes<'_> {
         Ok((Some(new), released(block)))
     }
 
-    /// For each entry of a list whose value is in a separate inode: drops the value and removes the entry. `credits` is the number of
-    /// blocks changed by dropping one value.
+    /// Drops all values of a list that are in separate inodes, and removes their entries. The drop of one value changes `credits` blocks.
     fn drop_values(
         &self,
         h: &mut Handle<'_>,
@@ -274,14 +272,14 @@ impl Attributes<'_> {
 impl Inode {
     /// The maximum number of blocks that one change of attributes modifies.
     pub(crate) fn xattr_credits(&self) -> u32 {
-        // The changed blocks are the inode; the old and the new attribute block, each with its bitmap and descriptor; and the superblock.
+        // The changed blocks are the inode, the superblock, and two attribute blocks (old and new), each with a bitmap and a descriptor.
         let credits = 8;
         if !self.fs.superblock.incompat.contains(Incompat::EA_INODE) {
             return credits;
         }
         let block = self.read_xattr_block().ok().flatten();
         let lists = Lists::new(self, block.as_ref());
-        // A change can also create one value, drop one value, and change the value inodes to which both the old and the new block refer.
+        // A change can also create one value and drop one value. It can change each value inode to which both attribute blocks refer.
         let shared = lists.map_or(0, |lists| lists.value_inodes()) as u32;
         let credits = credits + self.fs.superblock.value_credits() + shared;
         // At most three quarters of a transaction's limit: the calling operation needs the remaining credits for other blocks.

@@ -61,7 +61,7 @@ impl Handle<'_> {
 
 fn fill_inode(sb: &Superblock, inode: &mut InodeMut<'_>, new: &NewInode<'_>) -> Result<()> {
     inode.begin();
-    // The generation number changes, so that the handle of an earlier file with the same inode number becomes invalid.
+    // A new generation number makes the handles of an earlier file with the same inode number invalid.
     let earlier = inode.generation()?;
     let bytes = inode.bytes();
     bytes.fill(0);
@@ -95,7 +95,7 @@ fn fill_inode(sb: &Superblock, inode: &mut InodeMut<'_>, new: &NewInode<'_>) -> 
     inode.set_flags(flags)
 }
 
-/// Encodes a device number as Linux does: 8 + 8 bits in the first word if the numbers fit, otherwise 12 + 20 bits in the second word.
+/// Encodes a device number as Linux does: 8 + 8 bits in the first word. Larger numbers use 12 + 20 bits in the second word.
 fn encode_device(major: u32, minor: u32) -> [u8; 60] {
     let mut i_block = [0; 60];
     if major < 256 && minor < 256 {

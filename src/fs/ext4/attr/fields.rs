@@ -49,7 +49,7 @@ impl InodeMut<'_> {
         Ok(())
     }
 
-    /// Sets time stamps. A time that the inode cannot represent is replaced by the nearest time that it can represent.
+    /// Sets time stamps. A time out of the inode's range is replaced by the nearest time in the range.
     pub(crate) fn set_times(&mut self, times: &Times) -> Result<()> {
         self.set_time(times.accessed, Stamp::Accessed)?;
         self.set_time(times.modified, Stamp::Modified)?;
@@ -57,7 +57,7 @@ impl InodeMut<'_> {
         self.set_time(times.created, Stamp::Created)
     }
 
-    /// Sets the time stamps that wait in memory. A time stamp that this change has already set keeps its value.
+    /// Sets the pending time stamps. A time stamp that this change has already set keeps its value.
     pub(crate) fn set_waiting(&mut self, stamps: Waiting) -> Result<()> {
         let set = self.times_set();
         let unless = |time, stamp: Option<Timestamp>| stamp.filter(|_| !set.contains(time));
@@ -149,8 +149,8 @@ impl InodeMut<'_> {
         Ok(self.fields()?.i_generation.get())
     }
 
-    /// Sets the generation. The checksums of extent nodes and directory blocks depend on the generation; this function does not update
-    /// these blocks.
+    /// Sets the generation. The checksums of extent nodes and directory blocks depend on the generation. This function does not update
+    /// these checksums.
     pub(crate) fn set_generation(&mut self, generation: u32) -> Result<()> {
         self.fields()?.i_generation.set(generation);
         Ok(())
@@ -233,8 +233,9 @@ impl Stamp {
     }
 }
 
-/// Encodes a time stamp in two words. The first word contains 32 bits of signed seconds. The second word contains 30 bits of nanoseconds,
-/// and two more bits of seconds, which extend the range only to later times. Without the second word (`wide` is false), times end in 2038.
+/// Encodes a time stamp in two words. The first word contains 32 bits of signed seconds. The second word contains 30 bits of nanoseconds
+/// and two more bits of seconds. These two bits extend the range only to later times. If `wide` is false, there is no second word, and
+/// times end in 2038.
 fn encode_time(time: Timestamp, wide: bool) -> (u32, u32) {
     const FIRST: i64 = i32::MIN as i64;
     let last = i64::from(i32::MAX) + if wide { 3 << 32 } else { 0 };

@@ -133,8 +133,7 @@ impl<'a> Lists<'a> {
         list.insert(at, entry);
     }
 
-    /// Removes an attribute from a list: the last one whose value is in a separate inode. Returns the number of this inode and the charge
-    /// for the value.
+    /// Removes from a list the last attribute that has a value inode. Returns the number of the value inode and the charge for the value.
     pub(super) fn take_large(&mut self, home: Home) -> Option<(InodeNo, Charged)> {
         let charged = self.charged();
         let (list, changed) = self.list(home);
@@ -191,8 +190,8 @@ impl<'a> Lists<'a> {
     /// The new content of the inode's attribute area, or `None` if the list is unchanged.
     ///
     /// # Errors
-    /// `Corrupt` if the list does not fit. A damaged list can become too long, because the values of a damaged list may overlap on the
-    /// device, but the new list stores each value separately.
+    /// `Corrupt` if the list does not fit. The values of a damaged list may overlap on the device. The new list stores each value
+    /// separately and can therefore be too long.
     pub(super) fn inode_area(&self) -> Result<Option<Vec<u8>>> {
         if !self.inode_changed {
             return Ok(None);
@@ -205,8 +204,8 @@ impl<'a> Lists<'a> {
                 return Err(place.corrupt("the inode is too small for the list of attributes"));
             };
             magic.copy_from_slice(&MAGIC.to_le_bytes());
-            // A hash serves only to find an attribute block that inodes can share. In the inode's own list, an entry therefore has a hash
-            // only if its value is in a separate inode.
+            // In the inode's own list, only the entries with a value inode have a hash. Other hashes are useful only in attribute blocks,
+            // which inodes can share.
             lay_out(&self.in_inode, list, 0, |entry| match entry.value {
                 Value::Here(_) => 0,
                 Value::Inode(..) => entry.hash,
@@ -308,7 +307,7 @@ fn lay_out(
     Ok(())
 }
 
-/// The error for an attribute that fits neither into the inode's list nor into the block's list.
+/// The error for an attribute that is too large for both lists.
 pub(super) fn no_room(value: usize) -> Error {
     let what = format!(
         "a value of {value} bytes fits neither into the inode nor into the attribute block"

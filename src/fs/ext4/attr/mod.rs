@@ -1,5 +1,5 @@
-//! The attributes of an inode: fields, extended attributes, access control lists, and inline data. [`read`] decodes extended attributes;
-//! the other modules change an inode within a transaction.
+//! The attributes of an inode: fields, extended attributes, access control lists, and inline data. [`read`] decodes extended attributes.
+//! The other modules change an inode within a transaction.
 
 mod acl;
 mod block;

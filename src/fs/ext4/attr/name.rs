@@ -20,8 +20,8 @@ impl NameIndex {
     pub(in crate::fs::ext4) const SYSTEM: Self = Self(7);
     pub(in crate::fs::ext4) const ENCRYPTION: Self = Self(9);
 
-    /// The prefix; `None` for an attribute that the system calls do not show: its index is unknown, or is 9 (the encryption context, which
-    /// only Linux itself uses).
+    /// The prefix. Returns `None` for an unknown index, and for index 9, the encryption context. The system calls do not show these
+    /// attributes.
     pub(in crate::fs::ext4) fn prefix(self) -> Option<&'static str> {
         Some(match self.0 {
             0 => "",

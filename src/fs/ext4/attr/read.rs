@@ -17,8 +17,8 @@ use crate::units::{BlockSize, FileBlock, FsBlock, InodeNo};
 
 /// The maximum length of a value in Linux's system calls. ironmap also refuses larger values.
 pub(in crate::fs::ext4) const MAX_VALUE: usize = 64 << 10;
-/// The maximum total length of an inode's values in bytes. The size of the volume is not a sufficient limit, because the values of a
-/// damaged list may overlap or share an inode.
+/// The maximum total length of an inode's values in bytes. The values of a damaged list may overlap or share an inode, and exceed the size
+/// of the volume.
 const MAX_VALUES: usize = 16 << 20;
 
 /// An entry of a list.
@@ -65,7 +65,7 @@ impl<'a> List<'a> {
         let place = self.place;
         let mut entries = Vec::new();
         let mut rest = self.list;
-        // Each entry shortens the remaining list by at least the entry's header, so the loop ends.
+        // Each entry shortens the remaining list by at least the entry's header. The loop therefore ends.
         loop {
             match rest.first_chunk::<4>() {
                 Some([0, 0, 0, 0]) => return Ok(entries),
@@ -300,8 +300,8 @@ impl Inode {
         Ok(value)
     }
 
-    /// Whether a value inode has the older form and belongs to this inode. In the older form, the value inode has no hash, and it contains
-    /// the inode number and the generation of its owner instead of a reference count.
+    /// Whether a value inode has the older form and belongs to this inode. In the older form, a value inode has no hash. Instead of a
+    /// reference count, it contains the owner's inode number and generation.
     pub(in crate::fs::ext4) fn is_owner_of(&self, value: &Self) -> bool {
         let owner = u64::from(value.stat().modified.seconds as u32);
         owner == self.number.0 && value.generation == self.generation

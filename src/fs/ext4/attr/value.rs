@@ -21,7 +21,7 @@ use crate::units::{FileBlock, FsBlock, InodeNo};
 /// The type and the permissions of a value inode.
 const MODE: u32 = 0o100_600;
 
-/// The credits of one value are sufficient if its blocks are in at most this number of groups.
+/// The credits of one value are sufficient if the value's blocks are in at most this number of groups.
 const GROUPS: u32 = 8;
 
 /// A newly created value inode.
@@ -41,11 +41,11 @@ impl MayChange for ValueInode {
 }
 
 impl Superblock {
-    /// The maximum number of blocks changed by creating one value and dropping another.
+    /// The maximum number of blocks that change when one value is created and another value is dropped.
     pub(super) fn value_credits(&self) -> u32 {
         let blocks = self.block_size.blocks_for(MAX_VALUE as u64) as u32;
-        // The creation of a value changes these blocks: the blocks of the value; the inode, the inode bitmap and a descriptor; block
-        // bitmaps and their descriptors; nodes of the map.
+        // The creation of a value changes these blocks: the value's blocks, the inode, the inode bitmap with its descriptor, block bitmaps
+        // with their descriptors, and nodes of the map.
         let making = blocks + 3 + 2 * self.groups.min(GROUPS) + 4;
         // Unmapping starts a new transaction if the remaining credits might be too few for the longest extents. A new transaction would
         // commit a partial change of the attributes. These credits are therefore enough for the longest extents.
@@ -75,7 +75,7 @@ impl Attributes<'_> {
         self.init_value(h, &fresh)?;
         let count = self.fs.superblock.block_size.blocks_for(value.len() as u64) as u32;
         if let Err((error, mapped)) = self.map_runs(h, &fresh, &runs, count) {
-            // The runs that could not be mapped belong to no map, so they are freed separately.
+            // Runs that could not be mapped belong to no map. They are freed separately.
             for (start, len) in &runs[mapped..] {
                 h.free_blocks(*start, u64::from(*len), Freed::Data)?;
             }
@@ -105,8 +105,8 @@ impl Attributes<'_> {
             links: 1,
             flags: InodeFlags::EA_INODE,
             time: h.now(),
-            // A value inode in the older form has the generation of its owner. The new value inode gets another generation, so that it does
-            // not appear to have the older form.
+            // A value inode in the older form has the generation of its owner. The new value inode has the newer form, and therefore gets
+            // another generation.
             generation: !self.generation,
             project: stat.project.unwrap_or(0),
             body: Body::Mapped,

@@ -27,7 +27,7 @@ impl Checker<'_> {
         }
         let sb = &self.fs.superblock;
         let place = Place::new("superblock");
-        // Linux computes the superblock's counts of free blocks and free inodes again at every mount, so a wrong count is harmless.
+        // A wrong count is harmless: Linux computes the superblock's counts of free blocks and free inodes again at every mount.
         for (field, stored, expected) in [
             (
                 "s_free_blocks_count",
@@ -100,7 +100,7 @@ impl Checker<'_> {
             used.set(u64::from(index));
             directories += u32::from(record.is_directory());
         }
-        // Reserved inodes are never free: these are the inodes with numbers below `s_first_ino`.
+        // The inodes with numbers below `s_first_ino` are reserved. They are never free.
         let reserved = sb.first_inode.saturating_sub(first).min(per_group);
         used.set_range(0..u64::from(reserved));
         let free = u64::from(per_group) - used.count(0..u64::from(per_group));

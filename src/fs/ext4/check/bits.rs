@@ -9,7 +9,7 @@ pub(super) struct Bits(Vec<u64>);
 
 impl Bits {
     pub(super) fn new(count: u64) -> Self {
-        // The vector has one more word than the bits need, so that a 64-bit read is possible at any bit position.
+        // One more word than the bits need. A 64-bit read is thus possible at any bit position.
         Self(vec![0; count.div_ceil(WORD) as usize + 1])
     }
 
@@ -38,8 +38,8 @@ impl Bits {
                 let first = at + u64::from(before.trailing_zeros());
                 clash = Some(first..first);
             }
-            // If the run of set bits ends at the start of this word or within it, the run is extended by the next bits of the word, as long
-            // as these bits were also set before the call.
+            // If the run ends at or after the start of this word, the run continues with the bits of the word that were set before the
+            // call.
             if let Some(run) = clash.as_mut().filter(|run| run.end >= at) {
                 let ones = (!(before >> (run.end - at))).trailing_zeros();
                 run.end = (run.end + u64::from(ones)).min(at + count);
@@ -64,8 +64,8 @@ impl Bits {
         words.map(|at| u64::from((self.word(at) & mask(range.end - at)).count_ones())).sum()
     }
 
-    /// The runs of differences between a bitmap on disk and `count` bits of the set from `at` on. Each run is returned as its range in the
-    /// bitmap, and whether its bits are set in the bitmap.
+    /// The runs of differences between a bitmap on disk and `count` bits of the set from `at` on. For each run, returns its range in the
+    /// bitmap, and whether the bits are set in the bitmap.
     pub(super) fn differences(
         &self,
         at: u64,

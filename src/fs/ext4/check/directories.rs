@@ -33,7 +33,7 @@ pub(super) struct Reading {
     pub(super) inode: Found,
     /// The index in the list of directories.
     index: usize,
-    /// 64-bit hashes of the names found so far. The hash function has a random key, so a crafted directory cannot cause collisions.
+    /// 64-bit hashes of the names found so far. The random key of the hash function prevents collisions in crafted directories.
     names: HashSet<u64>,
     keys: RandomState,
     pub(super) tree: Option<Tree>,
@@ -72,7 +72,7 @@ impl Checker<'_> {
         let blocks = self.blocks_of(&reading.inode, broken);
         let unit = self.fs.superblock.block_size.bytes() as u64;
         let size = reading.inode.size() / unit;
-        // The pass over inodes has reported the damaged map. A damaged map may be endless, so the htree of its directory is not checked.
+        // The pass over inodes has reported the damaged map. The htree is not checked, because a damaged map may be endless.
         if reading.inode.flags().contains(InodeFlags::INDEX) && !broken {
             reading.tree = self.check_tree(&reading.inode, &blocks);
         }
@@ -106,10 +106,10 @@ impl Checker<'_> {
         !self.broken_blocks.get_or_insert_with(|| Bits::new(count)).set(block.0)
     }
 
-    /// The runs of blocks in the map of an inode, up to the first fault. A damaged map may be endless, so the walk must stop there.
+    /// The runs of blocks in the map of an inode, up to the first fault. The walk stops there, because a damaged map may be endless.
     pub(super) fn blocks_of(&mut self, inode: &Found, broken: bool) -> Vec<Data> {
         let mut blocks = Vec::new();
-        // The walk of a damaged map accepts each block at most once as a node and at most once as data, so the walk ends.
+        // The walk ends even in a damaged map. It accepts each block at most once as a node and at most once as data.
         let mut nodes = HashSet::new();
         let (fs, mut quiet) = (self.fs, Findings::default());
         let (reader, findings) = (&mut self.reader, &mut quiet);
@@ -248,7 +248,7 @@ impl Checker<'_> {
         self.inodes.count_name(entry.target);
     }
 
-    /// Whether a directory is an orphan without a name. The link count of the directory's former parent does not include it.
+    /// Whether a directory is an orphan without a name. The former parent's link count does not include such a directory.
     fn is_removed(&self, reading: &Reading) -> bool {
         reading.inode.raw().i_links_count.get() == 0 && self.is_orphan(&reading.inode)
     }

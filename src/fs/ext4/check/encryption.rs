@@ -19,7 +19,7 @@ const SHORTEST_NAME: usize = 16;
 /// policy.
 const NONCE: usize = 16;
 
-/// The policies of encrypted inodes. Each policy gets a number, so that the record of an inode needs only eight bytes of memory.
+/// The policies of encrypted inodes. Each policy gets a number. The record of an inode then needs only eight bytes of memory.
 #[derive(Default)]
 pub(super) struct Policies {
     numbers: HashMap<Vec<u8>, u32>,
@@ -65,8 +65,8 @@ impl Checker<'_> {
         self.findings.add(place, Kind::Damaged { what });
     }
 
-    /// Checks an entry of an encrypted directory. The name must be encrypted. The entry's inode must have the same policy as the directory,
-    /// because the kernel refuses to open files of another policy in this directory.
+    /// Checks an entry of an encrypted directory. The name must be encrypted. The entry's inode must have the same policy as the directory.
+    /// The kernel refuses to open files of another policy in this directory.
     pub(super) fn check_encrypted(
         &mut self,
         reading: &Reading,

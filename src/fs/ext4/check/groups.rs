@@ -89,7 +89,7 @@ impl Checker<'_> {
             trusted = false;
         }
         if !trusted {
-            // The descriptor is unreliable, so the check treats both bitmaps and the complete inode table as initialised.
+            // The descriptor is unreliable. The check treats both bitmaps and the complete inode table as initialised.
             descriptor.inodes_uninit = false;
             descriptor.blocks_uninit = false;
             descriptor.unused_inodes = 0;
@@ -119,18 +119,17 @@ impl Checker<'_> {
         let stored = u64::from(flags);
         if sb.has_uninit_groups() {
             if number + 1 == sb.groups && flags & BLOCK_UNINIT != 0 {
-                // The last group may be shorter than the others. Its bitmap must mark the blocks past the volume's end as used, and an
-                // uninitialised bitmap cannot mark them.
+                // The last group may be shorter than the others. Its bitmap must be initialised, because it marks the blocks past the
+                // volume's end as used.
                 let rule = "BLOCK_UNINIT is set on the last group";
                 self.findings.add(site, Kind::Invalid { stored, rule });
             }
         } else if flags & (BLOCK_UNINIT | INODE_UNINIT) != 0 {
-            // If descriptors have no checksums, Linux ignores BLOCK_UNINIT and INODE_UNINIT. The flag INODE_UNINIT is a fault only if
-            // inodes of the group are in use.
+            // Without descriptor checksums, Linux ignores BLOCK_UNINIT and INODE_UNINIT. The flag INODE_UNINIT is then a fault only if the
+            // group has used inodes.
             let used = flags & INODE_UNINIT != 0 && found.free_inodes < sb.inodes_per_group;
             let severity = if used { Severity::Repairable } else { Severity::Note };
-            let rule =
-                "BLOCK_UNINIT or INODE_UNINIT is set, but neither uninit_bg nor metadata_csum";
+            let rule = "BLOCK_UNINIT or INODE_UNINIT is set without uninit_bg or metadata_csum";
             self.findings.add_as(severity, site, Kind::Invalid { stored, rule });
         }
     }

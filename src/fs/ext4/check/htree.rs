@@ -23,7 +23,7 @@ use crate::units::FsBlock;
 
 const PLACE: Place = Place::new("htree node");
 const ENTRY: usize = size_of::<RawDxEntry>();
-/// The `hash_version` of encrypted names. This hash is keyed, so the checker cannot compute it.
+/// The `hash_version` of encrypted names. This hash needs a key. The checker cannot compute it.
 const SIPHASH: u8 = 6;
 
 /// The role of a directory block in the tree.
@@ -32,8 +32,8 @@ enum Role {
     #[default]
     Unknown,
     Node,
-    /// A leaf. Its names have hashes from the first number (inclusive) to the second number (exclusive). If the lowest bit of the second
-    /// number is set, the leaf may also contain names whose hash equals the second number.
+    /// A leaf. The names in it have hashes from the first number (inclusive) to the second number (exclusive). If the lowest bit of the
+    /// second number is set, names with a hash equal to the second number are also allowed.
     Leaf(u32, u32),
 }
 
@@ -62,15 +62,14 @@ impl Tree {
         matches!(self.roles.get(block as usize), Some(Role::Node))
     }
 
-    /// Returns the hash of a name if the hash is outside the range of this block; such a name must not be in the block. Otherwise returns
-    /// `None`.
+    /// Checks that the hash of a name is in the range of this block. Returns the hash if it is outside the range, otherwise `None`.
     pub(super) fn misplaced(&self, block: u64, name: &[u8]) -> Option<u32> {
         let Some(Role::Leaf(first, end)) = self.roles.get(block as usize) else { return None };
         let wanted = match &self.folded {
             Some(fs) => Wanted::folded(name, fs).ok()?,
             None => Wanted::exact(name),
         };
-        // The kernel may use another version of Unicode and compute another hash for this name, so the check skips the name.
+        // The name is skipped: the kernel may use another version of Unicode and compute another hash for it.
         if wanted.depends_on_tables() {
             return None;
         }
@@ -85,7 +84,7 @@ impl Checker<'_> {
     /// Checks the nodes from the root on. Returns `None` if the root is too damaged to locate the other nodes.
     pub(super) fn check_tree(&mut self, inode: &Found, blocks: &[Data]) -> Option<Tree> {
         let count = blocks.last().map_or(0, |data| data.first + data.count);
-        // Another check reports the holes of a directory. A hole may have any size, so the tree of a directory with holes is not checked.
+        // The tree of a directory with holes is not checked, because a hole may have any size. Another check reports the holes.
         if count == 0 || blocks.iter().map(|data| data.count).sum::<u64>() != count {
             return None;
         }
@@ -157,8 +156,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks a node and the subtree below it. The recursion ends, because the level decreases at each step and each block has only one
-    /// role.
+    /// Checks a node and the subtree below it. The level decreases at each step, and each block has only one role. The recursion therefore
+    /// ends.
     fn check_node(&mut self, inode: &Found, blocks: &[Data], tree: &mut Tree, node: &Node<'_>) {
         let Some(count) = self.check_capacity(inode, node) else { return };
         let &Node { bytes, entries, levels, ref hashes, place } = node;

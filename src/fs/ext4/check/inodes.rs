@@ -111,10 +111,9 @@ impl Checker<'_> {
                 (u64::from(mode), "the file type is unknown or not allowed for this inode");
             self.findings.add(inode.place("i_mode"), Kind::Invalid { stored, rule });
         }
-        // An inode with an invalid type is recorded as a regular file, because its links and its blocks must still be checked.
+        // An inode with an invalid type is recorded as a regular file. The links and the blocks of the inode must still be checked.
         let file_type = file_type.unwrap_or(FileType::Regular);
-        // In a reserved inode, and in an inode that a field of the superblock refers to, `i_dtime` may have any value that cannot be the
-        // number of the next orphan.
+        // A reserved inode, and an inode that the superblock names, may have any `i_dtime` that cannot be the number of the next orphan.
         let special = reserved || self.fs.superblock.orphan_file == Some(inode.number);
         let dtime = raw.i_dtime.get();
         if dtime != 0 && !orphan && (!special || self.is_low(dtime)) {
@@ -129,7 +128,7 @@ impl Checker<'_> {
         let has_map = self.check_flags_of_inode(inode, file_type);
         let extent = if has_map { self.check_map(inode, file_type) } else { Extent::default() };
         self.check_size(inode, file_type, has_map, &extent);
-        // The check of the orphan file reports attributes of the orphan file, so this check skips the orphan file.
+        // The orphan file is skipped here. The check of the orphan file reports its attributes.
         let orphans = self.fs.superblock.orphan_file == Some(inode.number);
         let attributes = if orphans { Charged::default() } else { self.check_xattrs(inode) };
         self.check_space(inode, has_map, &extent, attributes);
@@ -157,9 +156,9 @@ impl Checker<'_> {
         }
     }
 
-    /// Whether `i_dtime` probably contains an inode number instead of a deletion time: the number of the next orphan, which remained there
-    /// after the inode was removed from the orphan list. This is probable if the value is a valid inode number, and is lower than all time
-    /// stamps of the superblock.
+    /// Whether `i_dtime` probably contains the number of the next orphan instead of a deletion time. This number can remain after the inode
+    /// was removed from the orphan list. The criterion: the value is a valid inode number, and is lower than all time stamps of the
+    /// superblock.
     fn is_low(&self, dtime: u32) -> bool {
         let low = |time: u32| (1..self.fs.superblock.inodes_count).contains(&time);
         let sb = &self.superblock;
@@ -210,7 +209,7 @@ impl Checker<'_> {
             (
                 InodeFlags::EXTENTS,
                 sb.incompat.contains(Incompat::EXTENTS),
-                "the flag extents is set, but not the feature extent",
+                "the flag extents is set without the feature extent",
             ),
             (
                 InodeFlags::EXTENTS,
@@ -235,7 +234,7 @@ impl Checker<'_> {
             (
                 InodeFlags::ENCRYPT,
                 sb.incompat.contains(Incompat::ENCRYPT),
-                "the flag encrypt is set, but not the feature encrypt",
+                "the flag encrypt is set without the feature encrypt",
             ),
             (
                 InodeFlags::CASEFOLD,
@@ -245,7 +244,7 @@ impl Checker<'_> {
             (
                 IMAGIC,
                 sb.compat.contains(Compat::IMAGIC_INODES),
-                "the flag imagic is set, but not the feature imagic_inodes",
+                "the flag imagic is set without the feature imagic_inodes",
             ),
         ] {
             if flags.contains(flag) && !allowed {
@@ -253,9 +252,9 @@ impl Checker<'_> {
                 self.findings.add(inode.place("i_flags"), Kind::Invalid { stored, rule });
             }
         }
-        // Old kernels left nonzero bytes after the device number in a special file's inode, so nonzero bytes alone are not a fault. The
-        // flags `IMMUTABLE` and `APPEND` are never set on a special file, so one of these flags together with nonzero bytes indicates that
-        // the inode was overwritten.
+        // Nonzero bytes after the device number of a special file are not a fault, because old kernels left such bytes. Together with the
+        // flag `IMMUTABLE` or `APPEND`, they are a fault. These flags are never set on a special file, and indicate that the inode was
+        // overwritten.
         if !mapped
             && flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND)
             && inode.raw().i_block[SPARE_WORDS..].iter().any(|byte| *byte != 0)
@@ -324,8 +323,8 @@ struct Claims {
 }
 
 impl Claims {
-    /// Marks blocks of content as used. Returns two results: whether no other structure uses the blocks, and the number of blocks in the
-    /// clusters that were marked by this call.
+    /// Marks blocks of content as used. Returns whether no other structure uses the blocks. Also returns the number of blocks in the
+    /// clusters that this call has marked.
     fn data(
         &mut self,
         usage: &mut Usage,

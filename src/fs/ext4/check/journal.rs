@@ -61,8 +61,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks the journal inode if the superblock names one but the feature has_journal is not set. Such an inode may remain after the
-    /// journal was removed.
+    /// Checks the journal inode of a volume without the feature has_journal. The superblock may still name such an inode after the journal
+    /// was removed.
     fn check_left_journal(&mut self) {
         let number = self.superblock.s_journal_inum.get();
         if self.fs.superblock.compat.contains(Compat::HAS_JOURNAL) || number == 0 {
@@ -99,8 +99,8 @@ impl Checker<'_> {
         u32::try_from(inode.number.0).is_ok_and(|number| self.orphans.contains(&number))
     }
 
-    /// Follows the orphan list, in which `i_dtime` contains the number of the next inode. Each orphan is accepted only once, so the walk
-    /// ends.
+    /// Follows the orphan list, in which `i_dtime` contains the number of the next inode. Each orphan is accepted only once. The walk
+    /// therefore ends.
     fn listed_orphans(&mut self) {
         let mut place = Place::new("superblock").field("s_last_orphan");
         let mut next = self.superblock.s_last_orphan.get();
@@ -110,7 +110,7 @@ impl Checker<'_> {
             let found = if valid && self.orphans.insert(next) { self.inode(next) } else { None };
             let Some(inode) = found else {
                 let (stored, rule) =
-                    (u64::from(next), "the number is not that of an inode that can be an orphan");
+                    (u64::from(next), "the inode with this number cannot be an orphan");
                 self.findings.add(place, Kind::Invalid { stored, rule });
                 return;
             };

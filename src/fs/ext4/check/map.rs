@@ -21,7 +21,7 @@ const HEADER: usize = size_of::<RawExtentHeader>();
 const ENTRY: usize = size_of::<RawExtent>();
 /// The maximum number of blocks of a file. File block numbers have 32 bits.
 const MAX_BLOCKS: u64 = 1 << 32;
-/// A node's declared capacity may be smaller than the number of entries that fit into the node, by at most this number.
+/// A node's capacity is the number of entries that fit into the node. The stored capacity may be lower by at most this number.
 const SPARE: usize = 2;
 /// The number of direct pointers in an inode.
 pub(super) const DIRECT: u64 = 12;
@@ -73,9 +73,9 @@ impl Walk<'_, '_> {
         self.findings.add(place, what);
     }
 
-    /// Walks a node of an extent tree and the subtree below the node. The depth decreases at each step, so the recursion ends. `depth` is
-    /// the expected depth, or `None` for the root. `bounds` are the file blocks that the subtree may map; below the root, they begin with
-    /// the first block in the parent's entry.
+    /// Walks a node of an extent tree and the subtree below the node. The depth decreases at each step. The recursion therefore ends.
+    /// `depth` is the expected depth, or `None` for the root. `bounds` are the file blocks that the subtree may map. Below the root, the
+    /// first of these blocks is in the parent's entry.
     fn node(
         &mut self,
         bytes: &[u8],
@@ -174,7 +174,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Checks that the first file block of a node equals `key`, the file block in the parent's entry for the node.
+    /// Checks that the first file block of a node equals `key`. `key` is the file block in the node's entry in the parent.
     fn first_key(&mut self, entries: &[u8], key: u64, place: Place) {
         let Ok((first, _)) = RawEntry::ref_from_prefix(entries) else { return };
         let (stored, expected) = (key, u64::from(first.key.get()));
@@ -248,8 +248,8 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Walks a tree of indirect blocks that maps the file blocks `blocks`. The level of a block that points to data is 0; `level` is the
-    /// level of the root. The level decreases at each step, so the recursion ends.
+    /// Walks a tree of indirect blocks that maps the file blocks `blocks`. `level` is the level of the root. A block that points to data
+    /// has level 0. The level decreases at each step. The recursion therefore ends.
     fn subtree(
         &mut self,
         root: u32,

@@ -1,8 +1,8 @@
 //! The check of a volume, which reads all metadata and changes nothing.
 //!
 //! The passes, in order: superblock and groups; inodes with their maps and attributes; directories with their htrees; names (reachability
-//! and link counts); bitmaps and counters; quota. Two steps precede the passes: the journal is recovered in memory, so that the check reads
-//! the recovered volume, and the orphans are collected.
+//! and link counts); bitmaps and counters; quota. Two steps precede the passes. The first step recovers the journal in memory, and all
+//! passes read the recovered volume. The second step collects the orphans.
 //!
 //! Ordinary reads stop at the first fault, but a check must continue. The check therefore has separate code that walks the structures. The
 //! check and ordinary reads share the code for the layouts, the checksums, the name hashes and the recovery.

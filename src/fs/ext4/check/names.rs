@@ -1,4 +1,4 @@
-//! Checks names: each used inode must be reachable from the root, and its link count must equal the number of its names.
+//! Checks names. Each used inode must be reachable from the root, and must have as many names as its link count says.
 
 use std::collections::HashSet;
 
@@ -94,7 +94,7 @@ impl Checker<'_> {
                     self.findings.add(place, Kind::Unconnected);
                 }
             } else if directory && many && links == 1 {
-                // A directory's link count is set to 1 when it exceeds the maximum of the field, and stays 1 from that time on.
+                // When a directory's link count would exceed the maximum of the field, the count becomes 1. It then stays 1.
             } else if links != names && !(links == 0 && self.orphans.contains(&number)) {
                 let (stored, names) = (u32::from(links), u32::from(names));
                 self.findings.add(place, Kind::LinkCount { stored, names });

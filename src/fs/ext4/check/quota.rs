@@ -30,12 +30,12 @@ pub(super) struct Accounts([HashMap<u32, Account>; 3]);
 struct File {
     map: Vec<Data>,
     place: Place,
-    /// The blocks of the tree that were read. Each block is accepted only once, so the walk ends.
+    /// The blocks of the tree that were read. Each block is accepted only once. The walk therefore ends.
     seen: HashSet<u32>,
     /// The accounts of the ids in the tree.
     found: HashMap<u32, Account>,
-    /// `leaves` are the blocks of entries that the walk has read. `strays` are entries in these blocks that the tree does not refer to. For
-    /// each such entry, the key is the position and the value is the id.
+    /// `leaves` are the blocks of entries that the walk has read. `strays` are entries in these blocks that the tree does not refer to. A
+    /// stray's key is its position, and its value is the id.
     leaves: HashSet<u32>,
     strays: BTreeMap<(u32, usize), u32>,
 }
@@ -136,8 +136,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Reads the tree below a block. `levels` decreases at each step, so the recursion ends. `prefix` contains the upper bits of all ids in
-    /// this subtree.
+    /// Reads the tree below a block. `levels` decreases at each step. The recursion therefore ends. `prefix` contains the upper bits of all
+    /// ids in this subtree.
     fn quota_tree(&mut self, file: &mut File, block: u32, levels: u32, prefix: u32) {
         let Some(content) = self.quota_block(file, block) else {
             let what = format!("block {block} of the quota file does not exist");

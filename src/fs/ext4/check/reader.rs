@@ -1,5 +1,5 @@
-//! Reads metadata in pieces of several blocks. A check reads nearly all metadata, and many metadata blocks are contiguous, so a larger read
-//! saves requests.
+//! Reads metadata in pieces of several blocks. A check reads nearly all metadata, and many metadata blocks are contiguous. Larger reads
+//! therefore save requests.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -72,8 +72,8 @@ impl<'a> Reader<'a> {
         Self { fs, pieces: Cache::new(KEPT / piece), blocks_per_piece, next: 0, ahead: 1 }
     }
 
-    /// Reads a block, together with the adjacent blocks of its piece. If this read fails, reads the block alone, because the unreadable
-    /// sector may be in another block of the piece.
+    /// Reads a block, together with the adjacent blocks of its piece. If this read fails, the unreadable sector may be in another block of
+    /// the piece. In this case the block is read alone.
     pub(super) fn block(&mut self, block: FsBlock, place: Place) -> Result<Bytes> {
         // A transaction may contain a version of the block that is newer than the block on the device.
         if let Some(content) = self.fs.blocks.dirty().get(block) {

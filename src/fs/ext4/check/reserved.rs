@@ -51,9 +51,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Marks the bad blocks as used. A bad block may lie within an inode table, because the file system skips the bad blocks of an inode
-    /// table. A bad block may also lie within a backup or within the blocks that are reserved for descriptors, because backups and reserved
-    /// blocks are rarely read.
+    /// Marks the bad blocks as used. A bad block may lie within an inode table, a backup, or the blocks reserved for descriptors. The file
+    /// system skips the bad blocks of an inode table. It rarely reads backups and reserved blocks.
     fn claim_bad_blocks(&mut self, inode: &Found) {
         let fs = self.fs;
         let Self { reader, findings, usage, .. } = self;
@@ -84,7 +83,7 @@ impl Checker<'_> {
     fn check_casefold(&mut self, inode: &Found) {
         let has_feature = self.fs.superblock.incompat.contains(Incompat::CASEFOLD);
         if inode.flags().contains(InodeFlags::CASEFOLD) && !has_feature {
-            let rule = "the flag casefold is set, but not the feature casefold";
+            let rule = "the flag casefold is set without the feature casefold";
             let stored = inode.flags().bits().into();
             self.findings.add(inode.place("i_flags"), Kind::Invalid { stored, rule });
         }
@@ -135,7 +134,7 @@ impl Checker<'_> {
         let none = Extent { sound: true, ..Extent::default() };
         let extent = if has_map { self.check_map(inode, FileType::Regular) } else { none };
         self.check_size(inode, FileType::Regular, has_map, &extent);
-        // e2fsck ignores the attribute block if the volume has no attribute feature, or if the block number is outside the volume.
+        // e2fsck ignores the attribute block in two cases: the volume has no attribute feature, or the block number is outside the volume.
         let block = inode.xattr_block(self.fs);
         let has_attributes = self.fs.superblock.compat.contains(Compat::EXT_ATTR)
             && (block == 0 || self.usage.contains(block, 1));

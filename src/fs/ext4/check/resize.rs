@@ -15,8 +15,9 @@ impl Checker<'_> {
         self.fs.superblock.compat.contains(Compat::RESIZE_INODE)
     }
 
-    /// Checks the resize inode, which maps the blocks reserved for descriptors. The map has one double-indirect block, which points to the
-    /// reserved blocks after the first superblock. Each of these blocks contains the numbers of its copies in the groups with backups.
+    /// Checks the resize inode, which maps the blocks reserved for descriptors. The map has one double-indirect block. This block points to
+    /// the reserved blocks after the first superblock. Each reserved block contains the block numbers of its copies in the groups with
+    /// backups.
     pub(super) fn check_resize_inode(&mut self, inode: &Found) -> Extent {
         let fs = self.fs;
         let Self { reader, findings, usage, .. } = self;
@@ -24,7 +25,7 @@ impl Checker<'_> {
         let place = inode.place("i_block");
         let mut walk = Walk { fs, reader, findings, inode, sound: true };
         let sb = &fs.superblock;
-        // If group 0 contains the boot block, the reserved blocks of the other groups lie `boot` blocks closer to the start of their group.
+        // The boot block shifts the reserved blocks of group 0 by `boot` blocks. The other groups have no boot block.
         let boot = (1024_u64 >> sb.block_size.shift()).saturating_sub(sb.first_data_block.into());
         let is_reserved = |usage: &Usage, start: u64, count| {
             [start, start.saturating_sub(boot)].into_iter().any(|start| {

@@ -38,8 +38,8 @@ impl Checker<'_> {
             FileType::Regular => {
                 // A file with fs-verity stores the data of fs-verity past its size.
                 let verity = inode.flags().contains(InodeFlags::VERITY);
-                // An orphan that has a name is a file whose truncation was interrupted. It may have blocks past its size; the next mount
-                // frees them.
+                // An orphan that has a name is a file whose truncation was interrupted. Such a file may have blocks past its size. The next
+                // mount frees these blocks.
                 let truncated = self.is_orphan(inode);
                 if size < extent.written_end.saturating_sub(1) * unit && !verity && !truncated {
                     let (stored, expected) = (size, extent.written_end * unit);
@@ -71,7 +71,7 @@ impl Checker<'_> {
     }
 
     /// Checks the size of an inode with inline data. Also checks that the inode has the attribute `system.data`, which contains the content
-    /// that does not fit into `i_block`.
+    /// past `i_block`.
     fn check_inline_size(&mut self, inode: &Found, file_type: FileType) {
         let place = inode.place("i_size");
         let front = inode.raw().i_block.len() as u64;
@@ -79,7 +79,7 @@ impl Checker<'_> {
         let rest = match self.fs.inode(inode.number).and_then(attribute) {
             Ok(Some(rest)) => rest as u64,
             Ok(None) => {
-                let what = "inline data without the attribute system.data".to_owned();
+                let what = "the inode has inline data, but no attribute system.data".to_owned();
                 return self.findings.add(place, Kind::Damaged { what });
             }
             // If the attributes or the inode cannot be read, other checks report the error.
@@ -89,8 +89,8 @@ impl Checker<'_> {
         if file_type != FileType::Regular {
             self.findings.expect(place, stored, expected);
         } else if stored > expected {
-            // For a file that consists only of a hole, mke2fs creates an inode whose inline data is shorter than its size. Linux returns
-            // zeros for the missing content.
+            // If a file consists only of a hole, mke2fs creates inline data that is shorter than the file's size. Linux returns zeros for
+            // the missing content.
             let what =
                 Kind::Invalid { stored, rule: "the size is larger than the content in the inode" };
             self.findings.add_as(Severity::Note, place, what);

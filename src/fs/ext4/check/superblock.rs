@@ -86,7 +86,7 @@ impl Checker<'_> {
                 && self.inodes.get(number).is_some()
                 && !is_journal
         };
-        // e2fsck treats a named inode as existing if its part of the inode table is initialised.
+        // For e2fsck, a named inode exists if its part of the inode table is initialised.
         let unused = |number: u32| {
             let index = number.wrapping_sub(1);
             let group = self.groups.get((index / sb.inodes_per_group) as usize);
@@ -110,8 +110,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks the backups of the superblock. Only the fields that never change are compared, because Linux does not update the backups at
-    /// each change.
+    /// Checks the backups of the superblock. Only the fields that never change are compared: Linux does not update the backups at each
+    /// change.
     fn check_backups(&mut self) {
         let sb = &self.fs.superblock;
         let groups = (1..sb.groups).filter(|group| sb.group_has_backup(*group));

@@ -99,9 +99,8 @@ impl Usage {
         false
     }
 
-    /// Marks blocks of content as used. Files may share these blocks if the volume has the feature `shared_blocks`. The nodes of maps are
-    /// marked by another function. They must not be shared: the walk of a map accepts each block at most once as a node, so that the walk
-    /// ends.
+    /// Marks blocks of content as used. Files may share these blocks if the volume has the feature `shared_blocks`. Nodes of maps are never
+    /// shared, and another function marks them.
     pub(super) fn claim_content(
         &mut self,
         findings: &mut Findings,

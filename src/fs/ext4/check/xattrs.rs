@@ -128,7 +128,7 @@ impl Checker<'_> {
         let place = list.place;
         let (mut at, mut charged) = (0, Charged::default());
         let mut values = Vec::new();
-        // Each entry shortens the remaining list by at least the entry's header, so the loop ends.
+        // Each entry shortens the remaining list by at least the entry's header. The loop therefore ends.
         loop {
             let rest = list.list.get(at..).unwrap_or_default();
             match rest.first_chunk::<4>() {
@@ -155,7 +155,7 @@ impl Checker<'_> {
                 continue;
             }
             let offset = usize::from(raw.e_value_offs.get());
-            // Only e2fsck uses the offset of an empty value: e2fsck does not find the inline data if this offset is wrong.
+            // Only e2fsck uses the offset of an empty value. With a wrong offset, e2fsck does not find the inline data.
             let inline = inode.flags().contains(InodeFlags::INLINE_DATA);
             // A value is padded to a multiple of 4 bytes.
             let value = match size {

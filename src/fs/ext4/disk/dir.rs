@@ -66,8 +66,8 @@ pub(crate) struct RawDxCount {
 
 layout!(RawDxCount: 4 { limit @ 0, count @ 2 });
 
-/// An entry of a node. It refers to block `block` of the directory. This block, or the subtree below it, contains the names with hashes
-/// from `hash` up to the hash of the next entry.
+/// An entry of a node. It refers to block `block` of the directory. The names in or below this block have hashes from `hash` up to the hash
+/// of the next entry.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawDxEntry {

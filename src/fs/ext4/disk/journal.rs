@@ -94,8 +94,8 @@ pub(crate) struct RawTag {
 
 layout!(RawTag: 8 { t_checksum @ 4, t_flags @ 6 });
 
-/// The length of a tag in a journal without the feature CSUM_V3. With the feature CSUM_V2, a tag is two bytes longer than its fields
-/// together. Source: images made by debugfs.
+/// The length of a tag in a journal without the feature CSUM_V3. With the feature CSUM_V2, a tag has two additional bytes after its fields.
+/// Source: images made by debugfs.
 pub(crate) const fn tag_len(wide: bool, csum_v2: bool) -> usize {
     size_of::<RawTag>() + if wide { 4 } else { 0 } + if csum_v2 { 2 } else { 0 }
 }
@@ -112,7 +112,8 @@ pub(crate) struct RawRevoke {
 
 layout!(RawRevoke: 16 { r_count @ 12 });
 
-/// The length of the checksum at the end of a descriptor block or revoke block, in a journal with the feature CSUM_V2 or CSUM_V3.
+/// The length of the checksum at the end of a descriptor or revoke block. Only journals with the feature CSUM_V2 or CSUM_V3 have this
+/// checksum.
 pub(crate) const TAIL_LEN: usize = 4;
 
 /// The start of a commit block.
@@ -133,6 +134,6 @@ layout!(RawCommit: 60 { h_chksum_type @ 12, h_chksum @ 16, h_commit_sec @ 48 });
 /// The byte range of `h_chksum[0]` in a commit block. The checksum is computed with zeros in this range.
 pub(crate) const COMMIT_CHECKSUM: std::ops::Range<usize> = 16..20;
 
-/// The length of the fields of a commit block, rounded up to a multiple of 8. Linux also accepts a commit block whose checksum is correct
-/// only for these bytes followed by zeros, because the other bytes may have changed.
+/// The length of the fields of a commit block, rounded up to a multiple of 8. Linux also accepts a checksum that was computed with zeros
+/// after these bytes.
 pub(crate) const COMMIT_FIELDS: usize = 64;

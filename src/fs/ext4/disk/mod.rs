@@ -1,8 +1,8 @@
 //! ext4's on-disk structures.
 //!
-//! The size and the field offsets of every struct in this module are the same as in Linux's documentation (Documentation/filesystems/ext4).
-//! The macro `layout!` checks them at compile time. The types of integer fields include the on-disk byte order. The values in these structs
-//! are not checked; other modules check them and convert them to other types.
+//! Every struct in this module has the size and the field offsets of Linux's documentation (Documentation/filesystems/ext4). The macro
+//! `layout!` checks them at compile time. The types of integer fields include the on-disk byte order. Other modules check the values in
+//! these structs and convert them to other types.
 
 pub(crate) mod dir;
 pub(crate) mod extent;

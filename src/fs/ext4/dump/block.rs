@@ -34,8 +34,7 @@ impl Dumper<'_> {
         Ok(record)
     }
 
-    /// Returns the structure of a block whose position determines its structure, such as a superblock or a bitmap. Returns `None` for other
-    /// blocks.
+    /// Returns the structure that a block's position determines, such as a superblock or a bitmap. Returns `None` for other blocks.
     fn by_place(&self, block: FsBlock, content: &[u8]) -> Result<Option<(&'static str, Fields)>> {
         let sb = &self.superblock;
         if let Some(at) = self.superblock_in(block) {
@@ -69,7 +68,7 @@ impl Dumper<'_> {
         Ok(None)
     }
 
-    /// Returns the structure of a block that is a bitmap of this group or belongs to the group's inode table. Returns `None` for other
+    /// Returns the structure of a block if the block is a bitmap of this group or belongs to its inode table. Returns `None` for other
     /// blocks.
     fn of_group(
         &self,
@@ -110,7 +109,7 @@ impl Dumper<'_> {
         Ok(Some(("inode_table", vec![("group", number.into()), ("inodes", inodes)])))
     }
 
-    /// Returns the structure of a block whose magic number or form determines its structure. Returns `None` for other blocks.
+    /// Returns the structure that a block's magic number or form determines. Returns `None` for other blocks.
     fn by_content(&self, content: &[u8]) -> Option<(&'static str, Fields)> {
         let word = u32::from_le_bytes(*content.first_chunk()?);
         if word as u16 == extent::MAGIC {
@@ -151,7 +150,7 @@ impl Dumper<'_> {
     }
 
     /// The directory entries of a block. Returns `None` if the lengths of the entries do not add up to the block size. A node of a hash
-    /// tree has one unused entry that is as long as the block.
+    /// tree has one unused entry that fills the block.
     fn directory(&self, content: &[u8]) -> Option<(&'static str, Fields)> {
         let size = self.superblock.block_size;
         let (mut at, mut entries, mut used) = (0, Vec::new(), false);
@@ -232,7 +231,7 @@ fn attributes(content: &[u8]) -> Option<Fields> {
     let (header, mut rest) = xattr::RawXattrHeader::ref_from_prefix(content).ok()?;
     let mut record = fields::xattr_header(header);
     let mut entries = Vec::new();
-    // Each step removes at least the header of an entry from `rest`, so the loop ends.
+    // Each step removes at least the header of an entry from `rest`. The loop therefore ends.
     while rest.first_chunk::<4>().is_some_and(|word| *word != [0; 4]) {
         let Ok((raw, behind)) = xattr::RawXattrEntry::ref_from_prefix(rest) else { break };
         let len = usize::from(raw.e_name_len);

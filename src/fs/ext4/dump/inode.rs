@@ -47,7 +47,7 @@ impl Dumper<'_> {
                 };
                 record.push(("xattrs", Value::List(xattrs.into_iter().map(one).collect())));
             }
-            // The inode is not in use, so it has no attributes to show.
+            // An unused inode has no attributes to show.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => record.push(("problem", Value::text(error.to_string()))),
         }
@@ -110,8 +110,8 @@ impl Dumper<'_> {
         }
     }
 
-    /// A node of an extent tree and the subtree below the node, with at most `left` nodes in total. The depth decreases with each level, so
-    /// the recursion ends.
+    /// A node of an extent tree and the subtree below the node, with at most `left` nodes in total. The depth decreases with each level.
+    /// The recursion therefore ends.
     pub(super) fn extent_node(&self, bytes: &[u8], depth: Option<u16>, left: &mut usize) -> Value {
         *left = left.saturating_sub(1);
         let Ok((header, rest)) = RawExtentHeader::ref_from_prefix(bytes) else {

@@ -1,8 +1,8 @@
 //! Dumps on-disk structures, field by field, for repairs and for learning the format.
 //!
 //! A damaged structure is shown with its stored values. If a structure cannot be decoded, the dump also contains a field `problem`. A dump
-//! shows the volume after the journal's recovery, as all reads do. Changes by fast commits are not shown, because a fast commit records
-//! operations and not blocks.
+//! shows the volume after the journal's recovery, as all reads do. Changes by fast commits are not shown: a fast commit records operations,
+//! not blocks.
 
 mod block;
 mod fields;
@@ -115,8 +115,8 @@ impl Ext4 {
         Ok(record)
     }
 
-    /// A block. The field `kind` names the structure in the block. At the fixed positions of metadata, the position determines this
-    /// structure; elsewhere the magic number or the form of the content determines it. The last field contains all bytes of the block.
+    /// A block. The field `kind` names the structure in the block. Metadata at a fixed position are recognised by the position, other
+    /// structures by their magic number or the form of their content. The last field contains all bytes of the block.
     ///
     /// # Errors
     /// `NotFound` for a block that does not exist; `Io`.
@@ -175,8 +175,8 @@ impl Dumper<'_> {
         Err(Error::new(ErrorKind::NotFound, what))
     }
 
-    /// The byte offset in this block at which the primary superblock or a backup is stored. Returns `None` if no superblock has its
-    /// position in this block.
+    /// The byte offset of the primary superblock or a backup within this block. Returns `None` if the volume has no superblock in this
+    /// block.
     fn superblock_in(&self, block: FsBlock) -> Option<usize> {
         let sb = &self.superblock;
         let (primary, at) = self.superblock.position();

@@ -26,8 +26,8 @@ impl Ext4 {
     ///
     /// # Errors
     /// `Busy` if the caller must wait for other requests while its own thread has requests in flight; `ReadOnly` for a volume that was
-    /// opened read-only, or that became read-only after an error; `Io`. The call also returns the error of an earlier close of a file that
-    /// could not update the metadata for written data. Only one call returns that error.
+    /// opened read-only, or that became read-only after an error; `Io`. If an earlier close of a file could not update the metadata for
+    /// written data, one call of this function returns the error of that close.
     pub(crate) fn sync_all(self: &Arc<Self>) -> Result<()> {
         let converted = self.convert_all(Patience::Some);
         self.store_waiting()?;
@@ -36,7 +36,7 @@ impl Ext4 {
         self.tell_unheard()
     }
 
-    /// Removes the error of an earlier operation that no caller has received yet, and returns it as this call's error.
+    /// If an earlier operation left an error that no caller has received yet, returns this error and removes it.
     pub(crate) fn tell_unheard(&self) -> Result<()> {
         self.writing()?.unheard.lock().take().map_or(Ok(()), Err)
     }
@@ -54,8 +54,8 @@ impl Ext4 {
 
     /// Returns when a transaction is committed. All writes that ended before this call are then durable.
     pub(crate) fn commit_with_data(&self, tid: Tid) -> Result<()> {
-        // If another thread had begun the commit before this call, the commit's flush may have preceded the end of the caller's writes. In
-        // this case another flush is needed.
+        // If another thread began the commit before this call, the caller's writes may have ended after the commit's flush. In this case
+        // another flush is needed.
         if self.commit_shared(tid)? {
             return Ok(());
         }
@@ -84,7 +84,7 @@ impl Ext4 {
 
     /// Returns when a transaction is committed. The result is true if the device was flushed after the start of this call.
     fn commit_shared(&self, tid: Tid) -> Result<bool> {
-        // A commit waits until all handles have left the transaction, so it has the rank of a handle in the lock order.
+        // In the lock order, a commit has the rank of a handle: it waits until all handles have left the transaction.
         before(Rank::Handle);
         let writing = self.writing()?;
         let freeze = |tid, work: &Work| self.freeze(tid, work);
@@ -96,7 +96,7 @@ impl Ext4 {
             }
             written
         });
-        // The failed commit has aborted the journal, so writes that use no transaction must be refused too.
+        // The failed commit has aborted the journal. Writes without a transaction must be refused too.
         committed.inspect_err(|_| writing.locks.all_changed())
     }
 
@@ -145,8 +145,8 @@ impl Ext4 {
     /// If the log is at least half full, writes the committed blocks to their home locations.
     ///
     /// # Errors
-    /// `Io`. The error also aborts the journal. The effect of a failed flush is unknown, and the device may report the failure only once,
-    /// to this thread.
+    /// `Io`. The error also aborts the journal, because the effect of a failed flush is unknown. The device may report the failure only
+    /// once, to this thread.
     pub(crate) fn make_room(&self) -> Result<()> {
         self.check_held()?;
         let made = match &mut *self.writing()?.log.lock() {
@@ -157,7 +157,7 @@ impl Ext4 {
     }
 
     /// Checks that this node still owns the volume (multi-mount protection). If another node has taken over the volume, the journal is
-    /// aborted, and nothing more is written, not even a record of the error.
+    /// aborted. After that nothing is written, not even a record of the error.
     ///
     /// # Errors
     /// `Busy`.
@@ -185,8 +185,7 @@ impl Ext4 {
             if first {
                 writing.errors.stop(why);
             }
-            // `all_changed` marks the cached inodes as outdated, so that writes without a transaction read their inode again and are
-            // refused.
+            // `all_changed` marks the cached inodes as outdated. Writes without a transaction then read their inode again and are refused.
             writing.locks.all_changed();
             then();
             if first {

@@ -1,7 +1,7 @@
 //! An external journal (`mke2fs -O journal_dev`). The code checks that the device contains the journal that the volume's superblock names.
 //!
-//! The device begins with an ext4 superblock; only its UUID is used. The next block contains the journal's superblock. Block numbers of the
-//! log are counted from the start of the device.
+//! The device begins with an ext4 superblock, of which only the UUID is used. The next block contains the journal's superblock. Block
+//! numbers of the log are counted from the start of the device.
 
 use std::sync::Arc;
 
@@ -21,8 +21,8 @@ const PLACE: Place = Place::new("journal device superblock");
 const JOURNAL_PLACE: Place = Place::new("journal superblock");
 const UUID_LEN: usize = 16;
 
-/// Opens the journal on an external device. ironmap combines the volume's device and the journal's device into one device; `range` is the
-/// journal's part of it.
+/// Opens the journal on an external device. ironmap combines the volume's device and the journal's device. `range` is the journal's part of
+/// the combined device.
 pub(super) fn open(fs: &Arc<Ext4>, range: DeviceRange) -> Result<Log> {
     let sb = &fs.superblock;
     let size = sb.block_size;
@@ -81,8 +81,8 @@ fn check_device(fs: &Ext4, range: DeviceRange) -> Result<()> {
     Ok(())
 }
 
-/// Checks that only this volume uses the journal. In a journal that several volumes share, a tag does not say to which volume its block
-/// belongs. Linux cannot find out the volume either.
+/// Checks that only this volume uses the journal. If several volumes shared the journal, the volume of a copied block would be unknown,
+/// because tags do not name it. Linux cannot find out the volume either.
 fn check_users(fs: &Ext4, content: &[u8], place: Place) -> Result<()> {
     let sb = &fs.superblock;
     let Ok((raw, _)) = RawJournalSuperblock::ref_from_prefix(content) else {

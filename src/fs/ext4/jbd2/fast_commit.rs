@@ -4,9 +4,9 @@
 //! in memory: replaced inodes, edited maps and edited directories. Each edit is applied when the inode, the map or the directory is read.
 //! When a volume is opened for writing, `ops/fast_commits` first applies the edits on the device.
 //!
-//! A fast commit is valid if its tail contains the expected transaction number and the correct checksum. The write of the first invalid
-//! fast commit was never completed, so this fast commit and all later fast commits are ignored. If the first fast commit in the area is
-//! invalid, Linux was observed to refuse the mount; ironmap opens the volume without fast commits.
+//! A fast commit is valid if its tail contains the expected transaction number and the correct checksum. The first invalid fast commit was
+//! not written completely. This fast commit and all later fast commits are ignored. If the first fast commit in the area is invalid,
+//! ironmap opens the volume without fast commits. Linux was observed to refuse the mount in this case.
 
 use std::collections::BTreeMap;
 use std::mem::offset_of;
@@ -31,8 +31,8 @@ use crate::units::{FileBlock, FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("fast commit");
 
-/// The maximum length of the fast-commit area in bytes, and the maximum number of its records. Without these limits, a damaged journal
-/// could need any amount of memory, because the journal's map may contain the same block many times. Linux's default area has 256 blocks.
+/// The maximum length of the fast-commit area in bytes, and the maximum number of its records. The map of a damaged journal may contain the
+/// same block many times. Without these limits, such a journal could need any amount of memory. Linux's default area has 256 blocks.
 const MAX_BYTES: usize = 64 << 20;
 const MAX_RECORDS: usize = 1 << 20;
 
@@ -55,7 +55,7 @@ pub(crate) struct InodeEdit {
     /// The edits of the map. While the fast commits are read, the edits are in the order of their records. Afterwards they are disjoint and
     /// sorted by file block.
     pub(crate) ranges: Vec<RangeEdit>,
-    /// The number of edits in `ranges` that come from records before the record of `bytes`.
+    /// The number of edits in `ranges` that are older than `bytes`.
     ranges_before: usize,
 }
 
@@ -68,8 +68,7 @@ pub(crate) struct RangeEdit {
 /// The changes of fast commits to a directory's entries.
 #[derive(Default)]
 pub(crate) struct DirEdit {
-    /// The parent directory, if a fast commit created this directory. A directory that a fast commit created has no entries in its blocks,
-    /// not even `.` and `..`.
+    /// The parent directory, if a fast commit created this directory. Such a directory has no entries in its blocks, not even `.` and `..`.
     pub(crate) created_in: Option<InodeNo>,
     /// The changed names. An added name maps to its inode, and a removed name maps to `None`.
     pub(crate) names: BTreeMap<Vec<u8>, Option<InodeNo>>,
@@ -218,7 +217,7 @@ impl FastCommits {
     }
 
     /// Handles a creation record. In the log, the creation record follows the records of the new inode and of its ranges. Edits from
-    /// records before these belong to an earlier inode with the same number.
+    /// earlier records belong to an older inode with the same number.
     fn create(&mut self, inode: InodeNo, directory: InodeNo) {
         let edit = self.inodes.entry(inode).or_default();
         edit.created = true;
@@ -270,8 +269,8 @@ impl InodeEdit {
     /// Returns the bytes of the inode after the edits. `table` contains the bytes of the inode in the inode table.
     ///
     /// A fast commit records only the start of an inode. The bytes after it contain extended attributes and are kept. The root of the map
-    /// is also kept, because the recorded ranges are edits of this map. An inode that a fast commit created starts without attributes and
-    /// with an empty map. Inline data and the targets of short symbolic links are replaced.
+    /// is also kept: the recorded ranges are edits of this map. An inode that a fast commit created starts without attributes and with an
+    /// empty map. Inline data and the targets of short symbolic links are replaced.
     pub(crate) fn inode(&self, table: &[u8]) -> Box<[u8]> {
         let mut inode: Box<[u8]> = table.into();
         let Some(bytes) = &self.bytes else { return inode };
@@ -334,7 +333,7 @@ impl Record {
         let mut end = start + usize::from(raw.fc_len.get());
         let tag = raw.fc_tag.get();
         if tag == TAIL {
-            // A tail record extends to the end of its block, whatever its length field contains.
+            // A tail record always extends to the end of its block. Its length field is ignored.
             end = block.len();
         }
         (end <= block.len()).then(|| Self { place, tag, block: block.clone(), value: start..end })
@@ -445,8 +444,7 @@ mod tests {
         blocks
     }
 
-    /// The edits of a map give the same result in two ways: merged first and then applied, and applied one by one. The edits overlap at
-    /// random. Seed 7.
+    /// Edits that are merged and then applied give the same map as edits that are applied one by one. The edits overlap at random. Seed 7.
     #[test]
     fn merged_ranges_are_those_of_the_edits_in_turn() {
         let mut state = 7_u64;

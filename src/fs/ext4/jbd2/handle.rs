@@ -39,12 +39,12 @@ pub(crate) struct Handle<'a> {
 }
 
 impl<'a> Operation<'a> {
-    /// Runs `work`, which changes at most `credits` blocks, in a transaction. If `credits` exceeds the maximum size of a transaction,
-    /// `credits` is reduced to that size, because the worst case is not expected to occur.
+    /// Runs `work`, which changes at most `credits` blocks, in a transaction. Credits above the maximum size of a transaction are reduced
+    /// to this maximum: the worst case is not expected to occur.
     ///
     /// # Errors
-    /// `ReadOnly`; the error of `work`. The volume becomes read-only if `work` had already changed a block and its error is not of an
-    /// [expected](ErrorKind::is_expected) kind, because the changes cannot be undone.
+    /// `ReadOnly`; the error of `work`. If `work` fails after it has changed a block, the changes cannot be undone, and the volume becomes
+    /// read-only. Errors of an [expected](ErrorKind::is_expected) kind do not have this effect.
     pub(crate) fn transact<R>(
         &self,
         credits: u32,
@@ -77,8 +77,8 @@ impl<'a> Operation<'a> {
         result
     }
 
-    /// Like [`transact`](Self::transact), for work that allocates space. If `work` finds no space, but a commit can make freed space
-    /// available, a commit follows and `work` is repeated. If `work` finds only locked inodes, it is repeated after other threads have run.
+    /// Like [`transact`](Self::transact), for work that allocates space. If `work` finds no space and a commit can make freed space
+    /// available, the function commits and repeats `work`. If `work` finds only locked inodes, it is repeated after other threads have run.
     ///
     /// # Errors
     /// The errors of [`transact`](Self::transact); `NoSpace` if there is still no space after the repetitions.
@@ -90,9 +90,8 @@ impl<'a> Operation<'a> {
         let alloc = &self.writing.alloc;
         let (mut commits, mut attempts) = (SPACE_COMMITS, INODE_ATTEMPTS);
         loop {
-            // `commit_frees` is called before the work, and again after a failure. The call after the failure is not enough: a commit of
-            // another thread may have made the space available after the failure. The second call then returns false, although the work
-            // would succeed.
+            // `commit_frees` is called before the work, and again after a failure. Another thread may commit between the failure and the
+            // second call, and make the space available. The second call then returns false, although the work would succeed.
             let kept_back = alloc.commit_frees();
             let mut locked = false;
             let result = self.transact(credits, |handle| {
@@ -119,7 +118,7 @@ impl<'a> Operation<'a> {
     }
 }
 
-/// Joins the running transaction. If that transaction is full, it is committed first, and the next transaction is joined.
+/// Joins the running transaction. A full transaction is committed first, and the next transaction is joined.
 fn join(fs: &Ext4, writing: &Writing, credits: u32) -> Result<(Member, Held)> {
     before(Rank::Handle);
     loop {
@@ -144,7 +143,7 @@ impl Handle<'_> {
         Ok(result)
     }
 
-    /// Changes a part of a block that has its own checksum. `change` also stores the new checksum, so a later read of the part from memory
+    /// Changes a part of a block that has its own checksum. `change` also stores the new checksum. A later read of the part from memory
     /// does not verify the checksum.
     pub(crate) fn update_sealed<R>(
         &mut self,
@@ -159,7 +158,7 @@ impl Handle<'_> {
         Ok(result)
     }
 
-    /// Initialises a block that was just allocated for metadata. `fill` receives zeros; the content on the device is not read.
+    /// Initialises a block that was just allocated for metadata. `fill` receives zeros. The content on the device is not read.
     pub(crate) fn create<R>(
         &mut self,
         block: FsBlock,
@@ -177,8 +176,8 @@ impl Handle<'_> {
         }
     }
 
-    /// Drops a freed metadata block from the cache, and revokes the block in the journal, so that a recovery does not replay its old
-    /// copies.
+    /// Drops a freed metadata block from the cache, and revokes the block in the journal. A recovery then does not replay old copies of the
+    /// block.
     pub(crate) fn forget(&mut self, block: FsBlock) {
         self.fs.blocks.forget(block, &self.member);
         self.work.revoked.push(block);
@@ -203,14 +202,12 @@ impl Handle<'_> {
         Ok(())
     }
 
-    /// Records that a step has failed without leaving changes: the step has undone its changes, or has made none. After this call, an error
-    /// of any kind does not abort the journal.
+    /// Records that a failed step has left no changes. After this call, an error of any kind does not abort the journal.
     pub(crate) fn took_back(&mut self) {
         self.taken_back = true;
     }
 
-    /// Whether [`took_back`](Self::took_back) was called since the last call of this function. Code that continues after a failed step must
-    /// call this function, which also clears the record.
+    /// Returns and clears the record of [`took_back`](Self::took_back). Code that continues after a failed step must call this function.
     pub(crate) fn was_taken_back(&mut self) -> bool {
         std::mem::take(&mut self.taken_back)
     }

@@ -1,10 +1,10 @@
 //! The transactions that the log still contains, even if their blocks were written home long ago. Undelete reads older versions of blocks
 //! from these transactions.
 //!
-//! The log is a ring, so new transactions overwrite the oldest blocks, and only a part of an old transaction may remain. Its descriptor
-//! blocks identify this part; they may be at any position. Transactions with consecutive numbers form a run. Before the log is emptied, all
-//! its blocks are written home. The state of the volume after a transaction therefore consists of two parts: the copies in the
-//! transaction's run up to this transaction, and the home locations of all blocks without a copy in the run.
+//! The log is a ring, and new transactions overwrite the oldest blocks. Only a part of an old transaction may remain. The descriptor blocks
+//! of this part identify the transaction, and may be at any position. Transactions with consecutive numbers form a run. All blocks of the
+//! log are written home before the log is emptied. The volume after a transaction therefore consists of two parts: the newest copies in the
+//! transaction's run up to that transaction, and the home locations of all other blocks.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -139,8 +139,8 @@ impl Found {
         })
     }
 
-    /// Adds the copies of a descriptor block whose checksums are correct. Returns the number of log blocks after the descriptor block that
-    /// contain copies.
+    /// Adds the copies that a descriptor block lists, if their checksums are correct. Returns the number of log blocks after the descriptor
+    /// block that contain copies.
     fn take_copies(
         &mut self,
         log: &Log,

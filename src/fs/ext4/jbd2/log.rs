@@ -59,8 +59,8 @@ impl Log {
         let home = Home::Inode(Box::new(inode));
         let first = home.block(0)?;
         let content = fs.blocks.read_device(first)?;
-        // A valid journal maps each block of the volume at most once, so it is not larger than the volume. A damaged journal may be larger;
-        // without this limit, a walk of the log could be endless.
+        // A valid journal maps each block of the volume at most once, and is not larger than the volume. A damaged journal may be larger.
+        // Without this limit, a walk of the log could be endless.
         let available = (file_size >> size.shift()).min(fs.superblock.blocks_count);
         let superblock = JournalSuperblock::parse(&content, first, size, available)?;
         Ok(Self { fs: Arc::clone(fs), home, superblock })
@@ -122,8 +122,8 @@ impl Log {
         if index + 1 < log.end { index + 1 } else { log.start }
     }
 
-    /// The block type in a block's header. Returns `None` if the block does not belong to transaction `sequence`, which means that the log
-    /// has ended before this block.
+    /// The block type in a block's header. Returns `None` if the block does not belong to transaction `sequence`. The log then ends before
+    /// this block.
     pub(super) fn block_type(content: &[u8], sequence: u32) -> Option<u32> {
         let (header, _) = RawHeader::ref_from_prefix(content).ok()?;
         (header.h_magic.get() == MAGIC && header.h_sequence.get() == sequence)

@@ -37,7 +37,7 @@ pub(crate) struct LogWriter {
     size: BlockSize,
     uuid: [u8; 16],
     /// `head` is the position of the next transaction in the log. `tail` is the position of the oldest transaction that a recovery needs.
-    /// They are equal if the log is empty.
+    /// In an empty log, `head` and `tail` are equal.
     head: u32,
     tail: u32,
     used: u32,
@@ -70,8 +70,8 @@ impl LogWriter {
         })
     }
 
-    /// The maximum number of metadata blocks that one transaction may change. It is a quarter of the log, as in Linux, so that space for
-    /// descriptor blocks remains.
+    /// The maximum number of metadata blocks that one transaction may change. It is a quarter of the log, as in Linux. The log thus has
+    /// enough space for descriptor blocks.
     pub(crate) fn limit(&self) -> u32 {
         (self.len() / 4).max(1)
     }
@@ -356,8 +356,8 @@ impl LogWriter {
         Ok(Block::new(buffer))
     }
 
-    /// Whether a block of the log is a revoke block. A copy of metadata is never mistaken for a revoke block, because the magic number at
-    /// the start of a copy is escaped.
+    /// Whether a block of the log is a revoke block. A copy of metadata never looks like a revoke block: a magic number at the start of a
+    /// copy is escaped.
     fn is_revocation(&self, block: &[u8]) -> bool {
         block.starts_with(self.header(REVOKE).as_bytes())
     }

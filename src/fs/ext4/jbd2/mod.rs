@@ -10,8 +10,8 @@
 //! transaction's blocks and writes them to the [log](LogWriter). A checkpoint writes the committed blocks home when the log needs space. If
 //! a volume was not closed cleanly, its journal is first recovered on the device.
 //!
-//! A recovery needs up to 60 bytes of memory for each block in the log (at most four million blocks), and a few times the size of the
-//! fast-commit area.
+//! A recovery needs up to 60 bytes of memory for each block in the log. The log has at most four million blocks. A recovery of fast commits
+//! also needs a few times the size of the fast-commit area.
 
 mod commit;
 mod external;
@@ -125,8 +125,8 @@ pub(super) fn recover(
     let Some(number) = sb.journal_inode else {
         if let Some(range) = external {
             let log = external::open(fs, range).context(|| "journal device")?;
-            // The volume was opened with a backup of the superblock. A backup does not record whether the journal needs recovery, so a
-            // recovery always runs.
+            // The volume was opened with a backup of the superblock. A backup does not record whether the journal needs recovery. Therefore
+            // a recovery always runs.
             if dirty || sb.copy != 0 {
                 return replay(fs, &log).context(|| "journal recovery");
             }

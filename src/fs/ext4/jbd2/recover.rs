@@ -1,8 +1,7 @@
 //! Walks the log and finds the newest committed copy of each block.
 //!
-//! A recovery that writes needs three passes over the log: the first pass finds the end of the log, the second pass collects the
-//! revocations, and the third pass replays the copies. This recovery writes nothing and only collects copies. When it reads a revocation,
-//! it removes the cancelled copies from the collection, so one pass is enough.
+//! A recovery that writes needs three passes over the log: one finds the end of the log, one collects the revocations, and one replays the
+//! copies. This recovery writes nothing and needs only one pass. It collects copies, and removes the copies that a revocation cancels.
 //!
 //! Damaged blocks are handled as in Linux:
 //!
@@ -11,8 +10,8 @@
 //!   time than the previous transaction remains from an earlier use of the journal, and ends the log.
 //! - With asynchronous commits, a bad commit block counts as an interrupted commit and ends the log. With version 1 checksums, a later
 //!   commit proves that the commit was not interrupted, and the bad commit block is an error.
-//! - In Linux, a copy with a bad checksum is an error if Linux would write this copy. Here the copy is an error only if no later copy or
-//!   revocation supersedes it.
+//! - Linux reports an error for a copy with a bad checksum if it would write this copy. ironmap reports an error only if no later copy or
+//!   revocation supersedes the copy.
 
 use std::collections::BTreeMap;
 
@@ -119,8 +118,8 @@ impl Cursor<'_> {
     }
 }
 
-/// Walks the log from `start`. Only copies of blocks below `device_blocks` may be replayed. This limit is the size of the device, because
-/// the size in the superblock may be too small: the log may contain a resize that enlarged the volume.
+/// Walks the log from `start`. Only copies of blocks below `device_blocks` may be replayed. This limit is the size of the device. The size
+/// in the superblock may be too small: the log may contain a resize that enlarged the volume.
 pub(super) fn walk(log: &Log, start: u32, device_blocks: u64) -> Result<Replay> {
     let sb = &log.superblock;
     let first_version = sb.has(JournalFeatures::CHECKSUM);

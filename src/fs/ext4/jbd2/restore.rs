@@ -21,7 +21,7 @@ const BATCH: usize = 1024;
 /// Recovers the journal of a volume on the device. Returns the writer for the journal, or `None` if the volume has no journal. `fs` was
 /// opened read-only.
 ///
-/// A crash during the recovery does no harm, because the journal stays valid until all of its blocks are written home.
+/// A crash during the recovery does no harm: the journal stays valid until all of its blocks are written home.
 pub(in crate::fs::ext4) fn restore(fs: &Arc<Ext4>) -> Result<Option<LogWriter>> {
     match &fs.journal.state {
         JournalState::None => return Ok(None),
@@ -42,7 +42,7 @@ pub(in crate::fs::ext4) fn restore(fs: &Arc<Ext4>) -> Result<Option<LogWriter>> 
     }
     let Some(number) = fs.superblock.journal_inode else { return Ok(None) };
     let log = Log::open(fs, number)?;
-    // The log may contain an uncommitted transaction with the next number. This number must not be used again, so it is skipped.
+    // The log may contain an uncommitted transaction with the next number. This number must not be used again. It is therefore skipped.
     let next = match log.superblock.start {
         Some(start) => walked_sequence(fs, &log, start)?.wrapping_add(1),
         None => log.superblock.sequence,
@@ -52,10 +52,10 @@ pub(in crate::fs::ext4) fn restore(fs: &Arc<Ext4>) -> Result<Option<LogWriter>> 
     LogWriter::new(&log, raw, fs.superblock.block_size, next).map(Some)
 }
 
-/// Recovers the log of a journal with fast commits; the fast commits stay valid. On return, the log is empty, and the next transaction has
-/// the number that the fast commits require. If the journal's superblock described the journal as clean for a moment, and the system
-/// crashed at that moment, the next recovery would ignore the fast commits. Therefore one write of the superblock switches directly from
-/// the old log to the empty log.
+/// Recovers the log of a journal with fast commits. The fast commits stay valid. On return, the log is empty, and the next transaction has
+/// the number that the fast commits require. One write of the superblock switches directly from the old log to the empty log. In two
+/// writes, the journal would be marked as clean for a moment. After a crash at that moment, the next recovery would ignore the fast
+/// commits.
 pub(in crate::fs::ext4) fn restore_log(fs: &Arc<Ext4>) -> Result<LogWriter> {
     write_overlay(fs)?;
     let number =
@@ -81,9 +81,9 @@ fn walked_sequence(fs: &Ext4, log: &Log, start: u32) -> Result<u32> {
     Ok(recover::walk(log, start, device_blocks)?.next_sequence)
 }
 
-/// Returns the journal with an empty log, and the journal's first block with the number of the next transaction. A crash may occur before
-/// that transaction is written, so its number must already be on the device. With an older number, a recovery would treat old transactions
-/// in the log as successors of new transactions.
+/// Returns the journal with an empty log, and the journal's first block with the number of the next transaction. The number must already be
+/// on the device, because a crash may occur before that transaction is written. With an older number, a recovery would treat old
+/// transactions in the log as successors of new transactions.
 fn emptied(fs: &Arc<Ext4>, log: Log, next: u32) -> Result<(Log, Block)> {
     let first = log.block(0)?;
     let raw = made_ready(fs, fs.blocks.read_device(first)?, next)?;
@@ -111,7 +111,7 @@ fn write_overlay(fs: &Ext4) -> Result<()> {
     blocks.flush()
 }
 
-/// The journal's superblock for an empty log. It has the features that new transactions need; Linux also sets these features at a mount. If
+/// The journal's superblock for an empty log. It has the features that new transactions need. Linux also sets these features at a mount. If
 /// the journal's superblock records an error, the record stays until the file system's superblock also contains the error.
 fn made_ready(fs: &Ext4, mut raw: Block, next: u32) -> Result<Block> {
     let bytes = raw.for_change()?;

@@ -13,8 +13,8 @@ use crate::fs::ext4::disk::journal::{
 };
 use crate::units::{BlockSize, FsBlock};
 
-/// The maximum size in blocks of a journal that mke2fs makes. A larger journal is refused. The size of the device is not a sufficient
-/// limit, because a damaged journal may map all its blocks to one device block.
+/// The maximum size in blocks of a journal that mke2fs makes. A larger journal is refused. A damaged journal may map all its blocks to one
+/// device block, and be larger than the device.
 const MAX_BLOCKS: u32 = 10_240_000;
 
 const PLACE: Place = Place::new("journal superblock");
@@ -178,8 +178,8 @@ impl JournalSuperblock {
         Ok(features)
     }
 
-    /// Verifies the checksum of the journal's superblock, and returns the seed of the other checksums. Of the three features for versions
-    /// of checksums, at most one may be set.
+    /// Verifies the checksum of the journal's superblock, and returns the seed of the other checksums. At most one of the three checksum
+    /// features may be set.
     fn verify(
         raw: &RawJournalSuperblock,
         bytes: &[u8],
@@ -209,8 +209,8 @@ impl JournalSuperblock {
         Ok(Some(crc32c_raw(!0, &raw.s_uuid)))
     }
 
-    /// Checks that the journal has enough space for a fast-commit area. The check is needed because Linux creates this area at a mount, if
-    /// the volume has the fast-commit feature and the journal has no such area.
+    /// Checks that the journal has enough space for a fast-commit area. If the volume has the fast-commit feature, Linux creates a missing
+    /// area at a mount.
     ///
     /// # Errors
     /// `Corrupt` if Linux would refuse to mount the volume.
@@ -251,8 +251,8 @@ pub(crate) fn seal_journal_superblock(raw: &mut RawJournalSuperblock) {
 mod tests {
     use super::*;
 
-    /// A journal with more than `MAX_BLOCKS` blocks is refused. The limit bounds the time and the memory of a recovery. The size of the
-    /// volume does not bound them, because all blocks of a damaged journal may be mapped to the same device block.
+    /// A journal with more than `MAX_BLOCKS` blocks is refused. The limit bounds the time and the memory of a recovery. A damaged journal
+    /// may map all its blocks to one device block, and be larger than the volume.
     #[test]
     fn an_endless_journal_is_refused() {
         let size = BlockSize::from_shift(10).unwrap();

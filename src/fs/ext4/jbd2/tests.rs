@@ -174,7 +174,8 @@ fn open(device: Arc<dyn Device>) -> crate::Result<Arc<Ext4>> {
     Ext4::open_for_writing(device, &Arc::default(), Clock::System)
 }
 
-/// After a crash during the opening of a volume, no recovery treats old transactions in the log as successors of new transactions.
+/// After a crash during the opening of a volume, the log may contain old transactions. No recovery treats them as successors of new
+/// transactions.
 #[test]
 fn an_opening_that_was_interrupted_brings_nothing_old_back() {
     for kind in ["-t ext4 -b 1024 -J size=1", "-t ext3 -b 1024 -J size=1"] {
@@ -248,7 +249,7 @@ fn a_checkpoint_that_fails_ends_the_volume() {
     assert_eq!(fs.sync().unwrap_err().kind(), ErrorKind::ReadOnly);
 }
 
-/// The changes of an operation that has panicked are incomplete, so they are never committed.
+/// The changes of an operation that has panicked are incomplete. They are never committed.
 #[test]
 fn an_operation_that_panics_ends_the_volume() {
     let image = Image::new("-t ext4 -b 1024", "8M");

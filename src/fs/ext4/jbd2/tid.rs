@@ -18,8 +18,8 @@ impl Tid {
     }
 }
 
-/// The proof that an operation has joined the running transaction. A change of a block requires this proof. Each `Member` belongs to a
-/// [`Handle`](super::Handle), which passes it to no other owner, so only a handle can change a block.
+/// The proof that an operation has joined the running transaction. A change of a block requires this proof. A `Member` always belongs to a
+/// [`Handle`](super::Handle). Only a handle can therefore change a block.
 pub(crate) struct Member(Tid);
 
 impl Member {

@@ -14,8 +14,8 @@ use crate::fs::ext4::operation::Patience;
 /// 30 seconds, but no earlier changes.
 const STAMPS_WAIT: Duration = Duration::from_secs(30);
 
-/// The interval at which the timer sets the time stamps of files that were written without an update of their time stamps. A call that
-/// reads the time stamps of such a file updates them immediately.
+/// Some writes do not update the file's time stamps. The timer sets these time stamps at this interval. A call that reads the time stamps
+/// also updates them first.
 const STAMPS_LEFT: Duration = Duration::from_secs(1);
 
 /// A thread that commits at intervals until this value is dropped. The thread keeps the volume open only during a commit.
@@ -24,8 +24,9 @@ pub struct CommitTimer {
     thread: Option<JoinHandle<()>>,
 }
 
-/// The lock and the condition are those of std. A thread that sleeps in those of parking_lot is in a list in its own stack, and the child of a
-/// fork, which does not have this thread, would follow the list into memory with other content.
+/// The lock and the condition variable are from std, because the program may fork. A thread that waits in parking_lot is an entry of a
+/// list, and the entry is in the thread's stack. The child of a fork does not have this thread, and may use the memory of the stack for
+/// other data.
 #[derive(Default)]
 struct Stop {
     stopped: Mutex<bool>,

@@ -2,10 +2,10 @@
 //!
 //! An operation joins the running transaction with credits: the number of blocks that the operation may change. A commit closes the running
 //! transaction to new operations, waits until its operations have left, and freezes their changes. The next transaction runs while the
-//! commit is written. A thread that needs a commit while another commit is in progress waits for the next commit, so many callers of
-//! `fsync` share a commit. The next commit starts when the expected number of threads need it; this number is derived from the last commit.
-//! The commit waits for these threads at most as long as the last commit took. Without this wait, each thread on a busy processor would
-//! make its own commit.
+//! commit is written. During a commit, all threads that need a commit wait for the next commit. Many callers of `fsync` thus share a
+//! commit. The next commit starts when the expected number of threads need it. This number is derived from the last commit. The commit
+//! waits for these threads at most as long as the last commit took. Without this wait, each thread on a busy processor would make its own
+//! commit.
 
 use std::time::{Duration, Instant};
 
@@ -38,7 +38,7 @@ impl Work {
     }
 }
 
-/// The protocol of transactions. It does no I/O; the caller of [`commit`](Self::commit) writes the transaction.
+/// The protocol of transactions. The protocol does no I/O. The caller of [`commit`](Self::commit) writes the transaction.
 #[derive(Debug)]
 pub(crate) struct Transactions {
     state: Mutex<State>,
@@ -66,7 +66,7 @@ struct State {
     /// Whether a thread is committing.
     committing: bool,
     committed: Tid,
-    /// The number of threads that need a commit of the running transaction, and the number of threads that are expected to need it.
+    /// The number of threads that need a commit of the running transaction, and the expected number of these threads.
     waiting: u32,
     expected: u32,
     /// The maximum time for which a commit waits for more threads that need it. It is the duration of the last commit.
@@ -136,7 +136,7 @@ impl Transactions {
     pub(super) fn leave(&self, credits: u32, work: Work) {
         let mut state = self.state.lock();
         // An operation may have changed more blocks than its credits permit. The transaction is then larger than expected. The log has
-        // space for the additional blocks, because the limit of a transaction is less than the size of the log.
+        // space for the additional blocks: the limit of a transaction is less than the size of the log.
         state.credits = (state.credits - credits).saturating_add(work.blocks.len() as u32);
         state.work.append(work);
         state.handles -= 1;
@@ -148,8 +148,8 @@ impl Transactions {
     /// The newest transaction with changes, whether or not it is committed.
     pub(crate) fn newest(&self) -> Tid {
         let state = self.state.lock();
-        // The changes of a closed transaction may already have been moved to its commit, so `work` may be empty although the transaction
-        // has changes.
+        // The commit of a closed transaction may already have moved the changes out of `work`. `work` is then empty although the
+        // transaction has changes.
         if state.work.is_empty() && state.handles == 0 && !state.closed {
             Tid(state.running.0 - 1)
         } else {

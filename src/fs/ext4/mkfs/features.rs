@@ -117,7 +117,7 @@ impl Features {
         let Some(depth) = depth.checked_sub(1) else { return Ok(()) };
         for (with, wanted, other) in RULES {
             let forward = on && *with == name && self.has(other) != *wanted;
-            // If another feature has a rule that forbids the new state of this feature, that other feature is switched off.
+            // If another feature has a rule against the new state of this feature, that other feature is switched off.
             let backward = *other == name && on != *wanted && self.has(with);
             if forward {
                 self.set(other, *wanted, depth)?;

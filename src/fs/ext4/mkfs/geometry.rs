@@ -15,10 +15,9 @@ const TIB: u64 = 1 << 40;
 const PAGE: u64 = 4096;
 /// The maximum number of blocks or inodes in a group. A small descriptor stores these counts in 16 bits.
 const MAX_PER_GROUP: u32 = (1 << 16) - 8;
-/// The minimum number of inodes per group. It ensures that the inodes of a new volume's files are all in group 0.
+/// The minimum number of inodes per group. With this number, group 0 has enough inodes for all files of a new volume.
 const MIN_INODES_PER_GROUP: u32 = 16;
-/// The minimum size of a group in clusters. Groups are made smaller, down to this size, if the volume needs more inodes than the inode
-/// bitmaps of larger groups can describe.
+/// The minimum size of a group in clusters. A volume with many inodes needs more inode bitmaps, and therefore smaller groups.
 const MIN_CLUSTERS_PER_GROUP: u32 = 256;
 /// The minimum number of blocks for files in the last group. A last group with fewer blocks for files is omitted.
 const WORTHWHILE: u64 = 50;
@@ -173,8 +172,7 @@ impl Geometry {
     }
 
     /// Computes the number of inodes per group from the requested number of inodes of the volume. Rounds the number so that an inode table
-    /// consists of complete blocks and the used part of an inode bitmap consists of complete bytes. Returns false if an inode bitmap has
-    /// too few bits.
+    /// fills complete blocks, and the used part of an inode bitmap fills complete bytes. Returns false if an inode bitmap has too few bits.
     fn set_inodes(&mut self, wanted: u64) -> Result<bool> {
         let bytes = self.block_size.bytes() as u64;
         let size = u64::from(self.inode_size);
@@ -200,8 +198,8 @@ impl Geometry {
         let per_block = self.descriptors_per_block();
         self.descriptor_blocks = self.groups.div_ceil(per_block);
         if self.features.compat.contains(Compat::RESIZE_INODE) {
-            // The reserved blocks permit growth by a factor of 1024, but their number is at most the number of pointers in the resize
-            // inode's double-indirect block.
+            // The reserved blocks permit growth by a factor of 1024. Their maximum number is the number of pointers in the resize inode's
+            // double-indirect block.
             let most = (self.blocks * 1024).min(u64::from(u32::MAX));
             let most = most - u64::from(self.first_data_block);
             let groups = most.div_ceil(u64::from(self.blocks_per_group));
@@ -306,7 +304,7 @@ fn groups_per_flex(options: &MkfsOptions, features: &Features) -> Result<u32> {
 }
 
 /// For a volume that needs 64-bit block numbers: refuses the size if the feature 64bit is off. Otherwise switches the feature resize_inode
-/// off, because the resize inode cannot contain 64-bit block numbers.
+/// off: the resize inode cannot contain 64-bit block numbers.
 fn limit_to_width(features: &mut Features, blocks: u64) -> Result<()> {
     if blocks <= u64::from(u32::MAX) {
         return Ok(());
@@ -366,8 +364,7 @@ fn inodes(options: &MkfsOptions, size: u64, cluster: u64) -> Result<u64> {
         size if size < 16 * TIB => 32768,
         _ => 65536,
     };
-    // The requested number of bytes per inode may be less than the size of a cluster, because symbolic links and inline files need an inode
-    // but no cluster.
+    // The requested number of bytes per inode may be less than the size of a cluster: symbolic links and inline files need no cluster.
     let ratio = options.inode_ratio.unwrap_or(usual.max(cluster));
     if ratio < 1024 {
         return Err(Error::invalid(format!(

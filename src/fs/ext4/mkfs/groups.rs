@@ -87,7 +87,7 @@ impl Layout<'_> {
         Ok(group.free)
     }
 
-    /// Whether bitmaps may stay unwritten: group descriptors then have flags that say that a bitmap was not written.
+    /// Whether bitmaps may stay unwritten. Flags in the group descriptors then say which bitmaps were not written.
     fn is_lazy(&self) -> bool {
         self.sb.ro_compat.intersects(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM)
     }

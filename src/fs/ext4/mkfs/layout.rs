@@ -98,8 +98,8 @@ impl<'a> Layout<'a> {
         start..start + self.sb.copies_in(group)
     }
 
-    /// All copies of descriptor blocks. Each item has two parts: a range of indexes among all descriptor blocks, and the block at which a
-    /// copy of this range begins. With meta groups, each range is one descriptor block, which has three copies.
+    /// All copies of descriptor blocks. Each item is a range of indexes of descriptor blocks, with the first block of a copy of this range.
+    /// With meta groups, each range is one descriptor block, which has three copies.
     pub(in crate::fs::ext4) fn descriptor_copies(&self) -> impl Iterator<Item = (Range<u32>, u64)> {
         let per_block = self.geometry.descriptors_per_block();
         let all = self.geometry.descriptor_blocks;
@@ -122,10 +122,10 @@ impl<'a> Layout<'a> {
         self.superblock_at(group) + 1 + u64::from(self.geometry.descriptor_blocks)
     }
 
-    /// Returns the map blocks of the resize inode with their contents, and the number of blocks that belong to the inode. The resize inode
-    /// owns the reserved descriptor blocks. `double` is the double-indirect block of its map. Each slot of `double` points to a reserved
-    /// descriptor block after the primary descriptors. Each of these blocks contains the numbers of its copies in the backups, in the order
-    /// of the groups.
+    /// Returns the map blocks of the resize inode with their contents. Also returns the number of all blocks of this inode. The resize
+    /// inode owns the reserved descriptor blocks. `double` is the double-indirect block of its map. Each slot of `double` points to a
+    /// reserved descriptor block after the primary descriptors. Each of these blocks contains the numbers of its copies in the backups, in
+    /// the order of the groups.
     pub(in crate::fs::ext4) fn resize_map(&self, double: u64) -> Result<(Vec<(u64, Buffer)>, u64)> {
         let geometry = self.geometry;
         let size = self.sb.block_size.bytes();
@@ -148,8 +148,8 @@ impl<'a> Layout<'a> {
         Ok((blocks, count))
     }
 
-    /// The number of blocks in this group that contain the group's own metadata. If the block bitmap is not initialised, the kernel assumes
-    /// that exactly these blocks are used.
+    /// The number of blocks in this group that contain the group's own metadata. If the block bitmap is uninitialised, the kernel treats
+    /// only these blocks as used.
     pub(in crate::fs::ext4) fn own_blocks(&self, group: u32) -> u64 {
         let backup = self.backup(group);
         let within = self.blocks_of(group);

@@ -1,4 +1,4 @@
-//! Builds the block map of a file from the list of all its blocks, as an extent tree or as indirect blocks.
+//! Builds the block map of a file: an extent tree or indirect blocks. The input is the list of all blocks of the file.
 
 use std::ops::Range;
 
@@ -150,9 +150,9 @@ struct Tree<'a> {
 }
 
 impl Tree<'_> {
-    /// Builds the subtree that maps file block `first` and the following file blocks. Returns the number of its root: a pointer block, or
-    /// the data block if `levels` is 0. Returns 0 for a hole. `first` is set to the first file block after the subtree. The recursion has
-    /// at most three levels.
+    /// Builds the subtree that maps file block `first` and the following file blocks. Returns the block number of the subtree's root. The
+    /// root is a pointer block, or a data block if `levels` is 0. Returns 0 for a hole. `first` is set to the first file block after the
+    /// subtree. The recursion has at most three levels.
     fn below(
         &mut self,
         levels: u32,

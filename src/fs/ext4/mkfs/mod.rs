@@ -1,11 +1,11 @@
 //! Makes a volume.
 //!
-//! The first three steps are made in memory: the numbers of the volume are computed ([`geometry`]), all metadata get their positions
-//! ([`layout`]), and the files of the new volume get their positions ([`files`]). Nothing is written before these steps have succeeded. The
-//! superblock is written last. Before that write, no program recognises a volume on the device.
+//! The first three steps are made in memory. [`geometry`] computes the numbers of the volume. [`layout`] assigns positions to all metadata.
+//! [`files`] assigns positions to the files of the new volume. Nothing is written before these steps have succeeded. The superblock is
+//! written last. Before that write, no program recognises a volume on the device.
 //!
-//! The numbers are the same as in a volume that mke2fs makes, so that knowledge about mke2fs's volumes also applies to ironmap's volumes.
-//! The positions are different: the journal is near the start, after the first inode tables, and each file is contiguous.
+//! The numbers are the same as in a volume that mke2fs makes. The positions are different: the journal is near the start, after the first
+//! inode tables, and each file is contiguous.
 //!
 //! The required memory is 24 bytes and a descriptor for each group, and a few ranges for each flex group. A volume of 16 TiB needs 16 MiB.
 
@@ -47,7 +47,7 @@ use crate::units::DevOffset;
 pub use self::features::Features;
 pub use self::options::MkfsOptions;
 
-/// The number of bytes at the start and at the end of a device that can contain magic numbers of other formats.
+/// The start and the end of a device can contain magic numbers of other formats. This is the number of bytes at each end.
 const SIGNATURES: u64 = 128 << 10;
 
 /// Makes a volume on a device that is open for writing. Refuses to overwrite a volume that another node holds. Any other content of the
@@ -158,7 +158,7 @@ pub(super) fn random() -> Result<[u8; 16]> {
     read.map_err(failed).map(|()| bytes)
 }
 
-/// Creates the files of the new volume in the order of their positions, and stores the inode numbers of internal files in the superblock.
+/// Creates the files of the new volume in the order of their positions. Stores the inode numbers of internal files in the superblock.
 fn make_files(
     files: &mut Files<'_>,
     layout: &Layout<'_>,
@@ -221,8 +221,8 @@ fn prepare(
     }
     let ends = sb.block_size.blocks_for(SIGNATURES).min(sb.blocks_count);
     output.zero(0..ends)?;
-    // This flush makes the removal of an earlier volume's superblock durable. If mkfs is interrupted after it, no program recognises the
-    // earlier volume.
+    // This flush makes the removal of an earlier volume's superblock durable. If mkfs is interrupted after the flush, no program recognises
+    // the earlier volume.
     output.flush()?;
     output.zero(sb.blocks_count - ends..sb.blocks_count)?;
     let lazy = sb.ro_compat.intersects(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM);

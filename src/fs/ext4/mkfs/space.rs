@@ -1,4 +1,4 @@
-//! The used blocks during the layout of a volume. The used blocks are stored as sorted ranges, so that even the largest volume needs no
+//! The used blocks during the layout of a volume. The used blocks are stored as sorted ranges. Even the largest volume therefore needs no
 //! bitmap in memory.
 
 #![allow(
@@ -64,8 +64,8 @@ impl Space {
         Ok(start)
     }
 
-    /// Allocates blocks for a file: one run from `goal` on if possible, otherwise several free ranges. All blocks of the allocated clusters
-    /// are marked as used, but the returned ranges contain only the file's blocks.
+    /// Allocates blocks for a file: one run from `goal` on if possible, otherwise several free ranges. The returned ranges contain only the
+    /// file's blocks. All blocks of the allocated clusters are marked as used.
     pub(in crate::fs::ext4) fn allocate(
         &mut self,
         goal: u64,
@@ -113,8 +113,8 @@ impl Space {
         })
     }
 
-    /// The clusters within the range `within` that contain used blocks, as ranges of cluster numbers. Cluster 0 begins at the start of
-    /// `within`. The ranges do not overlap.
+    /// The clusters in the range `within` that contain used blocks. Returns them as ranges of cluster numbers. Cluster 0 begins at the
+    /// start of `within`. The ranges do not overlap.
     pub(in crate::fs::ext4) fn clusters_in(
         &self,
         within: Range<u64>,

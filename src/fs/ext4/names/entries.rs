@@ -16,8 +16,8 @@ use crate::units::InodeNo;
 #[derive(Clone, Copy)]
 pub(super) struct Target {
     inode: u32,
-    /// The byte `file_type` of the entry. If the volume does not have the feature filetype, this byte is the upper half of the name's
-    /// length, so it is 0.
+    /// The byte `file_type` of the entry. Without the feature filetype, this byte is the upper half of the name's length. This half is
+    /// always 0.
     kind: u8,
 }
 
@@ -98,8 +98,8 @@ impl Entries<'_> {
         self.put(at, gap.end, name, target);
     }
 
-    /// Removes an entry and erases its name. If the area has a previous entry, the record of that entry is extended over the removed entry;
-    /// otherwise the removed entry becomes unused.
+    /// Removes an entry and erases its name. The record of the previous entry is extended over the removed entry. If the area has no
+    /// previous entry, the removed entry becomes unused.
     pub(super) fn remove(&mut self, spot: Spot) {
         self.0[spot.at..spot.next].fill(0);
         let begin = spot.before.unwrap_or(spot.at);

@@ -33,7 +33,7 @@ pub(super) struct Node {
     /// The index of the entry on the path. This entry points to the next block on the path.
     entry: usize,
     count: usize,
-    /// The hash of the entry after the entry on the path; `None` if that entry is the last in the node.
+    /// The hash of the entry after the entry on the path. `None` if the entry on the path is the last entry of the node.
     next: Option<u32>,
 }
 
@@ -56,7 +56,7 @@ impl Path {
 
 impl Directory<'_> {
     /// Adds a name to the leaf for its hash. If the leaf is full, splits the leaf. If the node above the leaf is also full, the function
-    /// only makes space in that node and does not add the name: the caller must call the function again.
+    /// only makes space in that node. The caller must then call the function again to add the name.
     pub(super) fn add_hashed(&self, h: &mut Handle<'_>, addition: &Addition<'_>) -> Result<Step> {
         let path = self.path_to(&addition.wanted)?;
         let (name, target) = (addition.wanted.name, addition.target);
@@ -80,7 +80,9 @@ impl Directory<'_> {
         let (mut below, mut nodes) = (root.area, SmallVec::new());
         for _ in 0..=root.levels {
             let Home::Block(block, at) = below.home else {
-                return Err(below.place.corrupt("a node of the hash tree is not in a block"));
+                return Err(below.place.corrupt(
+                    "a node of the hash tree is in the inode, not in a block of the directory",
+                ));
             };
             let entries = self.dx_entries(&below)?;
             let entry = dx_position(entries, hash);
@@ -91,7 +93,7 @@ impl Directory<'_> {
         if below.end != self.fs.superblock.entries_end() {
             return Err(below
                 .place
-                .corrupt("the hash tree has an index node in the place of a leaf"));
+                .corrupt("the hash tree has an index node at the position of a leaf"));
         }
         Ok(Path { hash: root.hash, nodes, leaf: below })
     }
@@ -110,7 +112,7 @@ impl Directory<'_> {
         }
     }
 
-    /// Moves the upper half of a node's entries to a new node, and inserts the new node after the old node in the parent.
+    /// Moves the upper half of a node's entries to a new node. In the parent, inserts the new node after the old node.
     fn split_node(&self, h: &mut Handle<'_>, above: &Node, node: &Node) -> Result<()> {
         let half = node.count / 2;
         let (upper, hash) = {
@@ -150,7 +152,7 @@ impl Directory<'_> {
     fn append_node(&self, h: &mut Handle<'_>, entries: &[u8]) -> Result<FileBlock> {
         let block = FileBlock(self.dir_blocks()?);
         self.append_block(h, |bytes| {
-            // The node begins with an unused entry that is as long as the block, so that a linear reader skips the node.
+            // The node begins with an unused entry that fills the block. A linear reader therefore skips the node.
             let raw = RawDirEntry {
                 inode: 0.into(),
                 rec_len: raw_record_length(bytes.len()).into(),

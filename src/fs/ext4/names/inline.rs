@@ -44,7 +44,7 @@ impl Directory<'_> {
                 return Ok(Step::Added);
             }
         }
-        // No part has a gap that is large enough, so the new entry is appended to the value of the attribute.
+        // No part has a large enough gap. The new entry is therefore appended to the attribute's value.
         let mut content = self.inline_content()?;
         let at = content.len() - FRONT;
         content.resize(content.len() + length(name), 0);

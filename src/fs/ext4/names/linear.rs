@@ -7,8 +7,8 @@ use crate::fs::InodeFlags;
 use crate::units::FileBlock;
 
 impl Directory<'_> {
-    /// Adds a name to the first block with a large enough gap. If there is no such gap, the directory grows: on a volume with the feature
-    /// dir_index, a directory of one block becomes hashed; any other directory gets another block.
+    /// Adds a name to the first block with a large enough gap. If there is no such gap, the directory grows. On a volume with the feature
+    /// dir_index, a directory of one block becomes hashed. Any other directory gets another block.
     pub(super) fn add_linear(&self, h: &mut Handle<'_>, addition: &Addition<'_>) -> Result<Step> {
         if self.flags.contains(InodeFlags::INDEX) {
             let place = PLACE.inode(self.number).field("i_flags");

@@ -1,10 +1,10 @@
 //! Changes directories: adds names, removes names, and changes the inode of a name.
 //!
-//! A directory has one of three forms: its entries are in the inode, in a linear sequence of blocks, or in the leaves of a hash tree. A
+//! A directory has one of three forms. The entries are in the inode, in a linear sequence of blocks, or in the leaves of a hash tree. A
 //! full directory is converted to the next form, and a full tree grows by splits. After each conversion or split, the directory is valid
 //! and has the same names. Completed steps are therefore not undone if the next step finds no free space. A directory never shrinks.
 //!
-//! The caller locks the directory before a change, and updates its link count and its time stamps.
+//! Before a change, the caller locks the directory. The caller also updates the directory's link count and time stamps.
 
 mod entries;
 mod hashed;
@@ -32,14 +32,14 @@ use crate::iomap::{Extent, ExtentState};
 use crate::units::{FileBlock, FsBlock, InodeNo};
 
 /// The maximum number of blocks that change when a name is added. There are two worst cases: a tree of the maximum depth gets a new leaf
-/// and a new node, or a linear directory becomes hashed. Each new block also changes a bitmap, a group descriptor and the directory's block
+/// and a new node; a linear directory becomes hashed. Each new block also changes a bitmap, a group descriptor and the directory's block
 /// map. Every step changes the inode.
 pub(crate) const ADD_CREDITS: u32 = 24;
 /// The maximum number of blocks that change when a name is removed, or when the inode of a name changes.
 pub(crate) const CHANGE_CREDITS: u32 = 1;
 
-/// The maximum number of steps to add a name. The steps are the conversion to a linear directory, the conversion to a tree, a split at each
-/// level of the tree, and the addition to the leaf.
+/// The maximum number of steps to add a name. The steps are two conversions (to a linear directory, to a tree), one split at each level of
+/// the tree, and the addition to the leaf.
 const MOST_STEPS: usize = 8;
 /// The maximum number of blocks of a directory. A hash tree stores a block number in 28 bits.
 const MAX_BLOCKS: u64 = 1 << 28;
@@ -108,7 +108,7 @@ impl Directory<'_> {
         }
         Err(PLACE
             .inode(self.number)
-            .corrupt("the directory has no space for the name after it has grown repeatedly"))
+            .corrupt("the directory has grown repeatedly, but still has no space for the name"))
     }
 
     fn add_step(&self, h: &mut Handle<'_>, addition: &Addition<'_>) -> Result<Step> {
@@ -240,8 +240,8 @@ impl InodeToChange<'_> {
         if let Some(last) = last
             && !block.0.is_multiple_of(u64::from(self.fs.superblock.cluster_blocks))
         {
-            // The file's last block is not at the end of its cluster. The next block of the cluster already belongs to the file, so nothing
-            // is allocated.
+            // The file's last block is not at the end of its cluster. The next block of the cluster already belongs to the file. Nothing is
+            // allocated.
             let start = FsBlock(last.0 + 1);
             self.map_extent(h, extent(start))?;
             return Ok(start);

@@ -24,8 +24,8 @@ struct Hashed<'a> {
 const DOTS: [(usize, &[u8]); 2] = [(0, b"."), (12, b"..")];
 
 impl Directory<'_> {
-    /// Splits a full leaf into two leaves and adds a name to one of them. The new leaf contains the higher hashes; its entry in the parent
-    /// follows the entry of the old leaf. The parent must not be full.
+    /// Splits a full leaf into two leaves and adds a name to one of them. The new leaf contains the higher hashes. In the parent, the new
+    /// leaf's entry follows the old leaf's entry. The parent must not be full.
     pub(super) fn split_leaf(
         &self,
         h: &mut Handle<'_>,
@@ -42,7 +42,7 @@ impl Directory<'_> {
                 .place
                 .corrupt("the leaf cannot be split, because a single entry fills the leaf"));
         };
-        // The lowest bit of a leaf's hash in the parent says that the previous leaf also contains names with this hash.
+        // In the parent, the lowest bit of a leaf's hash marks that the previous leaf also contains names with this hash.
         let hash = first.hash | u32::from(first.hash == last.hash);
         if !path.parent().takes(hash) {
             return Err(leaf.place.corrupt("the leaf contains names that belong to another leaf"));
@@ -123,8 +123,8 @@ impl Directory<'_> {
     }
 }
 
-/// The number of entries that stay in the lower leaf after a split: about half of the bytes, but at least one entry. Both halves fit into a
-/// block, because the longest entry needs less than a third of the smallest block.
+/// The number of entries that stay in the lower leaf after a split. They have about half of the bytes. At least one entry stays. Both
+/// halves fit into a block, because the longest entry needs less than a third of the smallest block.
 fn median(entries: &[Hashed<'_>]) -> usize {
     let half = entries.iter().map(|entry| length(entry.name)).sum::<usize>() / 2;
     let mut before = 0;

@@ -9,9 +9,9 @@ use crate::error::Result;
 use crate::fs::ext4::{Ext4, Inode};
 use crate::units::InodeNo;
 
-/// A proof that no other thread changes an inode. It is either the inode's [lock](Locked), or a value that exists only in a situation in
-/// which no other thread can change the inode. Each type that implements this trait documents this situation. An inode number is not a
-/// proof, so [`Handle::update_inode`](super::super::jbd2::Handle::update_inode) does not accept a number.
+/// A proof that no other thread changes an inode. It is either the inode's [lock](Locked), or a value that exists only while no other
+/// thread can change the inode. Each type that implements this trait says why no other thread can change the inode. An inode number is not
+/// a proof. [`Handle::update_inode`](super::super::jbd2::Handle::update_inode) does not accept a number.
 pub(crate) trait MayChange {
     /// The inode number.
     fn number(&self) -> InodeNo;
@@ -23,7 +23,7 @@ impl MayChange for Locked<'_> {
     }
 }
 
-/// A snapshot of an inode that this thread may change. The snapshot borrows the proof, so it cannot outlive the proof.
+/// A snapshot of an inode that this thread may change. The snapshot borrows the proof and cannot outlive it.
 pub(crate) struct InodeToChange<'p> {
     inode: Inode,
     proof: PhantomData<&'p ()>,
@@ -58,7 +58,7 @@ impl<'p> InodeToChange<'p> {
         Self { inode, proof: PhantomData }
     }
 
-    /// A test is the only user of its volume, so it needs no lock.
+    /// A test is the only user of its volume, and needs no lock.
     #[cfg(test)]
     pub(crate) fn in_test(inode: Inode) -> Self {
         Self::proven(inode)
@@ -84,8 +84,8 @@ mod tests {
     use super::*;
     use crate::fs::ext4::operation::{Content, Operation, Shared};
 
-    /// Asserts at compile time that the listed types do not implement `MayChange`: for a type that implements it, `At` is ambiguous and the
-    /// macro does not compile.
+    /// Asserts at compile time that the listed types do not implement `MayChange`. If a type implements it, `At` is ambiguous and the macro
+    /// does not compile.
     macro_rules! proves_nothing {
         ($($type:ty),+) => {
             $({

@@ -1,6 +1,6 @@
 //! The locks of inodes, and the lock of renames. In the [lock order](super::super::order) they come directly after the lock of a file's
-//! content. The table of locks also contains [time stamps](super::super::stamps) of open inodes that are not in a transaction yet (pending
-//! time stamps).
+//! content. The table of locks also contains the pending [time stamps](super::super::stamps) of open inodes, which are not in a transaction
+//! yet.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -245,7 +245,7 @@ impl Locks {
         }
     }
 
-    /// Sets the time stamps of all inodes with recorded writes. A write's time stamp is later than the write by at most the time between
+    /// Sets the time stamps of all inodes with recorded writes. The delay between a write and its time stamp is at most the time between
     /// two calls of this function.
     pub(crate) fn stamp_all_noted(&self) {
         if self.has_stamps() {
@@ -282,8 +282,8 @@ impl Locks {
         let shard = self.shard(number).lock();
         let Some(known) = shard.get(&number) else { return Waiting::default() };
         let (mut pending, count) = known.stamps.take();
-        // The fence must follow the removal of the pending stamps. A write is first recorded and then sets a stamp. A write that is
-        // recorded after the fence therefore finds no stamp and sets a new one, which a later call removes.
+        // The fence must follow the removal of the pending stamps. A write is first recorded and then sets a stamp. If a write is recorded
+        // after the fence, it finds no stamp and sets a new one. A later call removes this new stamp.
         fence(Ordering::SeqCst);
         if known.inode.content.take_written() {
             pending.written = Some(self.clock.now());
@@ -351,7 +351,7 @@ impl Pin<'_> {
     /// Removes the state of the inode from the table if no other user remains.
     fn leave(&mut self) {
         let mut shard = self.locks.shard(self.number).lock();
-        // Only two references exist if there is no other user: the reference in the table, and the reference in `self`.
+        // Without other users, only two references exist: one in the table and one in `self`.
         let last = self.known.take().is_some_and(|known| Arc::strong_count(&known) == 2);
         if last {
             shard.remove(&self.number);

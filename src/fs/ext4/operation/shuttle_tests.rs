@@ -73,8 +73,8 @@ impl Model {
     }
 }
 
-/// A cache may keep a decoded copy of an open inode and use it without the inode's lock. The copy is valid as long as the inode's change
-/// number is the same.
+/// A cache may keep a decoded copy of an open inode and use it without the inode's lock. The copy is valid while the inode's change number
+/// stays the same.
 #[test]
 fn a_read_is_valid_until_the_change_number_changes() {
     explore(1, || {

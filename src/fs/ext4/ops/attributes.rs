@@ -86,8 +86,8 @@ impl Operation<'_> {
             let now = handle.now();
             handle.update_inode(&inode, |raw| {
                 raw.has_values(values);
-                // The project id is set before all other fields. If the inode has no space for a project id, this call fails. At that time,
-                // no other field may have changed.
+                // The project id is set first: this call fails if the inode has no space for a project id, and a failure must not leave
+                // other fields changed.
                 set.project.map_or(Ok(()), |project| raw.set_project(project))?;
                 raw.set_mode(mode)?;
                 if owned {
@@ -100,7 +100,7 @@ impl Operation<'_> {
         })
     }
 
-    /// Sets the flags that users may change (`chattr`); other flags keep their values.
+    /// Sets the flags that users may change (`chattr`). Other flags keep their values.
     pub(in crate::fs::ext4) fn set_flags(&self, number: InodeNo, flags: InodeFlags) -> Result<()> {
         let file = self.lock(number);
         let inode = self.inode_to_change(&file)?;
@@ -149,9 +149,8 @@ impl Operation<'_> {
         })
     }
 
-    /// Removes the file's capabilities, because they were granted for the old content. Returns the changed inode. The function does not
-    /// remove set-id bits, because their removal depends on the user that writes: [`strip_privileges`](Ext4::strip_privileges) removes
-    /// them.
+    /// Removes the file's capabilities, because they were granted for the old content. Returns the changed inode.
+    /// [`strip_privileges`](Ext4::strip_privileges) removes set-id bits, depending on the user that writes.
     pub(super) fn without_capabilities<'f>(
         &self,
         file: &'f Locked<'_>,

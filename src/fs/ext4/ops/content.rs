@@ -1,5 +1,5 @@
-//! Writes file data without the journal. New blocks are written before the transaction that maps them ends, so a crash never exposes the
-//! previous content of the blocks.
+//! Writes file data without the journal. New blocks are written before the transaction that maps them ends. A crash therefore never exposes
+//! the previous content of the blocks.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -40,8 +40,8 @@ struct Blocks<'a> {
 
 impl Ext4 {
     /// Writes several buffers. `is_cache` marks the writeback of a cache, which may write to any position of an append-only file. Returns
-    /// the position and the length of the write. If `whole` is set and there is too little space for all data, the write fails and the file
-    /// keeps its size.
+    /// the position and the length of the write. If `whole` is set, a write without enough space for all data fails, and the file keeps its
+    /// size.
     pub(crate) fn write_from(
         self: &Arc<Self>,
         number: InodeNo,
@@ -63,7 +63,7 @@ impl Ext4 {
             if inode.has_inline_data() && op.write_inline(&file, &inode, pos, bufs, len as u64)? {
                 return Ok((pos, len));
             }
-            // The call of `write_inline` may have moved the content from the inode to blocks, so the inode is read again.
+            // The inode is read again, because the call of `write_inline` may have moved the content to blocks.
             op.zero_past(&*file.inode()?, pos.0)?;
             let mut done = 0;
             for piece in bufs.iter().flat_map(|buf| buf.chunks(PIECE)) {
@@ -319,14 +319,14 @@ impl Operation<'_> {
         self.zero_part(inode, size..size.next_multiple_of(block))
     }
 
-    /// Before a file grows, zeros the bytes of its last block that are past its end. These bytes may be data of a write that failed or was
-    /// lost in a crash.
+    /// Zeros the bytes of the last block that are past the end of the file, before the file grows. A write that failed or was lost in a
+    /// crash may have left data there.
     pub(super) fn zero_past(&self, inode: &Inode, size: u64) -> Result<()> {
         if size > inode.size() { self.zero_tail(inode, inode.size()) } else { Ok(()) }
     }
 
-    /// Writes into a file with inline content. Returns false if the inode has too little space. In this case the old content was moved to
-    /// blocks, and the caller writes the new data.
+    /// Writes into a file with inline content. If the inode has too little space, moves the old content to blocks and returns false. The
+    /// caller then writes the new data.
     fn write_inline(
         &self,
         file: &Locked<'_>,

@@ -58,8 +58,8 @@ impl Plan<'_> {
 }
 
 impl<'a> Operation<'a> {
-    /// Creates a file in a directory. `permissions` are the lower twelve bits of the file's mode. The returned inode is locked, so that no
-    /// other thread changes or removes the file.
+    /// Creates a file in a directory. `permissions` are the lower twelve bits of the file's mode. The returned inode is locked. No other
+    /// thread can change or remove the file.
     pub(in crate::fs::ext4) fn create(
         &self,
         dir: InodeNo,
@@ -113,8 +113,8 @@ impl Operation<'_> {
             }
             _ => check_not_internal(inode),
         };
-        // A directory must be refused before `inode` is locked. If `inode` is an ancestor of `dir`, another thread may have locked `inode`
-        // and may be waiting for `dir`. A wait for the lock of `inode` would then be a deadlock.
+        // A directory must be refused before `inode` is locked. `inode` may be an ancestor of `dir`. Another thread may have locked `inode`
+        // and wait for `dir`. If this thread waited for `inode`, both threads would wait forever.
         check(&self.inode(inode)?)?;
         let locked = self.lock(inode);
         let inode = locked.named()?;

@@ -81,9 +81,9 @@ impl Ext4 {
     /// Refuses a write to a file that does not permit the write.
     ///
     /// # Errors
-    /// `ReadOnly` for a volume that was closed or whose journal was aborted; `NotPermitted` for immutable files, and for writes to
-    /// append-only files that do not begin at `end` (the caller passes `None` if it has made this check itself); `FileTooLarge`,
-    /// `Encrypted`, `Unsupported`.
+    /// `ReadOnly` for a volume that was closed or whose journal was aborted; `NotPermitted` for an immutable file, and for an append-only
+    /// file if the write does not begin at `end` (`None` if the caller has checked the position); `FileTooLarge`, `Encrypted`,
+    /// `Unsupported`.
     pub(crate) fn admit_write(
         &self,
         inode: &Inode,
@@ -101,11 +101,11 @@ impl Ext4 {
     }
 
     /// Allocates unwritten blocks for the holes of a byte range. While blocks lie past the file's size, the inode is on the orphan list.
-    /// Returns the end of the allocated part. This end is before the end of the range if the space is exhausted after the first block and
-    /// `whole` is not set. Blocks that were allocated before an error remain unwritten.
+    /// Returns the end of the allocated part. If the space is exhausted after the first block and `whole` is not set, only the start of the
+    /// range is allocated. Blocks that were allocated before an error remain unwritten.
     ///
     /// # Errors
-    /// `NoSpace` or `Quota` if the first block cannot be allocated, or if `whole` is set and any block cannot be allocated; `ReadOnly`,
+    /// `NoSpace` or `Quota` if the first block cannot be allocated; with `whole`, also if a later block cannot be allocated; `ReadOnly`,
     /// `Io`.
     pub(crate) fn allocate_for_write(
         self: &Arc<Self>,
@@ -150,7 +150,7 @@ impl Ext4 {
         })
     }
 
-    /// Zeros the bytes of a file's last block that are past the end, because the file is about to grow.
+    /// Zeros the bytes of a file's last block that are past the end. The file is about to grow.
     ///
     /// # Errors
     /// `Busy` if the calling thread must wait for other requests while it has requests in flight; `ReadOnly`, `Io`.
@@ -166,8 +166,8 @@ impl Ext4 {
     /// Updates a file's metadata for written data (a conversion): unwritten extents become written, and the size grows.
     ///
     /// # Errors
-    /// `Busy` if the conversion must wait for other requests and its [patience](Patience::Some) does not permit this; `NoSpace` if an
-    /// extent must be split; `ReadOnly`, `Io`.
+    /// `Busy` if the [patience](Patience::Some) does not permit a necessary wait for other requests; `NoSpace` if an extent must be split;
+    /// `ReadOnly`, `Io`.
     pub(crate) fn convert(
         self: &Arc<Self>,
         number: InodeNo,
@@ -226,8 +226,8 @@ impl Operation<'_> {
         let orphan = self.transact(credits + CREDITS, |handle| {
             let inode = file.inode()?;
             let size = inode.size().max(what.size);
-            // The size is set before the extents are converted. Otherwise another thread could commit between the conversions of two
-            // ranges, and a recovery would find written blocks past the size.
+            // The size is set before the extents are converted. Otherwise another thread could commit between two conversions. A recovery
+            // would then find written blocks past the size.
             if what.size > inode.size() {
                 // The time stamps are not set here, because the writes have set them. A caller may also have set other time stamps after
                 // the writes.
@@ -258,7 +258,7 @@ impl Operation<'_> {
     }
 
     /// Returns the blocks with written data, and zeros the bytes around the data in partly written blocks. Skips a partly written block if
-    /// other threads may use the block, or if the zeroing fails; the data of a skipped block stay in `what`. Also returns the last error of
+    /// other threads may use the block, or if the zeroing fails. The data of a skipped block stay in `what`. Also returns the last error of
     /// the zeroing.
     fn fill_blocks(
         &self,
@@ -308,8 +308,8 @@ impl Operation<'_> {
 }
 
 impl Ext4 {
-    /// Makes a file's written data durable, and the metadata that are needed to read the data. Unless `data_only` is set, also makes the
-    /// file's other metadata durable.
+    /// Makes a file's written data durable, with the metadata that a read of the data needs. If `data_only` is not set, the file's other
+    /// metadata also become durable.
     ///
     /// # Errors
     /// The errors of [`convert`](Self::convert) and of a commit.
@@ -330,7 +330,7 @@ impl Ext4 {
     }
 
     /// Whether all metadata that are needed to read a file's blocks are durable. Ranges that wait for a conversion are not in a transaction
-    /// yet. The check of these ranges must come first, because a conversion records its transaction and then removes the ranges.
+    /// yet. These ranges must be checked first: a conversion records its transaction and then removes the ranges.
     pub(crate) fn map_is_durable(&self, open: &OpenInode) -> bool {
         if open.pending.has_ranges() || open.pending.size() > 0 {
             return false;
@@ -342,8 +342,8 @@ impl Ext4 {
     /// Updates the metadata for the written data of all files. After an error for one file, continues with the other files.
     ///
     /// # Errors
-    /// One of the errors of [`convert`](Self::convert). If one of them is `Busy`, this error is returned, because a retry succeeds when the
-    /// thread has received its completions.
+    /// One of the errors of [`convert`](Self::convert). `Busy` is preferred, because a retry succeeds when the thread has received its
+    /// completions.
     pub(crate) fn convert_all(self: &Arc<Self>, patience: Patience) -> Result<()> {
         let mut converted = Ok(());
         for (number, open) in self.writing()?.locks.unconverted() {
@@ -468,8 +468,8 @@ mod tests {
         assert_eq!(kinds, [IomapType::Unwritten]);
     }
 
-    /// If the space is too small for a write, a write with `WHOLE` fails and leaves the file unchanged, and a write without `WHOLE` is a
-    /// short transfer.
+    /// Both writes have too little space. The write with `WHOLE` fails and leaves the file unchanged. The write without `WHOLE` is a short
+    /// transfer.
     #[test]
     fn a_write_that_is_wanted_whole_is_not_cut() {
         const ROOM: u64 = 64 << 10;
@@ -503,8 +503,8 @@ mod tests {
         assert!(written > 0 && written as u64 <= ROOM && file.size() == 4096 + written as u64);
     }
 
-    /// The block map changes while a thread waits for access to the file's content. After the wait, the thread must detect that the mapping
-    /// that it looked up is outdated.
+    /// The block map changes while a thread waits for access to the file's content. After the wait, the thread must not use the mapping
+    /// from before the wait.
     #[test]
     fn a_thread_that_enters_after_a_change_sees_it() {
         let (volume, _queue) = volume();

@@ -28,19 +28,19 @@ pub(super) enum Fate {
     EndsWhenClosed,
 }
 
-/// The number of blocks that change when a file is freed, if the root is the only node of its map: the bitmaps and descriptors of at most
-/// four extents, each in two groups; attributes; the inode; the superblock.
+/// The number of blocks that change when a file with only a root node is freed: the bitmaps and descriptors of at most four extents, each
+/// in two groups; attributes; the inode; the superblock.
 const SMALL_CREDITS: u32 = 32;
 /// The number of blocks that an update of time stamps changes: only the inode's block.
 const STAMP_CREDITS: u32 = 1;
 /// The maximum number of orphans whose errors are reported individually when a volume is opened.
 const MOST_TOLD: usize = 64;
-/// A large map is freed piece by piece. For the orphan list and the inode, each transaction changes at most this number of blocks, in
-/// addition to the blocks of the piece.
+/// A large map is freed piece by piece. Each transaction changes the blocks of one piece, and at most this number of blocks for the orphan
+/// list and the inode.
 const PIECE_CREDITS: u32 = 16;
 
-/// The limits of conversions during a close. The first limit is the number of attempts, because other threads may open and write the file
-/// in the meantime. The second limit is the number of failed attempts.
+/// The limits of conversions during a close. Attempts are repeated, because other threads may open and write the file in the meantime. The
+/// first limit is the number of all attempts, and the second limit is the number of failed attempts.
 const SETTLE_ATTEMPTS: u32 = 100;
 const SETTLE_FAILURES: u32 = 3;
 
@@ -77,9 +77,9 @@ impl Ext4Held {
         &self.fs
     }
 
-    /// Sets a time stamp in memory, without a transaction. All readers of the inode see this time stamp. It is written to the journal by
-    /// the next change of the inode, by a sync, by the last close, or by the [timer](super::super::CommitTimer). The function acquires no
-    /// lock. It does nothing on a read-only volume.
+    /// Sets a time stamp in memory, without a transaction. All readers of the inode see this time stamp. The next change of the inode
+    /// writes the time stamp to the journal. A sync, the last close and the [timer](super::super::CommitTimer) also write it. The function
+    /// acquires no lock, and does nothing on a read-only volume.
     #[inline]
     pub fn stamp(&self, access: Access) {
         if let (Some(open), Some(writing)) = (&self.open, &self.fs.writing) {
@@ -97,14 +97,14 @@ fn opened(writing: &Writing, open: Open) -> Open {
 impl Drop for Ext4Held {
     fn drop(&mut self) {
         let Some(open) = self.open.take() else { return };
-        // An error of the close is ignored. In this case an inode without a name stays an orphan, and is removed when the volume is opened
-        // the next time. Pending time stamps are lost, as in a crash.
+        // An error of the close is ignored. An inode without a name then stays an orphan, and the next opening of the volume removes it.
+        // Pending time stamps are lost, as in a crash.
         let _ = self.fs.operate(|op| op.close_inode(self.number, open));
     }
 }
 
 impl Operation<'_> {
-    /// Opens a new file. The file is still locked, so no other thread can remove it before it is open.
+    /// Opens a new file. The file is still locked. No other thread can therefore remove it before it is open.
     pub(in crate::fs::ext4) fn open_new(&self, fresh: &FreshInode<'_>) -> Ext4Held {
         let open = opened(self.writing, fresh.open());
         Ext4Held { fs: Arc::clone(self), number: fresh.number(), open: Some(open) }
@@ -128,14 +128,14 @@ impl Operation<'_> {
                 }
             }
             attempts -= 1;
-            // The lock order requires that a thread locks the content before the inode, so the inode is unlocked here. No other thread has
-            // requests in flight, but another thread may open the file before the inode is locked again.
+            // The lock order requires that a thread locks the content before the inode. The inode is therefore unlocked here. No other
+            // thread has requests in flight. However, another thread may open the file before the inode is locked again.
             drop(file);
             last = self.convert(number, open.inode(), Patience::All);
             failures += u32::from(last.is_err());
             file = self.lock(number);
-            // Blocks past the size are freed only if all data are converted. If another thread has written data while the inode was
-            // unlocked, these data may lie past the size in the metadata.
+            // Blocks past the size are freed only if all data are converted. Another thread may have written data while the inode was
+            // unlocked. These data may lie past the size in the metadata.
             if last.is_ok() && open.is_last() && open.inode().pending.is_converted() {
                 let _ = self.cut_orphan(&file, open.inode());
             }
@@ -151,7 +151,7 @@ impl Operation<'_> {
         }
         let is_gone = file.inode().is_ok_and(|inode| inode.stat().links == 0);
         if is_gone {
-            // The inode number may soon be reused, so the pending updates are dropped.
+            // The pending updates are dropped, because the inode number may soon be reused.
             open.inode().pending.forget();
         }
         drop(open);
@@ -167,8 +167,8 @@ pub(super) fn is_of_volume(why: &Error) -> bool {
 }
 
 impl Ext4 {
-    /// Opens an inode. While the handle exists, the inode is not freed and its blocks are not reused, even if the inode loses its last
-    /// name. Does nothing on a read-only volume.
+    /// Opens an inode. While the handle exists, the inode is not freed, even if it loses its last name. The inode's blocks are not reused
+    /// either. Does nothing on a read-only volume.
     ///
     /// # Errors
     /// `NotFound` if the inode has no name and no other open handle.
@@ -176,8 +176,8 @@ impl Ext4 {
         self.hold_if(number, |_| Ok(())).map(|(held, _)| held)
     }
 
-    /// Opens the inode that `earlier` describes. Returns the inode's current state; on a read-only volume, returns `None`, because the
-    /// state equals `earlier`.
+    /// Opens the inode that `earlier` describes. Returns the inode's current state, or `None` on a read-only volume, where the state equals
+    /// `earlier`.
     ///
     /// # Errors
     /// The errors of [`hold`](Self::hold); `NotFound` also if the number belongs to another inode.
@@ -266,7 +266,7 @@ impl Operation<'_> {
         }
     }
 
-    /// Frees an inode after the transaction that removed its last name, if its fate requires this. The inode's lock must be held.
+    /// Frees an inode, if its fate requires this. An earlier transaction has removed the last name. The inode's lock must be held.
     pub(super) fn finish(
         &self,
         file: &Locked<'_>,
@@ -288,8 +288,8 @@ impl Operation<'_> {
     /// Handles an orphan that could not be removed.
     ///
     /// # Errors
-    /// Errors of the device; the error of a volume that has become read-only. After one of these errors, the inode stays an orphan, and the
-    /// next opening of the volume tries to remove it again.
+    /// Errors of the device; the error of a volume that has become read-only. The inode then stays an orphan. The next opening of the
+    /// volume tries to remove it again.
     fn leave_orphan(&self, orphan: &Locked<'_>, why: Error) -> Result<()> {
         if !is_of_volume(&why) || self.writing.transactions.check().is_err() {
             return Err(why);
@@ -330,8 +330,8 @@ impl Operation<'_> {
         Attributes::of(inode).drop_xattrs(handle)
     }
 
-    /// The value of `i_dtime` for an inode that is deleted at this time. It must not be a valid inode number, because it would be misread
-    /// as the next orphan in the list.
+    /// The value of `i_dtime` for an inode that is deleted at this time. The value is never a valid inode number, which would be misread as
+    /// the next orphan in the list.
     pub(super) fn deletion_time(&self, now: Timestamp) -> u32 {
         u32::try_from(now.seconds.max(0)).unwrap_or(u32::MAX).max(self.superblock.inodes_count)
     }
@@ -353,12 +353,12 @@ impl Operation<'_> {
         handle.free_inode(inode, directory)
     }
 
-    /// Removes the orphans that remain after a crash. An orphan with damaged metadata must never prevent the opening of a volume, so it is
-    /// removed from the list without being freed. `wrong` contains the errors of the recovery of fast commits.
+    /// Removes the orphans that remain after a crash. An orphan with damaged metadata is removed from the list but not freed. Such an
+    /// orphan must never prevent the opening of the volume. `wrong` contains the errors of the recovery of fast commits.
     ///
     /// # Errors
-    /// Errors of the device; the inode then stays an orphan. If a second attempt also fails, for example because a sector is unreadable,
-    /// the orphan is removed from the list and no error is returned.
+    /// Errors of the device; the inode then stays an orphan. If a second attempt also fails, for example at an unreadable sector, the
+    /// orphan is removed from the list without an error.
     pub(in crate::fs::ext4) fn end_orphans(&self, mut wrong: Vec<Error>) -> Result<()> {
         let (orphans, more) = self.adopt_orphans()?;
         wrong.extend(more);
@@ -368,8 +368,8 @@ impl Operation<'_> {
         for number in orphans {
             let orphan = self.lock(number);
             let Err(why) = self.end_orphan(&orphan) else { continue };
-            // If the device fails during a change, the journal is aborted and the error is returned. If the second attempt also fails and
-            // the journal is not aborted, the orphan's sectors are unreadable, and the orphan is removed from the list.
+            // If the device fails during a change, the journal is aborted and the error is returned. A second failure without an abort
+            // means that the orphan's sectors are unreadable. The orphan is then removed from the list.
             let fails = !is_of_volume(&why)
                 && (self.writing.transactions.check().is_err() || self.end_orphan(&orphan).is_ok());
             if fails {
@@ -403,8 +403,8 @@ impl Operation<'_> {
     }
 
     /// Finishes an interrupted truncation by freeing the blocks past the size. A file without a name stays an orphan. If the metadata are
-    /// damaged, the truncation is incomplete. An incomplete truncation is committed only while the volume is being opened: at any other
-    /// time, a later write could extend the file over the remaining blocks.
+    /// damaged, the truncation is incomplete. An incomplete truncation is committed only while the volume is being opened. Otherwise a
+    /// later write could extend the file over the remaining blocks.
     pub(super) fn finish_truncation(&self, inode: &InodeToChange<'_>, opening: bool) -> Result<()> {
         let end = FileBlock(self.superblock.block_size.blocks_for(inode.size()));
         self.transact(PIECE_CREDITS + inode.credits_for_unmap(), |handle| {
@@ -422,8 +422,8 @@ impl Operation<'_> {
 }
 
 impl Inode {
-    /// Whether the content is in blocks. Returns false for a special file, for a symbolic link with its target in the inode, and for an
-    /// inode with inline data.
+    /// Whether the content is in blocks. Returns false for special files, for symbolic links with their target in the inode, and for inline
+    /// data.
     pub(crate) fn has_map(&self) -> bool {
         match self.file_type() {
             FileType::Regular | FileType::Directory => !self.has_inline_data(),

@@ -58,8 +58,8 @@ impl Operation<'_> {
         }
     }
 
-    /// Allocates blocks for the holes of a range, and sets the size to the end of the allocated blocks. If the space is exhausted within
-    /// the range, the size is also set, so that no allocated block lies past the end of the file.
+    /// Allocates blocks for the holes of a range, and sets the size to the end of the allocated blocks. The size is also set if the space
+    /// is exhausted within the range. No allocated block then lies past the end of the file.
     fn allocate_and_grow(
         &self,
         file: &Locked<'_>,
@@ -108,7 +108,7 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Within a byte range, the position of the first block that belongs to a hole.
+    /// The position of the first block in a byte range that belongs to a hole.
     pub(super) fn first_hole(&self, file: &Locked<'_>, range: Range<u64>) -> Result<Option<u64>> {
         let (size, inode) = (self.superblock.block_size, file.inode()?);
         let end = FileBlock(size.blocks_for(range.end));

@@ -96,7 +96,7 @@ impl Operation<'_> {
         handle.update_inode(dir, |inode| {
             inode.set_times(&Times { modified: Some(now), ..Times::changed(now) })?;
             let links = inode.links()?;
-            // If the link count is 1, the directory has had more subdirectories than the field can record, and the count is not changed.
+            // A link count of 1 means that the directory has had more subdirectories than the field can record. The count then stays 1.
             if subdirectories != 0 && !(uncounted && links == 1) {
                 let links = links.saturating_add_signed(subdirectories);
                 let uncountable = uncounted && u32::from(links) > MAX_LINKS;
@@ -141,7 +141,7 @@ impl Ext4 {
     }
 }
 
-/// Refuses an inode that belongs to the file system itself. A caller may pass such a number: the number of a removed file may have been
+/// Refuses an inode that belongs to the file system itself. A caller may pass the number of a removed file. This number may have been
 /// reused for the inode of an attribute's value.
 fn check_not_internal(inode: &Inode) -> Result<()> {
     if inode.is_internal() {
@@ -150,8 +150,8 @@ fn check_not_internal(inode: &Inode) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a file of another project in a directory whose entries inherit its project. Otherwise the file would have to be charged to the
-/// directory's project.
+/// Refuses a file of another project in a directory whose entries inherit the directory's project. Otherwise the file would have to be
+/// charged to the directory's project.
 fn check_project(dir: &Inode, file: &Inode) -> Result<()> {
     let inherits = dir.flags().contains(InodeFlags::PROJECT_INHERIT);
     if inherits && dir.stat().project != file.stat().project {

@@ -1,5 +1,5 @@
-//! The list of orphans. The superblock contains the number of the newest orphan, and `i_dtime` of each orphan contains the number of the
-//! next older orphan.
+//! The list of orphans. The superblock contains the number of the newest orphan. `i_dtime` of each orphan contains the number of the next
+//! older orphan.
 //!
 //! A volume with an orphan file also has the list, for orphans that do not fit into the file. ironmap adds orphans only to the list. When
 //! the volume is opened, the entries of the file are moved to the list.
@@ -20,8 +20,8 @@ const CREDITS: u32 = 4;
 /// The maximum number of errors that are reported individually.
 const MOST_TOLD: usize = 64;
 
-/// An inode on the list. The thread that has this value holds the lock of the list. Only the field `i_dtime` of the inode is changed
-/// through this value, and this field belongs to the list.
+/// An inode on the list. The thread that has this value holds the lock of the list. This value permits changes of the field `i_dtime` only.
+/// This field belongs to the list.
 struct Listed<'l> {
     number: InodeNo,
     list: PhantomData<&'l OrphanList>,
@@ -58,8 +58,8 @@ fn set_next_orphan(
 }
 
 impl Operation<'_> {
-    /// Adds an inode to the list, unless it is already there. If the inode is still on the list when the volume is opened the next time,
-    /// the open frees the inode if it has no name. If the inode has a name, the open frees its blocks past the size.
+    /// Adds an inode to the list, unless it is already there. The next opening of the volume handles the inodes that are still on the list.
+    /// It frees an inode without a name. Of an inode with a name, it frees the blocks past the size.
     pub(super) fn add_orphan(&self, handle: &mut Handle<'_>, inode: &impl MayChange) -> Result<()> {
         let number = inode.number();
         let mut list = self.writing.orphans.lock();
@@ -105,8 +105,8 @@ impl Operation<'_> {
     }
 
     /// Handles an orphan that cannot be freed. The result is the same as in Linux. The orphan is removed from the list, but the inode stays
-    /// in use, and the volume is marked as having errors. The mark makes e2fsck check the complete volume, and e2fsck frees an inode
-    /// without a name. A file with a name keeps its blocks past the end.
+    /// in use. The volume is marked as having errors, and e2fsck then checks the complete volume. e2fsck frees an inode without a name. A
+    /// file with a name keeps its blocks past the end.
     pub(super) fn give_up_orphan(&self, orphan: &Locked<'_>) -> Result<()> {
         let (number, found) = (orphan.number(), orphan.inode());
         self.transact(CREDITS, |handle| {
@@ -149,8 +149,8 @@ impl Operation<'_> {
     }
 
     /// Reads the list of orphans, and moves the orphans in the orphan file to the list. Returns all orphans, newest first, and the errors
-    /// of invalid entries. If an entry cannot be an orphan, the list is cut before this entry, because the entries after it are unknown. An
-    /// invalid entry in the orphan file is cleared.
+    /// of invalid entries. The list is cut before an entry that cannot be an orphan: the entries after it are unknown. An invalid entry in
+    /// the orphan file is cleared.
     pub(super) fn adopt_orphans(&self) -> Result<(Vec<InodeNo>, Vec<Error>)> {
         let mut wrong = Vec::new();
         let follow = || self.follow_orphans(|number| self.check_orphan(number));
@@ -196,7 +196,7 @@ impl Operation<'_> {
                 }
                 self.clear_filed(handle, &filed)
             })?;
-            // The number of reported errors is limited, because an orphan file may contain millions of entries.
+            // An orphan file may contain millions of entries. The number of reported errors is therefore limited.
             wrong.extend(checked.err().filter(|_| wrong.len() < MOST_TOLD));
         }
         if self.superblock.ro_compat.contains(RoCompat::ORPHAN_PRESENT) {

@@ -19,7 +19,7 @@ const WHITEOUT: NewFile<'static> = NewFile::CharDevice(0, 0);
 /// A directory and a name in it. An entry with this name need not exist.
 type DirName<'n> = (InodeNo, &'n [u8]);
 
-/// A rename of a name: the old and the new directory, the old and the new name, and the inodes that these names refer to.
+/// A rename: the old and the new directory, the old and the new name, and the inodes of these names.
 struct Move<'a> {
     from: &'a InodeToChange<'a>,
     from_locked: &'a Locked<'a>,
@@ -38,7 +38,7 @@ struct There<'a> {
 
 impl<'a> Operation<'a> {
     /// Moves a name within its directory or to another directory. If a file already has the new name, that file is replaced atomically. If
-    /// `flags` request a whiteout, a whiteout with the old name is created; the user `who` owns the whiteout.
+    /// `flags` request a whiteout, the user `who` gets a whiteout with the old name.
     pub(in crate::fs::ext4) fn rename(
         &self,
         (from, old_name): (InodeNo, &[u8]),
@@ -60,7 +60,7 @@ impl<'a> Operation<'a> {
     }
 
     /// Renames, with or without the lock of renames. A thread needs this lock to lock two directories in different branches of the
-    /// directory tree. A call without the lock therefore returns false and does nothing if both names refer to directories.
+    /// directory tree. If both names refer to directories, a call without the lock therefore does nothing and returns false.
     fn rename_names(
         &self,
         [(from, old_name), (to, new_name)]: [DirName<'_>; 2],
@@ -140,8 +140,8 @@ impl<'a> Operation<'a> {
             |dir, above: &InodeNo| -> Result<bool> { Ok(self.ancestors(dir)?.contains(above)) };
         let from_first = below(to, &from)? || from < to && !below(from, &to)?;
         let first = self.lock(if from_first { from } else { to });
-        // The first directory must still have a name. If it was removed, its inode may be the last free inode, and a thread that has locked
-        // the second directory may be waiting until an inode is free.
+        // The first directory must still have a name. If it was removed, its inode may be the last free inode. A thread that has locked the
+        // second directory may be waiting for a free inode. Both threads would then wait forever.
         first.named()?;
         Ok(if from_first { (first, Some(self.lock(to))) } else { (self.lock(from), Some(first)) })
     }

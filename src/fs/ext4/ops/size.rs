@@ -57,7 +57,7 @@ impl Ext4 {
 }
 
 impl Operation<'_> {
-    /// Sets the size of a regular file. Content past the new size is removed; added content reads as zeros.
+    /// Sets the size of a regular file. Content past the new size is removed. Added content reads as zeros.
     pub(in crate::fs::ext4) fn truncate(&self, number: InodeNo, size: u64) -> Result<()> {
         let file = self.quiesce(number)?;
         let inode = self.file_to_change(&file)?;
@@ -126,7 +126,7 @@ impl Operation<'_> {
         self.note_large_size(handle, size)
     }
 
-    /// Sets the feature large_file in the superblock when `size` is the size of the volume's first large file.
+    /// Sets the feature large_file in the superblock, if `size` requires the feature and it is not set yet.
     pub(super) fn note_large_size(&self, handle: &mut Handle<'_>, size: u64) -> Result<()> {
         if size < LARGE || self.superblock.ro_compat.contains(RoCompat::LARGE_FILE) {
             return Ok(());

@@ -47,7 +47,7 @@ impl Operation<'_> {
         let mut want = want;
         let last = (first.0 + u64::from(want)) / cluster * cluster;
         if last > first.0 && self.start_of_cluster(inode, FileBlock(last))?.is_some() {
-            // The file already has the cluster of the following blocks, so the run ends before them.
+            // The run ends here: the file already has the cluster of the following blocks.
             want = (last - first.0) as u32;
         }
         let goal = self.data_goal(inode, first)?;
@@ -82,8 +82,8 @@ impl Operation<'_> {
         Ok(None)
     }
 
-    /// The goal for blocks of a file: directly after the previous block of the file, or, if the previous block is in a hole, near the
-    /// file's inode.
+    /// The goal for blocks of a file: directly after the previous block of the file. If the previous block is in a hole, the goal is near
+    /// the file's inode.
     fn data_goal(&self, inode: &Inode, first: FileBlock) -> Result<Goal> {
         if first.0 > 0 {
             let before = FileBlock(first.0 - 1)..first;

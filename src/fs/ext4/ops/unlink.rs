@@ -65,8 +65,8 @@ impl Operation<'_> {
     }
 
     /// Decrements the link count of an inode, and frees the inode or makes it an orphan, as `fate` requires. The link count of a directory
-    /// becomes 0, because its entry `.` is also removed. If the inode cannot be freed because its metadata are damaged, it becomes an
-    /// orphan, and the caller passes the returned error to [`finish`](Self::finish).
+    /// becomes 0, because its entry `.` is also removed. An inode with damaged metadata, which cannot be freed, also becomes an orphan. The
+    /// caller then passes the returned error to [`finish`](Self::finish).
     pub(super) fn drop_name(
         &self,
         handle: &mut Handle<'_>,

@@ -102,8 +102,8 @@ impl QuotaFile {
         Ok(file)
     }
 
-    /// Adds to the usage of an id. The entry of a new owner is created before this call. If the id still has no entry, the recorded usage
-    /// was already wrong before this call, and nothing is recorded.
+    /// Adds to the usage of an id. The entry of a new owner is created before this call. If the id has no entry, the recorded usage was
+    /// already wrong before this call. In this case nothing is recorded.
     pub(super) fn add(
         &self,
         handle: &mut Handle<'_>,

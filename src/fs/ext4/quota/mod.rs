@@ -3,8 +3,7 @@
 //! [`Handle::update_inode`] makes every change of an inode. It compares the inode's usage before and after the change, and charges the
 //! difference in the same transaction. No other code charges usage. Limits are checked before space is allocated. Hard limits, and soft
 //! limits whose grace time has expired, apply to all users, including the superuser. Blocks of a file's block map are charged but not
-//! checked, so they may exceed a limit. If several threads allocate for the same owner at the same time, their allocations may together
-//! exceed a limit.
+//! checked, and may exceed a limit. Simultaneous allocations for the same owner may together exceed a limit.
 
 mod file;
 
@@ -118,8 +117,7 @@ impl Quota {
         Ok(())
     }
 
-    /// The space and the number of inodes that an operation may use if its usage is charged to all of these owners: the minimum of what
-    /// each owner may still use.
+    /// The space and the number of inodes that each of these owners may still use. If the owners differ, the smallest value counts.
     fn left(&self, fs: &Ext4, owners: [Option<u32>; 3]) -> Result<Headroom> {
         let mut least = Headroom { bytes: u64::MAX, inodes: u64::MAX };
         for (kind, file) in self.files() {

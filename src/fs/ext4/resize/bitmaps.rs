@@ -52,9 +52,9 @@ impl<'a> Bitmaps<'a> {
         Ok(())
     }
 
-    /// Adds the changed bitmaps to the edits, and stores the new counts of free clusters in the descriptors. An uninitialised bitmap
-    /// becomes initialised, because its content would be computed from the superblock, which the resize changes. The bitmap of the last
-    /// group must always be initialised.
+    /// Adds the changed bitmaps to the edits, and stores the new counts of free clusters in the descriptors. A changed bitmap becomes
+    /// initialised. Otherwise its content would be computed from the superblock, which the resize changes. The bitmap of the last group
+    /// must always be initialised.
     pub(super) fn store(
         self,
         new: &Superblock,
@@ -129,7 +129,7 @@ impl Descriptors {
 
     fn range(sb: &Superblock, number: u32) -> Range<usize> {
         let size = usize::from(sb.descriptor_size);
-        // No descriptor extends across the end of a block, because the sizes of a descriptor and of a block are powers of two.
+        // The sizes of a descriptor and of a block are powers of two. A descriptor therefore never extends across the end of a block.
         number as usize * size..(number as usize + 1) * size
     }
 
@@ -175,8 +175,7 @@ impl Descriptors {
         let size = sb.block_size.bytes();
         let mut next = 0;
         for (range, at) in layout.descriptor_copies() {
-            // This function writes only the first copy of each descriptor block. The other copies are written later, because no reader
-            // needs them.
+            // This function writes only the first copy of each descriptor block. No reader needs the other copies. They are written later.
             if range.end <= next {
                 continue;
             }

@@ -25,10 +25,9 @@ pub(super) enum Size {
     /// The size is written in the same transaction as the other blocks. The new content of these blocks is valid only for the new size.
     WithEdits,
     /// The size is written after the other blocks, whose new content is also valid for the old size. The superblock must not be in the
-    /// transaction: a kernel that mounts the volume reads the size in the superblock before it replays the journal.
+    /// transaction: at a mount, the kernel reads the size before it replays the journal.
     AfterEdits,
-    /// The size does not change, because only the journal moves. A transaction is not possible, because the journal would have to contain
-    /// its own move.
+    /// Only the journal moves, and the size does not change. A transaction is not possible: the journal would have to contain its own move.
     Same,
 }
 
@@ -82,7 +81,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Writes the blocks that are in use in the old volume. If the log has enough space, they are written in one transaction; otherwise
+    /// Writes the blocks that are in use in the old volume. If the log has enough space, they are written in one transaction. Otherwise
     /// they are written in the order of their ranks.
     fn write_in_place(
         &self,
@@ -94,7 +93,7 @@ impl Volume {
         let blocks = &self.found.blocks;
         let last = if size == Size::WithEdits { Rank::Reserved } else { Rank::Gone };
         let mut versions = edits.of(|rank| (Rank::Bitmaps..=last).contains(&rank));
-        // One more block of the log may be needed, because the transaction may also contain the superblock.
+        // The transaction may also contain the superblock. One more block of the log may therefore be needed.
         if let Some(mut log) = log.filter(|log| log.has_room_for(versions.len() + 1)) {
             let recovers = |raw: &mut RawSuperblock| {
                 change_features(raw, |features| features.incompat.insert(Incompat::RECOVER));

@@ -15,14 +15,14 @@ use crate::units::FsBlock;
 pub(super) enum Rank {
     /// A block that the old volume does not use.
     Fresh,
-    /// Bitmaps and group descriptors. They are written before the inodes, so that blocks are marked as used before an inode refers to them.
+    /// Bitmaps and group descriptors. They are written before the inodes. Blocks are thus marked as used before an inode refers to them.
     Bitmaps,
     /// Inodes. They are written after the content of their blocks was copied to the new positions.
     Inodes,
     /// Directory entries. They are written after the inodes to which they refer.
     Entries,
-    /// The old copies of inodes that get new numbers. These copies are deleted after the directory entries were written, because then no
-    /// entry refers to an old number.
+    /// The old copies of inodes that get new numbers. These copies are deleted after the directory entries were written. No entry then
+    /// refers to an old number.
     Gone,
     /// The reserved descriptor blocks, and the resize inode, which owns these blocks. They are valid only for the new size.
     Reserved,

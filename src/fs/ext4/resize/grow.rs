@@ -18,8 +18,8 @@ pub(super) fn grow(volume: &Volume, mut shape: Shape, zeros_from: Option<u64>) -
     let old = &volume.found.superblock;
     let cluster = u64::from(old.cluster_blocks);
     let first = u64::from(old.first_data_block);
-    // The last cluster of the old volume may extend past the old end, and a file may own the complete cluster. New metadata therefore begin
-    // at the next cluster.
+    // The last cluster of the old volume may extend past the old end and belong to a file. New metadata therefore begin at the next
+    // cluster.
     let from = first + (old.blocks_count - first).next_multiple_of(cluster);
     let (sb, geometry) = (&shape.sb, &shape.geometry);
     let mut space = Space::new(from..sb.blocks_count, cluster);

@@ -108,8 +108,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Deletes the old copy of an inode that has a new number. If the copy remained and the resize were interrupted before the size
-    /// changes, e2fsck would find two files with the same blocks.
+    /// Deletes the old copy of an inode that has a new number. Otherwise, after an interruption before the size changes, e2fsck would find
+    /// two files with the same blocks.
     fn delete(&self, number: InodeNo, edits: &mut Edits<'_>) -> Result<()> {
         let (fs, now) = (&self.found, self.clock.now());
         let place = fs.inode_place(number)?;

@@ -1,9 +1,8 @@
 //! Growing and shrinking an unmounted volume, as resize2fs does.
 //!
-//! All decisions are made in memory before the first write. First the numbers of the new volume are computed ([`shape`]), then the new
-//! content of every changed block ([`edits`]). Then the blocks are written, in an order in which a power failure at any point does no
-//! damage ([`commit`]). A volume shrinks in several steps. All steps are first made on a device that stores its changes in memory
-//! ([`Dry`]), and the result is checked there.
+//! All decisions are made in memory before the first write. [`shape`] computes the numbers of the new volume, and [`edits`] the new content
+//! of every changed block. Then [`commit`] writes the blocks, in an order in which a power failure at any point does no damage. A volume
+//! shrinks in several steps. All steps are first made on a device that stores its changes in memory ([`Dry`]). The result is checked there.
 //!
 //! The writes of a step:
 //!
@@ -95,7 +94,7 @@ pub struct Resized {
     pub blocks: u64,
 }
 
-/// Resizes the volume on a device that is open for writing. If the volume needs recovery, it is recovered first; the recovery increments
+/// Resizes the volume on a device that is open for writing. If the volume needs recovery, it is recovered first. The recovery increments
 /// the volume's mount count.
 ///
 /// The last group is omitted if its own metadata would leave hardly any space for files. The new size may therefore be smaller than
@@ -158,7 +157,7 @@ pub(crate) fn minimum(device: &Arc<dyn Device>) -> Result<Resized> {
 struct Volume {
     found: Arc<Ext4>,
     raw: RawSuperblock,
-    /// The hold of this node on the volume, if the volume has multiple mount protection.
+    /// This node's hold on the volume, which the node acquires if the volume has multiple mount protection.
     held: Option<MmpHold>,
     /// The device that stores changes in memory, if the resize of this volume is a rehearsal.
     dry: Option<Arc<Dry>>,
@@ -194,10 +193,10 @@ impl Volume {
         check_features(&sb)?;
         recover(device, &events, clock)?;
         mmp::check(&**device, &sb, mmp::Purpose::Write)?;
-        // The state is checked again, because another node may have changed the volume while `mmp::check` waited.
+        // Another node may have changed the volume while `mmp::check` waited. The state is therefore checked again.
         check_state(device)?;
         let held = MmpHold::take(device, &Ext4::read_superblock(&**device)?, &events, clock)?;
-        // The state is checked again, because another node may have written to the volume before that node detected this hold.
+        // Another node may have written to the volume before it detected this hold. The state is therefore checked again.
         check_state(device)?;
         let sb = Ext4::read_superblock(&**device)?;
         check_features(&sb)?;

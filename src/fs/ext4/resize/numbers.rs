@@ -64,8 +64,8 @@ impl Numbers {
                 ));
             }
             if let Some(what) = volume.role(item.number) {
-                // A field of the superblock refers to this inode. The field could change only together with the size, but the old copy of
-                // the inode is deleted before the size changes. Between these two writes, the field would refer to a deleted inode.
+                // A field of the superblock refers to this inode, and can change only together with the size. The old copy of the inode is
+                // deleted earlier. Between these two writes, the field would refer to a deleted inode.
                 let number = item.number;
                 return Err(Error::unsupported(format!(
                     "inode {number} is beyond the new end and is {what}: disable the feature first (tune2fs, e2fsck -f)"
@@ -157,7 +157,7 @@ impl Numbers {
         self.new.get(&number).copied()
     }
 
-    /// Adds the changed inode bitmaps and the newly used blocks of inode tables to the edits, and stores the new counts in the descriptors.
+    /// Adds the changed inode bitmaps and the newly used blocks of inode tables to the edits. Stores the new counts in the descriptors.
     pub(super) fn store(
         &self,
         shape: &Shape,

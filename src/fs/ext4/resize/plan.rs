@@ -124,7 +124,7 @@ impl Plan {
         let map = if moved { Some(self.map(item, number, shape, space)?) } else { None };
         let grown = map.as_ref().is_some_and(|map| map.blocks.len() != nodes.len());
         if grown && sb.ro_compat.contains(RoCompat::QUOTA) {
-            let what = "maps of files would change their size, which quota does not permit: use resize2fs, or tune2fs -O ^quota";
+            let what = "the maps of some files would need more blocks, and ironmap cannot add these blocks to the quota: use resize2fs, or tune2fs -O ^quota";
             return Err(Error::unsupported(what));
         }
         let attributes = attributes.is_some_and(|block| evicted.meets(&block));

@@ -80,8 +80,8 @@ fn is_unused(error: &Error) -> bool {
 }
 
 impl Map {
-    /// Reads the complete map of an inode, including blocks past the end of the file. A preallocated block can be past the end, and so can
-    /// the last block of a journal that an old mke2fs made.
+    /// Reads the complete map of an inode, including blocks past the end of the file. Preallocated blocks can be past the end. The last
+    /// block of a journal that an old mke2fs made can also be past the end.
     pub(super) fn of(inode: &Inode) -> Result<Self> {
         let mut map = Self::default();
         if !inode.has_map() {
@@ -95,7 +95,7 @@ impl Map {
         Ok(map)
     }
 
-    /// Reads a node of an extent tree and the subtree below the node. `depth` decreases with each level, so the recursion ends.
+    /// Reads a node of an extent tree and the subtree below the node. `depth` decreases with each level. The recursion therefore ends.
     fn below(
         &mut self,
         inode: &Inode,
@@ -133,7 +133,7 @@ impl Map {
     }
 
     /// Reads a block of pointers and the subtree below it. `first` is the first file block that the subtree maps. `level` decreases with
-    /// each level, so the recursion ends.
+    /// each level. The recursion therefore ends.
     fn pointed(&mut self, inode: &Inode, pointer: u32, level: u32, first: u64) -> Result<()> {
         if pointer == 0 {
             return Ok(());

@@ -116,7 +116,7 @@ fn descriptors(raw: &mut RawSuperblock, sb: &Superblock, groups: u32) -> Result<
             let groups = u64::from((before + reserved) * per_block);
             let most = (groups * u64::from(sb.blocks_per_group)) << sb.block_size.shift();
             Error::unsupported(format!(
-                "the group descriptors need {after} blocks, but only {} are reserved: {most} bytes are possible, or more with resize2fs",
+                "the group descriptors need {after} blocks, but only {} are reserved: the largest possible size is {most} bytes; resize2fs can make the volume larger",
                 before + reserved
             ))
         })?

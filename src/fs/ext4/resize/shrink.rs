@@ -73,8 +73,8 @@ pub(super) fn least(volume: Volume) -> Result<u64> {
 }
 
 /// Shrinks a volume in memory to `goal` blocks. If a volume of exactly `goal` blocks is impossible, the result has fewer blocks. If too
-/// much data is in use, the volume shrinks as far as possible. A step that cannot reach the goal shrinks the volume as far as possible. The
-/// blocks of the inode tables that this step removes become free, so the next step can use them.
+/// much data is in use, the volume shrinks as far as possible. Several steps may be needed: one step removes inode tables, and the next
+/// step can use their blocks.
 fn rehearse(mut volume: Volume, goal: u64) -> Result<Rehearsed> {
     volume.check_sound()?;
     let (mut steps, mut moved) = (Vec::new(), false);
@@ -160,8 +160,8 @@ impl Volume {
     /// The smallest number of blocks for which a plan exists, and whether the journal must move first. If `stays` is true, plans that move
     /// the journal are rejected.
     fn smallest(&self, items: &[Item], stays: bool) -> Result<(u64, bool)> {
-        // The search starts at 0 blocks. It cannot start at the number of used blocks, because these include the metadata of groups that
-        // the shrink removes.
+        // The search starts at 0 blocks. The number of used blocks is no lower bound: it includes the metadata of groups that the shrink
+        // removes.
         let (mut low, mut least) = (0, (self.found.superblock.blocks_count, false));
         while least.0 - low > 1 {
             let middle = low + (least.0 - low) / 2;
@@ -270,8 +270,8 @@ impl Volume {
         volume.reopen()
     }
 
-    /// Frees the blocks that only the larger volume needed. They are freed after the new size is set. Otherwise, if the resize were
-    /// interrupted, a kernel could mount the larger volume and allocate these blocks.
+    /// Frees the blocks that only the larger volume needed. They are freed after the new size is set. Otherwise, after an interruption, a
+    /// kernel could mount the larger volume and allocate these blocks.
     fn free(&self, changes: &Changes) -> Result<()> {
         let sb = &self.found.superblock;
         let mut shape = Shape::new(&self.raw, sb, sb.blocks_count, self.clock)?;

@@ -38,7 +38,7 @@ impl Model {
         u64::from_le_bytes(*bytes.first_chunk().unwrap())
     }
 
-    /// Reads the block. The number in the block must not be older than the newest number that was seen before the read began.
+    /// Reads the block. The number in the block must be at least the newest number that a thread had seen before the read.
     fn look(&self) -> u64 {
         let least = self.seen.load(SeqCst);
         let found = Self::number(&self.blocks.read(BLOCK, PLACE).unwrap());
@@ -60,7 +60,7 @@ impl Model {
         self.seen.fetch_max(number, SeqCst);
     }
 
-    /// Writes the version that a commit has frozen to its home location, as a checkpoint does.
+    /// Writes a version to its home location, as a checkpoint does. A commit has frozen the version before.
     fn write_home(&self, tid: u64) {
         if let Some(version) = self.blocks.dirty().of_transaction(BLOCK, Member::in_test(tid).tid())
         {
@@ -96,8 +96,7 @@ fn no_change_is_lost_and_no_reader_goes_back() {
     });
 }
 
-/// A thread may read a block although another thread has just removed the pointer to the block and freed the block. This late read must not
-/// bring the freed content back into the cache.
+/// A thread may read a block that another thread has just freed. This late read must not bring the freed content back into the cache.
 #[test]
 fn a_late_reader_does_not_bring_back_what_a_freed_block_held() {
     explore(1, || {

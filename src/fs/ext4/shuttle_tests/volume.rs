@@ -103,7 +103,7 @@ impl Model {
         self.synced[0].store(true, SeqCst);
     }
 
-    /// Recovers a snapshot of the device, as after a power failure at the time of the snapshot, and checks the content.
+    /// Recovers a snapshot of the device and checks the content. The snapshot represents the device after a power failure.
     fn fail_power(&self) {
         let synced = self.synced.each_ref().map(|synced| synced.load(SeqCst));
         let fs = Ext4::open(Arc::new(self.ram.snapshot()), &Arc::default()).unwrap();
@@ -222,8 +222,8 @@ fn an_inode_in_hand_is_never_another_file() {
     );
 }
 
-/// After the close, every name exists whose sync succeeded. Two threads run operations, so that another commit may be in progress at the
-/// end of the close's commit.
+/// After the close, every name exists whose sync returned success. Two threads run operations. Another commit may therefore be in progress
+/// when the commit of the close ends.
 #[test]
 fn a_close_beside_operations_keeps_what_was_promised() {
     explore(10, || {

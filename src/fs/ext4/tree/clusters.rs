@@ -1,6 +1,5 @@
 //! Blocks and clusters of a file with extents. With bigalloc, space is allocated and freed in clusters, but extents count blocks. A cluster
-//! belongs to the file as long as a block of the cluster is mapped. A block has the same offset within its cluster in the file and on the
-//! device.
+//! belongs to the file while any of its blocks is mapped. The offset of a block in its cluster is the same in the file and on the device.
 //!
 //! Sources: "Bigalloc" in Linux's ext4 documentation, and volumes written by Linux.
 

@@ -1,5 +1,5 @@
 //! Changes a file's extents: maps, unmaps or shifts them, or changes their state. A long change processes the leaves one after the other.
-//! The tree is valid after each leaf, so a transaction may end there.
+//! The tree is valid after each leaf. A transaction may therefore end there.
 
 use std::ops::Range;
 
@@ -88,7 +88,7 @@ impl Tree<'_> {
     }
 
     /// Selects the last extents of `part` that one step can free. Returns the index of the first of them, or `None` if the part has no
-    /// extents. If the map consists only of the root, one step frees all extents, so that a small file is freed in one transaction.
+    /// extents. If the map consists only of the root, one step frees all extents. A small file is thus freed in one transaction.
     fn last_few(&self, path: &Path, part: Range<usize>) -> Option<usize> {
         let sb = &self.inode.fs.superblock;
         let group = |block: u64| {
@@ -120,7 +120,7 @@ impl Tree<'_> {
             let inner = path.ending_after(start)..path.beginning_at(end);
             if path.extents[inner.clone()].iter().any(|extent| extent.state != state) {
                 self.renew_after(handle, &mut changed)?;
-                // The replaced extents include the adjacent extents, because the changed extents may be merged with them.
+                // The changed extents may be merged with the adjacent extents. The replaced extents therefore include the adjacent extents.
                 let window = inner.start.saturating_sub(1)..(inner.end + 1).min(path.extents.len());
                 let converted = |extent: &Extent| {
                     let inside = extent.from(start)?.before(end)?;
@@ -165,7 +165,7 @@ impl Tree<'_> {
         self.shift_up(handle, from, by)
     }
 
-    /// Shifts extents to lower file blocks. The first leaf is shifted first, so that each leaf moves into the hole before it.
+    /// Shifts extents to lower file blocks. The first leaf is shifted first. Each leaf moves into the hole before it.
     fn shift_down(&self, handle: &mut Handle<'_>, from: FileBlock, by: i64) -> Result<()> {
         let (mut next, mut changed) = (from, false);
         while next.0 < MAX_BLOCKS {
@@ -198,13 +198,13 @@ impl Tree<'_> {
                 let moved: Pieces = moved.map(|extent| shifted(extent, by)).collect();
                 self.replace(handle, &path, window, &moved, 0)?;
             }
-            // The loop ends after the first leaf, because this leaf is also responsible for the blocks before its range.
+            // The loop ends after the first leaf. This leaf is also responsible for the blocks before its range.
             end = if path.is_first() { 0 } else { path.range.start };
         }
         Ok(())
     }
 
-    /// Splits the extent that contains a block into two extents, so that the second extent begins with this block.
+    /// Splits the extent that contains a block into two extents. The second extent begins with this block.
     fn cut(&self, handle: &mut Handle<'_>, block: FileBlock) -> Result<()> {
         let path = self.find(block)?;
         let at = path.ending_after(block);
@@ -217,8 +217,8 @@ impl Tree<'_> {
     }
 
     /// Makes sure that the handle has enough credits for a step. The caller calls this function before each step that changes the tree. The
-    /// first step uses the caller's credits, so a change of one step stays in the caller's transaction. A later step starts a new
-    /// transaction if the remaining credits may be too few.
+    /// first step uses the caller's credits and stays in the caller's transaction. A later step starts a new transaction if the remaining
+    /// credits may be too few.
     fn renew_after(&self, handle: &mut Handle<'_>, changed: &mut bool) -> Result<()> {
         let credits = self.credits_for_step()?;
         if std::mem::replace(changed, true) && handle.credits_left() < credits {

@@ -29,7 +29,7 @@ pub(super) struct Pointers<'a> {
 struct Route {
     /// The slot in the inode, and then the slot in each pointer block.
     slots: SmallVec<[usize; 4]>,
-    /// The number of file blocks between the first file block of this tree and the block.
+    /// The distance, in file blocks, from the first file block of this tree to the block.
     distance: u64,
 }
 
@@ -286,8 +286,8 @@ impl Pointers<'_> {
         Ok(start)
     }
 
-    /// Selects the last blocks of a part that one step can free. Returns the index of the first pointer to them, and the runs of these
-    /// blocks.
+    /// Selects the last blocks of a part that one step can free. Returns the index of the first pointer to these blocks, and the runs of
+    /// the blocks.
     fn last_few(
         &self,
         pointers: &[u32],
@@ -324,14 +324,14 @@ impl Pointers<'_> {
         Ok((part.start, runs))
     }
 
-    /// The maximum number of blocks that one step changes: the inode; the pointer blocks of a route, with a bitmap and a descriptor for
-    /// each pointer block that is freed or created; bitmaps and descriptors for the freed blocks.
+    /// The maximum number of blocks that one step changes: the inode; the pointer blocks of a route; a bitmap and a descriptor for each
+    /// freed or created pointer block; bitmaps and descriptors for the freed blocks.
     pub(super) fn credits_for_step(&self) -> u32 {
         1 + 3 * LEVELS as u32 + 2 * GROUPS_AT_ONCE
     }
 
     /// The maximum number of blocks that the mapping of an extent changes: the inode; the pointer blocks for all blocks of a group, and one
-    /// pointer block on each level above; a bitmap and a descriptor for each level, because new pointer blocks are usually adjacent.
+    /// pointer block on each level above; a bitmap and a descriptor for each level. New pointer blocks are usually adjacent.
     pub(super) fn credits_for_map(&self) -> u32 {
         let blocks = self.inode.fs.superblock.blocks_per_group.div_ceil(self.fan_out() as u32);
         2 + blocks + 3 * LEVELS as u32

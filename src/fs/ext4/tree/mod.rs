@@ -1,8 +1,8 @@
 //! The maps of files, for reads and changes: extent trees, and the direct and indirect pointers of ext2 and ext3.
 //!
 //! A thread that holds the inode's lock changes a map within a transaction. The inode argument of a change is a snapshot, and only its
-//! number is used. The root of the map is read from the inode table, so several changes can use the same snapshot. After a change, the map
-//! in the snapshot is outdated, and a reader of the file must decode the inode again.
+//! number is used. The root of the map is read from the inode table. Several changes can therefore use the same snapshot. After a change,
+//! the map in the snapshot is outdated. A reader of the file must decode the inode again.
 //!
 //! - [`path`]: the path to a leaf, which is read and checked again for each change.
 //! - [`node`]: a node's bytes.
@@ -37,8 +37,7 @@ use crate::fs::InodeFlags;
 use crate::iomap::{Extent, ExtentState};
 use crate::units::FileBlock;
 
-/// The maximum number of blocks of a file. It is one less than the number of 32-bit block numbers, because Linux uses the highest number as
-/// a special value.
+/// The maximum number of blocks of a file. Linux uses the highest 32-bit block number as a special value.
 pub(crate) const FILE_BLOCKS: u64 = u32::MAX as u64;
 
 /// The kind of an inode's map.
@@ -92,8 +91,8 @@ impl InodeToChange<'_> {
     /// transaction is enough.
     ///
     /// # Errors
-    /// `NoSpace` if an extent must be split and there is no space for the node that the split needs; nothing is changed in that case. The
-    /// errors of [`Handle::update`].
+    /// `NoSpace` if the split of an extent needs a node and no space is free; nothing is changed in that case. The errors of
+    /// [`Handle::update`].
     pub(crate) fn unmap_range(
         &self,
         handle: &mut Handle<'_>,
@@ -109,8 +108,8 @@ impl InodeToChange<'_> {
     /// Changes the state of the extents in a range. Several transactions may be needed, as for [`unmap_range`](Self::unmap_range).
     ///
     /// # Errors
-    /// `NoSpace` if an extent must be split and there is no space for the node that the split needs; the first part of the range may then
-    /// already have the new state. `Unsupported` for the unwritten state in a file without extents; the errors of [`Handle::update`].
+    /// `NoSpace` if the split of an extent needs a node and no space is free; the first part of the range may then already have the new
+    /// state. `Unsupported` for the unwritten state in a file without extents; the errors of [`Handle::update`].
     pub(crate) fn set_range_state(
         &self,
         handle: &mut Handle<'_>,
@@ -129,8 +128,8 @@ impl InodeToChange<'_> {
     }
 
     /// Shifts all extents from a block on by `by` blocks. If `by` is negative, the extents move down into a hole, which must be large
-    /// enough. If `by` is positive, an extent that contains the block is first split, so that the second part begins with the block.
-    /// Several transactions may be needed, as for [`unmap_range`](Self::unmap_range).
+    /// enough. If `by` is positive, an extent that contains the block is first split before the block. Several transactions may be needed,
+    /// as for [`unmap_range`](Self::unmap_range).
     ///
     /// # Errors
     /// `NoSpace` for a split, `FileTooLarge`, or `InvalidInput` if the hole is too small or a cluster would be split;
@@ -149,8 +148,8 @@ impl InodeToChange<'_> {
         }
     }
 
-    /// The maximum number of blocks that [`map_extent`](Self::map_extent) changes, or [`set_range_state`](Self::set_range_state) within one
-    /// extent.
+    /// The maximum number of blocks that [`map_extent`](Self::map_extent) changes. The same maximum applies to
+    /// [`set_range_state`](Self::set_range_state) within one extent.
     pub(crate) fn credits_for_map(&self) -> u32 {
         match Map::of(self) {
             Ok(Map::Extents(_)) => credits_for_replace(&self.i_block),
@@ -173,8 +172,8 @@ impl InodeToChange<'_> {
     }
 }
 
-/// The maximum number of blocks that change together with one leaf: the inode, and four blocks on each level, including one new level.
-/// These four blocks are a node, a new node next to it, and the bitmap and the descriptor for the new node.
+/// The maximum number of blocks that change together with one leaf: the inode, and four blocks on each level, including one new level. The
+/// four blocks are a node, a new node next to it, and the new node's bitmap and descriptor.
 fn credits_for_replace(root: &[u8; 60]) -> u32 {
     let depth = u32::from(u16::from_le_bytes([root[6], root[7]]));
     4 * (depth + 2) + 1

@@ -1,4 +1,4 @@
-//! The path from the root of an extent tree to a leaf. A path is valid only until the next change of the tree, so it is read again for each
+//! The path from the root of an extent tree to a leaf. A path is valid only until the next change of the tree. It is read again for each
 //! change.
 
 use std::ops::Range;
@@ -17,7 +17,7 @@ use crate::units::{FileBlock, FsBlock};
 
 pub(super) const PLACE: Place = Place::new("extent header");
 
-/// The extent tree of an inode. The root is read from the inode table, because the root in the inode's snapshot may be outdated.
+/// The extent tree of an inode. The root is read from the inode table: the root in the inode's snapshot may be outdated.
 #[derive(Clone, Copy)]
 pub(super) struct Tree<'a> {
     pub(super) inode: &'a InodeToChange<'a>,
@@ -68,7 +68,7 @@ impl Tree<'_> {
         let node = read_extents::node(&root, None, place)?;
         let mut depth = node.depth;
         let mut next = self.step(&mut path, &node, None, block, place)?;
-        // The depth decreases at each step, so the loop ends.
+        // The depth decreases at each step. The loop therefore ends.
         while let Some(child) = next {
             let content = self.inode.fs.blocks.read(child, place.field("ei_leaf"))?;
             let place = place.block(child);

@@ -132,7 +132,7 @@ impl Inode {
         self.leaf_below(&root, 0..MAX_BLOCKS, block, place, into)
     }
 
-    /// Descends by one level. The depth decreases at each step, so the recursion ends.
+    /// Descends by one level. The depth decreases at each step. The recursion therefore ends.
     fn leaf_below(
         &self,
         above: &Node<'_>,
@@ -148,7 +148,7 @@ impl Inode {
         let indexes = above.indexes(&bounds, place)?;
         let after = indexes.partition_point(|index| index.key() <= block.0);
         let end = indexes.get(after).map_or(bounds.end, RawExtentIndex::key);
-        // The block is before the first child's key, so it is in a hole.
+        // The block is in a hole before the first child's key.
         let index = after.checked_sub(1).map(|at| &indexes[at]);
         let bounds = index.map_or(bounds.start, RawExtentIndex::key)..end;
         let child = index.map(RawExtentIndex::child);

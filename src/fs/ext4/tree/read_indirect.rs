@@ -43,8 +43,8 @@ impl Inode {
         Ok(FileBlock(u64::MAX))
     }
 
-    /// Descends from the pointer `root` to `block`. `blocks` are the file blocks that `root` maps. There are `level` levels of pointer
-    /// blocks below the block to which `root` points.
+    /// Descends from the pointer `root` to `block`. `blocks` are the file blocks that `root` maps. `level` is the number of levels of
+    /// pointer blocks below the block to which `root` points.
     fn subtree(
         &self,
         root: u32,

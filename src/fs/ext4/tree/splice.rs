@@ -1,7 +1,7 @@
 //! The basic change of an extent tree: new extents replace extents of a leaf. A node with too many entries is split, and an empty node is
 //! freed. If the first key of a node or the number of nodes changes, the entries on the next higher level are replaced in the same way.
 //!
-//! Blocks for new nodes are allocated before the first change, so that `NoSpace` leaves the tree unchanged.
+//! Blocks for new nodes are allocated before the first change. `NoSpace` therefore leaves the tree unchanged.
 
 use std::ops::Range;
 
@@ -39,8 +39,8 @@ struct Change<'t, 'h, 'f> {
 }
 
 impl Tree<'_> {
-    /// Replaces extents of the leaf at the end of a path. `clusters` is the number of data clusters that the change adds; the number is
-    /// negative if clusters are freed. If `clusters` is not positive, new nodes may use blocks that are reserved for nodes.
+    /// Replaces extents of the leaf at the end of a path. `clusters` is the number of data clusters that the change adds. A negative number
+    /// means that clusters are freed. If `clusters` is not positive, new nodes may use blocks that are reserved for nodes.
     ///
     /// # Errors
     /// `NoSpace`, `FileTooLarge`; nothing is changed in these cases.
@@ -96,8 +96,8 @@ impl Tree<'_> {
         Ok(new)
     }
 
-    /// Refuses a change after which the inode's count of blocks would exceed 2 TiB, if the volume does not have the feature `huge_file`.
-    /// The inode could not store the count.
+    /// Without the feature `huge_file`, refuses a change that raises the inode's count of blocks above 2 TiB. The inode could not store
+    /// such a count.
     pub(super) fn check_count(&self, clusters: i64) -> Result<()> {
         let sb = &self.inode.fs.superblock;
         if clusters <= 0 || sb.ro_compat.contains(RoCompat::HUGE_FILE) {
@@ -141,13 +141,13 @@ impl Tree<'_> {
                 }
             }
         }
-        // The blocks are used from the end of the list, so the list is reversed.
+        // The list is reversed, because blocks are taken from its end.
         spare.reverse();
         Ok(spare)
     }
 
-    /// Reduces the depth of the tree. If the root has only one child and the child's entries fit into the root, they are moved into the
-    /// root. This is repeated as long as possible.
+    /// Reduces the depth of the tree. The entries of an only child are moved into the root, if they fit. This is repeated as long as
+    /// possible.
     pub(super) fn lower(&self, handle: &mut Handle<'_>) -> Result<()> {
         let inode = self.inode;
         for _ in 0..MOST_LEVELS {
@@ -223,8 +223,8 @@ impl Change<'_, '_, '_> {
         let node = NodeMut::of(&mut content, place)?;
         let mut entries = node.entries().to_vec();
         entries.splice(edit.range.clone(), edit.with.iter().copied());
-        // If the change is at the end of the node, all nodes except the last are filled completely, because later extents are usually
-        // appended. Otherwise the entries are distributed evenly, so that each node has space for insertions.
+        // If the change is at the end of the node, later extents will probably be appended. All nodes except the last are then filled
+        // completely. Otherwise the entries are distributed evenly, and each node has space for insertions.
         let appends = edit.range.end == step.entries;
         let nodes = entries.len().div_ceil(step.max);
         let share = if appends { step.max } else { entries.len().div_ceil(nodes) };
@@ -236,7 +236,7 @@ impl Change<'_, '_, '_> {
         Ok(indexes)
     }
 
-    /// Changes the root. If the root has too little space, its entries are moved to new nodes, and the tree gets one more level.
+    /// Changes the root. If the root has too little space, its entries are moved to new nodes. The tree then has one more level.
     fn edit_root(&mut self, path: &Path, edit: &Edit) -> Result<()> {
         let mut bytes = path.root;
         let mut node = NodeMut::of(&mut bytes, self.tree.place())?;

@@ -3,7 +3,8 @@
 //! All decisions are made before the first write. The backups are written first, and then the primary superblock. After a power failure
 //! between these writes, the volume is valid and has newer backups. All backups become copies of the primary superblock, as with tune2fs.
 //! There is one exception to the order: if the revision is raised from 0 to 1, the primary superblock is written before the backups.
-//! Otherwise a power failure could leave a primary superblock of revision 0 and a backup of revision 1, which an open treats as damage.
+//! Otherwise a power failure could leave a primary superblock of revision 0 and a backup of revision 1. An open treats this combination as
+//! damage.
 
 mod options;
 mod switches;
@@ -32,7 +33,7 @@ const PLACE: Place = Place::new("superblock");
 const NEVER: u16 = u16::MAX;
 
 /// Changes the superblock and all its backups on a device that is open for writing. Returns the new superblock. If the volume needs
-/// recovery, it is recovered first; the recovery increments the volume's mount count. The time of `clock` is stored as the time of the last
+/// recovery, it is recovered first. The recovery increments the volume's mount count. The time of `clock` is stored as the time of the last
 /// write.
 ///
 /// # Errors
@@ -49,7 +50,7 @@ pub(crate) fn tune(
     }
     let mut sb = Ext4::read_superblock(&**device)?;
     check_known(&sb)?;
-    // Values are checked first, so that an invalid value is refused before a recovery changes the device.
+    // Values are checked first. An invalid value is thus refused before a recovery changes the device.
     changed(&read(device)?, options, clock)?;
     if sb.incompat.contains(Incompat::RECOVER) {
         Ext4::open_for_writing(Arc::clone(device), &events, clock)?.end_writing()?;
@@ -109,8 +110,8 @@ fn read(device: &Arc<dyn Device>) -> Result<RawSuperblock> {
 /// Returns the superblock with all changes and with its new checksum.
 fn changed(old: &RawSuperblock, options: &TuneOptions, clock: Clock) -> Result<RawSuperblock> {
     let mut raw = old.clone();
-    // The features are changed before the UUID. If metadata_csum_seed is enabled, it must store the checksum seed, and this seed is derived
-    // from the old UUID.
+    // The features are changed before the UUID. A newly enabled metadata_csum_seed must store the checksum seed that is derived from the
+    // old UUID.
     options.features.iter().try_for_each(|word| switches::feature(&mut raw, word))?;
     options.mount_options.iter().try_for_each(|word| switches::mount_option(&mut raw, word))?;
     name(&mut raw, options, clock)?;

@@ -162,9 +162,9 @@ fn switch_on(raw: &mut RawSuperblock, feature: Features, now: Features) -> Resul
 /// Whether the volume permits that a feature is disabled.
 fn can_go(raw: &RawSuperblock, feature: Features, now: Features) -> bool {
     let summed = now.ro_compat.contains(RoCompat::METADATA_CSUM);
-    // With metadata_csum, the checksums of directory blocks depend on dir_index, so dir_index cannot be disabled. With metadata_csum_seed,
-    // all checksums use the stored seed; without it, they use a seed that is derived from the UUID. metadata_csum_seed can therefore be
-    // disabled only if both seeds are equal.
+    // With metadata_csum, dir_index cannot be disabled, because the checksums of directory blocks depend on dir_index. With
+    // metadata_csum_seed, all checksums use the stored seed. Without metadata_csum_seed, they use a seed that is derived from the UUID.
+    // metadata_csum_seed can therefore be disabled only if both seeds are equal.
     !(feature.compat == Compat::DIR_INDEX && summed)
         && (feature.incompat != Incompat::CSUM_SEED
             || raw.s_checksum_seed.get() == crc32c_raw(!0, &raw.s_uuid))

@@ -25,7 +25,7 @@ impl<'a> FreeBlocks<'a> {
         Self { fs, bitmaps: HashMap::new(), taken: BTreeMap::new() }
     }
 
-    /// The number of blocks in a range that are free and that no earlier request has contained. Each block is checked only once.
+    /// The number of free blocks in a range, without the blocks of earlier requests. Each block is checked only once.
     pub(super) fn take(&mut self, start: FsBlock, len: u32) -> Result<u64> {
         let (mut start, mut end) = (start.0, start.0 + u64::from(len));
         let (mut count, mut next) = (0, start);

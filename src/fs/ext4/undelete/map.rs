@@ -23,8 +23,8 @@ pub(super) struct Blocks {
     pub(super) problem: Option<String>,
 }
 
-/// The numbers of map blocks, extents and relocated blocks of all files so far. The limits above apply to these sums, because a hostile
-/// volume can have many maps that contain the same blocks.
+/// The numbers of map blocks, extents and relocated blocks of all files so far. The limits above apply to these sums. A hostile volume can
+/// have many maps with the same blocks.
 #[derive(Default)]
 pub(super) struct Budget {
     steps: u64,
@@ -58,7 +58,7 @@ impl Budget {
 }
 
 impl Blocks {
-    /// Reads the blocks of an inode. They are read from the volume to which the inode refers, which may be an earlier state of the volume.
+    /// Reads the blocks of an inode. `inode` may refer to an earlier state of the volume. The blocks are read from this state.
     pub(super) fn of(inode: &Inode, budget: &mut Budget) -> Self {
         let mut extents = Vec::new();
         if inode.flags().contains(InodeFlags::INLINE_DATA) {
@@ -95,7 +95,7 @@ fn walk(inode: &Inode, into: &mut Vec<Extent>, budget: &mut Budget) -> Result<u6
     nodes_below(inode, &root, budget)
 }
 
-/// The number of blocks of an extent tree below a node. The depth decreases with each level, so the recursion ends.
+/// The number of blocks of an extent tree below a node. The depth decreases with each level. The recursion therefore ends.
 fn nodes_below(inode: &Inode, above: &Node<'_>, budget: &mut Budget) -> Result<u64> {
     let place = PLACE.inode(inode.number());
     if above.depth == 0 {
@@ -121,8 +121,8 @@ fn pointer_blocks(extents: &[Extent], fan_out: u64) -> u64 {
     for level in 1..=3_u32 {
         let span = fan_out.pow(level);
         let tree = first..first + span;
-        // A pointer block on level n maps fan_out^n file blocks. For each such part of the tree that contains mapped blocks, one pointer
-        // block is needed.
+        // A pointer block on level n maps fan_out^n file blocks. Each part of this size that contains mapped blocks needs one pointer
+        // block.
         for below in 1..=level {
             let part = fan_out.pow(below);
             let mut last = None;

@@ -1,12 +1,11 @@
 //! Finds deleted files whose block maps still exist on the volume. Nothing is written.
 //!
 //! - If ext2 or debugfs deletes a file, the map stays in the inode, together with the size and `i_dtime`.
-//! - If Linux deletes a file on ext3 or ext4, it clears the map. Older copies of the inode, of the map's blocks and of directories
-//!   remain in the log until later transactions overwrite the copies. `History` reads these copies.
+//! - If Linux deletes a file on ext3 or ext4, it clears the map. The log still contains older copies of the inode, the map's blocks and the
+//!   directories, until later transactions overwrite them. `History` reads these copies.
 //!
-//! A file is read from the volume in its state before the transaction that deleted the file. If another file has reused a block, the block
-//! contains the data of the other file. If the other file was also deleted, the block is free again. In this case the reuse is detected
-//! only if the other file is found.
+//! A file is read from the volume in its state before the transaction that deleted the file. A block that another file has reused contains
+//! that file's data. If that file was also deleted, the block is free again. ironmap then detects the reuse only if it finds that file.
 
 mod free;
 mod map;
@@ -107,7 +106,7 @@ impl Ext4 {
                     _ => {}
                 }
             }
-            // The last view is the current volume. Other references to it exist, so its overlay must stay.
+            // The last view is the current volume. Other code also refers to this volume, and its overlay must stay.
             match Arc::into_inner(view) {
                 Some(mut view) => past.overlay = view.blocks.take_overlay(),
                 None => past = Past::default(),
@@ -117,7 +116,7 @@ impl Ext4 {
         for (file, _, end) in &mut files {
             file.path = names.path(file.number(), *end);
         }
-        // If several deleted files contained the same block, the block counts as free only for the file that was deleted last.
+        // If several deleted files contained the same block, the block counts as free only for the last deleted file.
         files.sort_by_key(|(file, last, _)| std::cmp::Reverse((file.deleted, *last)));
         let mut files: Vec<_> = files.into_iter().map(|(file, ..)| file).collect();
         self.count_free(&mut files)?;
@@ -126,7 +125,7 @@ impl Ext4 {
     }
 
     /// Returns the volume in its state before transaction `end`. If `end` is `None`, returns the current volume. `past` is the state of the
-    /// previous call. From call to call, `end` must not decrease, and `None` counts as the highest value.
+    /// previous call. `end` must not be lower than in the previous call. `None` counts as the highest value.
     fn view(self: &Arc<Self>, history: &History, past: &mut Past, end: Option<usize>) -> Arc<Self> {
         let Some(end) = end else { return Arc::clone(self) };
         past.advance(history, end);
@@ -136,8 +135,8 @@ impl Ext4 {
         Arc::new(fs)
     }
 
-    /// Makes the description of a file. The free blocks are counted later. The inode in the result refers to the current volume and not to
-    /// a view, because a view needs much memory.
+    /// Makes the description of a file. The free blocks are counted later. The inode in the result refers to the current volume, because a
+    /// view needs much memory.
     fn deleted_file(
         self: &Arc<Self>,
         version: &Version,

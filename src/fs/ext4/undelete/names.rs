@@ -1,7 +1,7 @@
 //! The names of deleted files. They are found in the gaps of directory blocks, and in older copies of directory blocks in the log.
 //!
 //! When an entry is removed, its bytes become a gap after the previous entry. debugfs, and Linux before version 5.13, do not change these
-//! bytes. Linux from version 5.13 on clears them, so that only the log contains the name.
+//! bytes. Linux from version 5.13 on clears them. Only the log then contains the name.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -38,8 +38,8 @@ struct Name {
     name: Box<[u8]>,
     /// The type code in the name's entry; 0 if the volume does not have the feature filetype.
     kind: u8,
-    /// The transactions in which the name was in use, in ascending order: they contain a copy of the directory block with the name as a
-    /// used entry. Empty for a name that was found only in a gap, because the time of its use is unknown.
+    /// The transactions in which the name was in use, in ascending order. They contain a copy of the directory block with the name as a
+    /// used entry. The list is empty for a name that was found only in a gap.
     seen: Vec<usize>,
 }
 
@@ -208,7 +208,7 @@ impl Names {
         for _ in 0..MAX_DEPTH {
             let names = self.wanted.get(&number)?.iter().filter(|name| name.is_of(kind));
             let seen = names.map(|name| (name, name.last_before(end)));
-            // If the name was in use only from transaction `end` on, it referred to another file.
+            // A name that was in use only from transaction `end` on referred to another file.
             let possible = seen.filter(|(name, last)| last.is_some() || name.seen.is_empty());
             let (name, _) = possible.max_by_key(|(_, last)| *last)?;
             path = [b"/", &name.name[..], &path].concat();

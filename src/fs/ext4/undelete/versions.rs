@@ -21,8 +21,8 @@ const MAX_VERSIONS: usize = 1 << 20;
 pub(super) struct Version {
     number: u32,
     bytes: Box<[u8]>,
-    /// The index of the transaction that contains the version. A version in the inode table is newer than all transactions; its index is
-    /// the index of the last transaction plus one.
+    /// The index of the transaction that contains the version. A version in the inode table is newer than all transactions. The index of
+    /// such a version is the index of the last transaction plus one.
     pub(super) last: usize,
     /// The index of a transaction: the file is read from the volume in its state before this transaction. `None` means the current state.
     pub(super) view_end: Option<usize>,
@@ -30,8 +30,8 @@ pub(super) struct Version {
     pub(super) deleted: Option<u32>,
 }
 
-/// The identity of a file. It distinguishes files that had the same inode number one after the other. The number and the generation are not
-/// enough, because the generation is 0 for all files that mke2fs made.
+/// The identity of a file. It distinguishes successive files with the same inode number. The number and the generation are not enough: all
+/// files that mke2fs made have generation 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Identity {
     number: u32,
@@ -116,8 +116,8 @@ impl Found {
         Ok(())
     }
 
-    /// Adds the inodes in the current inode tables. A file that is in use there was not deleted, so it is removed from the result. A
-    /// deleted inode in the tables may still contain its block map.
+    /// Adds the inodes in the current inode tables. A file that is in use there was not deleted, and is removed from the result. A deleted
+    /// inode in the tables may still contain its block map.
     fn add_tables(&mut self, fs: &Ext4, last: usize) -> Result<()> {
         let sb = &fs.superblock;
         let size = usize::from(sb.inode_size);

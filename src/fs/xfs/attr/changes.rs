@@ -1,5 +1,4 @@
-//! Attribute changes that the log contains as intents and that were not finished before the crash. These changes are applied when
-//! attributes are read.
+//! Attribute changes that the log contains as unfinished intents. These changes are applied when attributes are read.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -43,7 +42,7 @@ impl AttributeChanges {
         self.0.entry(inode).or_default().push(change);
     }
 
-    /// Returns the inodes that have changes, each with the generation that its changes contain, if they contain one.
+    /// Returns the inodes that have changes. If the changes of an inode contain its generation, the generation is returned too.
     pub(in crate::fs::xfs) fn inodes(&self) -> impl Iterator<Item = (InodeNo, Option<u32>)> {
         let all = |changes: &[AttributeChange]| changes.iter().find_map(|change| change.generation);
         self.0.iter().map(move |(inode, changes)| (*inode, all(changes)))
@@ -53,8 +52,8 @@ impl AttributeChanges {
         self.0.contains_key(&inode)
     }
 
-    /// Applies the changes of an inode with this generation to a list of its attributes. A log can contain very many changes of one inode,
-    /// so each change costs only a hash lookup.
+    /// Applies the changes of an inode with this generation to a list of its attributes. A log can contain very many changes of one inode.
+    /// So each change costs only a hash lookup.
     pub(in crate::fs::xfs) fn apply(
         &self,
         (inode, generation): (InodeNo, u32),

@@ -52,7 +52,7 @@ impl XfsInode {
             let magic = u16::from_be_bytes(array(&content, 8));
             if magic != if is_v5 { LEAF_V5 } else { LEAF } {
                 return Err(place.field("magic").corrupt(format!(
-                    "the magic number {magic:#06x} is not that of an attribute leaf"
+                    "the magic number {magic:#06x} does not match an attribute leaf"
                 )));
             }
             self.leaf(fork, map, &content, found)?;

@@ -25,9 +25,9 @@ impl XfsInode {
         let mut number = u64::from(first);
         while content.len() < len {
             let Some(blocks) = self.fs_blocks(fork, map, number, 1)? else {
-                return Err(
-                    place.corrupt(format!("block {number} of the attribute's value is a hole"))
-                );
+                return Err(place.corrupt(format!(
+                    "the attribute's value has no block {number}: the map has a hole there"
+                )));
             };
             self.remote_part(&blocks, len, REMOTE, &mut content, place)?;
             number += 1;
@@ -35,8 +35,8 @@ impl XfsInode {
         Ok(content)
     }
 
-    /// Appends one part of a value or target to `content`. `len` is the length of the complete value or target. The part is in `blocks`,
-    /// which have one header if the volume has checksums.
+    /// Appends one part of a value or target to `content`. `len` is the length of the complete value or target. The part is in `blocks`. On
+    /// a volume with checksums, these blocks have one header.
     pub(in crate::fs::xfs) fn remote_part(
         &self,
         blocks: &[FsBlock],
@@ -59,7 +59,7 @@ impl XfsInode {
         self.fs.check_header(&block, Header::REMOTE, blocks, self.stat.inode, place)?;
         if field(4) as usize != done || field(8) as usize != part {
             let what = format!(
-                "the block contains {} bytes from byte {} on, but should contain {part} bytes from byte {done} on",
+                "the header records {} bytes at byte {} of the value, but the block should have {part} bytes at byte {done}",
                 field(8),
                 field(4)
             );

@@ -38,7 +38,7 @@ impl<'l> Leaves<'l> {
         let is_v5 = checker.fs.superblock.is_v5();
         if block.magic != if is_v5 { LEAF_V5 } else { LEAF } {
             let what =
-                format!("the magic number {:#06x} is not that of an attribute leaf", block.magic);
+                format!("the magic number {:#06x} does not match an attribute leaf", block.magic);
             checker.findings.add(place.field("magic"), Kind::Damaged { what });
             return None;
         }
@@ -81,7 +81,7 @@ impl<'l> Leaves<'l> {
         entries.last().map(|entry| entry.hashval.get())
     }
 
-    /// Checks an entry. Returns the number of bytes of the entry's name and of a local value, or `None` if these bytes are not within the
+    /// Checks an entry. Returns the number of bytes of the name and of a local value. Returns `None` if these bytes are not within the
     /// block.
     fn entry(
         &mut self,
@@ -166,7 +166,7 @@ impl<'l> Leaves<'l> {
             first => usize::from(first),
         };
         let lowest = used.first().map_or(size, |(start, _)| *start);
-        // If there are holes between names, `firstused` may be outdated and lower than the first name.
+        // If there are holes between names, `firstused` may be outdated. It is then lower than the first name.
         if first > lowest || first < table_end || counts.holes == 0 && first != lowest {
             let what = format!("the value is {first}, but the first name is at byte {lowest}");
             checker.wrong(place.field("firstused"), what);

@@ -62,7 +62,7 @@ impl Checker<'_> {
         (content.len() == len).then_some(content)
     }
 
-    /// Appends the content of `blocks`, which have one common header, to `content`.
+    /// Appends the content of `blocks` to `content`. The blocks have one common header.
     fn part(
         &mut self,
         found: &Found,

@@ -76,7 +76,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks the flags, the name and the value of an attribute, regardless of where the attribute is stored.
+    /// Checks the flags, the name and the value of an attribute. The attribute may be stored anywhere.
     pub(super) fn check_attribute(&mut self, place: Place, bits: u8, name: &[u8], value: &[u8]) {
         let spaces = flags::ROOT | flags::SECURE | flags::PARENT;
         if (bits & spaces).count_ones() > 1 {
@@ -99,6 +99,6 @@ fn is_acl(value: &[u8]) -> bool {
     let word = |at: usize| u32::from_be_bytes(super::super::header::array(value, at));
     let Some(room) = value.len().checked_sub(4) else { return false };
     let entries = room / 12;
-    // Linux accepts an access control list that is longer than its number of entries requires.
+    // Linux accepts an access control list that is too long for its number of entries.
     word(0) as usize <= entries && (0..word(0) as usize).all(|at| TAGS.contains(&word(4 + at * 12)))
 }

@@ -115,7 +115,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Claims the blocks of a chunk that contain at least one of the chunk's inodes.
+    /// Claims the blocks of a chunk. A block without an inode of the chunk is not claimed.
     fn claim_chunk(&mut self, group: u32, record: Record) {
         let log = self.fs.superblock.geometry.inodes_per_block_log;
         if 1 << log > CHUNK {
@@ -144,7 +144,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks that the tree of free inodes contains exactly the chunks that have a free inode in the inode tree.
+    /// Checks the tree of free inodes. It must contain exactly the chunks that have a free inode in the inode tree.
     pub(super) fn check_free_chunks(&mut self, group: u32, all: &[Record], found: &Walked) {
         let site = FindingSite::of_group(group, Place::new("tree of free inodes").field("record"));
         let raws = <[RawChunk]>::ref_from_bytes(&found.records).unwrap_or_default();

@@ -7,8 +7,8 @@ use crate::error::Place;
 const PLACE: Place = Place::new("superblock");
 
 impl Checker<'_> {
-    /// Whether the volume has lazy counters. If so, XFS writes the superblock's counters only at unmounts, and the group headers also count
-    /// the blocks of trees.
+    /// Whether the volume has lazy counters. With lazy counters, XFS writes the superblock's counters only at unmounts. The group headers
+    /// then also count the blocks of trees.
     pub(super) fn has_lazy_counters(&self) -> bool {
         self.fs.superblock.is_v5()
             || self.superblock.sb_features2.get() & features2::LAZY_COUNTERS != 0

@@ -43,7 +43,7 @@ impl Checker<'_> {
             while pieces.next_if(|piece| piece.first + u64::from(piece.len) <= first).is_some() {}
             let next = pieces.peek().map_or(blocks, |piece| piece.first >> log);
             if next > number {
-                // Entries are only in the first 32 GiB of the file, which limits the length of `bests`.
+                // Only the first 32 GiB of the file contain entries. This limits the length of `bests`.
                 let until = next.min(blocks);
                 dir.bests.resize(until as usize, NO_BLOCK);
                 number = until;

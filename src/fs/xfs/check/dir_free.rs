@@ -26,13 +26,15 @@ impl Checker<'_> {
                 first += 1 << log;
             }
         }
-        // Linux finds free space only in blocks that the free-space index records, so the index must record all blocks of entries.
+        // The index must record all blocks of entries. Linux finds no free space in other blocks.
         let covered = (seen as usize).saturating_mul(per_block);
         if dir.whole && dir.bests.len() > covered {
             let place = dir.found.part("directory free space");
             self.wrong(
                 place,
-                format!("the index lacks the free space of block {covered} and later blocks"),
+                format!(
+                    "the index does not record the free space of block {covered} and later blocks"
+                ),
             );
         }
     }

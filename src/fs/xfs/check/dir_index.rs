@@ -65,7 +65,7 @@ impl Checker<'_> {
         let is_v5 = self.fs.superblock.is_v5();
         let is_single = block.magic == if is_v5 { LEAF_ONE_V5 } else { LEAF_ONE };
         if !is_single && block.magic != if is_v5 { LEAF_V5 } else { LEAF } {
-            let what = format!("the magic number {:#06x} is not that of a leaf", block.magic);
+            let what = format!("the magic number {:#06x} does not match a leaf", block.magic);
             self.findings.add(place.field("magic"), Kind::Damaged { what });
             return None;
         }

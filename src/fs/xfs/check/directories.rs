@@ -29,7 +29,7 @@ pub(super) struct Dir<'d> {
     /// The longest unused run of each block of entries.
     pub(super) bests: Vec<u16>,
     dots: [bool; 2],
-    /// Whether all blocks of entries were read. If one was not read, the hash index may contain more names than `hashes`.
+    /// Whether all blocks of entries were read. If a block was not read, the hash index may contain more names than `hashes`.
     pub(super) whole: bool,
 }
 

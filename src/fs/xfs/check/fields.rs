@@ -32,8 +32,8 @@ impl Checker<'_> {
         self.check_flags(found, file_type);
         self.check_hints(found, file_type);
         self.check_times(found);
-        // `di_onlink` has three meanings. In an inode of version 1 it is the link count, and in a metadata file it is the kind of the file.
-        // In all other inodes it is 0.
+        // `di_onlink` has three meanings. In an inode of version 1, it is the link count. In a metadata file, it is the kind of the file.
+        // In all other inodes, it is 0.
         if found.is_metadata() {
             self.check_metadata_core(found, file_type);
         } else if found.raw.di_version > 1 {
@@ -220,8 +220,7 @@ impl Checker<'_> {
         ];
         for (name, time) in times {
             if time as u32 >= NANOSECONDS {
-                let (stored, rule) =
-                    (u64::from(time as u32), "the nanoseconds are a second or more");
+                let (stored, rule) = (u64::from(time as u32), "the nanoseconds exceed 999,999,999");
                 self.findings.add(found.place(name), Kind::Invalid { stored, rule });
             }
         }
@@ -300,14 +299,14 @@ impl Checker<'_> {
         good
     }
 
-    /// Checks the recorded format of the attribute fork in an inode that has no attribute fork.
+    /// Checks the format field of the attribute fork in an inode without an attribute fork.
     fn check_no_fork(&mut self, found: &Found) {
         let stored = found.raw.di_aformat;
         // In the inodes of a new chunk, the recorded format is 0.
         if !matches!(stored, 0 | format::EXTENTS) {
             let (stored, rule) = (
                 stored.into(),
-                "the inode has no attribute fork, but its format is not that of an empty fork",
+                "the inode has no attribute fork, but the field does not have the value of an empty fork",
             );
             self.findings.add(found.place("di_aformat"), Kind::Invalid { stored, rule });
         }

@@ -64,7 +64,7 @@ impl Found {
         (self.is_metadata() && is_tree).then_some(kind)
     }
 
-    /// Whether the field for the copy-on-write extent size has another meaning in this inode: the number of used blocks of a zone.
+    /// Whether the field for the copy-on-write extent size contains the number of used blocks of a zone instead.
     pub(super) fn counts_blocks(&self, superblock: &Superblock) -> bool {
         let is_zoned = superblock.incompat.contains(Incompat::ZONED);
         is_zoned && self.space_tree() == Some(metatype::REALTIME_OWNERS)
@@ -139,7 +139,7 @@ impl Xfs {
             return None;
         };
         if raw.di_magic.get() != MAGIC {
-            let what = "the magic number is not that of an inode".into();
+            let what = "the magic number does not match an inode".into();
             findings.add(place.field("di_magic"), Kind::Damaged { what });
             return None;
         }

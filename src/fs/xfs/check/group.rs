@@ -24,11 +24,11 @@ pub(super) struct Group {
     pub(super) recorded: Option<Vec<Owned>>,
     /// The counts that the reference-count tree records; `None` if the group has no such tree, or if a part of the tree is damaged.
     pub(super) shared: Option<Vec<Shared>>,
-    /// Whether the free space is known. It is known if the free-space tree is undamaged.
+    /// Whether the free space is known. It is unknown if the free-space tree is damaged.
     pub(super) free_is_known: bool,
     /// The number of blocks in use.
     pub(super) used: u64,
-    /// The number of blocks that the superblock counts as free: free extents, the free list, and the trees of free space.
+    /// The number of blocks that the superblock counts as free. These are free extents, the free list, and the trees of free space.
     pub(super) free: u64,
     /// The numbers of allocated and of free inodes that the inode tree records.
     pub(super) inodes: (u64, u64),

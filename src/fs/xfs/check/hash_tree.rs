@@ -42,7 +42,7 @@ pub(super) type Leaf<'l> = &'l mut dyn FnMut(&mut Checker<'_>, &IndexBlock) -> O
 struct Walk<'w, 'i> {
     index: &'w Index<'i>,
     seen: HashSet<u64>,
-    /// For each level, the last block that was visited and the right sibling that it names.
+    /// For each level, the last block that was visited and its right sibling.
     last: Vec<Option<(u64, u32)>>,
 }
 
@@ -65,7 +65,10 @@ impl Checker<'_> {
         for (_, next) in walk.last.into_iter().flatten() {
             if next != 0 {
                 let place = index.found.part(index.structure).field("forw");
-                self.wrong(place, format!("the last block of a level has the next block {next}"));
+                self.wrong(
+                    place,
+                    format!("the last block of a level points to another block, {next}"),
+                );
             }
         }
         whole

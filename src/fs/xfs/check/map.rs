@@ -161,7 +161,7 @@ impl Xfs {
     ) -> Option<u64> {
         if count == 0 || count > room {
             walk.map.whole = false;
-            let what = format!("{count} records, but 1 to {room} are valid");
+            let what = format!("the block has {count} records, but must have from 1 to {room}");
             walk.findings.add(place.field("bb_numrecs"), Kind::Damaged { what });
             return None;
         }
@@ -209,7 +209,7 @@ impl Xfs {
         let Ok((raw, _)) = RawHeader::ref_from_prefix(&content) else { return None };
         if u32::from_be_bytes(raw.bb_magic) != if is_v5 { MAP_V5 } else { MAP } {
             walk.map.whole = false;
-            let what = "the magic number is not that of an extent tree".into();
+            let what = "the magic number does not match an extent tree".into();
             walk.findings.add(place.field("bb_magic"), Kind::Damaged { what });
             return None;
         }
@@ -231,7 +231,7 @@ impl Xfs {
         let (room, count) = ((content.len() - header) / EXTENT, usize::from(raw.bb_numrecs.get()));
         if count > room || count == 0 {
             walk.map.whole = false;
-            let what = format!("{count} records, but 1 to {room} are valid");
+            let what = format!("the block has {count} records, but must have from 1 to {room}");
             walk.findings.add(place.field("bb_numrecs"), Kind::Damaged { what });
             return None;
         }

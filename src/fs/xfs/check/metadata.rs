@@ -1,5 +1,5 @@
-//! Checks the metadata directories. They are a separate tree of directories, in which the name of an internal file determines the file's
-//! use.
+//! Checks the metadata directories. They are a separate tree of directories. In this tree, the name of an internal file determines the use
+//! of the file.
 
 use super::super::disk::inode::{flags, flags2, metatype};
 use super::Checker;

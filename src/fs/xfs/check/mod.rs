@@ -1,17 +1,27 @@
 //! The check of an XFS volume: it reads all metadata and changes nothing.
 //!
-//! The check makes these passes in order: (1) superblocks, group headers and their trees; (2) inodes with their maps and attributes; (3)
-//! directories with their indexes; (4) parent pointers; (5) metadata directories; (6) reachability of inodes from the root, and their link
-//! counts; (7) owners of blocks, free space, counters and quota. The log is recovered in memory first, so the check reads the recovered
-//! volume.
+//! The log is recovered in memory first, so the check reads the recovered volume. The check makes these passes in order:
+//!
+//! 1. superblocks, group headers and their trees;
+//! 2. inodes with their maps and attributes;
+//! 3. directories with their indexes;
+//! 4. parent pointers;
+//! 5. metadata directories;
+//! 6. reachability of inodes from the root, and their link counts;
+//! 7. owners of blocks, free space, counters and quota.
 //!
 //! Ordinary reads stop at the first fault. A check continues after a fault, so it has its own walks of the structures. For layouts,
 //! checksums, name hashes and recovery, the check uses the code of ordinary reads.
 //!
-//! **Memory**: The check needs 24 bytes for each extent of a file and for each free extent (48 bytes on a volume with a tree of owners); 24
-//! bytes for each inode in the chunks; 24 bytes for each free realtime extent, for at most four million extents; 48 bytes for each
-//! directory; the names in metadata directories; the map of one file; the names of one directory; the records of one tree; the first
-//! 100,000 findings.
+//! **Memory**: The check needs memory for:
+//!
+//! - each extent of a file and each free extent: 24 bytes, or 48 bytes on a volume with a tree of owners;
+//! - each inode in the chunks: 24 bytes;
+//! - each free realtime extent, up to four million extents: 24 bytes;
+//! - each directory: 48 bytes;
+//! - the names in metadata directories;
+//! - the map of one file, the names of one directory, and the records of one tree;
+//! - the first 100,000 findings.
 
 mod attr_leaf;
 mod attr_value;

@@ -41,7 +41,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks that each directory is reachable from the root, and that its `..` names its parent.
+    /// Checks that each directory is reachable from the root. Checks that `..` in each directory names the parent.
     fn check_parents(&mut self, root: InodeNo) {
         let position = |checker: &Self, number: InodeNo| {
             checker.directories.binary_search_by_key(&number, |directory| directory.number).ok()

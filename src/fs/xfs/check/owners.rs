@@ -1,7 +1,7 @@
 //! Checks the owners of the blocks of each group. Every block has exactly one owner, except blocks that files share.
 //!
-//! Realtime groups are checked like allocation groups. In a zone, a block may have no owner although it is not free. Such a block contains
-//! an old version of file data that has since been written to another position.
+//! Realtime groups are checked like allocation groups. In a zone, a used block may have no owner. Such a block contains old file data. The
+//! file's present data are at another position.
 
 use super::super::disk::tree::{owner, owner_bits};
 use super::super::features::RoCompat;
@@ -90,8 +90,8 @@ impl Checker<'_> {
         offset: u64,
     ) {
         let owned = &mut self.group(space).owned;
-        // Adjacent blocks of the same structure are merged into one run. This saves memory, because the blocks of most inodes and trees are
-        // contiguous.
+        // Adjacent blocks of the same structure are merged into one run. Most inodes and trees have contiguous blocks, so this saves
+        // memory.
         if let Some(last) = owned.last_mut()
             && last.owner == owner
             && last.end() == u64::from(start)
@@ -145,7 +145,7 @@ impl Checker<'_> {
         let site = space.site(["blocks", "realtime blocks"]);
         // `end` is the highest end of the runs so far, and `last` is the run that ends there.
         let (mut end, mut last): (u64, Option<Owned>) = (0, None);
-        // Runs that are not file data must not share blocks. `sole` is the run among them that ends last.
+        // Runs that are not file data must not share blocks. Of these runs, `sole` has the highest end.
         let mut sole: Option<Owned> = None;
         for run in owned {
             let (start, run_end) = (u64::from(run.start), run.end().min(length));
@@ -197,7 +197,7 @@ impl Checker<'_> {
             site.place = site.place.inode(InodeNo(owned.owner));
         }
         if is_free {
-            // XFS frees blocks only after no map refers to them. Therefore an unfinished operation cannot explain that blocks of a file are
+            // XFS removes blocks from all maps before it frees them. So an unfinished operation cannot explain that blocks of a file are
             // marked as free.
             self.findings.add(site, Kind::MarkedFree { first, count });
         } else {

@@ -1,9 +1,8 @@
 //! Checks parent pointers. For each name of an inode, the inode has an attribute that contains the directory, the directory's generation,
 //! and the name.
 //!
-//! The first comparison needs little memory, because the check stores only a sum of fingerprints for each inode: each name in a directory
-//! adds its fingerprint, and each parent pointer subtracts its fingerprint. Only inodes whose sum is not 0 are read again and compared in
-//! full.
+//! The first comparison needs little memory. The check stores only one sum of fingerprints for each inode. Each name in a directory adds
+//! its fingerprint, and each parent pointer subtracts its fingerprint. Only inodes whose sum is not 0 are read again and compared in full.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -58,7 +57,7 @@ struct Both {
 pub(super) struct Parents(Option<BTreeMap<InodeNo, Both>>);
 
 impl Parents {
-    /// Whether this is the second pass, which reads directories and attributes again only to collect names.
+    /// Whether this is the second pass. This pass reads directories and attributes again, and only collects names.
     pub(super) fn are_collected(&self) -> bool {
         self.0.is_some()
     }
@@ -111,7 +110,9 @@ impl Checker<'_> {
             self.findings.add(place, Kind::BadName { name });
         }
         let Some(raw) = value.and_then(|value| RawParent::ref_from_bytes(value).ok()) else {
-            let what = "the parent pointer is without a directory's number and generation".into();
+            let what =
+                "the parent pointer does not contain the number and the generation of a directory"
+                    .into();
             return self.findings.add(place.field("valuelen"), Kind::Damaged { what });
         };
         let (number, generation) = (raw.p_ino.get(), raw.p_gen.get());
@@ -152,8 +153,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Records the parent pointers of an inode with unfinished attribute changes in the log. The recorded state is the state after these
-    /// changes.
+    /// Some inodes have unfinished attribute changes in the log. Records the parent pointers of such an inode after these changes.
     pub(super) fn change_parents(&mut self, found: &Found) {
         let number = found.number;
         let mut pointers = std::mem::take(&mut self.changing);
@@ -185,7 +185,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Reads the attributes of these inodes and all directories again, and collects the names of these inodes.
+    /// Reads all directories again, and the attributes of these inodes. Collects the names of these inodes.
     fn names_again(&mut self, numbers: &[InodeNo]) -> BTreeMap<InodeNo, Both> {
         if numbers.is_empty() {
             return BTreeMap::new();

@@ -31,7 +31,7 @@ pub(super) struct Accounts([Usage; 3]);
 
 impl Accounts {
     /// Adds an inode to the usage of its user, group and project. Linux counts all inodes except quota files. The realtime bitmap and the
-    /// realtime summary count as files of root. `realtime` is the number of the inode's blocks that are realtime blocks.
+    /// realtime summary count as files of root. `realtime` is the number of realtime blocks of the inode.
     pub(super) fn add(&mut self, superblock: &Superblock, found: &Found, realtime: u64) {
         if found.is_metadata() || superblock.quota.contains(&found.number) {
             return;
@@ -110,7 +110,7 @@ impl Checker<'_> {
             let what = "the inode of the quota file does not exist".into();
             return self.findings.add(place, Kind::Damaged { what });
         };
-        // A quota file has the size 0, because its entries are stored past the end of the file.
+        // A quota file has the size 0. Its entries are stored past the end of the file.
         self.findings.expect(found.place("di_size"), found.size(), 0_u64);
         let map = self.fs.check_map(&mut Findings::default(), &found, Which::Data);
         let per_block = self.fs.superblock.geometry.block.bytes() / size_of::<RawQuota>();

@@ -1,6 +1,6 @@
 //! Checks the space of realtime files: the free extents in the bitmaps and their summaries, and the trees of realtime groups.
 //!
-//! A volume with metadata directories has a bitmap file and a summary file for each realtime group. The names of these files identify them.
+//! A volume with metadata directories has a bitmap file and a summary file for each realtime group. The files are found by their names.
 //! Other volumes have a single bitmap and a single summary. Zones have no bitmap, because XFS frees a zone only as a whole.
 
 use std::collections::BTreeMap;
@@ -131,7 +131,7 @@ impl Checker<'_> {
         files
     }
 
-    /// The group of an extent, and the first block of the extent in that group. `None` if a block number is invalid or does not fit into 32
+    /// The group of an extent, and the extent's first block in that group. `None` if a block number is invalid or does not fit into 32
     /// bits.
     pub(super) fn realtime_group(&self, number: u64, count: u32) -> Option<(Space, u32)> {
         let (group, start) = self.realtime_layout()?.within(number, count.into())?;
@@ -275,7 +275,7 @@ impl Checker<'_> {
         let files = self.group(space).files.iter();
         let (_, number) = files.copied().find(|(other, _)| *other == kind)?;
         let found = self.again(number)?;
-        // Faults of the map were reported when the inode was checked, so the findings of this second read are dropped.
+        // The check of the inode has already reported faults of the map. So the findings of this second read are dropped.
         let map = self.fs.check_map(&mut Findings::default(), &found, Which::Data);
         Some((found, map))
     }

@@ -7,8 +7,7 @@ use crate::fs::check::{FindingSite, Kind};
 const TOLD: usize = 8;
 
 impl Checker<'_> {
-    /// Compares the recorded records of a structure with the computed records; both slices are sorted. `told` formats a record for
-    /// messages.
+    /// Compares the records of a structure on disk with the computed records. Both slices are sorted. `told` formats a record for messages.
     pub(super) fn compare_records<T: Ord>(
         &mut self,
         site: impl Into<FindingSite>,
@@ -28,7 +27,7 @@ impl Checker<'_> {
                 add(
                     self,
                     site,
-                    Kind::Records { what: format!("the structure {verb} {more} more records") },
+                    Kind::Records { what: format!("the structure {verb} {more} other records") },
                 );
             }
         }

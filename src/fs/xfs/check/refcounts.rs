@@ -43,7 +43,7 @@ fn shared(owned: &[Owned]) -> Vec<Shared> {
     runs
 }
 
-/// Appends a run. If the run begins at the end of the last run and both have the same count, the last run is lengthened instead.
+/// Appends a run. If the run follows the last run directly and has the same count, the last run is lengthened instead.
 fn add(runs: &mut Vec<Shared>, run: Shared) {
     match runs.last_mut() {
         Some(last) if last.end == run.start && last.count == run.count => last.end = run.end,

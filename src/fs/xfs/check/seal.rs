@@ -8,7 +8,7 @@ use crate::fs::check::{FindingSite, Findings};
 use crate::fs::xfs::Xfs;
 use crate::units::{FsBlock, InodeNo};
 
-const OTHER_VOLUME: &str = "the UUID is that of another volume";
+const OTHER_VOLUME: &str = "the UUID belongs to another volume";
 
 impl Xfs {
     /// Reports wrong fields in the header of a structure that belongs to an inode. `blocks` are the blocks of the structure.

@@ -61,7 +61,7 @@ impl Checker<'_> {
             let more = other.iter().filter(|run| sorted.binary_search(run).is_err()).count();
             if lacks + more > 0 || sorted.len() != other.len() {
                 let what = format!(
-                    "the tree lacks {lacks} extents of the tree by place, and has {more} other extents"
+                    "{lacks} extents are only in the tree by place, and {more} extents are only in the tree by length"
                 );
                 self.wrong(site, what);
             }

@@ -1,4 +1,4 @@
-//! Checks the superblock fields that are not checked when a volume is opened, and the copies in all groups.
+//! Checks the copies of the superblock in all groups. Checks the fields of the first superblock that an open of the volume does not check.
 
 use std::mem::offset_of;
 
@@ -13,8 +13,8 @@ use crate::fs::check::{FindingSite, Kind};
 use crate::units::DevOffset;
 
 const PLACE: Place = Place::new("superblock");
-/// Bits of `sb_versionnum` and `sb_features2` that a mount may add to the first superblock only: attributes, attributes of version 2, link
-/// counts of 32 bits, and quota.
+/// Bits of `sb_versionnum` and `sb_features2` that a mount may add only to the first superblock. They mean attributes, attributes of
+/// version 2, link counts of 32 bits, and quota.
 const ADDED_VERSION: u16 = 0x0010 | 0x0020 | 0x0040 | 0x1000 | version::MORE_BITS;
 const ADDED_FEATURES2: u32 = features2::ATTR2;
 
@@ -135,8 +135,8 @@ impl Checker<'_> {
 }
 
 impl Checker<'_> {
-    /// Checks the stripe fields. A mount with the options `sunit` and `swidth` changes them only in the first superblock, so the copies are
-    /// not compared with the first superblock.
+    /// Checks the stripe fields. The copies are not compared with the first superblock, because a mount with the options `sunit` and
+    /// `swidth` changes only the first superblock.
     fn check_stripes(&mut self, site: FindingSite, raw: &RawSuperblock) {
         let (unit, width) = (raw.sb_unit.get(), raw.sb_width.get());
         let mut invalid = |name, stored: u32, rule| {
@@ -197,7 +197,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks fields that mkfs.xfs leaves empty in the copies. Copies from mkfs.xfs have the flag `sb_inprogress`.
+    /// Checks fields that mkfs.xfs leaves empty in the copies. The flag `sb_inprogress` is set in copies from mkfs.xfs.
     fn check_left_out(&mut self, site: FindingSite, raw: &RawSuperblock) {
         let field = |name| FindingSite { place: site.place.field(name), ..site };
         if self.superblock.sb_rblocks.get() == 0 {

@@ -22,8 +22,8 @@ pub(super) struct State {
     pub(super) unlinked: bool,
     /// Whether the inode is internal to the file system.
     pub(super) metadata: bool,
-    /// The sum of the fingerprints of the inode's names, minus the sum of the fingerprints of its parent pointers. The result is 0 if names
-    /// and parent pointers agree.
+    /// The sum of the fingerprints of the inode's names, minus the fingerprints of its parent pointers. The result is 0 if names and parent
+    /// pointers agree.
     pub(super) parents: u64,
     /// The stored link count, and the number of names that were found.
     pub(super) links: u32,

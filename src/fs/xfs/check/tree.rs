@@ -17,7 +17,7 @@ use crate::units::{FsBlock, InodeNo};
 /// The maximum number of levels of a tree.
 const MAX_LEVELS: u32 = 12;
 
-/// The sort key of records. Keys are compared number by number, the first number first.
+/// The sort key of records. Keys are compared lexicographically.
 pub(super) type Key = [u64; 3];
 
 /// The properties of a kind of tree.
@@ -178,7 +178,7 @@ impl<'s> Walk<'s> {
     }
 }
 
-/// The decoded header of a block. In a group and in a file, block numbers have different widths, and headers have different lengths.
+/// The decoded header of a block. The lengths of headers and block numbers depend on the location of the tree.
 struct Decoded {
     magic: [u8; 4],
     level: u16,
@@ -319,7 +319,7 @@ impl Checker<'_> {
         let field = |name| FindingSite { place: site.place.field(name), ..site };
         if header.magic != walk.shape.magic[usize::from(is_v5)] {
             walk.found.whole = false;
-            let what = format!("the magic number {:02x?} is not that of this tree", header.magic);
+            let what = format!("the magic number {:02x?} does not match this tree", header.magic);
             self.findings.add(field("bb_magic"), Kind::Damaged { what });
             return None;
         }
@@ -344,13 +344,14 @@ impl Checker<'_> {
         let is_top = level as usize + 1 == walk.last.len();
         let least = match walk.home {
             Home::Group(_) if is_top => usize::from(level > 0),
-            // A root in an inode can have a single child. Such a child may be less than half full. It only has to contain more records than
-            // fit into the inode.
+            // A root in an inode can have a single child. Such a child may be less than half full. The child only has to contain more
+            // records than fit into the inode.
             Home::File(_) if is_top => 1,
             _ => room / 2,
         };
         if count < least || count > room {
-            let what = format!("{count} records, but {least} to {room} are valid");
+            let what =
+                format!("the block has {count} records, but must have from {least} to {room}");
             self.findings.add(field("bb_numrecs"), Kind::Damaged { what });
             walk.found.whole &= count <= room;
         }

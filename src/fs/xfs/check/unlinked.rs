@@ -62,7 +62,7 @@ impl Checker<'_> {
                 self.findings.add(site, Kind::Damaged { what });
                 break;
             };
-            // The walk ends at an inode that it visits a second time, so the walk of a circular list also ends.
+            // The walk ends at an inode that it visits a second time. So the walk of a circular list also ends.
             if std::mem::replace(&mut state.unlinked, true) {
                 let what = format!("unlinked list {list} contains an inode twice");
                 self.findings.add(site, Kind::Damaged { what });

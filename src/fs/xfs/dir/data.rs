@@ -13,15 +13,15 @@ use crate::fs::xfs::header::{Header, array};
 use crate::fs::xfs::inode::XfsInode;
 use crate::units::InodeNo;
 
-/// The code of the kind "block of directory entries" for [`Part`], which identifies verified checksums.
+/// The kind in [`Part`] for a block of directory entries.
 const KIND: u8 = 3;
 
 /// A checked block of entries. If the block is the directory's only block, the index follows the entries.
 pub(super) struct Data<'a> {
     bytes: &'a [u8],
     start: usize,
-    /// Whether this is the directory's only block and also contains the index. A directory with a separate index can also have a single
-    /// block of entries.
+    /// Whether this is the directory's only block and also contains the index. A directory with a single block of entries can also have a
+    /// separate index.
     pub(super) is_only: bool,
     pub(super) index: &'a [RawHashEntry],
     place: Place,

@@ -15,7 +15,7 @@ use crate::fs::xfs::inode::XfsInode;
 use crate::iomap::ExtentMap;
 use crate::units::InodeNo;
 
-/// The code of the kind "block of a hash index" for [`Part`], which identifies verified checksums.
+/// The kind in [`Part`] for a block of a hash index.
 const KIND: u8 = 4;
 /// The maximum number of levels of an index.
 const MAX_LEVELS: usize = 5;
@@ -47,7 +47,7 @@ impl XfsInode {
             }
         }
         let mut leaf = self.find_leaf(map, hash)?;
-        // Entries with the same hash can continue in the next leaf. The loop makes at most as many steps as the file has blocks, so the
+        // Entries with the same hash can continue in the next leaf. The loop makes at most as many steps as the file has blocks. So the
         // loop also ends in a circular chain.
         for _ in 0..=self.stat.blocks {
             let header = self.index_header();

@@ -12,6 +12,9 @@ use crate::fs::{DirCursor, DirEntry};
 use crate::iomap::IomapType;
 use crate::units::FileBlock;
 
+/// The maximum number of damaged blocks in a listing. A hostile directory can map every block of a large volume.
+const MOST_FAULTS: u32 = 4096;
+
 /// The entries of a directory that remain to be listed. If a block is damaged, the other blocks are listed.
 pub struct XfsListing {
     inode: Arc<XfsInode>,
@@ -65,6 +68,7 @@ impl XfsInode {
             next_block,
             on_fault,
             map_is_damaged: false,
+            faults: 0,
         })
     }
 }
@@ -95,8 +99,10 @@ impl XfsListing {
                 }
                 Err(error) => self.fault = Some(error),
             }
+            self.faults += u32::from(self.fault.is_some());
             // A damaged map has no known end. In this case, the size of the directory limits the listing.
-            let is_last = next << geometry.block.shift() >= self.inode.stat.size;
+            let is_last =
+                self.faults > MOST_FAULTS || next << geometry.block.shift() >= self.inode.stat.size;
             self.next_block = (self.fault.is_none() || !is_last).then_some(next);
             if self.on_fault == OnFault::PassOver {
                 if self.inode.fs.overwriting.is_none() {

@@ -17,8 +17,8 @@ use crate::units::{FsBlock, InodeNo};
 
 const LONGEST_NAME: usize = 255;
 
-/// An entry and its address, in units of 8 bytes from the start of the directory. An entry in the inode gets the address that an entry in a
-/// block would have.
+/// An entry and its address, in units of 8 bytes from the start of the directory. An entry in the inode gets the address that the entry
+/// would have in a block.
 struct Entry {
     name: Vec<u8>,
     inode: InodeNo,
@@ -72,7 +72,7 @@ impl Xfs {
     }
 }
 
-/// Converts a letter of ISO 8859-1 to lower case. Linux folds bytes in this way regardless of the encoding of the name.
+/// Converts a letter of ISO 8859-1 to lower case. Linux folds bytes in this way for every encoding of the name.
 fn fold_case(byte: u8) -> u32 {
     let is_upper = matches!(byte, b'A'..=b'Z' | 0xC0..=0xD6 | 0xD8..=0xDE);
     u32::from(if is_upper { byte + 32 } else { byte })

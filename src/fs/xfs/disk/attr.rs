@@ -22,7 +22,7 @@ pub(crate) const ALIGN: usize = 4;
 pub(crate) const REMOTE: u32 = u32::from_be_bytes(*b"XARM");
 /// Magic of a block of a symbolic link: `XSLM`.
 pub(crate) const SYMLINK: u32 = u32::from_be_bytes(*b"XSLM");
-/// Size of the header of a block of a remote value or a symbolic link.
+/// Size of the header in blocks of remote values and symbolic links.
 pub(crate) const REMOTE_HEADER: usize = 56;
 
 /// The bits of the field `flags` of an entry.

@@ -9,7 +9,7 @@ use super::layout;
 /// Size of a block's header, without and with checksums.
 pub(crate) const HEADER: usize = 16;
 pub(crate) const HEADER_V5: usize = 56;
-/// The block number that means that there is no sibling or no block.
+/// The block number that means "no sibling" or "no block".
 pub(crate) const NONE: u32 = u32::MAX;
 
 /// The header of a block, without the fields that exist only with checksums.

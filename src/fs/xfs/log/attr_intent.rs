@@ -14,8 +14,8 @@ const PLACE: Place = Place::new("intent of an attribute");
 const LONGEST_NAME: usize = 255;
 const LONGEST_VALUE: usize = 64 << 10;
 
-/// Adds the change of an intent, by the rules of the kernel's recovery. `allowed` states whether the superblock permits attribute intents
-/// in the log. Intents that change parent pointers do not need this permission.
+/// Adds the change of an intent. The rules are those of the kernel's recovery. `allowed` states whether the superblock permits attribute
+/// intents in the log. Intents that change parent pointers do not need this permission.
 pub(super) fn add_attributes(
     regions: &[Vec<u8>],
     allowed: bool,
@@ -67,7 +67,7 @@ pub(super) fn add_attributes(
     let value = part(value_len)?;
     let new_value = part(if is_replacement { value_len } else { 0 })?;
     if parts.next().is_some() {
-        return Err(place.corrupt("the item has more than its names and values"));
+        return Err(place.corrupt("the item contains more data than its names and values"));
     }
     for name in [Some(&name), is_replacement.then_some(&new_name)].into_iter().flatten() {
         check_name(name, is_parent, place)?;

@@ -1,6 +1,6 @@
 //! Finds the head of the log (the end of the last complete record) and the tail (the start of recovery).
 //!
-//! Each block records its cycle. Blocks before the head have the newest cycle, and blocks after the head have the previous cycle, so a
+//! Each block records its cycle. Blocks before the head have the newest cycle, and blocks after the head have the previous cycle. So a
 //! binary search finds the head. Several records can be in flight during a crash. Therefore some blocks before the head can be old, and a
 //! record can be incomplete.
 
@@ -26,7 +26,7 @@ pub(super) fn find(log: &LogBlocks<'_>, superblock: &Superblock) -> Result<State
     // A log that was never written begins with cycle 1.
     let Some(head) = find_head(log)? else { return Ok(State::Clean { head: (1, 0) }) };
     let (mut end, mut last) = (head, last_record(log, head)?);
-    // The log must belong to this volume. A clean log of another volume would hide that this volume needs recovery.
+    // The log must belong to this volume. Otherwise a clean log of another volume could hide the need for recovery.
     log.check_uuid(last, superblock)?;
     if !log.outline(last)?.ends_at(end) {
         // The last record is incomplete: it was in flight when power failed.
@@ -52,7 +52,7 @@ pub(super) fn find(log: &LogBlocks<'_>, superblock: &Superblock) -> Result<State
     Ok(State::Dirty { tail, head })
 }
 
-/// Returns the first incomplete record among the last records, if there is one. The last records were in flight during the crash, so the
+/// Returns the first incomplete record among the last records, if there is one. The last records were in flight during the crash. The
 /// incomplete record and all later records count as not written.
 fn first_bad(
     log: &LogBlocks<'_>,
@@ -82,12 +82,12 @@ fn is_whole(log: &LogBlocks<'_>, superblock: &Superblock, at: Position) -> Resul
     }
 }
 
-/// Finds the tail, starting from the tail that the last record names. All records from the returned tail to the head are complete, so
+/// Finds the tail, starting from the tail that the last record names. All records from the returned tail to the head are complete. So
 /// recovery does not fail midway.
 ///
-/// Records that were lost in the crash may have overwritten records directly after the head. A lost record named a newer tail, so the
-/// changes of the overwritten records were already written to their final positions. Such records are skipped. If the block at the tail is
-/// not a record header, recovery begins at the next header, as in Linux.
+/// Records that were lost in the crash may have overwritten records directly after the head. A lost record named a newer tail. So the
+/// changes of the overwritten records were already written to their final positions. Overwritten records are skipped. If the block at the
+/// tail is not a record header, recovery begins at the next header, as in Linux.
 fn find_tail(
     log: &LogBlocks<'_>,
     superblock: &Superblock,
@@ -119,7 +119,7 @@ fn find_tail(
                 tail
             }
         };
-        // Each record has at least one block, so more records than blocks form a circular chain.
+        // Each record has at least one block. So a chain with more records than blocks is circular.
         passed += 1;
         if passed > log.count {
             return Err(log
@@ -174,8 +174,8 @@ fn find_head(log: &LogBlocks<'_>) -> Result<Option<Position>> {
     let (mut low, mut high) = (0, log.count - 1);
     while high - low > 1 {
         let middle = low + (high - low) / 2;
-        // A crash cannot leave zeroed blocks here. Like Linux, the search treats a zeroed block as a block before the head, so that it does
-        // not return a record before the zeroed block as the last record.
+        // A crash cannot leave zeroed blocks here. Like Linux, the search treats a zeroed block as a block before the head. Otherwise it
+        // could return a record before the zeroed block as the last record.
         if log.cycle(middle)? == last { high = middle } else { low = middle }
     }
     // A stale block before the head has the cycle `last`. If the range wraps, its first blocks are at the end of the log. Current blocks
@@ -187,7 +187,7 @@ fn find_head(log: &LogBlocks<'_>) -> Result<Option<Position>> {
     Ok(Some(Position { cycle, block }))
 }
 
-/// Returns the first block that has an older cycle. Only blocks before the head that may have been in flight are searched.
+/// Returns the first block that has an older cycle. Searches only blocks before the head that may have been in flight.
 fn first_stale(log: &LogBlocks<'_>, head: u32, stale: impl Fn(bool) -> u32) -> Result<Option<u32>> {
     let count = IN_FLIGHT_BLOCKS.min(log.count);
     let start = (head + log.count - count) % log.count;

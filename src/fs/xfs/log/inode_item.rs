@@ -15,8 +15,8 @@ use crate::fs::xfs::disk::tree::{RawOwner, RawShared};
 use crate::fs::xfs::header::{array, crc_of};
 use crate::units::InodeNo;
 
-/// Offset and length of each inode field that has more than one byte and a fixed layout. The layout of the times and of the other extent
-/// counters depends on the inode's flags, so `decode` converts these fields separately.
+/// Offset and length of each inode field with a fixed layout and more than one byte. The layout of other fields depends on the inode's
+/// flags. `decode` converts these other fields (times and some extent counters) separately.
 const FIELDS: [(usize, usize); 16] = [
     (0, 2),  // di_magic
     (2, 2),  // di_mode
@@ -89,13 +89,13 @@ impl Replay<'_> {
         if u16::from_be_bytes(array(inode, 0)) != MAGIC {
             return Err(place
                 .field("di_magic")
-                .corrupt("the magic number at the inode's position is not that of an inode"));
+                .corrupt("the magic number at the inode's position does not match an inode"));
         }
         let core = item.region(1, self.place)?;
         if u16::from_le_bytes(array(core, 0)) != MAGIC {
             return Err(place
                 .field("di_magic")
-                .corrupt("the fields in the log are not those of an inode"));
+                .corrupt("the fields in the log do not match an inode"));
         }
         let is_v3 = core.get(4) == Some(&3);
         if is_v3 != self.superblock.is_v5() || core.len() < if is_v3 { FORKS_V3 } else { LOGGED_V2 }
@@ -116,8 +116,8 @@ impl Replay<'_> {
         self.owners(raw, &inode, place)
     }
 
-    /// Records this inode as the owner of map blocks that another inode owned before. This step is necessary even if the inode on disk is
-    /// newer than the log, because the map blocks on disk can be older than the log.
+    /// Records this inode as the owner of map blocks that another inode owned before. The map blocks on disk can be older than the log. So
+    /// this step is necessary even if the inode on disk is newer.
     fn owners(&mut self, raw: &RawInodeItem, inode: &[u8], place: Place) -> Result<()> {
         let changed = raw.ilf_fields.get();
         let is_used = array(inode, MODE) != [0; 2];
@@ -267,8 +267,8 @@ fn is_newer(inode: &[u8], core: &[u8], is_v3: bool, lsn: u64) -> bool {
     logged < on_disk && !wraps
 }
 
-/// Writes the logged fields into an inode, in big-endian order. `di_next_unlinked` is excluded, because the log contains this field in
-/// buffer items.
+/// Writes the logged fields into an inode, in big-endian order. `di_next_unlinked` is excluded. The log contains this field in buffer
+/// items.
 fn decode(core: &[u8], inode: &mut [u8], is_v3: bool, lsn: u64) {
     let mut swap = |at: usize, len: usize| {
         for byte in 0..len {
@@ -338,7 +338,8 @@ impl Root {
     }
 }
 
-/// Copies a logged B+tree root into a fork. The log contains the kernel's in-memory form of the root, which has the header of a full block.
+/// Copies a logged B+tree root into a fork. In the log, the root has the kernel's in-memory form: it begins with the header of a full
+/// block.
 fn copy_root(
     content: &[u8],
     header: usize,

@@ -1,8 +1,7 @@
 //! Recovers the log in memory. The recovered sectors are stored in an overlay, and nothing is written to the device.
 //!
 //! The log contains parts of buffers, not whole blocks, so the overlay consists of sectors. Unlike ext4's journal, the log never contains
-//! file data, so extents need not be split at logged blocks. Map changes whose intents in the log are unfinished are applied when a map is
-//! read.
+//! file data. So extents need not be split at logged blocks. Unfinished map changes are applied when a map is read.
 
 mod attr_intent;
 mod finish;
@@ -45,12 +44,12 @@ pub struct LogState {
     pub recovered: bool,
     /// The number of recovered transactions.
     pub transactions: u64,
-    /// The number of changes of attributes and file maps that recovery finished in memory, because their intents in the log were
-    /// unfinished.
+    /// The number of changes of attributes and file maps that recovery finished in memory. The intents of these changes were unfinished in
+    /// the log.
     pub finished: u64,
     /// The number of attribute changes in `finished`.
     pub finished_attributes: u64,
-    /// Operations that recovery does not finish: the name of the operation, and its number of unfinished intents.
+    /// The operations that recovery does not finish. Each has a name and a number of unfinished intents.
     pub unfinished: Vec<(&'static str, u64)>,
     /// The position of the head: cycle and block.
     pub head: (u32, u32),
@@ -71,7 +70,7 @@ pub(super) struct Recovery {
     pub(super) state: LogState,
     /// Sectors whose recovered content is not on the device.
     pub(super) overlay: Overlay,
-    /// The changes of maps and attributes whose intents in the log are unfinished.
+    /// Unfinished changes of maps and attributes from the log.
     pub(super) changes: MapChanges,
     pub(super) attributes: AttributeChanges,
 }

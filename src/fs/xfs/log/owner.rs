@@ -1,5 +1,5 @@
 //! Changes the owner of map blocks. When two files exchange their maps (`xfs_fsr`), the log contains the inodes, but not the blocks of the
-//! map B+trees. Each of these blocks records the inode that owns it, so recovery writes the new owner into each block.
+//! map B+trees. Each of these blocks records its owner, an inode. So recovery writes the new owner into each block.
 
 use zerocopy::FromBytes;
 use zerocopy::big_endian::U64;
@@ -16,7 +16,7 @@ use crate::units::InodeNo;
 pub(super) const MAX_OWNED: u32 = 1 << 18;
 
 impl Replay<'_> {
-    /// Makes an inode the owner of all blocks below the root of a tree in its fork.
+    /// Makes an inode the owner of all blocks below the tree root in its fork.
     pub(super) fn change_owner(&mut self, fork: &[u8], owner: InodeNo) -> Result<()> {
         let place = Place::new("root of extents").inode(owner);
         let Ok((root, rest)) = RawRoot::ref_from_prefix(fork) else {
@@ -54,7 +54,7 @@ impl Replay<'_> {
         };
         if u32::from_be_bytes(raw.bb_magic) != MAP_V5 || raw.bb_level.get() != level {
             // A block with other content is not changed, because it is not a block of this map. A later transaction may have freed and
-            // reused the block. If not, the map is damaged, and the error is detected when the map is read.
+            // reused the block. Otherwise the map is damaged. The damage is detected when the map is read.
             return Ok(Vec::new());
         }
         let field = Header::MAP.owner;

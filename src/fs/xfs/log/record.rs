@@ -44,8 +44,8 @@ pub(super) struct LogBlocks<'a> {
     pub(super) count: u32,
 }
 
-/// A log record. In the log, each block begins with the cycle number. In this structure, each block begins with its own first word, which
-/// the record's header saves.
+/// A log record. In the log, each block begins with the cycle number. In this structure, each block begins with its own first word. The
+/// record's header saves these words.
 pub(super) struct Record {
     pub(super) lsn: u64,
     pub(super) operations: u32,
@@ -55,7 +55,7 @@ pub(super) struct Record {
     pub(super) place: Place,
 }
 
-/// Fields of a record's header, read without checks. The checks would refuse an unmount record that another kind of machine wrote.
+/// Fields of a record's header, read without checks. The checks would refuse an unmount record from another kind of machine.
 pub(super) struct Outline {
     pub(super) tail: Position,
     /// The maximum number of blocks of a record, as set by the mount that wrote this record.
@@ -188,8 +188,10 @@ impl<'a> LogBlocks<'a> {
         let mut data = data.to_vec();
         for (number, block) in data.chunks_exact_mut(BLOCK).enumerate() {
             if cycle_of(block) != at.cycle && !self.is_wrapped(at, headers + number, block) {
-                let what =
-                    format!("block {number} of the record belongs to cycle {}", cycle_of(block));
+                let what = format!(
+                    "block {number} of the record has the wrong cycle number {}",
+                    cycle_of(block)
+                );
                 return Err(wrong("h_cycle", what));
             }
             let (header_block, word) = (number / CYCLES_PER_HEADER, number % CYCLES_PER_HEADER);
@@ -216,7 +218,7 @@ impl<'a> LogBlocks<'a> {
         }
     }
 
-    /// Whether a block of a record is stored after the wrap to block 0, so that the block has the next cycle.
+    /// Whether a block of a record is stored after the wrap to block 0. Such a block has the next cycle.
     fn is_wrapped(&self, at: Position, number: usize, block: &[u8]) -> bool {
         at.block as usize + number >= self.count as usize
             && cycle_of(block) == at.cycle.wrapping_add(1)
@@ -235,8 +237,8 @@ impl<'a> LogBlocks<'a> {
     }
 }
 
-/// The number of header blocks of a record: one for each 32 KiB of the maximum record size (`h_size`), regardless of the record's actual
-/// size.
+/// The number of header blocks of a record: one for each 32 KiB of the maximum record size (`h_size`). The actual size of the record does
+/// not matter.
 fn headers_of(raw: &RawRecord) -> usize {
     let size = raw.h_size.get() as usize;
     if raw.h_version.get() == 2 { size.div_ceil(BYTES_PER_HEADER).max(1) } else { 1 }

@@ -25,7 +25,7 @@ const NEXT_UNLINKED: usize = 96;
 /// The value that ends an unlinked list.
 const NO_INODE: [u8; 4] = [0xFF; 4];
 
-/// Cancelled buffers, whose earlier content in the log must not be applied. The key is the position and length in basic sectors. The value
+/// Cancelled buffers. Their earlier content in the log must not be applied. The key is the position and length in basic sectors. The value
 /// is the number of cancellations.
 #[derive(Default)]
 pub(super) struct Cancelled(HashMap<(u64, u16), u32>);
@@ -46,7 +46,7 @@ impl Cancelled {
         u16::try_from(len).is_ok_and(|len| self.0.contains_key(&(at, len)))
     }
 
-    /// Processes a cancellation of a buffer. After the last cancellation, the blocks may be reused, so later content is applied.
+    /// Processes a cancellation of a buffer. After the last cancellation, the blocks may be reused. Later content is then applied.
     fn pass(&mut self, raw: &RawBufferItem) {
         if let Some(count) = self.0.get_mut(&key(raw)) {
             *count -= 1;
@@ -331,7 +331,7 @@ impl Turn {
     }
 }
 
-/// The position (LSN) of the last change in a structure. `None` means that the structure has no such field, so logged changes are always
+/// The position (LSN) of the last change in a structure. `None` means that the structure has no such field. Logged changes are then always
 /// applied.
 fn lsn_of(bytes: &[u8], superblock: &Superblock) -> Option<u64> {
     let (lsn, uuid) = match &array::<4>(bytes, 0) {
@@ -351,6 +351,6 @@ fn lsn_of(bytes: &[u8], superblock: &Superblock) -> Option<u64> {
     };
     let own = if &bytes[..4] == b"XFSB" { superblock.uuid } else { superblock.meta_uuid };
     let lsn = u64::from_be_bytes(array(bytes, lsn));
-    // If the UUID is of an earlier volume on the same device, the position has no meaning.
+    // If the UUID belongs to an earlier volume on the same device, the position has no meaning.
     (array(bytes, uuid) == own && lsn != 0 && lsn != u64::MAX).then_some(lsn)
 }

@@ -74,8 +74,8 @@ impl Transactions {
                 self.0.insert(number, Open { lsn: record.lsn, ..Open::default() });
                 continue;
             }
-            // A transaction without a start operation began before the tail of the log, so all its changes were already written to their
-            // final positions.
+            // A transaction without a start operation began before the tail of the log. All its changes were already written to their final
+            // positions.
             let Some(open) = self.0.get_mut(&number) else { continue };
             if flags & operation::UNMOUNT != 0 {
                 self.0.remove(&number);

@@ -1,6 +1,6 @@
-//! Sends the same requests to both sides: to the kernel's O_DIRECT on a mounted volume with sectors of 512 bytes, and to a strict handle on
-//! an unmounted copy of the volume. The counts and errors of each request must be equal. At the end, the bytes, sizes and maps must be
-//! equal too.
+//! Sends the same requests to two sides. One side is the kernel's O_DIRECT on a mounted volume with sectors of 512 bytes. The other side is
+//! a strict handle on an unmounted copy of this volume. The counts and errors of each request must be equal. At the end, the bytes, sizes
+//! and maps must be equal too.
 //!
 //! [`Difference`] names the intended differences.
 
@@ -40,18 +40,18 @@ const EAGAIN: Outcome = Err(11);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Difference {
     /// Linux checks each part of a request separately, and lets the driver check addresses. So Linux may serve a request that a strict
-    /// handle refuses, or may write a part of the request before the error.
+    /// handle refuses. Linux may also write a part of a request before it returns the error.
     Misaligned,
-    /// To pad a partially written block, Linux needs exclusive access, so it refuses the NOWAIT request. ironmap writes partial blocks
-    /// without exclusive access, so it accepts the request.
+    /// To pad a partially written block, Linux needs exclusive access. So Linux refuses the NOWAIT request. ironmap writes partial blocks
+    /// without exclusive access, and accepts the request.
     NowaitPads,
     /// If a map does not fit into the inode, Linux keeps recent changes of the map in memory. ironmap must read the changed map from the
-    /// device again, so it refuses a NOWAIT request.
+    /// device again. So it refuses a NOWAIT request.
     NowaitMap,
 }
 
 impl Difference {
-    /// The difference that explains the two results, or `None` if nothing explains them.
+    /// The difference that explains the two results, or `None` if no difference explains them.
     fn between(write: &Write, kernel: Outcome, ours: Outcome, indexed: bool) -> Option<Self> {
         let len = write.len();
         match (kernel, ours) {

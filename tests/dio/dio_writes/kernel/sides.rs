@@ -1,5 +1,5 @@
-//! The two sides of the comparison: a mounted volume, written through the kernel with O_DIRECT, and an unmounted copy of the volume,
-//! written through a strict handle of ironmap.
+//! The two sides of the comparison. The kernel writes a mounted volume with O_DIRECT. A strict handle of ironmap writes an unmounted copy
+//! of the volume.
 
 use std::fs::{File as KernelFile, OpenOptions};
 use std::io::IoSlice;

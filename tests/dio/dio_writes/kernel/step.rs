@@ -46,7 +46,7 @@ impl Write {
         self.flags.contains(DioFlags::NOWAIT)
     }
 
-    /// Whether position and lengths are whole sectors, and every driver accepts the address.
+    /// Whether the position and the lengths are multiples of a sector, and every driver accepts the address.
     pub(super) fn is_aligned(&self) -> bool {
         let whole = |piece: &usize| piece.is_multiple_of(SECTOR as usize);
         self.pos.is_multiple_of(SECTOR)

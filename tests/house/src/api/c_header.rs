@@ -72,7 +72,7 @@ impl Header {
         self.functions.iter().find(|function| function.name == name)
     }
 
-    /// The errnos in the comment of a function, and in the comments of the functions whose errors the function also returns.
+    /// The errnos of a function. They are in its comment, and in the comments of the functions that its comment refers to.
     pub(crate) fn errors<'a>(&'a self, function: &'a Function) -> BTreeSet<&'a str> {
         let (mut found, mut seen) = (BTreeSet::new(), BTreeSet::new());
         let mut next = vec![function];

@@ -100,7 +100,8 @@ fn check_kinds(source: &Source, kinds: &[(String, String, usize)]) -> Vec<Findin
     missing.chain(unknown).collect()
 }
 
-/// Compares the names of a door with its functions. `name(argument)` names an argument of a function that another entry may have too.
+/// Compares the names of a door with its functions. `name(argument)` lists one argument of a function. Another entry may list the same
+/// function.
 fn check_names(source: &Source, door: Door, functions: &Functions) -> Vec<Finding> {
     let mut found = Vec::new();
     let mut listed = BTreeMap::new();
@@ -188,8 +189,8 @@ fn check_c(source: &Source, header: &Header, path: &str) -> Vec<Finding> {
     found
 }
 
-/// Compares the arguments of an operation with the parameters of its C function. The table has them in the same order. It leaves out the
-/// handle of the call, the handle that the call makes, and the parameters in `c_parameters`.
+/// Compares the arguments of an operation with the parameters of its C function. The order is the same. The table omits the handle of the
+/// call, the handle that the call makes, and the parameters in `c_parameters`.
 fn check_arguments(
     source: &Source,
     operation: &Operation,
@@ -305,7 +306,7 @@ python = ["A.g"]
         );
     }
 
-    /// The errors of the table and of the comment are the same, including those of other functions to which the comment refers.
+    /// The errors of the table and of the comment are the same. Errors of other functions to which the comment refers are included.
     #[test]
     fn errors_are_compared_in_both_directions() {
         let less = findings("[\"EIO\", \"EROFS\"]", "[\"EROFS\"]");

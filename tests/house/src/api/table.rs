@@ -13,7 +13,7 @@ pub(super) const PATH: &str = "docs/api.toml";
 pub(super) struct Table {
     /// The errno of each kind of error.
     pub(super) kinds: BTreeMap<String, Spanned<String>>,
-    /// The parameters of C functions that are no arguments of an operation, and their meaning.
+    /// The parameters of C functions that are not arguments of an operation, and their meaning.
     pub(super) c_parameters: BTreeMap<String, String>,
     #[serde(rename = "operation")]
     pub(super) operations: Vec<Operation>,

@@ -23,7 +23,7 @@ pub(crate) struct Args {
 
 /// `program` is the parser of the command line, with all subcommands.
 pub(crate) fn run(args: &Args, mut program: clap::Command) -> Result<(), Failure> {
-    // The generator panics if a write fails, so it writes to memory.
+    // The generator panics if a write fails. A write to memory cannot fail.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut program, "ironmap", &mut script);
     let script = with_names(args.shell, &String::from_utf8_lossy(&script));
@@ -38,8 +38,7 @@ const BEGIN: &str = "\n_ironmap() {\n";
 /// Adds a call of `ironmap complete` to the generated script. The script makes this call for words that contain a path in a volume.
 fn with_names(shell: Shell, script: &str) -> String {
     let first = |ask: &str, names: &str| {
-        // The generated script for bash begins with the function itself. `BEGIN` begins with a newline, so a newline is put before the
-        // script.
+        // The script for bash begins directly with the function, but `BEGIN` begins with a newline. Therefore a newline is added here.
         let script = format!("\n{script}");
         let script = script.replacen(BEGIN, &format!("\n{names}{BEGIN}    {ask} && return 0\n"), 1);
         script.trim_start().to_owned()

@@ -55,7 +55,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         seen: [BTreeSet::new(), BTreeSet::new()],
     };
     let compared = diff.trees(a, b, report).and_then(|()| Ok(diff.out.flush()?));
-    // The exit code must be correct even if the reader of the differences has closed its pipe.
+    // The exit code must be correct even if the output is a closed pipe.
     if !diff.same {
         report.error(&reported(1));
     }
@@ -68,7 +68,7 @@ struct Diff {
     /// Whether no difference was found so far.
     same: bool,
     readers: [Reader; 2],
-    /// The directories of volumes that were visited. They are recorded, because a directory of a damaged volume may be below itself.
+    /// The visited directories of volumes. In a damaged volume, a directory may be below itself.
     seen: [BTreeSet<u64>; 2],
 }
 
@@ -140,7 +140,7 @@ impl Diff {
     ) -> Result<Vec<(Side, Side, Vec<u8>)>, Failure> {
         for ((side, stat), seen) in [a, b].into_iter().zip(stats).zip(&mut self.seen) {
             if matches!(side, Side::Volume(_)) && !seen.insert(stat.inode.0) {
-                let what = format!("directory inode {} has more than one entry", stat.inode);
+                let what = format!("directory inode {} has more than one name", stat.inode);
                 return Err(Failure::corrupt(side, &what));
             }
         }

@@ -1,4 +1,4 @@
-//! A file of one of the compared trees, in a volume or on the host.
+//! A file in one of the compared trees. The tree is in a volume or on the host.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -101,8 +101,8 @@ impl Side {
         match self {
             Self::Volume(found) => {
                 let (source, path) = (&found.name.source, found.name.path());
-                // The inode is read again before the file is opened, because the file may have changed since the first read, and an open
-                // file does not read its inode again.
+                // The file may have changed since its inode was read, and an open file does not read its inode again. Therefore the inode
+                // is read again here.
                 let inode = source.inode(found.number(), path)?;
                 let file = source.file(inode, path)?;
                 Ok(Content::Volume { file, source: Rc::clone(source), path: path.to_vec() })
@@ -178,7 +178,7 @@ impl Reader {
                 count.map_err(|error| source.read_failed(path, &error))?
             }
             Content::Host(file, path) => {
-                // The read must end at or before the largest file position, because the kernel refuses a longer read.
+                // The kernel refuses a read that ends after the largest file position.
                 let most = (i64::MAX as u64).saturating_sub(pos).min(CHUNK as u64) as usize;
                 let count = file.read_at(&mut self.buffer[..most], pos);
                 count.map_err(|error| Failure::host(path.display(), error))?
@@ -188,7 +188,7 @@ impl Reader {
     }
 }
 
-/// The first byte at which two files of equal size differ. Ranges that are holes in both files are not read.
+/// The position of the first difference between two files of equal size. Ranges that are holes in both files are not read.
 pub(super) fn first_difference(
     a: &Side,
     b: &Side,
@@ -197,14 +197,14 @@ pub(super) fn first_difference(
 ) -> Result<Option<u64>, Failure> {
     let (a, b) = (a.content()?, b.content()?);
     let mut pos = 0;
-    // `end` is the end of the last range of data that was found.
+    // `end` is the end of the last range of data.
     let mut end = 0;
     loop {
         if pos >= end && pos < size {
             let found = [a.data(pos, size)?, b.data(pos, size)?];
             let next = found.into_iter().flatten().min_by_key(|data| data.start);
-            // Holes that both files have are skipped, but only up to the size of the files. The loop then reads on to the end of both
-            // files, because a file may have grown.
+            // Common holes are skipped up to the size of the files. A file may have grown, so the loop continues up to the end of both
+            // files.
             (pos, end) = next.map_or((size, size), |data| (data.start.max(pos), data.end));
         }
         let (ours, theirs) = (a_reader.read(&a, pos)?, b_reader.read(&b, pos)?);

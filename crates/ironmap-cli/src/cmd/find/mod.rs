@@ -17,7 +17,7 @@ use crate::terminal::stdout;
 
 /// Finds files of trees, by name, type, size and other attributes
 ///
-/// Each file is printed as VOLUME:/PATH, which other commands accept. A directory comes before its files. Symbolic links are not
+/// Each file is printed as VOLUME:/PATH. Other commands accept this form. A directory comes before its files. Symbolic links are not
 /// followed. A file must pass all tests, and must fail each test after '!'.
 #[derive(Debug, clap::Args)]
 #[command(

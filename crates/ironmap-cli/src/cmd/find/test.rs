@@ -15,7 +15,7 @@ use crate::mode::ModeChange;
 #[derive(Debug)]
 pub(super) struct Expression {
     tests: Vec<Test>,
-    /// The minimum and the maximum depth of shown files, relative to the directory that the user named.
+    /// The minimum and the maximum depth of the files that are shown. The directory that the user named has depth 0.
     pub(super) least: usize,
     pub(super) most: usize,
     /// Each name ends with a NUL instead of a newline.
@@ -135,7 +135,7 @@ impl Test {
             Self::Type(types) => types.contains(&stat.file_type),
             Self::Size(number, unit) => number.is(stat.size.div_ceil(*unit)),
             Self::Days(number) => {
-                // A time in the future has a negative age in days, so it is less than every number.
+                // A time in the future has a negative age in days, which is less than every number.
                 let age = now.saturating_sub(stat.modified.seconds).div_euclid(86_400);
                 u64::try_from(age).map_or(matches!(number, Number::Less(_)), |age| number.is(age))
             }
@@ -215,7 +215,7 @@ fn types(text: &OsStr) -> Result<Vec<FileType>, String> {
     text.as_bytes().split(|byte| *byte == b',').map(one).collect()
 }
 
-/// Parses `N` units of 512 bytes, or of the size that a letter names.
+/// Parses a size: N units of 512 bytes, or N units of the size that a letter names.
 fn size(text: &OsStr) -> Result<Test, String> {
     let wrong = || format!("{} is not a size", text.display());
     let text = text.to_str().ok_or_else(wrong)?;

@@ -29,10 +29,10 @@ pub(super) struct Device {
     atomic_write: u32,
     /// `null` if the device has no protection.
     protection: Option<Protection>,
-    /// The integrity device, if the volume is on one.
+    /// The integrity device below the volume, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     integrity: Option<Integrity>,
-    /// The virtual disk image, if the volume is on one.
+    /// The virtual disk image below the volume, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     image: Option<Image>,
     notices: Vec<String>,
@@ -135,7 +135,7 @@ impl Device {
         }
     }
 
-    /// Prints the description for users. `line` prints a labelled line.
+    /// Prints the description as text. `line` prints a labelled line.
     pub(super) fn print(
         &self,
         line: &mut impl FnMut(&str, String) -> io::Result<()>,
@@ -177,7 +177,9 @@ impl Device {
             let Integrity { mismatches, retries, unverified, .. } = integrity;
             line(
                 "Sectors so far",
-                format!("{mismatches} wrong, {retries} read twice, {unverified} not verified"),
+                format!(
+                    "{mismatches} with wrong tags, {retries} read twice, {unverified} not verified"
+                ),
             )?;
         }
         if let Some(Image { format, virtual_size, cluster_size, files }) = &device.image {

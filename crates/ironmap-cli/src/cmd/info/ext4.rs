@@ -104,7 +104,7 @@ fn gather(args: &Args, source: &Source, fs: &Ext4) -> Info {
     let refused = super::refused(source, &args.volume);
     let read_only = fs.check_writable().err().map(|error| error.to_string()).or(refused);
     let RecordedErrors { last, last_function, last_inode, last_block, .. } = &sb.errors;
-    // If the superblock lacks a value of the recorded error, the field of this value is 0 or empty.
+    // In the superblock, 0 or an empty text means that a value is unknown.
     let last = LastError {
         time: (last.seconds != 0).then(|| rfc3339(*last)),
         function: (!last_function.is_empty()).then(|| last_function.clone()),
@@ -223,7 +223,7 @@ fn journal_text(journal: &JournalInfo) -> String {
     let size = format!("{} blocks", journal.blocks);
     match (&journal.recovered, &journal.problem, journal.state) {
         (Some(found), ..) => format!(
-            "{size}, recovered in memory: {} transactions, {} blocks, {} fast commits, {} copies revoked",
+            "{size}, recovered in memory: {} transactions, {} blocks, {} fast commits; {} block copies were revoked",
             found.transactions, found.blocks, found.fast_commits, found.revoked
         ),
         (_, Some(problem), state) => format!("{state}: {problem}"),

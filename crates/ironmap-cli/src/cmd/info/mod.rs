@@ -31,7 +31,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// Returns arguments with which another command shows a volume as text after it has changed the volume.
+    /// Returns arguments for showing a volume as text. Another command uses them after it has changed the volume.
     pub(crate) fn of(volume: &Location) -> Self {
         Self { json: false, volume: volume.clone() }
     }

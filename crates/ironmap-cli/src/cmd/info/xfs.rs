@@ -115,7 +115,7 @@ fn print(info: &Info) -> std::io::Result<()> {
     line("Access", format!("read-only: {}", info.read_only))?;
     let state = if info.clean { "clean" } else { "not unmounted cleanly" };
     line("State", state.to_owned())?;
-    let external = if info.log.external { ", on a device of its own" } else { "" };
+    let external = if info.log.external { ", on a separate device" } else { "" };
     let recovered = match info.log.transactions {
         0 => String::new(),
         count => format!(", recovered in memory: {count} transactions"),
@@ -126,7 +126,7 @@ fn print(info: &Info) -> std::io::Result<()> {
         let maps = all - attributes;
         line(
             "Finished",
-            format!("in memory: {maps} changes of maps and {attributes} changes of attributes"),
+            format!("in memory: {maps} map changes and {attributes} attribute changes"),
         )?;
     }
     for (what, count) in &info.log.unfinished {

@@ -52,7 +52,7 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let record = Record {
         device: args.device.to_string(),
         closed: clean,
-        // After a clean close the dirty map is not valid, so no region counts as dirty.
+        // After a clean close, the dirty map is not valid. No region counts as dirty.
         dirty_regions: if clean { 0 } else { dirty },
         journal_records: records,
         journal_sectors: sectors,
@@ -61,7 +61,7 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     };
     let printed =
         if args.json { print_json(&record) } else { print(&record).map_err(Failure::stdout) };
-    // The exit code must be correct even if the reader of the faults has closed its pipe.
+    // The exit code must be correct even if the output is a closed pipe.
     let count = record.problems.len();
     if count > 0 {
         let s = if count == 1 { "" } else { "s" };

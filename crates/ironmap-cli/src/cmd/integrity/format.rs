@@ -15,8 +15,8 @@ use crate::terminal::{one_line, print_line};
 /// Makes an integrity device: every sector gets a tag for its content
 ///
 /// The content of DATA is kept, and TAGS is overwritten. Without TAGS, the tags are stored in the tail of DATA. This is refused if a file
-/// system extends into the tail, or if its end is unknown. If TAGS has content, or the device is already an integrity device, --force is
-/// needed.
+/// system extends into the tail, or if the end of the file system is unknown. If TAGS has content, or the device is already an integrity
+/// device, --force is needed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -30,11 +30,12 @@ pub(super) struct Args {
     /// The checksum: CRC16 of T10 DIF, or CRC64 of NVMe
     #[arg(long, value_enum, default_value = "crc16")]
     guard: Guard,
-    /// How data and tags stay consistent in a crash: with a map of regions with writes in flight, whose sectors get new tags after the crash; or
-    /// with a journal, which makes every write atomic
+    /// How data and tags stay consistent in a crash. A map contains the regions with writes in flight; after the crash, their sectors get
+    /// new tags. A journal makes every write atomic
     #[arg(long, value_enum, default_value = "bitmap")]
     mode: HowSafe,
-    /// Count the generations of each region, so that a scrub finds lost writes of both data and tag; only in bitmap mode
+    /// Count the generations of each region. A scrub then finds a lost write, even if both its data and its tag were lost. Only in bitmap
+    /// mode
     #[arg(long)]
     generation: bool,
     /// The number of bytes that a bit of the map covers: a power of two; by default, the map fills one block
@@ -49,8 +50,8 @@ pub(super) struct Args {
     /// Proceed even if TAGS has other content, a volume on DATA has an unknown size, or the device is already an integrity device
     #[arg(short = 'F', long)]
     force: bool,
-    /// Put the tags in the tail of DATA even if the end of an ext4 on DATA is unknown, because its superblock is damaged: data in the tail is lost,
-    /// and a repair may need it
+    /// Put the tags in the tail of DATA even if DATA contains an ext4 with a damaged superblock, whose end is unknown. Data in the tail is
+    /// lost, and a repair may need this data
     #[arg(long)]
     lose_tail: bool,
     /// Write one JSON object
@@ -85,7 +86,9 @@ pub(super) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
         return Err(Failure::usage("--journal-size is for --mode journal"));
     }
     if args.lose_tail && args.device.tags().is_some() {
-        return Err(Failure::usage("--lose-tail is for tags in the tail of DATA"));
+        return Err(Failure::usage(
+            "--lose-tail is only for tags in the tail of DATA: leave out TAGS",
+        ));
     }
     let halves = args.device.open_halves(Engine::Psync, true);
     let halves = halves.map_err(|error| failed(&args.device, error))?;
@@ -129,7 +132,7 @@ impl Args {
             (None, _) => 4096,
         };
         Ok(FormatOptions::new()
-            // An interval that does not fit into 32 bits becomes the maximum, which the library refuses.
+            // An interval that does not fit into 32 bits becomes the maximum. The library refuses the maximum.
             .interval(u32::try_from(interval).unwrap_or(u32::MAX))
             .kind(match self.guard {
                 Guard::Crc16 => TupleKind::T10,

@@ -19,9 +19,9 @@ use crate::output::progress;
 
 /// Makes, opens, checks and scrubs integrity devices
 ///
-/// An integrity device keeps a tag for each sector of a data device, on a separate device (TAGS) or in the tail of the data device. Every read
-/// is verified: a changed or misplaced sector is an error, and is never returned as data. The data itself stays unchanged and in place.
-/// All commands accept an integrity device as the volume integrity:DATA,TAGS or integrity:DATA.
+/// An integrity device keeps a tag for each sector of a data device, on a separate device (TAGS) or in the tail of the data device. Every
+/// read is verified. A changed or misplaced sector gives an error instead of data. The data itself stays unchanged and in place. All
+/// commands accept an integrity device as the volume integrity:DATA,TAGS or integrity:DATA.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

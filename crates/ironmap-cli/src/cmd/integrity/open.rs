@@ -23,8 +23,8 @@ Examples:
   ironmap integrity open disk.img,tags.img
   ironmap integrity open --force /dev/sdc,/dev/nvme0n1p3   # after DATA was copied to another disk")]
 pub(super) struct Args {
-    /// Accept a DATA for which the tags were not made, and use the tags for it from then on. Also give up parts that cannot
-    /// be recovered: sectors that cannot be written, a dirty map that cannot be read
+    /// Accept a DATA that does not belong to these tags, and use the tags for it from then on. Also give up parts that cannot be recovered:
+    /// sectors that cannot be written, and a dirty map that cannot be read
     #[arg(short = 'F', long)]
     force: bool,
     /// Write one JSON object

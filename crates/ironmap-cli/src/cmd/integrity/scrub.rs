@@ -14,8 +14,8 @@ use crate::terminal::stdout;
 
 /// Compares every sector with its tag, lists sectors that are wrong or cannot be read, and changes nothing
 ///
-/// A sector's number counts protection intervals from the start of DATA. If the device was not closed, sectors that had writes in flight might not
-/// match their tags. The scrub skips and counts these sectors; ironmap integrity open recovers the device.
+/// Sectors are numbered in protection intervals from the start of DATA. If the device was not closed, sectors that had writes in flight
+/// might not match their tags. The scrub skips and counts these sectors; ironmap integrity open recovers the device.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -88,7 +88,7 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     drop(bar);
     let scrubbed = scrubbed.map_err(|error| Failure::at(&args.device, &error))?;
     let Scrubbed { sectors, discarded, mismatches, unreadable, skipped, lost, .. } = scrubbed;
-    // The exit code must be correct even if the reader of the findings has closed its pipe.
+    // The exit code must be correct even if the output is a closed pipe.
     if mismatches + unreadable + lost > 0 {
         let what = format!(
             "{mismatches} wrong sectors, {unreadable} unreadable, {lost} regions with lost writes"

@@ -230,8 +230,8 @@ fn sizes(files: &[Listed], people: bool) -> impl Iterator<Item = String> {
     })
 }
 
-/// Returns the mark `+` for a file with an access control list, and for a directory with a default list for new files. A list that cannot
-/// be read has no mark.
+/// Returns the mark `+` for a file with an access control list, and for a directory with a default list. A list that cannot be read has no
+/// mark.
 fn list_mark(file: &Listed) -> &'static str {
     let has_list = acl::NAMES.iter().any(|name| matches!(file.inode.xattr(name), Ok(Some(_))));
     if has_list { "+" } else { "" }

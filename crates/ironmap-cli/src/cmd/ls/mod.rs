@@ -17,8 +17,8 @@ use crate::target::{self, Target};
 
 /// Lists directories
 ///
-/// Names are sorted by their bytes. They are printed in columns on a terminal, and otherwise one per line and unchanged. Arguments that
-/// are not directories are listed first.
+/// Names are sorted by their bytes. On a terminal, they are printed in columns. Otherwise, they are unchanged, and each name is a line.
+/// Arguments that are not directories are listed first.
 #[derive(Debug, clap::Args)]
 #[command(
     disable_help_flag = true,
@@ -94,8 +94,7 @@ impl Listed {
         self.inode.file_type() == FileType::Directory
     }
 
-    /// Returns the beginning of the headings for the directories below this directory: the name of the volume, or nothing. In a heading,
-    /// the path follows.
+    /// Returns the beginning of a heading: the name of the volume, or nothing. In the heading, the path of the directory follows.
     fn prefix(&self) -> &[u8] {
         self.name.strip_suffix(&*self.path).unwrap_or_default()
     }
@@ -132,8 +131,8 @@ fn find(args: &Args, volumes: &mut Volumes, target: &Target) -> Result<Listed, F
             Err(failure) => return Err(failure),
         }
     }
-    // With several arguments, each name begins with the volume. A heading always begins with the volume, because `ls` begins a heading with
-    // the argument.
+    // With several arguments, each name begins with the volume. A heading always begins with the volume, like the heading of `ls` with the
+    // argument.
     let headed = args.recursive && found.is_directory() && !args.directory;
     let named = headed || args.targets.len() > 1;
     let name = if named { target.bytes() } else { target.path.clone() };
@@ -147,8 +146,8 @@ fn sort(args: &Args, files: &mut [Listed]) {
     }
 }
 
-/// Lists a directory and the directories below it, depth first. Each directory is listed once, even if a damaged volume has several names
-/// for it.
+/// Lists a directory and the directories below it, depth first. Each directory is listed once. On a damaged volume, a directory may have
+/// several names.
 fn list(
     args: &Args,
     top: Listed,
@@ -163,7 +162,7 @@ fn list(
     while let Some(Listed { source, path, inode: dir, .. }) = pending.pop() {
         if !seen.insert(dir.number()) {
             let number = dir.number();
-            let what = format!("directory inode {number} has more than one entry");
+            let what = format!("directory inode {number} has more than one name");
             report.error(&Failure::corrupt(source.name(&path), &what));
             continue;
         }

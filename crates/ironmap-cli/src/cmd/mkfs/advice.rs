@@ -6,9 +6,8 @@ use ironmap_image::place::shown;
 
 use super::Args;
 
-/// Returns the reason why the volume is too small, and a sufficient size. For metadata, the size includes an additional third of the
-/// content, which is more than enough. Returns `None` if the volume should have been large enough, because the failure then has another
-/// cause.
+/// Returns the reason why the volume is too small, and a sufficient size. The size includes a third of the content for metadata, which is
+/// more than enough. Returns `None` if the failure has another cause: the volume should have been large enough.
 pub(super) fn advice(small: &TooSmall, args: &Args) -> Option<String> {
     const MIB: u64 = 1 << 20;
     let Needs { inodes, bytes, .. } = small.needs;
@@ -17,7 +16,7 @@ pub(super) fn advice(small: &TooSmall, args: &Args) -> Option<String> {
     let few = inodes + 16 > count;
     let wanted = inodes + 64;
     let room = bytes.saturating_add(bytes / 3 + args.journal_size.unwrap_or(0) + 8 * MIB);
-    // The number of bytes of the volume for each inode. By default, it is at most 16 KiB.
+    // The number of bytes of the volume per inode. The default is at most 16 KiB.
     let usual = (size / count.max(1)).max(1);
     let (room, for_inodes) = match args.inodes {
         Some(_) => (room.saturating_add(wanted.max(count) * inode_size), 0),

@@ -24,9 +24,8 @@ use crate::terminal::{one_line, stdout};
 
 /// Makes an ext4 volume on a device, in a partition of an image, or in an image file
 ///
-/// The defaults are those of mke2fs. If SIZE is given, a missing image file is made, and a shorter image file is
-/// extended. A device or image with a file system or a partition table is refused without --force. A device or image in use is
-/// always refused.
+/// The defaults are those of mke2fs. If SIZE is given, a missing image file is made, and a shorter image file is extended. Without --force,
+/// a device or image with a file system or a partition table is refused. A device or image in use is always refused.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -64,7 +63,7 @@ pub(crate) struct Args {
     /// The label, at most 16 bytes
     #[arg(short = 'L', long, default_value = "", hide_default_value = true)]
     label: OsString,
-    /// The UUID; by default random, or with $SOURCE_DATE_EPOCH derived from that time, the label, the size and the block size
+    /// The UUID. By default, it is random. With $SOURCE_DATE_EPOCH, it is derived from that time, the label, the size and the block size
     #[arg(short = 'U', long, value_parser = parse_uuid)]
     uuid: Option<Uuid>,
     /// The secret of directory hashes, written as a UUID; by default the value of --uuid if given, otherwise random
@@ -82,7 +81,7 @@ pub(crate) struct Args {
     /// The reaction to corruption: continue, remount-ro (no more changes) or panic (no reads either)
     #[arg(short = 'e', long = "errors", value_name = "BEHAVIOR", default_value = "continue")]
     on_error: OnError,
-    /// The number of groups per flex group, whose bitmaps and inode tables are stored together: a power of two
+    /// The number of groups per flex group: a power of two. A flex group stores the bitmaps and the inode tables of its groups together
     #[arg(short = 'G', long, value_name = "GROUPS", default_value_t = 16)]
     flex_groups: u32,
     /// The number of consecutive blocks on one disk of a RAID
@@ -106,11 +105,11 @@ pub(crate) struct Args {
     /// Print nothing
     #[arg(short, long)]
     quiet: bool,
-    /// Fill the volume from a directory or a tar archive (- is an archive on standard input); can be repeated, and later sources replace files
+    /// Fill the volume from a directory or a tar archive (- is an archive on standard input); can be repeated. Later sources replace files
+    /// of earlier sources
     ///
-    /// Owners, modes, times, links, devices, holes and extended attributes are kept. An archive may be compressed by gzip or zstd, which is
-    /// detected by its first bytes. The archive is read once, from the beginning to the end. If several members have the same name, the
-    /// last member is kept.
+    /// Owners, modes, times, links, devices, holes and extended attributes are kept. An archive may be compressed by gzip or zstd. The
+    /// archive is read once, from the beginning to the end. If several members have the same name, the last member is kept.
     #[arg(short = 'd', long = "directory", value_name = "SOURCE")]
     sources: Vec<PathBuf>,
     /// SOURCE is an OCI image layout, an archive of a layout, or a layer of an OCI image. Name the lowest layer first: .wh.NAME and .wh..wh..opq hide files of
@@ -153,7 +152,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// The default features of ext4 that this type lacks, as in mke2fs.conf(5) of Debian.
+    /// The default features of ext4 that this type does not have. Source: mke2fs.conf(5) of Debian.
     fn lacks(self) -> &'static [&'static str] {
         const OF_EXT4: &str = "^extent,^huge_file,^flex_bg,^metadata_csum,^metadata_csum_seed,^64bit,^dir_nlink,^extra_isize,^orphan_file";
         match self {
@@ -172,7 +171,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let block = made.block_size.bytes();
     if block > page_size() {
         report.warning(format_args!(
-            "the volume has blocks of {block} bytes: most kernels mount such a volume only with pages of at least this size"
+            "the volume has blocks of {block} bytes: most kernels can mount it only if their memory pages are at least as large"
         ));
     }
     if args.quiet { Ok(()) } else { Ok(print(args, &made)?) }
@@ -203,7 +202,7 @@ impl Args {
         }))
     }
 
-    /// Adds to a failure the option that the user can type instead.
+    /// Adds advice to a failure: the size or the option that the user can add to the command line.
     fn explain(&self, failure: Failure) -> Failure {
         let advice = failure.too_small().and_then(|small| advice(small, self));
         let missing =
@@ -221,7 +220,7 @@ impl Args {
     fn options(&self, report: &Report) -> Result<MkfsOptions, Failure> {
         let mut features = Features::MODERN;
         if matches!(self.volume.data().medium, Medium::Nbd(_)) {
-            // Other machines may open the export. Only MMP (multiple mount protection) shows them that the volume is in use.
+            // Other machines may open the export. Only MMP (multiple mount protection) shows other machines that the volume is in use.
             features.incompat |= Incompat::MMP;
         }
         let names = self.kind.lacks().iter().copied();

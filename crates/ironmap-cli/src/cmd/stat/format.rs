@@ -19,11 +19,11 @@ enum Piece {
     Field(Field),
 }
 
-/// A conversion such as `%-10.3s`: a letter, and the flags and numbers that pad or shorten its value.
+/// A conversion such as `%-10.3s`. It has a letter for the value. Flags and numbers pad or shorten the value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Field {
     letter: u8,
-    /// `H` or `L` before the letter, which selects the major or the minor part of a device number.
+    /// `H` or `L` before the letter. `H` selects the major part of a device number, and `L` the minor part.
     half: Option<u8>,
     left: bool,
     zeros: bool,
@@ -31,7 +31,7 @@ struct Field {
     /// The text before a number that is not negative: `+` or a blank.
     sign: &'static str,
     width: usize,
-    /// The number after a dot. `Some(None)` is a dot without digits, which means the default precision of the value.
+    /// The number after a dot. `Some(None)` is a dot without digits: the value has its default precision.
     precision: Option<Option<usize>>,
 }
 
@@ -120,7 +120,7 @@ impl Field {
                 b'#' => field.alternate = true,
                 b'+' => field.sign = "+",
                 b' ' if field.sign.is_empty() => field.sign = " ",
-                // `'` would group digits, which is not done here. A blank after `+` or another blank has no effect.
+                // `'` would group digits. This is not supported. A blank after `+` or another blank has no effect.
                 b' ' | b'\'' => {}
                 _ => break,
             }
@@ -140,8 +140,7 @@ impl Field {
         Some((field, after))
     }
 
-    /// The name and the target of a link, which are padded separately. As in stat, both are quoted only if '%' directly precedes the
-    /// letter.
+    /// The name and the target of a link. Each is padded separately. As in stat, both are quoted only if '%' directly precedes the letter.
     fn names(self, shown: &Shown<'_>) -> Vec<u8> {
         let plain = self == Self { letter: self.letter, ..Self::default() };
         let name = |name: &[u8]| {
@@ -202,7 +201,7 @@ impl Field {
     }
 
     fn fill(self, value: Value) -> Vec<u8> {
-        // The precision is the minimum number of digits. If a precision is given, blanks (and not zeros) fill the width.
+        // The precision is the minimum number of digits. With a precision, blanks fill the width instead of zeros.
         let digits = self.precision.map(Option::unwrap_or_default);
         let integer = |number: u64, text: String| match digits {
             Some(0) if number == 0 => String::new(),
@@ -254,8 +253,8 @@ fn device_number((major, minor): (u32, u32)) -> u64 {
     minor & 0xff | (major & 0xfff) << 8 | (minor & 0xffff_ff00) << 12 | (major & 0xffff_f000) << 32
 }
 
-/// Seconds since 1970 without a sign, with `digits` digits after the point. The rounding is the same as in `stat`: towards zero if the
-/// rounded fraction is not 0, and otherwise towards the past.
+/// Seconds since 1970 without a sign, with `digits` digits after the point. As in `stat`, a time is rounded towards the past if its rounded
+/// fraction is 0. Other times are rounded towards zero.
 fn seconds(at: Timestamp, digits: usize) -> String {
     let power = |digits: usize| 10_u32.pow(digits.min(9) as u32);
     let (count, unit) = (power(digits), power(9 - digits.min(9)));
@@ -282,7 +281,7 @@ fn named(owners: &Owners, name: String, number: u32) -> String {
 mod tests {
     use super::*;
 
-    /// The times of a damaged inode are shown, even if the nanoseconds in it make up a second or more.
+    /// The nanoseconds in a damaged inode may exceed a second. The times are still shown.
     #[test]
     fn nanoseconds_of_any_number_are_shown() {
         for seconds in [i64::MIN, -1, 0, i64::MAX] {

@@ -26,11 +26,11 @@ use crate::terminal::{one_line, stdout};
 /// Shows the inodes of files: size, owner, times, flags, extended attributes
 ///
 /// Flags are shown as by lsattr, access lists as by getfacl. The letters of a FORMAT are those of stat: %a permissions in octal, %A as by
-/// ls -l, %b units of 512 bytes, %B 512, %d %D number of the file system's device in decimal and hexadecimal (0 unless the volume is on a block
-/// device), %f mode in hexadecimal, %F type, %g %G group, %h links, %i inode, %n name, %N name and target in quotes, %o block size, %r %R device
-/// number in decimal and hexadecimal, %s size, %t %T major and minor number in hexadecimal, %u %U owner, %w %x %y %z times of birth, access,
-/// modification and change, %W %X %Y %Z these times in seconds; %%. %Hd %Ld %Hr %Lr are the major and minor part of a device number. '-', '0', '#',
-/// '+', a width and a precision can be between '%' and the letter: %.3Y has milliseconds.
+/// ls -l, %b units of 512 bytes, %B 512, %d %D number of the file system's device in decimal and hexadecimal (0 if there is no block
+/// device), %f mode in hexadecimal, %F type, %g %G group, %h links, %i inode, %n name, %N name and target in quotes, %o block size, %r %R
+/// device number in decimal and hexadecimal, %s size, %t %T major and minor number in hexadecimal, %u %U owner, %w %x %y %z times of birth,
+/// access, modification and change, %W %X %Y %Z these times in seconds; %%. %Hd %Ld %Hr %Lr are the major and minor part of a device
+/// number. '-', '0', '#', '+', a width and a precision can be between '%' and the letter: %.3Y has milliseconds.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -25,9 +25,9 @@ use crate::terminal::stdout;
 
 /// Changes the label, the UUID and other settings of a volume, as tune2fs does
 ///
-/// Only the superblock and its backups are written. A volume that was not unmounted cleanly is recovered first. If the program is
-/// called as tune2fs or e2label (by a link with that name), it accepts the options of that program, but refuses some of them by name. If an option
-/// is repeated, the last value counts; -o and -O can be given only once.
+/// Only the superblock and its backups are written. A volume that was not unmounted cleanly is recovered first. If the program is called as
+/// tune2fs or e2label (by a link with that name), it accepts the options of that program. It refuses some of them by name. If an option is
+/// repeated, the last value counts; -o and -O can be given only once.
 #[derive(Debug, clap::Args)]
 #[command(args_override_self = true)]
 #[command(after_help = "\
@@ -191,7 +191,7 @@ impl Args {
             || lists.iter().any(|len| *len > 0)
     }
 
-    /// Returns the requested changes. `time` is the time of `SOURCE_DATE_EPOCH` for reproducible builds.
+    /// Returns the requested changes. `time` is the value of `SOURCE_DATE_EPOCH`, if it is set.
     fn options(&self, time: Option<i64>) -> TuneOptions {
         let bytes = |text: &Option<OsString>, most: usize| {
             let bytes = text.as_ref()?.as_bytes();
@@ -238,7 +238,7 @@ fn parse_new_uuid(text: &str) -> Result<NewUuid, String> {
     })
 }
 
-/// Parses a user, for which the superblock has 16 bits.
+/// Parses a user. The superblock has 16 bits for the user's number.
 fn parse_user(text: &str) -> Result<u16, String> {
     let uid = Ownership::parse(text)?.uid.filter(|_| !text.contains(':'));
     uid.and_then(|uid| uid.try_into().ok())
@@ -257,7 +257,7 @@ fn parse_max_mounts(text: &str) -> Result<u16, String> {
     count.ok_or_else(|| format!("not a number of mounts: '{text}'"))
 }
 
-/// The limit of tune2fs for a count of mounts, positive or negative.
+/// The highest number of mounts that tune2fs accepts. The same limit applies to the absolute value of a negative number.
 const MOST_MOUNTS: i32 = 16_000;
 
 fn parse_interval(text: &str) -> Result<u32, String> {

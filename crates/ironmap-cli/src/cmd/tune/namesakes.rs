@@ -1,11 +1,11 @@
-//! Supports calls of the program as `tune2fs` or `e2label`, and refuses some options of tune2fs.
+//! The program can be called as `tune2fs` or `e2label`. Some options of tune2fs are refused.
 
 use ironmap_image::Failure;
 
 use std::ffi::OsString;
 use std::path::Path;
 
-/// Returns the equivalent command line of `ironmap tune` if the program was called as `tune2fs` or `e2label`, otherwise `None`.
+/// If the program was called as `tune2fs` or `e2label`, returns the equivalent command line of `ironmap tune`. Otherwise, returns `None`.
 pub(crate) fn as_e2fsprogs(args: &[OsString]) -> Option<Vec<OsString>> {
     let (program, rest) = args.split_first()?;
     let own = ["ironmap", "tune", "--cut"].map(OsString::from);

@@ -1,5 +1,5 @@
-//! A device that fails on request. The device is a file in a file system that this process serves, and the content of the file is stored in
-//! an image.
+//! A device that fails on request. The device is a file in a file system that this process serves. An image contains the content of the
+//! file.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -21,19 +21,19 @@ use crate::sides::unmount;
 const NAME: &str = "volume";
 const FILE: INodeNo = INodeNo(2);
 
-/// The rates of failures. If a rate is N, one of N requests fails; 0 means that no request fails.
+/// The rates of failures. With a rate of N, one of N requests fails. With 0, no request fails.
 #[derive(Default)]
 pub(super) struct Faults {
     pub(super) reads: AtomicU64,
     /// The failure rate of writes and flushes.
     pub(super) writes: AtomicU64,
     requests: AtomicU64,
-    /// The number of writes and flushes up to the next failure. If it is 0 or negative, no request fails.
+    /// The number of writes and flushes up to the next failure. With 0 or a negative number, no request fails.
     next: AtomicI64,
 }
 
 impl Faults {
-    /// Makes one of the next writes and flushes fail. `number` says which one, counted from 1. If `number` is 0, no request fails.
+    /// Makes the next write or flush with this number fail, counted from 1. With 0, no request fails.
     pub(super) fn fail_write(&self, number: i64) {
         self.next.store(number, Ordering::Relaxed);
     }
@@ -80,7 +80,8 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // A process that another test starts has copies of all descriptors of this process for a short time, so the unmount is retried.
+        // When another test starts a process, the new process has copies of all descriptors for a short time. Therefore the unmount is
+        // retried.
         let unmounted = unmount(&self.dir);
         let ended = self.session.take().filter(|_| unmounted).map(BackgroundSession::join);
         if !std::thread::panicking() {

@@ -21,7 +21,7 @@ struct Content {
 pub(super) struct Load {
     dir: PathBuf,
     rng: Rng,
-    /// All allowed states of each name: the last synced state, and the states after later changes that were not synced.
+    /// All allowed states of each name. They are the last synced state, and the states after later changes without a sync.
     allowed: BTreeMap<String, Vec<Option<Content>>>,
     next: u64,
 }

@@ -1,4 +1,4 @@
-//! Faults of volumes under load: a device that fails some requests, or all of them, a full volume, a killed daemon, or a clock that jumps.
+//! Faults of volumes under load. A device fails some or all requests, the volume is full, the daemon is killed, or the clock jumps.
 //! Afterwards, all synced data exist, and e2fsck finds no fault.
 
 mod device;
@@ -204,7 +204,7 @@ fn a_device_whose_reads_fail() {
     each(Fault::Reads);
 }
 
-/// If all requests of the device fail, its state is as after a power cut.
+/// After the device has failed all requests, its state is as after a power cut.
 #[test]
 fn a_device_that_is_gone() {
     require_mounts!("a_device_that_is_gone");
@@ -218,7 +218,7 @@ fn a_daemon_that_is_killed() {
     each(Fault::Killed);
 }
 
-/// On a full volume, no earlier data are lost, and the removal of files frees space.
+/// When the volume becomes full, no earlier data are lost. The removal of files frees space.
 #[test]
 fn a_volume_that_is_full() {
     require_mounts!("a_volume_that_is_full");

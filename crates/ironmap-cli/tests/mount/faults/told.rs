@@ -1,5 +1,5 @@
-//! Writes that the kernel has cached may fail later, because there is no space or the device fails. In such a case, the writer gets an
-//! error from `write`, `msync` or `fsync`. If there is no error, all of the data exist.
+//! Writes that the kernel has cached may fail later: the volume is full, or the device fails. The writer then gets an error from `write`,
+//! `msync` or `fsync`. If there is no error, all of the data exist.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,7 @@ const LEN: u64 = 24;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     New,
-    /// Every other block is a hole, so that the data need many requests.
+    /// Every other block is a hole. Therefore the data need many requests.
     Holes,
 }
 
@@ -49,8 +49,8 @@ fn verify(image: &Path, dir: &Path, told: &str, when: &str) {
     assert!(is_there || !told.is_empty(), "{when}: {} bytes, and nobody was told", there.len());
 }
 
-/// The lines in which e2fsck asks a question or reports a repair. If the flush of a transaction failed, the journal must be recovered. As
-/// after a crash of Linux, the counts of free blocks and inodes in the superblock are then out of date, so these two lines are allowed.
+/// The lines in which e2fsck asks a question or reports a repair. If the flush of a transaction failed, the journal must be recovered. The
+/// superblock then has old counts of free blocks and inodes, as after a crash of Linux. The two lines about these counts are allowed.
 fn complaints(found: &str) -> Vec<&str> {
     let is_recovered = found.contains("recovering journal");
     let forgiven = ["Free blocks count wrong (", "Free inodes count wrong ("];

@@ -1,6 +1,6 @@
-//! Runs a random sequence of operations, which a seed determines, on ironmap's mount and on the kernel's ext4. After each operation, its
-//! result and the visible state of its files must be the same on both sides. The complete trees are compared at intervals, and after each
-//! new mount. For times that come from the clock, the test only compares whether they have changed.
+//! Runs random operations on ironmap's mount and on the kernel's ext4. A seed determines the operations. After each operation, its result
+//! and the visible state of its files must be the same on both sides. The complete trees are compared at intervals, and after each new
+//! mount. For times that come from the clock, the test only compares whether they have changed.
 
 mod op;
 mod side;
@@ -15,7 +15,7 @@ use crate::sides::{Sides, long, require_mounts};
 /// The number of operations between two mounts.
 const PERIOD: u64 = 400;
 
-/// Waits for the next tick of the clock of file systems, so that later changes get another time.
+/// Waits for the next tick of the clock of file systems. Later changes then get another time.
 fn tick() {
     let begin = clock_gettime(ClockId::RealtimeCoarse);
     while clock_gettime(ClockId::RealtimeCoarse) == begin {
@@ -30,7 +30,7 @@ fn compare_trees(sides: &[Side; 2], when: &str) {
         if a == b {
             continue;
         }
-        // Prints a CRC instead of the content, which is too long for a message.
+        // The content is too long for a message. Prints its CRC instead.
         let short = |side: Option<&(_, _, Vec<u8>, _)>| {
             side.map(|(seen, xattrs, content, data)| {
                 format!("{seen:?} {xattrs:?} CRC {:x} {data:?}", crc32c::crc32c(content))
@@ -75,7 +75,7 @@ fn run(seed: u64, count: u64, mke2fs: &[&str], options: &str) {
     mounted.end();
 }
 
-/// For operations of all kinds, in any order and by any user, the results and the visible state are the same as on the kernel's ext4.
+/// The results and the visible state are the same as on the kernel's ext4. Operations of all kinds run in any order and by any user.
 #[test]
 fn random_operations_give_what_they_give_on_the_kernels_ext4() {
     require_mounts!("random_operations_give_what_they_give_on_the_kernels_ext4");

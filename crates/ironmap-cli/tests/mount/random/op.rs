@@ -1,4 +1,4 @@
-//! The operations, and their random choice. There are only a few names and open files, so that different operations use the same files.
+//! The operations, and their random choice. Names and open files are few, so that different operations use the same files.
 
 use rustix::fs::{FallocateFlags, FileType, OFlags, RenameFlags, XattrFlags};
 
@@ -114,7 +114,7 @@ fn flags(rng: &mut Rng) -> OFlags {
     }
 }
 
-/// A position near the beginning, in the file, or far past its end; in most cases a position that is valid for a direct request.
+/// A position near the beginning, in the file, or far past its end. Most positions are valid for a direct request.
 fn position(rng: &mut Rng) -> u64 {
     let at = match rng.below(16) {
         0..=5 => rng.below(10_000),
@@ -178,7 +178,7 @@ impl Op {
             29..=30 => {
                 let mut who = || one(rng, &[None, Some(0), Some(1000), Some(1001), Some(70_000)]);
                 let (uid, gid) = (who(), who());
-                // At least one ID is given, because FUSE does not check the permission of the caller for a change without IDs.
+                // At least one ID is given. For a change without IDs, FUSE does not check the caller's permission.
                 let gid = if uid.is_none() { gid.or(Some(0)) } else { gid };
                 Self::Chown(first, uid, gid, chance(rng, 4))
             }
@@ -253,8 +253,8 @@ impl Op {
         }
     }
 
-    /// Whether the alignment of a direct request is valid. Requests with a wrong alignment are not compared, because the kernel's ext4 may
-    /// change times before it refuses a request, and because it reads holes at any position.
+    /// Whether the alignment of a direct request is valid. Requests with a wrong alignment are not compared. The kernel's ext4 may change
+    /// times before it refuses a request, and it reads holes at any position.
     pub(super) fn is_aligned(&self, flags: OFlags) -> bool {
         match self {
             Self::Write(..) if flags.contains(OFlags::APPEND) => false,

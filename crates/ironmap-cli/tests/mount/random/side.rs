@@ -1,4 +1,4 @@
-//! One side of the comparison: runs operations on its mounted volume, and returns their visible results.
+//! One side of the comparison. Runs operations on a mounted volume, and returns their visible results.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,7 +23,7 @@ pub(super) enum Answer {
     Bytes(Vec<u8>),
     Names(Vec<Vec<u8>>),
     Refused(Errno),
-    /// The operation was skipped, because no file is open in the slot or the two sides are known to differ (docs/MOUNT.md).
+    /// The operation was skipped. No file is open in the slot, or the two sides are known to differ (docs/MOUNT.md).
     Left,
 }
 
@@ -94,7 +94,7 @@ pub(super) struct Seen {
     moved: [bool; 3],
 }
 
-/// A file that is inspected before and after an operation. The open descriptor finds the file even if it has lost its name.
+/// A file that is inspected before and after an operation. The open descriptor finds the file even if the file has lost its name.
 pub(super) struct Watched {
     file: OwnedFd,
     before: Stat,
@@ -130,8 +130,8 @@ impl Seen {
     }
 }
 
-/// The paths of a tree. Each has its attributes, its extended attributes, its content (the bytes of a file, or the target of a symbolic
-/// link), and its ranges of data. Whole trees are compared in this form.
+/// The paths of a tree. Each path has attributes, extended attributes, content, and ranges of data. The content of a symbolic link is its
+/// target. Whole trees are compared in this form.
 pub(super) type Tree = BTreeMap<PathBuf, (Seen, Xattrs, Vec<u8>, Vec<(u64, u64)>)>;
 
 pub(super) struct Side {
@@ -139,7 +139,7 @@ pub(super) struct Side {
     slots: [Option<OwnedFd>; SLOTS as usize],
 }
 
-/// Pseudo-random bytes from a seed. They are never 0, so that they differ from a hole.
+/// Pseudo-random bytes from a seed. No byte is 0, so the bytes differ from a hole.
 fn content(seed: u64, len: usize) -> impl Iterator<Item = u8> {
     let mut rng = crate::rng::Rng::new(seed);
     std::iter::repeat_with(move || rng.next().to_le_bytes())
@@ -161,7 +161,7 @@ impl Side {
         self.slots = Default::default();
     }
 
-    /// Runs an operation as a user. The user has only one group, the user's own.
+    /// Runs an operation as a user. The user is a member of only one group.
     pub(super) fn apply(&mut self, user: u32, op: &Op) -> Answer {
         become_user(user);
         let answer = self.work(op);
@@ -182,8 +182,8 @@ impl Side {
             Op::Link(from, to) => {
                 fs::linkat(CWD, self.path(from), CWD, self.path(to), AtFlags::empty()).into()
             }
-            // A rename with `WHITEOUT` to an existing name is skipped, because the kernel's ext4 changes times before it refuses such a
-            // rename.
+            // The kernel's ext4 changes times before it refuses a rename with `WHITEOUT` to an existing name. Therefore such a rename is
+            // skipped.
             Op::Rename(_, to, how)
                 if how.contains(RenameFlags::WHITEOUT) && fs::lstat(self.path(to)).is_ok() =>
             {
@@ -278,7 +278,8 @@ impl Side {
             Op::Data(_, pos) => seek(file, SeekFrom::Data(*pos)).into(),
             Op::Hole(_, pos) => seek(file, SeekFrom::Hole(*pos)).into(),
             Op::Copy(_, from, to, at, len) => match open(to) {
-                // The kernel's ext4 accepts copies between direct files only if the copies are aligned, so all such copies are skipped.
+                // The kernel's ext4 accepts copies between direct files only if the copies are aligned. All copies between direct files are
+                // skipped.
                 Some(target) if is_direct(file) || is_direct(target) => Answer::Left,
                 Some(target) => {
                     let (mut from, mut at) = (*from, *at);
@@ -369,7 +370,7 @@ impl Side {
 
 fn become_user(user: u32) {
     let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
-    // The saved user ID allows the thread to become the superuser again, which is needed to set the group.
+    // The thread must become the superuser again to set the group. The saved user ID allows this.
     set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT).unwrap();
     set_thread_res_gid(Gid::ROOT, gid, Gid::ROOT).unwrap();
     set_thread_res_uid(Uid::ROOT, uid, Uid::ROOT).unwrap();
@@ -398,16 +399,15 @@ fn is_direct(file: &OwnedFd) -> bool {
     fs::fcntl_getfl(file).unwrap().contains(OFlags::DIRECT)
 }
 
-/// The kernel reports an unwritten extent as data while the page cache contains pages of it. Therefore the file is first synced, and its
-/// pages are dropped.
+/// The kernel reports an unwritten extent as data while the page cache contains pages of it. Therefore the file is first synced. After
+/// that, its pages are dropped.
 fn seek(file: &OwnedFd, to: SeekFrom) -> Result<u64> {
     fs::fdatasync(file)?;
     fs::fadvise(file, 0, None, fs::Advice::DontNeed)?;
     fs::seek(file, to)
 }
 
-/// The ranges of a file with data. Only the data of these ranges are read into `content`, because a sparse file can be larger than the
-/// memory.
+/// The ranges of a file with data. Only these ranges are read into `content`. A sparse file can be larger than the memory.
 fn extents(path: &Path, content: &mut Vec<u8>) -> Vec<(u64, u64)> {
     let file = fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();
     let (mut found, mut at) = (Vec::new(), 0);

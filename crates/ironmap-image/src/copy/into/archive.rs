@@ -20,7 +20,7 @@ pub(crate) enum Role {
     Tree,
     /// An image layer: names that begin with `.wh.` hide files of earlier layers (OCI image specification).
     Layer,
-    /// An image layer, which is refused if its members show that the archive contains complete images.
+    /// An image layer. It is refused if its members show that the archive contains complete images.
     MaybeLayer,
 }
 
@@ -175,9 +175,9 @@ impl Reader {
     }
 }
 
-/// Returns the step for a whiteout, which is a member with a path component that begins with `.wh.` (OCI image specification, "Image Layer
-/// Filesystem Changeset"). The first such component determines the step. Returns `None` for any other member, and for the names that AUFS
-/// uses for itself (`.wh..wh.`), because files with these names are removed when the layer ends.
+/// Returns the step for a whiteout: a member with a path component that begins with `.wh.` (OCI image specification, "Image Layer
+/// Filesystem Changeset"). The first such component determines the step. Returns `None` for any other member. Also returns `None` for names
+/// that begin with `.wh..wh.`: AUFS uses them for itself, and their files are removed when the layer ends.
 fn whiteout(path: &[u8]) -> Option<Step> {
     let mut names = path.split(|byte| *byte == b'/');
     let name = names.find(|name| name.starts_with(WHITEOUT))?;

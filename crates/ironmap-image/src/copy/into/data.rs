@@ -1,8 +1,8 @@
 //! The ranges of a host file's content that are written to a copy.
 //!
-//! Host file systems differ in the smallest hole that they can store. Therefore, if a file has any hole, each of its blocks of zeros
-//! becomes a hole in the copy, so that equal files have equal copies on all host file systems. A file without holes is copied without
-//! holes, because a swap file must not have holes.
+//! Host file systems differ in the smallest hole that they can store. Equal files must have equal copies on all host file systems.
+//! Therefore, if a file has any hole, each of its blocks of zeros becomes a hole in the copy. A file without holes is copied without holes,
+//! because a swap file must not have holes.
 
 use std::os::fd::OwnedFd;
 
@@ -11,8 +11,8 @@ use rustix_libc::io::{Errno, pread};
 
 /// The length of the blocks that are compared with zeros: the most common block size of volumes.
 const BLOCK: u64 = 4096;
-/// A range ends at a multiple of this length, so that its bytes, which were compared with zeros, are still in the page cache when they are
-/// copied.
+/// The bytes of a range are compared with zeros, and are then copied. A range ends at a multiple of this length, so that its bytes are
+/// still in the page cache for the copy.
 const LONGEST: u64 = 64 << 20;
 /// The number of bytes that are read at once to compare them with zeros.
 const CHUNK: u64 = 256 << 10;

@@ -1,7 +1,7 @@
 //! Copies a tree of the host into a volume. A separate thread reads the tree during the writes.
 //!
-//! Below the path that the user named, every file is opened through the descriptor of its parent directory, without following symbolic
-//! links. The names of a directory are sorted by their bytes, so the same tree always makes the same volume.
+//! Below the path that the user named, every file is opened through the descriptor of its parent directory, and symbolic links are not
+//! followed. The names of a directory are sorted by their bytes, so the same tree always makes the same volume.
 
 use std::collections::HashSet;
 use std::ffi::{CStr, OsStr};
@@ -108,7 +108,7 @@ struct Reader {
     xattrs: XattrReader,
     /// The files with several names that were read.
     seen: HashSet<Identity>,
-    /// The channel on which the writer answers whether it needs the content of the file being read.
+    /// The channel on which the writer answers whether it needs the content of the present file.
     is_wanted: Option<IsWanted>,
 }
 
@@ -170,7 +170,7 @@ impl Reader {
         }
     }
 
-    /// The outer error ends the copy. The inner error is a failure of this file that occurred before its `Begin` step was sent.
+    /// The outer error ends the copy. The inner error is a failure of this file before its `Begin` step.
     fn try_read(&mut self, place: &Place<'_>, at: AtFlags) -> Result<Result<(), Errno>, Stopped> {
         let found = match place.stat(at) {
             Ok(found) => found,
@@ -324,7 +324,7 @@ impl Reader {
         }
     }
 
-    /// Whether the writer still accepts the content of the file being read.
+    /// Whether the writer still accepts the content of the present file.
     fn is_wanted(&self) -> bool {
         self.is_wanted.as_ref().is_none_or(IsWanted::is_not_refused)
     }

@@ -193,8 +193,8 @@ impl<'a> Filler<'a> {
         copied.and(self.writer.end_layer(self.report))
     }
 
-    /// Makes a directory, a special file or a regular file with content. If the file exists, it gets this owner and mode; a regular file with
-    /// content replaces it. A regular file without content must exist.
+    /// Makes a directory, a special file or a regular file with content. If the file exists, its owner and mode are set. A regular file
+    /// with content replaces an existing file. A regular file without content must exist.
     ///
     /// # Errors
     /// Fails if the file cannot be made, or if the name belongs to a file of another type or to another device.

@@ -75,8 +75,8 @@ impl Open {
         self.give_back_room()
     }
 
-    /// Removes access control lists that the source lacks, because such lists grant rights that the source does not grant. Such a list can
-    /// come from the file that the copy overwrites, or from the directory of the copy.
+    /// Removes access control lists that the source does not have. Such lists would grant additional rights. Such a list can come from the
+    /// file that the copy overwrites, or from the directory of the copy.
     pub(super) fn drop_access_lists(&self) -> ironmap::Result<()> {
         let Self { entry, name, number, .. } = self;
         let (fs, given) = (name.fs(), &entry.xattrs);

@@ -141,8 +141,8 @@ impl Places {
         Ok(())
     }
 
-    /// Removes a file, or a directory with everything below it, except the files for which `keeps` returns true, and the directories that
-    /// contain them.
+    /// Removes a file, or a directory with everything below it. Keeps the files for which `keeps` returns true, and the directories that
+    /// contain these files.
     fn remove_unless(
         &mut self,
         found: Found,

@@ -12,7 +12,7 @@ use crate::copy::keep::is_access_list;
 use crate::failure::Failure;
 
 /// The length of a read and a write: small enough that the data stays in the processor's cache between the read and the write. A file of at
-/// most this length is written in one transaction, which is faster than a direct write and the conversion of unwritten extents.
+/// most this length is written in one transaction. This is faster than a direct write with a later conversion of unwritten extents.
 pub(super) const PIECE: u64 = 1 << 20;
 
 /// A step of the copy of a tree. Each `Begin` has an `End`. The steps between `Begin` and `End` describe the file's content or the
@@ -61,8 +61,8 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Sorts the extended attributes and access control lists, which a host lists in the order in which they were set. The readers also
-    /// sort the entries of directories. Therefore the bytes of a copy depend only on the tree.
+    /// Sorts the extended attributes and access control lists. A host lists them in the order in which they were set. The readers also sort
+    /// the entries of directories. Therefore the bytes of a copy depend only on the tree.
     pub(super) fn sort(&mut self) {
         self.xattrs.sort_by(|a, b| a.name.cmp(&b.name));
         let lists = self.xattrs.iter_mut().filter(|xattr| is_access_list(&xattr.name));
@@ -70,14 +70,14 @@ impl Entry {
     }
 }
 
-/// The writer's end of the answer whether the writer needs a file's content. When it is dropped, the writer refuses the content, or the
-/// part of the content that was not sent yet.
+/// The writer's end of the answer whether the writer needs a file's content. The drop of this value refuses all content that was not sent
+/// yet.
 pub(super) struct Wanted(Arc<Answer>);
 
 /// The reader's end of the answer whether the writer needs a file's content.
 pub(super) struct IsWanted(Arc<Answer>);
 
-/// The answer, which both ends share. It needs one allocation for each file, and a channel would need more.
+/// The answer. Both ends share it. This needs one allocation for each file. A channel would need more.
 struct Answer {
     /// `None` until the writer has decided.
     is_wanted: Mutex<Option<bool>>,

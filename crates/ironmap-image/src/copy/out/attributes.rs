@@ -54,7 +54,7 @@ impl Attributes {
     }
 
     /// Sets the owner first, because a change of owner clears set-id bits and capabilities. Sets the mode after the extended attributes,
-    /// because such attributes cannot be set on a file whose mode lacks `w`.
+    /// because a file without `w` in its mode refuses extended attributes.
     fn set_open(
         &mut self,
         fd: impl AsFd,
@@ -128,8 +128,8 @@ impl Attributes {
     }
 }
 
-/// Removes access control lists that the copy inherited from its directory and that the source lacks, because such lists grant rights that
-/// the source does not grant.
+/// Removes access control lists that the copy inherited from its directory, but that the source does not have. Such lists would grant
+/// additional rights.
 fn drop_access_lists(fd: impl AsFd, xattrs: &[Xattr]) -> Result<(), Errno> {
     for list in ACCESS_LISTS {
         if xattrs.iter().any(|xattr| xattr.name == list.as_bytes()) {

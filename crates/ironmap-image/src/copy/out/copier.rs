@@ -38,9 +38,8 @@ impl Origin {
 /// The files that a command has copied so far, from all its sources.
 #[derive(Default)]
 pub(super) struct Done {
-    /// The copies of files with several names, because another name becomes a hard link. The copies are stored as paths, because the number
-    /// of open descriptors is limited. A path stays valid, because each of its components below DEST is a directory, and a copy never
-    /// replaces a directory.
+    /// The copies of files with several names. Each further name becomes a hard link. They are stored as paths, because the number of open
+    /// descriptors is limited. A path stays valid, because a copy never replaces a directory.
     links: HashMap<Origin, Copied>,
     /// The copies of sources that the user named, except directories.
     pub(super) named: HashMap<PathBuf, Origin>,
@@ -192,7 +191,7 @@ impl<'a> Copier<'a> {
     /// Reads the entries of a directory that was made.
     fn enter(&mut self, into: Directory, dir: Inode, path: Vec<u8>, levels: &mut Vec<Level>) {
         if !self.directories.insert(dir.number()) {
-            let what = format!("directory inode {} has more than one entry", dir.number());
+            let what = format!("directory inode {} has more than one name", dir.number());
             self.report.error(&Failure::corrupt(self.source.name(&path), &what));
             return;
         }
@@ -246,15 +245,15 @@ impl<'a> Copier<'a> {
         self.ahead.load(&mut self.queue, self.source, inode.number());
         let file = self.source.file(inode, path)?;
         let replaces = place.check(HostType::RegularFile, &self.spared)?;
-        // The copy is written under a temporary name, because an incomplete copy could be mistaken for a complete file, and must not
-        // replace an existing file.
+        // The copy is written under a temporary name, because an incomplete copy must not replace an existing file, or be mistaken for a
+        // complete file.
         let part = place.beside();
         let copy = part.create()?;
         let copied = self.copy_data(place, &copy, &file, path).and_then(|()| {
             let result = self.attributes.set_file(place, &copy, &stat, &xattrs);
             result.map_err(|errno| place.failed(errno))?;
             if replaces {
-                // With the sync before the rename, either the old file or the complete new file exists after a power cut.
+                // The sync before the rename ensures that, after a power cut, either the old file or the complete new file exists.
                 copy.sync_all().map_err(|error| place.failed(error))?;
             }
             place.take(&part)

@@ -1,8 +1,8 @@
 //! The destination of a copy: a name in an open directory.
 //!
-//! Below the directory that the user named, every file is opened through the descriptor of its parent directory, without following symbolic
-//! links. Therefore a hostile volume (a symbolic link and a directory with the same name) cannot direct the copy to another place of the
-//! host.
+//! Below the directory that the user named, every file is opened through the descriptor of its parent directory, and symbolic links are not
+//! followed. Therefore a hostile volume cannot direct the copy to another place of the host. Such a volume has a symbolic link and a
+//! directory with the same name.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

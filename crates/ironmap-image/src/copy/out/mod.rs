@@ -27,7 +27,7 @@ pub(super) fn run(options: &CopyOptions, dest: &Path, report: &mut Report) -> Re
     let volumes: Option<Vec<_>> = options.sources.iter().map(Subject::target).collect();
     let Some(sources) = volumes else {
         return Err(Failure::usage(
-            "neither the source nor the destination is in a volume: write VOLUME:/PATH",
+            "the source or the destination must be in a volume: write VOLUME:/PATH",
         ));
     };
     report.context().caller.catch_signals();
@@ -68,7 +68,7 @@ fn copy(
             report.warning(format_args!("{target}: is named more than once"));
             return Ok(());
         }
-        let what = "was just made, and is not replaced";
+        let what = "an earlier source has created this file, so this source does not replace it";
         return Err(Failure::new(format!("{}: {what}", place.path().display())));
     }
     let spared = Spared::of(&target.volume, report.context());
@@ -114,7 +114,7 @@ fn destination(
     let dest = if dest.is_symlink() {
         &dest.canonicalize().map_err(|error| {
             if dest.exists() {
-                // DEST can be /dev/stdout, for example, which may lead to a pipe.
+                // For example, DEST can be /dev/stdout, which may lead to a pipe.
                 let what = "the symbolic link leads to a file without a path: use ironmap cat";
                 return Failure::new(format!("{}: {what}", dest.display()));
             }

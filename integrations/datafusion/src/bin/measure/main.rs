@@ -2,10 +2,10 @@
 //! are empty before each measurement.
 //!
 //! - `measure make FILE` writes the table.
-//! - `measure run FORMAT ROUNDS KERNEL DEVICE DIR DEVICE VOLUME` prints a row of JSON for each query and store. Each store has a device of
-//!   its own: `LocalFileSystem` reads the directory KERNEL, `Store::directory` reads the directory DIR, and each of these directories is
-//!   the root of the file system on the DEVICE that follows it. VOLUME is a device whose file system is not mounted. Each file system has
-//!   the table.
+//! - `measure run FORMAT ROUNDS KERNEL DEVICE DIR DEVICE VOLUME` prints a row of JSON for each query and store. Each store has its own
+//!   device. `LocalFileSystem` reads the directory KERNEL, and `Store::directory` reads the directory DIR. Each of these directories is the
+//!   root of the file system on the DEVICE that follows it. VOLUME is a device whose file system is not mounted. Each file system has the
+//!   table.
 
 mod rounds;
 
@@ -31,7 +31,7 @@ const QUERIES: [Query; 4] = [
     Query::LookUps { ids: 1, count: 400, at_once: 8 },
 ];
 
-/// The stores, each on a device of its own. The first is the one to which the others are compared.
+/// The stores, each on a device of its own. The others are compared with the first store.
 async fn contenders(
     (kernel, kernel_device): (&str, &str),
     (dir, device): (&str, &str),

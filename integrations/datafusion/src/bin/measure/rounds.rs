@@ -38,8 +38,8 @@ impl Query {
         }
     }
 
-    /// Chooses the ids for each look-up. No two ids of a round are in the same page. So no look-up finds its pages in a cache because of
-    /// another look-up.
+    /// Chooses the ids for each look-up. No two ids of a round are in the same page. So no look-up finds pages that another look-up has put
+    /// into a cache.
     fn ids(self, random: &mut Random) -> Vec<Vec<i64>> {
         let Self::LookUps { ids, count, .. } = self else { return Vec::new() };
         let mut pages: Vec<usize> = (0..PAGES).collect();
@@ -65,7 +65,7 @@ impl Contender {
         Self { name, session, device: format!("/sys/block/{device}/stat").into() }
     }
 
-    /// The reads of the device since it exists.
+    /// All reads of the device since its creation.
     fn reads(&self) -> Result<Reads, Box<dyn Error>> {
         let stat = fs::read_to_string(&self.device)?;
         let fields = stat.split_whitespace().take(4).map(str::parse::<u64>);

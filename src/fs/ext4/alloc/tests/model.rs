@@ -49,8 +49,8 @@ impl Model {
         self.inodes.keys().copied().collect()
     }
 
-    /// Runs one operation while other threads also commit. Freed blocks can become available at any time, so the model does not treat them
-    /// as pending.
+    /// Runs one operation while other threads also commit. Freed blocks can become available at any time. The model treats them as
+    /// available at once.
     pub(super) fn step_beside_others(&mut self, fs: &Arc<Ext4>) {
         self.step(fs);
         self.pending.clear();

@@ -61,8 +61,8 @@ fn mounted() -> Option<(Image, Mount)> {
     Some((image, mount))
 }
 
-/// ironmap and the kernel compute the same mode and the same lists when a list is set or removed, or when the mode of a file with a list is
-/// changed.
+/// The kernel and ironmap compute the same mode and the same lists. The test sets and removes lists, and changes the modes of files with
+/// lists.
 #[test]
 fn lists_and_modes_follow_each_other() {
     let Some((_other, mount)) = mounted() else { return };
@@ -114,7 +114,8 @@ fn lists_and_modes_follow_each_other() {
     image.fsck();
 }
 
-/// In ironmap and in the kernel, new files and directories inherit the same mode and the same lists, with and without a mask.
+/// New files and directories inherit the same mode and the same lists in ironmap and in the kernel. The test uses lists with and without a
+/// mask.
 #[test]
 fn new_files_inherit_as_from_the_kernel() {
     let Some((image, mount)) = mounted() else { return };

@@ -1,4 +1,4 @@
-//! These tests set fields of inodes, and compare the fields with debugfs's output and with ironmap's own reads.
+//! Sets fields of inodes, and compares them with debugfs's output and with ironmap's own reads.
 
 use crate::fs::ext4::attr::{Body, NewInode, Times};
 use crate::fs::ext4::for_tests::{Alone, Image};
@@ -61,7 +61,7 @@ fn a_new_inode_is_what_it_was_made_with() {
         assert!(file.contains("User: 70001   Group: 80002") && file.contains("Mode:  0640"));
         assert!(file.contains("Generation: 77") && file.contains("Flags: 0x80020"), "{file}");
         if wide {
-            // For each time stamp, debugfs shows the second word, which contains two bits of the epoch and the nanoseconds.
+            // For each time stamp, debugfs shows the second word: two bits of the epoch, and the nanoseconds.
             assert!(file.contains("mtime: 0x2a05f200:1d6f3455"), "{file}");
             assert!(file.contains("Size of extra inode fields: 32"), "{file}");
         }

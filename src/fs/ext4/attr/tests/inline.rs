@@ -18,8 +18,8 @@ fn small_files_are_kept_in_the_inode() {
     let image = Image::with_files(KIND, &["a", "b"]);
     let fs = image.open();
     let mut rng = Rng(3);
-    // An inode of 256 bytes has 68 bytes for content. The other bytes are the first 128 bytes, 32 bytes of extra fields, the magic number,
-    // an entry with its name, and the end mark. `i_block` contains 60 more bytes.
+    // An inode of 256 bytes has 68 bytes for content. The other bytes contain the fixed part (128 bytes), the extra fields (32 bytes), the
+    // magic number, an entry with its name, and the end mark. `i_block` contains 60 more bytes.
     let mut last = Vec::new();
     for len in [0, 1, 59, 60, 61, 64, 100, 128, 129, 3000] {
         let content = rng.bytes(len);
@@ -106,7 +106,7 @@ fn content_without_a_block_to_go_to_stays() {
 }
 
 /// A file in an inode may be larger than its stored content. The missing bytes read as zeros, and every kind of change is possible. Linux
-/// leaves such a file after a power failure if the file was becoming too large for its inode.
+/// leaves such a file if the power fails while the content is moved out of the inode.
 #[test]
 fn a_size_beyond_the_content_in_the_inode_is_zeros() {
     let image = Image::with_files(KIND, &["a", "b"]);

@@ -51,8 +51,8 @@ fn blocks_that_the_kernel_shares_are_distinguished() {
         for file in &files[4..8] {
             let inode = find(&fs, file);
             fs.transact(inode.xattr_credits(), |h| Attributes::of(&inode).drop_xattrs(h)).unwrap();
-            // `drop_xattrs` does not remove the attributes in the inode itself, because they are normally freed together with the inode.
-            // This test keeps the inode, so the test removes these attributes.
+            // `drop_xattrs` keeps the attributes in the inode itself, because they are normally freed together with the inode. This test
+            // keeps the inode and removes these attributes.
             fs.transact(1, |h| {
                 h.update_inode(&inode, |raw| {
                     let at = 128 + raw.extra_size();
@@ -80,12 +80,12 @@ fn blocks_that_the_kernel_shares_are_distinguished() {
     }
 }
 
-/// A change that fails because the volume has no space for the value leaves the volume unchanged. After a partial change, e2fsck would find
+/// If the volume has no space for a value, the change fails and leaves the volume unchanged. After a partial change, e2fsck would find
 /// unreferenced blocks or an unreferenced inode.
 #[test]
 fn a_full_volume_stays_as_it_was() {
-    // The number of free blocks increases by one with each step. It begins with 0 and ends with one block less than the attribute needs.
-    // The value needs 20 blocks, including the blocks reserved for map nodes. An inode of 128 bytes also needs an attribute block.
+    // The test tries each number of free blocks, from 0 to one block less than the attribute needs. The value needs 20 blocks, including
+    // the blocks reserved for map nodes. An inode of 128 bytes also needs an attribute block.
     for (size, takes) in [(256, 20), (128, 21)] {
         full_volume(&format!("-t ext4 -b 1024 -O ea_inode -m 0 -I {size}"), takes);
     }

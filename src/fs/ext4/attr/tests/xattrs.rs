@@ -65,8 +65,8 @@ pub(super) fn kernels(path: &Path) -> Values {
         .collect()
 }
 
-/// After any sequence of sets and removals, the inode has the same attributes as the model. An attribute for which there is no space
-/// changes nothing. e2fsck and the kernel confirm the result.
+/// After any sequence of sets and removals, the inode has the same attributes as the model. If there is no space for an attribute, nothing
+/// changes. e2fsck and the kernel confirm the result.
 #[test]
 fn attributes_follow_a_model() {
     for (seed, kind) in (1..).zip(KINDS) {

@@ -11,7 +11,7 @@ use crate::fs::{FileSystem, FileType};
 use crate::units::{FsBlock, InodeNo};
 
 /// e2fsck accepts a new directory on volumes with every inode size. The directory is inline if the volume has the feature inline_data and
-/// the inode has enough space; otherwise the directory has one block.
+/// the inode has enough space. Otherwise the directory has one block.
 #[test]
 fn a_new_directory_has_its_two_entries() {
     for (options, inline) in [
@@ -186,7 +186,7 @@ fn names_without_regard_to_case() {
     }
 }
 
-/// An invalid name cannot be added, removed or set; a missing name cannot be removed or set.
+/// An invalid name cannot be added, removed or set. A missing name cannot be removed or set.
 #[test]
 fn an_invalid_name_is_refused() {
     let mut volume = Volume::new("16M", "-t ext4 -b 1024");

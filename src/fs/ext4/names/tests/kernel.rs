@@ -95,7 +95,7 @@ fn the_kernel_and_we_change_the_same_directory() {
             for name in some {
                 volume.remove(&name);
             }
-            // Only a few names are added in the first round, so that the directory is still inline when the kernel reads it.
+            // The first round adds only a few names. The directory is therefore still inline when the kernel reads it.
             let count = if round == 0 { 2 } else { 400 };
             for number in 0..count {
                 volume.add(&name(round * 10_000 + 5_000 + number), number % 2);

@@ -150,8 +150,8 @@ impl Volume {
         assert_eq!(dir.is_empty_directory().unwrap(), self.names.is_empty());
     }
 
-    /// Sets the link count of each file to the file's number of names, closes the volume, and runs e2fsck and debugfs. Returns the image
-    /// for further checks.
+    /// Sets the link count of each file to the file's number of names, and closes the volume. Then runs e2fsck and debugfs. Returns the
+    /// image for further checks.
     pub(super) fn finish(self) -> Image {
         self.assert_names();
         for (index, number) in self.files.into_iter().enumerate() {

@@ -44,7 +44,7 @@ impl MapEdit {
         }
         if !after.flags().contains(InodeFlags::EXTENTS) {
             return Err(Error::read_only(
-                "fast commits contain a file without extents: e2fsck or a mount recovers them",
+                "ironmap cannot recover fast commits of a file without extents: run e2fsck, or mount the volume with the kernel",
             ));
         }
         for range in &edit.ranges {

@@ -14,14 +14,13 @@
 //!   the changes. The next transaction number has then increased, so the fast commits are invalid. As in every transaction, the commit
 //!   block is written after the other blocks are durable.
 //!
-//! The changes are written as one transaction. They should fit, because in Linux they were part of one running transaction, which is
-//! limited to a quarter of the log. Here the transaction may use the complete log, which is empty. If the changes do not fit into the log,
-//! nothing is written.
+//! The changes are written as one transaction. In Linux, they were part of one transaction, which is limited to a quarter of the log. Here
+//! the transaction may use the complete log. The changes should therefore fit. If the changes do not fit into the log, nothing is written.
 //!
 //! Fast commits record inodes and the blocks of files. These inodes and blocks are marked as used before other blocks are allocated. Fast
-//! commits do not record the blocks of directories and the nodes of maps; these are allocated here. The link counts are computed from the
-//! names. If an inode was created and removed within the fast commits, its records are ignored. An inode that has lost its last name
-//! becomes an orphan, and the opening of the volume then removes the orphans.
+//! commits do not record the blocks of directories and the nodes of maps. These blocks are allocated here. The link counts are computed
+//! from the names. If an inode was created and removed within the fast commits, its records are ignored. An inode that has lost its last
+//! name becomes an orphan. The opening of the volume then removes the orphans.
 
 mod content;
 mod names;
@@ -42,7 +41,7 @@ use crate::fs::{Clock, FileType};
 use crate::units::InodeNo;
 
 const PLACE: Place = Place::new("fast commit");
-/// The credits for all changes. They exceed the size of any log, so the transaction is never split into two.
+/// The credits for all changes. The credits exceed the size of any log. The transaction is therefore never split into two.
 const CREDITS: u32 = 1 << 30;
 
 impl Ext4 {
@@ -59,7 +58,7 @@ impl Ext4 {
         clock: Clock,
     ) -> Result<Vec<Error>> {
         if self.superblock.ro_compat.intersects(RoCompat::BIGALLOC | RoCompat::QUOTA) {
-            let what = "fast commits on a volume with bigalloc or quota cannot be recovered here: e2fsck or a mount recovers them";
+            let what = "ironmap cannot recover fast commits on a volume with bigalloc or quota: run e2fsck, or mount the volume with the kernel";
             return Err(Error::read_only(what));
         }
         let mut log = jbd2::restore_log(self)?;

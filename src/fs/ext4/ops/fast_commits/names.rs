@@ -1,6 +1,6 @@
 //! The final names and inodes after all fast commits, computed before any change.
 //!
-//! The number of names of a file is its link count on the device, plus the added names, minus the removed names. If an inode has no name
+//! The number of a file's names is the link count on the device, plus the added names, minus the removed names. If an inode has no name
 //! after all fast commits, its record is ignored.
 
 use std::collections::btree_map::Entry;
@@ -22,7 +22,7 @@ pub(super) struct Change<'a> {
     new: Option<InodeNo>,
 }
 
-/// An inode that a fast commit has recorded, or whose names or entries a fast commit has changed.
+/// An inode that fast commits have recorded, or whose names or directory entries they have changed.
 #[derive(Default)]
 pub(super) struct Touched<'a> {
     pub(super) edit: Option<&'a InodeEdit>,

@@ -56,7 +56,7 @@ impl Full {
         self.file.fs.sync().unwrap();
     }
 
-    /// Runs a change that needs `blocks` blocks. With fewer free blocks, the change must fail without any effect; with `blocks` free
+    /// Runs a change that needs `blocks` blocks. With fewer free blocks, the change must fail without any effect. With `blocks` free
     /// blocks, it must succeed.
     fn needs(&mut self, blocks: u32, what: &str, change: impl Fn(&File) -> Result<()>) {
         for free in 0..blocks {
@@ -90,8 +90,8 @@ fn append(file: &File, first: u64, count: u64) {
     }
 }
 
-/// If there is no space for a new node, the attempt to append an extent changes nothing. A new node is needed to split a leaf or a node
-/// above it, or to move the entries of the root.
+/// If there is no space for a new node, the attempt to append an extent changes nothing. Splits of nodes and a move of the root's entries
+/// need new nodes.
 #[test]
 fn nodes_that_cannot_be_had() {
     let image = Image::with_file("-t ext4 -b 1024 -N 64", "64M");
@@ -113,8 +113,8 @@ fn nodes_that_cannot_be_had() {
     full.close(&image);
 }
 
-/// The root is full with four extents, so a split of one extent needs a node. The split succeeds even on a full volume, as long as blocks
-/// reserved for nodes are free. Each extent has ten blocks.
+/// The root is full with four extents. A split of one extent needs a new node. On a full volume, the split succeeds while blocks reserved
+/// for nodes are free. Each extent has ten blocks.
 #[test]
 fn cuts_that_need_a_node() {
     type Cut = fn(&File) -> Result<()>;

@@ -160,8 +160,8 @@ impl Run<'_> {
     }
 }
 
-/// Fills the holes of a range while space is available. With bigalloc, the function uses either complete free clusters, or the unmapped
-/// blocks of a cluster that the file already has.
+/// Fills the holes of a range while space is available. With bigalloc, the function uses complete free clusters, or the unmapped blocks of
+/// the file's own clusters.
 fn map(file: &File, model: &mut Model, start: u64, len: u64, state: ExtentState, goal: u64) {
     let cluster = u64::from(file.fs.superblock.cluster_blocks);
     let mut at = start;
@@ -190,8 +190,8 @@ fn map(file: &File, model: &mut Model, start: u64, len: u64, state: ExtentState,
                 };
                 let whole = base + u64::from(got);
                 let mapped = whole.min(end).min(start + len);
-                // If blocks of the last cluster of the file are already mapped, the file already has a cluster on the device for them, so
-                // the newly allocated cluster cannot be used.
+                // If blocks of the file's last cluster are already mapped, the file already has a device cluster for them. The newly
+                // allocated cluster cannot be used in this case.
                 let last = (whole - 1) / cluster * cluster;
                 let shared =
                     cluster > 1 && (mapped <= last || model.0.range(last..whole).next().is_some());

@@ -182,8 +182,8 @@ fn insert_before_the_first_leaf() {
     image.fsck();
 }
 
-/// A change of one step stays in the caller's transaction. A hole in another leaf does not count as a step, even if the range of the change
-/// covers it.
+/// A change of one step stays in the caller's transaction. A hole in another leaf is no step, even if the range of the change covers the
+/// hole.
 #[test]
 fn a_step_that_finds_nothing_takes_no_transaction() {
     for (options, gap) in [("-t ext4 -b 1024 -N 64", 1000), ("-t ext3 -b 1024 -N 64", 12)] {
@@ -202,7 +202,7 @@ fn a_step_that_finds_nothing_takes_no_transaction() {
         for i in 0..10 {
             file.map(gap + i * 2, start + 100 + i, 1, Written).unwrap();
         }
-        // The next change runs in a new transaction, so that each block that the change modifies uses one credit.
+        // The next change runs in a new transaction. Each block that the change modifies then uses one credit.
         file.fs.sync().unwrap();
         let inode = file.inode();
         let credits = inode.credits_for_unmap();

@@ -91,8 +91,8 @@ impl Writer {
         self.how = how;
     }
 
-    /// Forgets the files with several names before the next source of a new volume. A hard link joins only names of one source, because a
-    /// later source can replace a file of an earlier source, and the inode number can then belong to another file.
+    /// Forgets the files with several names before the next source of a new volume. A later source can replace a file of an earlier source,
+    /// and another file can then get the inode number. So a hard link joins only names of one source.
     pub(super) fn forget_links(&mut self) {
         self.seen.clear();
         self.links.clear();
@@ -256,7 +256,7 @@ impl Writer {
         };
         let kind = entry.stat.file_type;
         let mut gives_group = inherits && kind == FileType::Directory;
-        // An existing file is looked up only if the creation fails, which is rare in a new directory.
+        // An existing file is looked up only if the creation fails. In a new directory this is rare.
         let mut new = true;
         let number = match self.create(&name, &entry) {
             Err(error) if error.kind() == ErrorKind::Exists => {

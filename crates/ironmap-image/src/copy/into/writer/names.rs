@@ -1,4 +1,4 @@
-//! Gives copies their names: makes new files, and handles existing files that have the names.
+//! Gives copies their names: makes new files, and handles existing files with these names.
 
 use ironmap::fs::{FileType, Follow, NewFile};
 use ironmap::units::InodeNo;
@@ -35,7 +35,9 @@ pub(in super::super) fn check_name(
         return Err(to.failed(&Error::new(ErrorKind::NotADirectory, "not a directory")));
     }
     if !writer.made.insert((to.dir, to.name.clone())) {
-        return Err(to.refused("was just made, and is not replaced"));
+        return Err(to.refused(
+            "an earlier source has created this file, so this source does not replace it",
+        ));
     }
     Ok(())
 }

@@ -1,77 +1,91 @@
-//! Reads and checks the header of a qcow2 image. The crate imago receives only checked fields, and no names from the image.
+//! Reads and checks the header of a qcow2 image.
 //!
 //! Source: `docs/interop/qcow2.txt` of QEMU.
 
 use std::path::Path;
 
-use super::file::ImageFile;
+use super::super::file::ImageFile;
 use crate::error::{Error, ErrorKind, Place, Result};
 
 /// The first four bytes of a qcow2 image: `QFI\xfb`.
 pub(super) const MAGIC: &[u8; 4] = b"QFI\xFB";
 /// The length of a header of version 2, and the shortest length of a header of version 3.
-pub(super) const V2_LEN: usize = 72;
-const V3_LEN: usize = 104;
-/// The length of the header that imago receives: a header of version 3, followed by an empty list of extensions.
-pub(super) const SEEN_LEN: usize = V3_LEN + 8;
+const V2_LEN: usize = 72;
+pub(super) const V3_LEN: usize = 104;
+/// The length of a header of version 3 with the compression type.
+const LEN: usize = V3_LEN + 8;
 /// The largest number of entries of an L1 table, and the largest number of bytes of a refcount table. Both are QEMU's limits.
 const MAX_L1: u64 = 4 << 20;
 const MAX_REFCOUNT_TABLE: u64 = 8 << 20;
 /// The largest number of entries of an L1 table, if the image is opened for writing. The positions of all L2 tables are then kept in
 /// memory, so that no write of data overwrites a table.
-const MAX_WRITTEN_L1: u64 = 1 << 20;
+pub(super) const MAX_WRITTEN_L1: u64 = 1 << 20;
 /// The longest name of a backing file.
 const MAX_NAME: u32 = 1023;
+/// The types of header extensions.
 const BACKING_FORMAT: u32 = 0xE279_2ACA;
+const DATA_FILE_NAME: u32 = 0x4441_5441;
 
-/// The positions of the header fields that a write to the image may change.
-pub(super) const REFCOUNTS: std::ops::Range<usize> = 48..60;
-pub(super) const INCOMPATIBLE: usize = 72;
-pub(super) const AUTOCLEAR: usize = 88;
+/// The positions of the header fields that a write to the image changes.
+pub(super) const REFCOUNTS: u64 = 48;
+pub(super) const AUTOCLEAR: u64 = 88;
 
 /// The incompatible features. An implementation must refuse an image with an unknown incompatible feature.
-pub(super) const DIRTY: u64 = 1;
+const DIRTY: u64 = 1;
 const CORRUPT: u64 = 1 << 1;
 const DATA_FILE: u64 = 1 << 2;
-const COMPRESSION: u64 = 1 << 3;
+pub(super) const COMPRESSION: u64 = 1 << 3;
 const EXTENDED_L2: u64 = 1 << 4;
 
 /// The fields of a header, after the check that the format permits their values and that the tables lie in the file.
 #[derive(Clone, Debug)]
-pub(super) struct Header {
-    pub(super) version: u32,
+pub(in crate::device::image) struct Header {
+    pub(in crate::device::image) version: u32,
     /// The size of the disk in bytes.
-    pub(super) size: u64,
+    pub(in crate::device::image) size: u64,
     pub(super) cluster_bits: u32,
     pub(super) l1_at: u64,
     pub(super) l1_entries: u64,
     pub(super) refcounts_at: u64,
     pub(super) refcounts_len: u64,
+    /// The number of internal snapshots, and the position of their table.
     pub(super) snapshots: u32,
-    pub(super) incompatible: u64,
+    pub(super) snapshots_at: u64,
+    incompatible: u64,
     pub(super) autoclear: u64,
+    /// Whether zstd compresses the clusters. Otherwise deflate does.
+    pub(super) is_zstd: bool,
     /// The number of bits of a refcount, as a logarithm to base two.
     pub(super) refcount_order: u32,
     /// The name of the backing file, and the format of the backing file if the header states it.
     pub(super) backing: Option<(Vec<u8>, Option<String>)>,
+    /// The name of the file with the data, if the image contains only the tables.
+    pub(super) data_file: Option<Vec<u8>>,
+}
+
+/// The extensions of a header that ironmap uses.
+#[derive(Default)]
+struct Extensions {
+    backing_format: Option<String>,
+    data_file: Option<Vec<u8>>,
 }
 
 fn corrupt(field: &'static str, what: impl Into<String>) -> Error {
     Place::new("qcow2 header").field(field).corrupt(what.into())
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     bytes[at..at + 4].iter().fold(0, |value, byte| value << 8 | u32::from(*byte))
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
+pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     bytes[at..at + 8].iter().fold(0, |value, byte| value << 8 | u64::from(*byte))
 }
 
 impl Header {
     /// Reads and checks the header of an image.
     pub(super) fn read(file: &ImageFile) -> Result<Self> {
-        let mut bytes = [0; V3_LEN];
+        let mut bytes = [0; LEN];
         file.read_at(&mut bytes, 0)?;
         if &bytes[..4] != MAGIC {
             return Err(Error::new(ErrorKind::UnknownFormat, "this is not a qcow2 image"));
@@ -84,7 +98,7 @@ impl Header {
         if !(9..=21).contains(&cluster_bits) {
             return Err(corrupt(
                 "cluster_bits",
-                format!("the value {cluster_bits} is not from 9 to 21"),
+                format!("the value is {cluster_bits}, but must be from 9 to 21"),
             ));
         }
         let v3 = |value: u64, default| if version == 3 { value } else { default };
@@ -106,19 +120,47 @@ impl Header {
             refcounts_at: u64_at(&bytes, 48),
             refcounts_len: u64::from(u32_at(&bytes, 56)) << cluster_bits,
             snapshots: u32_at(&bytes, 60),
-            incompatible: v3(u64_at(&bytes, INCOMPATIBLE), 0),
-            autoclear: v3(u64_at(&bytes, AUTOCLEAR), 0),
+            snapshots_at: u64_at(&bytes, 64),
+            incompatible: v3(u64_at(&bytes, 72), 0),
+            autoclear: v3(u64_at(&bytes, AUTOCLEAR as usize), 0),
+            is_zstd: false,
             refcount_order,
             backing: None,
+            data_file: None,
         };
-        header.check_features(u32_at(&bytes, 32))?;
+        let compression = if header_len > V3_LEN as u64 { bytes[V3_LEN] } else { 0 };
+        header.check_features(u32_at(&bytes, 32), compression)?;
+        header.is_zstd = compression == 1;
         header.check_tables(file.len())?;
-        header.backing = header.read_backing(file, &bytes, header_len)?;
+        let extensions = header.read_extensions(file, header_len)?;
+        header.backing = header.read_backing(file, &bytes, extensions.backing_format)?;
+        header.data_file = extensions.data_file;
+        if header.has_data_file() && header.data_file.is_none() {
+            return Err(corrupt("extensions", "the name of the data file is missing"));
+        }
         Ok(header)
     }
 
-    pub(super) fn cluster(&self) -> u64 {
+    pub(in crate::device::image) fn cluster(&self) -> u64 {
         1 << self.cluster_bits
+    }
+
+    /// The number of words of an L2 table's entry.
+    pub(super) fn words(&self) -> usize {
+        if self.has_subclusters() { 2 } else { 1 }
+    }
+
+    /// The number of clusters of the disk that an L2 table maps.
+    pub(super) fn mapped(&self) -> u64 {
+        self.cluster() / 8 / self.words() as u64
+    }
+
+    pub(super) fn has_subclusters(&self) -> bool {
+        self.incompatible & EXTENDED_L2 != 0
+    }
+
+    pub(super) fn has_data_file(&self) -> bool {
+        self.incompatible & DATA_FILE != 0
     }
 
     pub(super) fn is_dirty(&self) -> bool {
@@ -130,7 +172,7 @@ impl Header {
     }
 
     /// The reason why the image at this path cannot be written, if its features or its present state make writes unsafe.
-    pub(super) fn refuse_writing(&self, path: &Path) -> Option<String> {
+    pub(in crate::device::image) fn refuse_writing(&self, path: &Path) -> Option<String> {
         let repair = format!("qemu-img check -r all {} repairs it", path.display());
         if self.is_corrupt() {
             return Some(format!("the image is marked as corrupt: {repair}"));
@@ -148,6 +190,12 @@ impl Header {
                 self.snapshots
             ));
         }
+        if self.has_subclusters() {
+            return Some("an image with subclusters (extended_l2) can only be read".to_owned());
+        }
+        if self.has_data_file() {
+            return Some("an image with a separate data file can only be read".to_owned());
+        }
         let entries = self.l1_entries;
         (entries > MAX_WRITTEN_L1).then(|| {
             format!(
@@ -156,8 +204,7 @@ impl Header {
         })
     }
 
-    fn check_features(&self, encryption: u32) -> Result<()> {
-        let unsupported = |what: &str| Err(Error::unsupported(what.to_owned()));
+    fn check_features(&self, encryption: u32, compression: u8) -> Result<()> {
         if encryption != 0 {
             let what = match encryption {
                 1 => "the image is encrypted with AES",
@@ -166,32 +213,33 @@ impl Header {
             };
             return Err(Error::new(ErrorKind::Encrypted, what));
         }
-        match self.incompatible & !(DIRTY | CORRUPT) {
-            0 => Ok(()),
-            bits if bits & DATA_FILE != 0 => {
-                unsupported("the image has its data in another file (data_file)")
-            }
-            bits if bits & EXTENDED_L2 != 0 => {
-                unsupported("the image has subclusters (extended_l2)")
-            }
-            bits if bits & COMPRESSION != 0 => {
-                unsupported("the image is compressed with zstd (compression_type)")
-            }
-            bits => {
-                unsupported(&format!("the image has unknown incompatible features ({bits:#x})"))
-            }
+        let known = DIRTY | CORRUPT | DATA_FILE | COMPRESSION | EXTENDED_L2;
+        let unknown = self.incompatible & !known;
+        if unknown != 0 {
+            let what = format!("the image has unknown incompatible features ({unknown:#x})");
+            return Err(Error::unsupported(what));
         }
+        let is_stated = self.incompatible & COMPRESSION != 0;
+        if compression > 1 || (compression == 1) != is_stated {
+            return Err(Error::unsupported(format!(
+                "the image is compressed with an unknown method (compression_type {compression})"
+            )));
+        }
+        // A subcluster has at least 512 bytes.
+        if self.has_subclusters() && self.cluster_bits < 14 {
+            return Err(corrupt("cluster_bits", "clusters are too small for subclusters"));
+        }
+        Ok(())
     }
 
     /// Checks that the tables lie in the file, and that the L1 table covers the disk.
-    fn check_tables(&self, file_len: u64) -> Result<()> {
+    pub(super) fn check_tables(&self, file_len: u64) -> Result<()> {
         // The file may end within its last cluster, so its length is rounded up to whole clusters.
         let end = file_len.checked_next_multiple_of(self.cluster()).unwrap_or(u64::MAX);
         let lies_in = |at: u64, len: u64| {
             at.is_multiple_of(self.cluster()) && at.checked_add(len).is_some_and(|stop| stop <= end)
         };
-        let covered_bits = 2 * self.cluster_bits - 3;
-        let needed = self.size.div_ceil(1 << covered_bits);
+        let needed = self.size.div_ceil(self.mapped() << self.cluster_bits);
         if self.l1_entries < needed || self.l1_entries > MAX_L1 || self.size > i64::MAX as u64 {
             let what = format!(
                 "{} L1 entries are too few or too many for a disk of {} bytes",
@@ -220,7 +268,7 @@ impl Header {
         &self,
         file: &ImageFile,
         bytes: &[u8],
-        header_len: u64,
+        format: Option<String>,
     ) -> Result<Option<(Vec<u8>, Option<String>)>> {
         let (at, len) = (u64_at(bytes, 8), u32_at(bytes, 16));
         if at == 0 {
@@ -230,7 +278,9 @@ impl Header {
         if len == 0 || len > MAX_NAME || !fits {
             return Err(corrupt(
                 "backing_file_offset",
-                format!("{len} bytes at {at} are too long or end past the first cluster"),
+                format!(
+                    "a length of {len} bytes at byte {at} is too long, or the range ends past the first cluster"
+                ),
             ));
         }
         let mut name = vec![0; len as usize];
@@ -241,61 +291,38 @@ impl Header {
                 "the name of the backing file contains a NUL",
             ));
         }
-        Ok(Some((name, self.read_backing_format(file, header_len)?)))
+        Ok(Some((name, format)))
     }
 
-    /// The format of the backing file, if an extension of the header states it.
-    fn read_backing_format(&self, file: &ImageFile, header_len: u64) -> Result<Option<String>> {
-        let mut at = header_len;
-        loop {
+    /// Reads the extensions of the header. They end within the first cluster.
+    fn read_extensions(&self, file: &ImageFile, header_len: u64) -> Result<Extensions> {
+        let (mut at, mut found) = (header_len, Extensions::default());
+        while at + 8 <= self.cluster() {
             let mut head = [0; 8];
-            if at + 8 > self.cluster() {
-                return Ok(None);
-            }
             file.read_at(&mut head, at)?;
             let (kind, len) = (u32_at(&head, 0), u32_at(&head, 4));
             let end = at + 8 + u64::from(len);
             if kind == 0 {
-                return Ok(None);
+                break;
             }
             if end > self.cluster() {
                 return Err(corrupt(
                     "extensions",
-                    format!("{len} bytes at {at} are too long or end past the first cluster"),
+                    format!(
+                        "a length of {len} bytes at byte {at} is too long, or the range ends past the first cluster"
+                    ),
                 ));
             }
-            if kind == BACKING_FORMAT {
-                let mut name = vec![0; len.min(64) as usize];
-                file.read_at(&mut name, at + 8)?;
-                return Ok(Some(String::from_utf8_lossy(&name).into_owned()));
+            if kind == BACKING_FORMAT || kind == DATA_FILE_NAME {
+                let mut text = vec![0; len.min(MAX_NAME) as usize];
+                file.read_at(&mut text, at + 8)?;
+                match kind {
+                    DATA_FILE_NAME => found.data_file = Some(text),
+                    _ => found.backing_format = Some(String::from_utf8_lossy(&text).into_owned()),
+                }
             }
             at = end.next_multiple_of(8);
         }
-    }
-
-    /// The position of the refcount table in the file. `bytes` is a header that imago writes.
-    pub(super) fn refcounts_of(bytes: &[u8]) -> Option<std::ops::Range<u64>> {
-        let bytes = bytes.get(..V2_LEN)?;
-        let (at, clusters) = (u64_at(bytes, 48), u64::from(u32_at(bytes, 56)));
-        let len =
-            clusters.checked_shl(u32_at(bytes, 20)).filter(|len| *len <= MAX_REFCOUNT_TABLE)?;
-        Some(at..at.checked_add(len)?)
-    }
-
-    /// The header that imago receives. It contains the fields that imago needs, and no names, snapshots or features.
-    pub(super) fn seen(&self) -> [u8; SEEN_LEN] {
-        let mut bytes = [0; SEEN_LEN];
-        let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
-        put(0, MAGIC);
-        put(4, &3_u32.to_be_bytes());
-        put(20, &self.cluster_bits.to_be_bytes());
-        put(24, &self.size.to_be_bytes());
-        put(36, &(self.l1_entries as u32).to_be_bytes());
-        put(40, &self.l1_at.to_be_bytes());
-        put(48, &self.refcounts_at.to_be_bytes());
-        put(56, &((self.refcounts_len >> self.cluster_bits) as u32).to_be_bytes());
-        put(96, &self.refcount_order.to_be_bytes());
-        put(100, &(V3_LEN as u32).to_be_bytes());
-        bytes
+        Ok(found)
     }
 }

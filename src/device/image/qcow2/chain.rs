@@ -5,23 +5,25 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::file::{Identity, ImageFile, identity_of};
+use super::super::file::{Identity, ImageFile, identity_of};
 use super::header::Header;
 use crate::error::{Context, Error, ErrorKind, Result};
 
-/// The largest number of images in a chain, which is an image with its backing files.
+/// The largest number of images in a chain. A chain is an image and its backing files.
 const MAX_DEPTH: usize = 32;
 
 /// An image of a chain.
 #[derive(Debug)]
-pub(super) struct Link {
-    pub(super) file: ImageFile,
+pub(in crate::device::image) struct Link {
+    pub(in crate::device::image) file: ImageFile,
     /// The header, or `None` for a raw image.
-    pub(super) header: Option<Header>,
+    pub(in crate::device::image) header: Option<Header>,
+    /// The file with the data, if the image contains only the tables.
+    pub(in crate::device::image) data: Option<ImageFile>,
 }
 
 /// Opens an image and its backing files. The image is the first element of the result. Only the image is opened for writing.
-pub(super) fn open(path: &Path, write: bool, locked: bool) -> Result<Vec<Link>> {
+pub(in crate::device::image) fn open(path: &Path, write: bool, locked: bool) -> Result<Vec<Link>> {
     let mut links: Vec<Link> = Vec::new();
     let mut seen: Vec<Identity> = Vec::new();
     let mut next = Some((path.to_owned(), true));
@@ -48,37 +50,45 @@ pub(super) fn open(path: &Path, write: bool, locked: bool) -> Result<Vec<Link>> 
             let below = backing(&path, name, format.as_deref()).at(shown).map_err(within)?;
             next = Some(below);
         }
-        links.push(Link { file, header });
+        let data = match header.as_ref().and_then(|header| header.data_file.as_ref()) {
+            Some(name) => {
+                let data = path_of(&path, name, "data file").at(shown).map_err(within)?;
+                Some(ImageFile::open(&data, false, locked).map_err(within)?)
+            }
+            None => None,
+        };
+        links.push(Link { file, header, data });
     }
     Ok(links)
 }
 
-/// The path of a backing file, and whether the backing file is a qcow2 image.
-fn backing(above: &Path, name: &[u8], format: Option<&str>) -> Result<(PathBuf, bool)> {
+/// The path of a file that the image at `above` names.
+fn path_of(above: &Path, name: &[u8], what: &str) -> Result<PathBuf> {
     let path = Path::new(OsStr::from_bytes(name));
-    let shown = path.display();
     let colon = name.iter().position(|byte| *byte == b':');
     let slash = name.iter().position(|byte| *byte == b'/');
     // If a colon precedes the first slash, QEMU interprets the name as a protocol and an address.
     if colon.is_some_and(|colon| slash.is_none_or(|slash| colon < slash)) {
         return Err(Error::unsupported(format!(
-            "the image names its backing file {shown} by a protocol and an address: only a path is supported"
+            "the image names its {what} {} by a protocol and an address: only a path is supported",
+            path.display()
         )));
     }
-    let is_qcow2 = match format {
-        Some("qcow2") => true,
-        Some("raw") => false,
-        Some(other) => {
-            return Err(Error::unsupported(format!(
-                "the backing file {shown} has the format {other}, which is not supported"
-            )));
-        }
-        None => {
-            let what = format!(
-                "the image does not record the format of its backing file {shown}: qemu-img rebase -u -F FORMAT records it"
-            );
-            return Err(Error::unsupported(what));
-        }
-    };
-    Ok((above.parent().unwrap_or(Path::new("")).join(path), is_qcow2))
+    Ok(above.parent().unwrap_or(Path::new("")).join(path))
+}
+
+/// The path of a backing file, and whether the backing file is a qcow2 image.
+fn backing(above: &Path, name: &[u8], format: Option<&str>) -> Result<(PathBuf, bool)> {
+    let path = path_of(above, name, "backing file")?;
+    let shown = Path::new(OsStr::from_bytes(name)).display();
+    match format {
+        Some("qcow2") => Ok((path, true)),
+        Some("raw") => Ok((path, false)),
+        Some(other) => Err(Error::unsupported(format!(
+            "the backing file {shown} has the format {other}, which is not supported"
+        ))),
+        None => Err(Error::unsupported(format!(
+            "the image does not record the format of its backing file {shown}: qemu-img rebase -u -F FORMAT records it"
+        ))),
+    }
 }

@@ -1,61 +1,42 @@
 //! The clusters of a qcow2 image that contain its tables. ironmap writes an image only if each of these clusters is used once and has the
-//! refcount 1. Otherwise imago could treat a table's cluster as free, and allocate it for data.
+//! refcount 1. Otherwise a table's cluster could be allocated for data.
 
 use std::collections::{HashMap, HashSet};
 
-use super::file::ImageFile;
+use super::super::file::ImageFile;
+use super::entry::{COPIED, OFFSET};
 use super::header::Header;
+use super::refcounts::{Refcounts, refcount};
 use crate::error::{Place, Result};
 use crate::units::FsBlock;
 
-/// The bits of an L1 table's entry: the bits that contain the offset of an L2 table, and the bit that states that no other entry points to
-/// this L2 table.
-pub(super) const L2_OFFSET: u64 = 0x00FF_FFFF_FFFF_FE00;
-const COPIED: u64 = 1 << 63;
-
-/// The offsets of the tables to which the L1 table and the refcount table point.
-pub(super) struct Metadata {
-    pub(super) l2: HashSet<u64>,
-    pub(super) refcount_blocks: HashSet<u64>,
-}
-
-impl Metadata {
-    /// Reads and checks the positions and the refcounts of all tables.
-    pub(super) fn read(file: &ImageFile, header: &Header) -> Result<Self> {
-        let mut clusters = Clusters { file, header, uses: HashMap::new() };
-        clusters.add(0, 1, Place::new("qcow2 header"))?;
-        let l1 = Place::new("qcow2 L1 table");
-        clusters.add(header.l1_at, header.l1_entries * 8, l1)?;
-        let refcounts = Place::new("qcow2 refcount table");
-        clusters.add(header.refcounts_at, header.refcounts_len, refcounts)?;
-        let blocks = table(file, header.refcounts_at, header.refcounts_len / 8)?;
-        // If there is no first refcount block, imago searches for one in an endless loop.
-        if blocks.first().is_none_or(|first| *first == 0) {
-            return Err(refcounts
-                .block(FsBlock(0))
-                .corrupt("the first entry, for the cluster of the header, is 0"));
-        }
-        let mut found = Self { l2: HashSet::new(), refcount_blocks: HashSet::new() };
-        for (index, at) in (0_u64..).zip(&blocks).filter(|(_, at)| **at != 0) {
-            clusters.add(*at, header.cluster(), refcounts.block(FsBlock(index)))?;
-            found.refcount_blocks.insert(*at);
-        }
-        for (index, entry) in (0_u64..).zip(table(file, header.l1_at, header.l1_entries)?) {
-            let (at, place) = (entry & L2_OFFSET, l1.block(FsBlock(index)));
-            if at == 0 {
-                continue;
-            }
-            if entry & COPIED == 0 {
-                return Err(place.corrupt(
-                    "an L2 table is shared with a snapshot, so the image can only be read",
-                ));
-            }
-            clusters.add(at, header.cluster(), place)?;
-            found.l2.insert(at);
-        }
-        clusters.check_refcounts(&blocks)?;
-        Ok(found)
+/// Reads the refcount table of an image that will be written. Checks the positions and the refcounts of all tables. `l1` contains the
+/// entries of the L1 table.
+pub(super) fn check(file: &ImageFile, header: &Header, l1: &[u64]) -> Result<Refcounts> {
+    let mut clusters = Clusters { file, header, uses: HashMap::new() };
+    clusters.add(0, 1, Place::new("qcow2 header"))?;
+    let l1_place = Place::new("qcow2 L1 table");
+    clusters.add(header.l1_at, header.l1_entries * 8, l1_place)?;
+    let refcounts = Place::new("qcow2 refcount table");
+    clusters.add(header.refcounts_at, header.refcounts_len, refcounts)?;
+    let blocks = table(file, header.refcounts_at, header.refcounts_len / 8)?;
+    for (index, at) in (0_u64..).zip(&blocks).filter(|(_, at)| **at != 0) {
+        clusters.add(*at, header.cluster(), refcounts.block(FsBlock(index)))?;
     }
+    for (index, entry) in (0_u64..).zip(l1) {
+        let (at, place) = (entry & OFFSET, l1_place.block(FsBlock(index)));
+        if at == 0 {
+            continue;
+        }
+        if entry & COPIED == 0 {
+            return Err(place
+                .corrupt("an L2 table is shared with a snapshot, so the image can only be read"));
+        }
+        clusters.add(at, header.cluster(), place)?;
+    }
+    clusters.check_refcounts(&blocks)?;
+    let tables: HashSet<u64> = clusters.uses.keys().map(|at| at / header.cluster()).collect();
+    Ok(Refcounts::new(header, blocks, tables))
 }
 
 /// The clusters that tables use. The value is the name of the table in the cluster.
@@ -113,18 +94,6 @@ impl Clusters<'_> {
         }
         Ok(())
     }
-}
-
-/// Reads a refcount from a refcount block. If a refcount is shorter than a byte, the first refcount of a byte is in its lowest bits. Longer
-/// refcounts are big-endian.
-fn refcount(block: &[u8], index: u64, bits: u64) -> u64 {
-    let at = (index * bits / 8) as usize;
-    if bits < 8 {
-        let shift = index * bits % 8;
-        return u64::from(block[at]) >> shift & ((1 << bits) - 1);
-    }
-    let bytes = &block[at..at + (bits / 8) as usize];
-    bytes.iter().fold(0, |value, byte| value << 8 | u64::from(*byte))
 }
 
 /// Reads a table of big-endian numbers. The check of the header has limited the table's length.

@@ -1,0 +1,75 @@
+//! The L2 tables of an image in memory.
+
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+
+use super::super::file::ImageFile;
+use super::entry::{Entry, OFFSET};
+use super::header::Header;
+use super::metadata::table;
+use crate::error::{Place, Result};
+use crate::units::FsBlock;
+
+/// The bytes of the tables that an image keeps in memory, and the bounds of their number.
+const BYTES: u64 = 32 << 20;
+const TABLES: std::ops::RangeInclusive<u64> = 16..=4096;
+
+/// A cache of L2 tables. The number of a table determines its slot, so a look-up needs no search.
+#[derive(Debug)]
+pub(super) struct Cache(Box<[RwLock<Option<Table>>]>);
+
+#[derive(Clone, Debug)]
+struct Table {
+    index: u64,
+    words: Arc<[u64]>,
+}
+
+impl Cache {
+    pub(super) fn new(header: &Header) -> Self {
+        let count = (BYTES / header.cluster()).clamp(*TABLES.start(), *TABLES.end());
+        let count = count.min(header.l1_entries.max(1).next_power_of_two());
+        Self((0..count).map(|_| RwLock::new(None)).collect())
+    }
+
+    fn slot(&self, index: u64) -> &RwLock<Option<Table>> {
+        &self.0[(index % self.0.len() as u64) as usize]
+    }
+
+    /// The entry number `within` of the table number `index`, if the cache contains the table.
+    pub(super) fn entry(&self, index: u64, within: usize, words: usize) -> Option<Entry> {
+        let slot = self.slot(index).read();
+        let table = slot.as_ref().filter(|table| table.index == index)?;
+        Some(entry(&table.words, within, words))
+    }
+
+    pub(super) fn put(&self, index: u64, words: Arc<[u64]>) {
+        *self.slot(index).write() = Some(Table { index, words });
+    }
+
+    /// The whole table number `index`, if the cache contains it.
+    pub(super) fn table(&self, index: u64) -> Option<Arc<[u64]>> {
+        let slot = self.slot(index).read();
+        slot.as_ref().filter(|table| table.index == index).map(|table| Arc::clone(&table.words))
+    }
+}
+
+/// The entry number `within` of a table whose entries have this number of words.
+pub(super) fn entry(table: &[u64], within: usize, words: usize) -> Entry {
+    let at = within * words;
+    Entry { word: table[at], bitmap: if words == 2 { table[at + 1] } else { 0 } }
+}
+
+/// Reads the L2 table to which an entry of the L1 table points.
+pub(super) fn read(file: &ImageFile, header: &Header, index: u64, l1: u64) -> Result<Arc<[u64]>> {
+    let at = l1 & OFFSET;
+    if !at.is_multiple_of(header.cluster()) {
+        return Err(place(index).corrupt(format!("byte {at} does not begin a cluster")));
+    }
+    Ok(table(file, at, header.cluster() / 8)?.into())
+}
+
+/// The place of an L1 entry in an error.
+pub(super) fn place(index: u64) -> Place {
+    Place::new("qcow2 L1 table").block(FsBlock(index))
+}

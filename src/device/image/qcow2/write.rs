@@ -1,0 +1,413 @@
+//! The changes of an image.
+//!
+//! Tables change in memory. A [commit](Qcow2::commit) writes them in an order in which no pointer leads to something that is not durable:
+//!
+//! 1. the data, the increased refcounts, and new L2 tables;
+//! 2. the pointers to new refcount blocks, if there are any;
+//! 3. the L2 tables that existed, and the pointers to new L2 tables;
+//! 4. the decreased refcounts of the clusters that are not in use any longer.
+//!
+//! Each step except the last one ends with `fdatasync`. So after a power cut the image is sound: each cluster has its old or new content, and
+//! some clusters may be unused although their refcount is not 0.
+
+use std::collections::HashMap;
+use std::io::IoSlice;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::entry::{COPIED, Entry, OFFSET};
+use super::header::{AUTOCLEAR, Header};
+use super::refcounts::Refcounts;
+use super::{Qcow2, State, packed, tables};
+use crate::error::{Errno, Error, Place, Result};
+use crate::units::FsBlock;
+
+/// The changed L2 tables and the freed clusters that are kept in memory until a commit.
+const MOST_TABLES: u64 = 16 << 20;
+const MOST_FREED: usize = 1 << 20;
+/// The most bytes that one step of a write allocates.
+const STEP: u64 = 1 << 20;
+
+/// The state of an image that is open for writing.
+#[derive(Debug)]
+pub(super) struct Writer {
+    changed: HashMap<u64, Changed>,
+    refcounts: Refcounts,
+    /// The clusters that become free with the next commit.
+    freed: Vec<u64>,
+    /// Whether the header has features that a change of the content invalidates.
+    has_autoclear: bool,
+    /// The unused end of the cluster that contains the compressed cluster that was written last.
+    rest: Range<u64>,
+    /// Whether a write of a table or a flush has failed. The kernel reports a failure only once, so all later writes fail.
+    is_broken: AtomicBool,
+}
+
+/// An L2 table that differs from the table on the disk.
+#[derive(Debug)]
+struct Changed {
+    words: Vec<u64>,
+    is_new: bool,
+}
+
+impl Writer {
+    pub(super) fn new(refcounts: Refcounts, header: &Header) -> Self {
+        Self {
+            changed: HashMap::new(),
+            refcounts,
+            freed: Vec::new(),
+            has_autoclear: header.autoclear != 0,
+            rest: 0..0,
+            is_broken: AtomicBool::new(false),
+        }
+    }
+
+    /// The L2 table number `index`, if it differs from the table on the disk.
+    pub(super) fn changed(&self, index: u64) -> Option<&[u64]> {
+        // Most reads find no changed table.
+        if self.changed.is_empty() {
+            return None;
+        }
+        self.changed.get(&index).map(|table| &*table.words)
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.is_broken.load(Ordering::Acquire) {
+            let what = "a write to the image's tables or a flush has failed, so all later writes are refused";
+            return Err(Error::io(Errno::EIO, what));
+        }
+        Ok(())
+    }
+
+    /// Records the failure of a write of a table, or of a flush.
+    fn must<T>(&self, result: Result<T, Errno>) -> Result<T> {
+        result.map_err(|errno| {
+            self.is_broken.store(true, Ordering::Release);
+            Error::io(errno, "write to the image's tables")
+        })
+    }
+
+    /// Puts the clusters that an entry used onto the list of freed clusters.
+    fn free(&mut self, old: Entry, header: &Header) -> Result<()> {
+        let Range { start, end } = old.used(header);
+        if start == end {
+            return Ok(());
+        }
+        for cluster in start / header.cluster()..end.div_ceil(header.cluster()) {
+            self.check_data(cluster, header)?;
+            self.freed.push(cluster);
+        }
+        Ok(())
+    }
+
+    /// Refuses to use a cluster with a table for data.
+    fn check_data(&self, cluster: u64, header: &Header) -> Result<()> {
+        if self.refcounts.tables.contains(&cluster) {
+            let what =
+                format!("an entry leads to the table at byte {}", cluster * header.cluster());
+            return Err(Place::new("qcow2 L2 table").corrupt(what));
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    fn writer(&mut self) -> Result<&mut Writer> {
+        self.writer.as_mut().ok_or_else(|| Error::read_only("the image is open for reading"))
+    }
+}
+
+impl Qcow2 {
+    /// Changes the image. Before the first change, clears the features that a change invalidates.
+    pub(super) fn change(&self, run: impl FnOnce(&Self, &mut State) -> Result<()>) -> Result<()> {
+        let mut state = self.state.write();
+        let writer = state.writer()?;
+        writer.check()?;
+        if writer.has_autoclear {
+            let cleared = [IoSlice::new(&[0; 8])];
+            let done = self.file.write(&cleared, AUTOCLEAR).and_then(|()| self.file.sync());
+            writer.must(done)?;
+            writer.has_autoclear = false;
+        }
+        run(self, &mut state)
+    }
+
+    pub(super) fn write_one(&self, data: &[u8], at: u64) -> Result<()> {
+        let state = self.state.read();
+        if let Some((to, len)) = self.in_place(&state, at, data.len() as u64)?
+            && len == data.len() as u64
+        {
+            return self.put(data, to);
+        }
+        drop(state);
+        let size = self.header.cluster();
+        if self.compresses && at.is_multiple_of(size) && (data.len() as u64).is_multiple_of(size) {
+            return self.write_compressed(data, at);
+        }
+        self.change(|image, state| image.write_in(state, data, at))
+    }
+
+    /// Writes whole clusters. Compresses those that have no place in the file yet.
+    fn write_compressed(&self, data: &[u8], at: u64) -> Result<()> {
+        let clusters = data.chunks_exact(self.header.cluster() as usize);
+        // Threads compress at the same time, because they have no lock yet.
+        let packed: Vec<_> =
+            clusters.map(|cluster| (cluster, packed::pack(cluster, self.header.is_zstd))).collect();
+        self.change(|image, state| {
+            for (number, (cluster, packed)) in (at / image.header.cluster()..).zip(&packed) {
+                let is_new = image.entry(state, number)?.used(&image.header).is_empty();
+                if is_new && packed.len() < cluster.len() {
+                    image.write_packed(state, packed, number)?;
+                } else {
+                    image.write_in(state, cluster, number * image.header.cluster())?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn put(&self, data: &[u8], at: u64) -> Result<()> {
+        let written = self.file.write(&[IoSlice::new(data)], at);
+        written.map_err(|errno| Error::io(errno, format!("write to the image file at {at}")))
+    }
+
+    /// The position in the file of the bytes from `at` on, if a write may overwrite them in place, and their number, which is at most
+    /// `most`.
+    fn in_place(&self, state: &State, at: u64, most: u64) -> Result<Option<(u64, u64)>> {
+        let Some(writer) = state.writer.as_ref().filter(|writer| !writer.has_autoclear) else {
+            return Ok(None);
+        };
+        writer.check()?;
+        let size = self.header.cluster();
+        let (first, skip) = (at / size, at % size);
+        let (mut begin, mut len) = (0, 0);
+        while len < skip + most {
+            let number = first + len / size;
+            let entry = self.entry(state, number)?;
+            let start = entry.word & OFFSET;
+            if !entry.is_in_place() || len > 0 && start != begin + len {
+                break;
+            }
+            if !start.is_multiple_of(size) {
+                let place = Place::new("qcow2 L2 entry").block(FsBlock(number));
+                return Err(
+                    place.corrupt("the position of the data is not a multiple of the cluster size")
+                );
+            }
+            writer.check_data(start / size, &self.header)?;
+            if len == 0 {
+                begin = start;
+            }
+            len += size;
+        }
+        Ok((len > 0).then(|| (begin + skip, (len - skip).min(most))))
+    }
+
+    /// Writes data to the disk.
+    pub(super) fn write_in(&self, state: &mut State, mut data: &[u8], mut at: u64) -> Result<()> {
+        while !data.is_empty() {
+            let len = match self.in_place(state, at, data.len() as u64)? {
+                Some((to, len)) => {
+                    self.put(&data[..len as usize], to)?;
+                    len
+                }
+                None => self.write_new(state, data, at)?,
+            };
+            data = &data[len as usize..];
+            at += len;
+        }
+        Ok(())
+    }
+
+    /// Writes the first part of the data to new clusters. Returns the number of bytes.
+    fn write_new(&self, state: &mut State, data: &[u8], at: u64) -> Result<u64> {
+        let size = self.header.cluster();
+        let (first, skip) = (at / size, at % size);
+        let index = first / self.header.mapped();
+        self.add_table(state, index)?;
+        // All clusters of one step are mapped by one L2 table.
+        let end = (at + data.len() as u64).div_ceil(size).min((index + 1) * self.header.mapped());
+        let most = (end - first).min((STEP / size).max(1));
+        let mut wanted = 1;
+        while wanted < most && !self.entry(state, first + wanted)?.is_in_place() {
+            wanted += 1;
+        }
+        let (cluster, count) = state.writer()?.refcounts.allocate(&self.file, wanted)?;
+        let len = (count * size - skip).min(data.len() as u64);
+        if let Err(error) = self.fill(state, cluster * size, at, &data[..len as usize]) {
+            let refcounts = &mut state.writer()?.refcounts;
+            (cluster..cluster + count).try_for_each(|one| refcounts.release(&self.file, one))?;
+            return Err(error);
+        }
+        for number in 0..count {
+            self.map(state, first + number, Entry::of((cluster + number) * size))?;
+        }
+        self.bound(state)?;
+        Ok(len)
+    }
+
+    /// Fills new clusters: with the data, and before and after the data with the present content of the disk.
+    fn fill(&self, state: &State, to: u64, at: u64, data: &[u8]) -> Result<()> {
+        let size = self.header.cluster();
+        let (skip, len) = ((at % size) as usize, data.len());
+        let whole = (skip + len).next_multiple_of(size as usize);
+        if whole == len {
+            return self.put(data, to);
+        }
+        let mut bytes = vec![0; whole];
+        self.read_in(state, &mut bytes[..skip], at - skip as u64)?;
+        bytes[skip..skip + len].copy_from_slice(data);
+        self.read_in(state, &mut bytes[skip + len..], at + len as u64)?;
+        self.put(&bytes, to)
+    }
+
+    /// Makes the L2 table number `index` a changed table. Creates it if it does not exist.
+    fn add_table(&self, state: &mut State, index: u64) -> Result<()> {
+        if state.writer()?.changed.contains_key(&index) {
+            return Ok(());
+        }
+        let (words, is_new) = match self.load(state, index)? {
+            Some(table) => (table.to_vec(), false),
+            None => {
+                let refcounts = &mut state.writer()?.refcounts;
+                let (cluster, _) = refcounts.allocate(&self.file, 1)?;
+                refcounts.tables.insert(cluster);
+                let l1 = state.l1.get_mut(index as usize);
+                *l1.ok_or_else(|| tables::place(index).corrupt("the table is too short"))? =
+                    (cluster * self.header.cluster()) | COPIED;
+                (vec![0; self.header.cluster() as usize / 8], true)
+            }
+        };
+        state.writer()?.changed.insert(index, Changed { words, is_new });
+        Ok(())
+    }
+
+    /// Replaces the entry of a cluster, whose L2 table must be a changed table. The clusters of the old entry become free.
+    fn map(&self, state: &mut State, cluster: u64, entry: Entry) -> Result<()> {
+        let (index, within) = (cluster / self.header.mapped(), cluster % self.header.mapped());
+        let writer = state.writer()?;
+        let table = writer.changed.get_mut(&index);
+        let table = table.ok_or_else(|| tables::place(index).corrupt("the table is unchanged"))?;
+        let word = std::mem::replace(&mut table.words[within as usize], entry.word);
+        writer.free(Entry { word, bitmap: 0 }, &self.header)
+    }
+
+    /// Frees these clusters of the disk. They read as zeros afterwards.
+    pub(super) fn free(&self, state: &mut State, clusters: Range<u64>) -> Result<()> {
+        let zeros = if self.below.is_some() { Entry::ZEROED } else { Entry::default() };
+        let mut next = clusters.start;
+        while next < clusters.end {
+            let index = next / self.header.mapped();
+            let end = ((index + 1) * self.header.mapped()).min(clusters.end);
+            let is_absent = state.l1.get(index as usize).is_none_or(|l1| l1 & OFFSET == 0);
+            if !(is_absent && self.below.is_none()) {
+                self.add_table(state, index)?;
+                for cluster in next..end {
+                    let old = self.entry(state, cluster)?;
+                    let is_zero = old == zeros || old == Entry::ZEROED;
+                    if !is_zero {
+                        self.map(state, cluster, zeros)?;
+                    }
+                }
+                self.bound(state)?;
+            }
+            next = end;
+        }
+        Ok(())
+    }
+
+    /// Writes a compressed cluster of the disk.
+    fn write_packed(&self, state: &mut State, packed: &[u8], cluster: u64) -> Result<()> {
+        self.add_table(state, cluster / self.header.mapped())?;
+        let to = self.place_packed(state, packed.len() as u64)?;
+        self.put(packed, to)?;
+        self.map(state, cluster, Entry::of_packed(to, packed.len() as u64, &self.header))?;
+        self.bound(state)
+    }
+
+    /// Finds a place for compressed data. The data share their clusters with other compressed data, and may end in an adjacent cluster.
+    fn place_packed(&self, state: &mut State, len: u64) -> Result<u64> {
+        let size = self.header.cluster();
+        let writer = state.writer()?;
+        let Range { start, end } = writer.rest.clone();
+        let fits = start < end && len <= end - start;
+        let (to, stop) = if fits && writer.refcounts.share(&self.file, start / size)? {
+            (start, end)
+        } else {
+            let (next, _) = writer.refcounts.allocate(&self.file, 1)?;
+            let is_adjacent = start < end && !fits && next * size == end;
+            let both = is_adjacent && writer.refcounts.share(&self.file, start / size)?;
+            (if both { start } else { next * size }, (next + 1) * size)
+        };
+        writer.rest = to + len..stop;
+        Ok(to)
+    }
+
+    /// Commits the changes if they need much memory, or if the refcount table was replaced.
+    fn bound(&self, state: &mut State) -> Result<()> {
+        let State { l1, writer } = state;
+        let Some(writer) = writer else { return Ok(()) };
+        let most = (MOST_TABLES / self.header.cluster()).max(8);
+        let is_large = writer.changed.len() as u64 > most || writer.freed.len() > MOST_FREED;
+        if is_large || writer.refcounts.has_moved() {
+            return self.commit(l1, writer);
+        }
+        Ok(())
+    }
+
+    /// Makes all changes durable. The module describes the order of the writes.
+    pub(super) fn commit(&self, l1: &[u64], writer: &mut Writer) -> Result<()> {
+        writer.check()?;
+        let done = self.write_new_tables(l1, writer);
+        writer.must(done)?;
+        let replaced = writer.refcounts.write_pointers(&self.file);
+        let (has_pointers, replaced) = writer.must(replaced)?;
+        if has_pointers {
+            writer.must(self.file.sync())?;
+        }
+        writer.freed.extend(replaced);
+        if !writer.changed.is_empty() {
+            let done = self.write_changed_tables(l1, writer);
+            writer.must(done)?;
+        }
+        for (index, table) in writer.changed.drain() {
+            self.cache.put(index, Arc::from(table.words));
+        }
+        if writer.freed.is_empty() {
+            return Ok(());
+        }
+        // All compressed clusters in the cluster of `rest` may be freed, and the cluster then belongs to something else.
+        writer.rest = 0..0;
+        for cluster in std::mem::take(&mut writer.freed) {
+            writer.refcounts.release(&self.file, cluster)?;
+        }
+        let done = writer.refcounts.write_blocks(&self.file);
+        writer.must(done)
+    }
+
+    fn write_new_tables(&self, l1: &[u64], writer: &mut Writer) -> Result<(), Errno> {
+        writer.refcounts.write_blocks(&self.file)?;
+        for (index, table) in writer.changed.iter().filter(|(_, table)| table.is_new) {
+            self.write_table(l1, *index, table)?;
+        }
+        self.file.sync()
+    }
+
+    fn write_changed_tables(&self, l1: &[u64], writer: &Writer) -> Result<(), Errno> {
+        for (index, table) in &writer.changed {
+            if table.is_new {
+                let pointer = l1[*index as usize].to_be_bytes();
+                self.file.write(&[IoSlice::new(&pointer)], self.header.l1_at + index * 8)?;
+            } else {
+                self.write_table(l1, *index, table)?;
+            }
+        }
+        self.file.sync()
+    }
+
+    fn write_table(&self, l1: &[u64], index: u64, table: &Changed) -> Result<(), Errno> {
+        let bytes: Vec<u8> = table.words.iter().flat_map(|word| word.to_be_bytes()).collect();
+        self.file.write(&[IoSlice::new(&bytes)], l1[index as usize] & OFFSET)
+    }
+}
