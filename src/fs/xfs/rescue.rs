@@ -50,6 +50,9 @@ pub(super) struct Copy {
 
 /// The copy of the superblock in the given group, or in the first group that has an undamaged copy.
 pub(super) fn find_backup(device: &dyn Device, group: Option<u64>) -> Result<Option<Backup>> {
+    if group.is_none() && is_as_written(device) {
+        return Ok(None);
+    }
     let is_thorough = group.is_some() || Superblock::is_on(device).unwrap_or(false);
     Ok(find(device, group, is_thorough).map(|(superblock, _)| Backup {
         number: superblock.copy.into(),
@@ -75,26 +78,43 @@ impl Xfs {
             return Ok((superblock, Some(Copy { raw, fault: None })));
         }
         let error = match Superblock::read(device) {
-            Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported) => {
+            Err(error)
+                if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported)
+                    && !is_as_written(device) =>
+            {
                 error
             }
             read => return read.map(|superblock| (superblock, None)),
         };
         let is_there = Superblock::is_on(device)?;
         let Some((superblock, raw)) = find(device, None, is_there) else { return Err(error) };
-        let sector = superblock.sector_size();
-        // A feature that is not supported is not damage.
-        if error.kind() == ErrorKind::Unsupported
-            && (!superblock.is_v5()
-                || read(device, 0, sector).is_none_or(|bytes| is_sealed(&bytes)))
-        {
-            return Err(error);
-        }
         let group = superblock.copy;
         let fault = if is_there { format!("damaged ({error})") } else { "lost".to_owned() };
         let fault = format!("the first superblock is {fault}: the copy in group {group} is used");
         Ok((superblock, Some(Copy { raw, fault: Some(fault) })))
     }
+}
+
+/// Whether the first superblock has the content that a program wrote. If such a superblock is refused, a copy is no help: the volume has an
+/// unsupported feature, needs a repair, is incomplete or is truncated.
+fn is_as_written(device: &dyn Device) -> bool {
+    let bytes = read(device, 0, LARGEST_SECTOR).unwrap_or_default();
+    let Ok((raw, _)) = RawSuperblock::ref_from_prefix(&bytes) else { return false };
+    if raw.sb_magicnum.get() != MAGIC {
+        return false;
+    }
+    if raw.sb_versionnum.get() & version::NUMBER < 5 {
+        // Without a checksum, each field that is refused counts as damaged, except the size of a truncated volume.
+        return Superblock::read(device).map_or_else(
+            |error| {
+                error.kind() == ErrorKind::Unsupported
+                    || error.place().is_some_and(|place| place.field == "sb_dblocks")
+            },
+            |_| true,
+        );
+    }
+    let sector = bytes.get(..raw.sb_sectsize.get().into());
+    sector.is_some_and(|sector| sector.len() >= size_of::<RawSuperblock>() && is_sealed(sector))
 }
 
 /// Searches for a copy. Errors of the device are ignored, because other copies may be readable.

@@ -22,7 +22,7 @@ use crate::terminal::stdout;
 /// Lists deleted regular files whose block maps still exist, and copies these files out of the volume
 ///
 /// ext2 and debugfs keep the block map of a deleted file in the file's inode. In other cases, only older copies of the inode in the journal
-/// contain the map, until these copies are overwritten. A file is whole if its map is complete and none of its blocks is in use again. A
+/// contain the map, until these copies are overwritten. XFS keeps a list of extents, but not the size; the log contains both. A file is whole if its map is complete and none of its blocks is in use again. A
 /// block that was reused and freed again cannot be distinguished from an unused block. The command never changes the volume. Before you run
 /// it, do not mount the volume for writing.
 #[derive(Debug, clap::Args)]

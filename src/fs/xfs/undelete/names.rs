@@ -22,6 +22,8 @@ use crate::units::{DevOffset, FileBlock, FsBlock, InodeNo};
 const MAX_DEPTH: usize = 256;
 /// The maximum number of directory blocks that are read.
 const MAX_BLOCKS: usize = 4 << 20;
+/// The maximum total length of the paths of existing directories. If there are more, the remaining directories contribute no names.
+const MAX_PATHS: usize = 64 << 20;
 /// The maximum number of names that are stored for a file.
 const MAX_NAMES: usize = 64;
 
@@ -116,7 +118,7 @@ impl Names {
     fn walk(&mut self, fs: &Arc<Xfs>) {
         let root = fs.superblock.root;
         let mut waiting = vec![(root, Vec::new())];
-        let mut met = HashSet::from([root]);
+        let (mut met, mut left) = (HashSet::from([root]), MAX_PATHS);
         while let Some((number, path)) = waiting.pop() {
             let Ok(dir) = fs.inode(number) else { continue };
             let entries = dir.list(DirCursor::START, OnFault::Report).into_iter().flatten();
@@ -127,9 +129,13 @@ impl Names {
                     fs.inode(entry.inode)
                         .is_ok_and(|inode| inode.stat.file_type == FileType::Directory)
                 };
-                if is_below && is_directory() && met.insert(entry.inode) {
-                    waiting.push((entry.inode, [&path[..], b"/", &entry.name].concat()));
+                if !is_below || !is_directory() || !met.insert(entry.inode) {
+                    continue;
                 }
+                let below = [&path[..], b"/", &entry.name].concat();
+                let Some(rest) = left.checked_sub(below.len()) else { continue };
+                left = rest;
+                waiting.push((entry.inode, below));
             }
             self.add_gaps(fs, &dir);
             self.paths.insert(number, path);

@@ -9,6 +9,7 @@ use crate::error::Place;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::FileType;
 use crate::fs::xfs::Xfs;
+use crate::fs::xfs::disk::attr::SYMLINK;
 use crate::fs::xfs::disk::btree::{MAP, MAP_V5, RawExtent, RawHeader};
 use crate::fs::xfs::disk::dir::{BLOCK, BLOCK_V5, DATA, DATA_V5};
 use crate::fs::xfs::disk::inode::{
@@ -259,7 +260,7 @@ fn is_metadata(fs: &Xfs, area: &[u8]) -> bool {
     let geometry = &fs.superblock.geometry;
     let block = geometry.extent(raw.fs_block(), 1, PLACE).and_then(|at| fs.metadata.block(at));
     let magic = block.map_or(0, |block| u32::from_be_bytes(array(&block, 0)));
-    [BLOCK, BLOCK_V5, DATA, DATA_V5, u32::from_be_bytes(*b"XSLM")].contains(&magic)
+    [BLOCK, BLOCK_V5, DATA, DATA_V5, SYMLINK].contains(&magic)
 }
 
 /// The `di_forkoff` with which the fork is the root of a tree. `None` if it is none. The length of the fork determines the positions of the
