@@ -149,7 +149,7 @@ fn errors_name_the_option_that_helps() {
     assert_eq!(refused.status.code(), Some(4));
     assert!(text(&refused.stderr).contains("--truncated"), "{}", text(&refused.stderr));
     let read = bench.succeed(["cat", "--truncated", "cut:/file"]);
-    assert!(read.stdout == pattern(300_000, 3));
+    assert!(read == pattern(300_000, 3));
     // The log needs recovery, and its last record is damaged in the middle.
     let mount = image.mount("noatime");
     for number in 0..2000 {
@@ -158,9 +158,6 @@ fn errors_name_the_option_that_helps() {
     rustix::fs::syncfs(File::open(mount.dir()).unwrap()).unwrap();
     succeed(tool("xfs_io").args(["-x", "-c", "shutdown -f"]).arg(mount.dir()));
     drop(mount);
-    let said =
-        succeed(tool("xfs_db").args(["-r", "-c", "sb 0", "-c", "convert fsb 0 byte"]).arg(&path));
-    drop(said);
     let said = succeed(tool("xfs_db").args(["-r", "-c", "sb 0", "-c", "p logstart"]).arg(&path));
     let start: u64 = text(&said.stdout).trim().rsplit(' ').next().unwrap().parse().unwrap();
     let said =
