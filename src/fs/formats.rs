@@ -37,7 +37,7 @@ pub type FindBackup = fn(&dyn Device, Option<u64>) -> Result<Option<Backup>>;
 pub struct Backup {
     /// The number of the backup, counted as in [`Rescue::superblock`].
     pub number: u64,
-    /// What the number counts: `block`, or `allocation group`.
+    /// The unit of the number: `block`, or `allocation group`.
     pub counts: &'static str,
     /// Block size in bytes.
     pub block_size: usize,

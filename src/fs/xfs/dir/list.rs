@@ -33,7 +33,7 @@ pub struct XfsListing {
     faults: u32,
 }
 
-/// What a listing does with a damaged block.
+/// The reaction of a listing to a damaged block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum OnFault {
     /// Returns the error, and continues with the next block.

@@ -41,7 +41,7 @@ pub(super) struct Version {
     pub(super) order: u64,
     /// The time of the deletion in seconds since 1970.
     pub(super) deleted: Option<u32>,
-    /// What is lost of the inode.
+    /// The lost part of the inode.
     pub(super) problem: Option<&'static str>,
 }
 
@@ -263,7 +263,7 @@ fn is_metadata(fs: &Xfs, area: &[u8]) -> bool {
     [BLOCK, BLOCK_V5, DATA, DATA_V5, SYMLINK].contains(&magic)
 }
 
-/// The `di_forkoff` with which the fork is the root of a tree. `None` if it is none. The length of the fork determines the positions of the
+/// The `di_forkoff` with which the fork is the root of a tree. `None` if the fork is not such a root. The length of the fork determines the positions of the
 /// pointers, and this length is lost.
 fn root_room(fs: &Xfs, number: InodeNo, area: &[u8]) -> Option<u8> {
     let (level, records) = (u16::from_be_bytes(array(area, 0)), u16::from_be_bytes(array(area, 2)));
