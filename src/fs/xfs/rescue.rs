@@ -200,7 +200,9 @@ fn proven(device: &dyn Device, at: u64, group: Option<u32>) -> Option<(Superbloc
             root = if root == NULL { copy.sb_rootino.get() } else { root };
         }
     }
-    if others == 0 && (groups > 2 || !has_header(device, at, &first, own)) {
+    // The other copies of a truncated volume are missing, so a copy that the caller names needs no second copy.
+    let needs_other = groups > 2 && group.is_none();
+    if others == 0 && (needs_other || !has_header(device, at, &first, own)) {
         return None;
     }
     let (mut raw, group) = match group {
