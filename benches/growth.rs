@@ -145,7 +145,10 @@ impl Measured {
         }
         self.ns.push((cpu_ns() - start) as f64 / READS as f64);
         let simple = self.ns.len() as u64 * READS;
-        assert!(self.queue.stats().simple_hits >= simple, "every read but the first is simple");
+        assert!(
+            self.queue.stats().simple_hits >= simple,
+            "all reads except the first take the simple path"
+        );
         Ok(())
     }
 }

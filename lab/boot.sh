@@ -6,6 +6,7 @@
 # LAB_NEWER: a directory that lab/newer.sh made, which is copied to the guest's /newer.
 # LAB_FILES: a directory that is copied to the guest's /files.
 # LAB_DISKS: files that become further namespaces, from 7 on. The guest can write to them.
+# LAB_MODULES: names of further modules that are copied to the guest's /modules, if the kernel has them.
 # LAB_CONSOLE: the log of the console.
 # The exit status is the status of the job, 1 if the guest did not shut down, or 77 if no guest can run on this machine. The last line of
 # the output is then the reason. -c counts the guest's instructions between markers (lab/marker.c), and writes the counts to a file.
@@ -98,6 +99,13 @@ done
 [ -z "${LAB_FILES:-}" ] || cp -r "$LAB_FILES" "$root/files"
 for module in crypto/crc32c_generic lib/libcrc32c fs/exportfs/exportfs fs/xfs/xfs fs/configfs/configfs drivers/block/null_blk/null_blk drivers/scsi/scsi_{common,mod,debug} drivers/scsi/sd_mod; do
     [ ! -e "$modules/$module.ko.xz" ] || xz -dc "$modules/$module.ko.xz" >"$root/modules/${module##*/}.ko"
+done
+for module in ${LAB_MODULES:-}; do
+    file=$(find "$modules" -name "$module.ko*" | head -n 1)
+    case $file in
+        *.xz) xz -dc "$file" >"$root/modules/$module.ko" ;;
+        *.ko) cp "$file" "$root/modules/" ;;
+    esac
 done
 (cd "$root" && find . | busybox cpio -o -H newc 2>/dev/null) >"$root.cpio"
 

@@ -4,6 +4,7 @@
 #   run.sh         the tests of tests/lab, which need NVMe and polled devices
 #   run.sh count   what reads cost in instructions, as a table
 #   run.sh xfs     XFS volumes of kinds that the kernel of this machine may not mount
+#   run.sh md      arrays of Linux MD in every level and state
 #   run.sh fields  every field of the superblocks of XFS, with hostile values
 source "$(dirname "$0")/../tests/lib.sh"
 log=$target/lab.log
@@ -46,6 +47,20 @@ case ${1:-} in
             export LAB_SECONDS=1800 LAB_KERNEL=$kernel LAB_NEWER=${newer:+$newer/..}
             if boot xfs.sh mkfs.xfs "$ironmap"; then cat "$log"; fi
         done
+        ;;
+    md)
+        # mdadm is not installed, because its package replaces parts of the system. It is only unpacked.
+        if ! has mdadm; then
+            mdadm=$target/lab/mdadm
+            if [ ! -d "$mdadm" ]; then
+                mkdir -p "$mdadm.new"
+                (cd "$mdadm.new" && succeeds "apt-get download mdadm" && dpkg-deb -x mdadm_*.deb . && mv "$mdadm.new" "$mdadm") ||
+                    { skip "lab: mdadm is missing, and apt-get cannot download it" && exit; }
+            fi
+            PATH+=:$mdadm/sbin
+        fi
+        # The newest kernel has no level linear. LAB_KERNEL can name a kernel that has it, such as Linux 6.1.
+        IRONMAP_MD_LAB=1 cargo test "${workspace[@]}" --test md kernel:: -- --nocapture
         ;;
     fields)
         newer=$(lab/xfsprogs.sh) || [ $? = 77 ]

@@ -195,6 +195,7 @@
 //! | `images` | virtual disk images as devices: `qcow2:FILE`, `vmdk:FILE`, `vhdx:FILE` |
 //! | `tls` | NBD exports over TLS: `nbds://HOST/EXPORT`. The crate ring compiles C |
 //! | `lvm` | logical volumes of LVM: `DISK@VG/LV` |
+//! | `md` | arrays of Linux MD (software RAID): `md:DISK,DISK` |
 //! | `psk` | `tls` with pre-shared keys. It links OpenSSL |
 //!
 //! # Units
@@ -238,6 +239,9 @@ pub mod location;
 #[cfg(feature = "lvm")]
 #[doc(hidden)]
 pub mod lvm;
+#[cfg(feature = "md")]
+#[doc(hidden)]
+pub mod md;
 #[doc(hidden)]
 pub mod open_file;
 #[doc(hidden)]

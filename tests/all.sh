@@ -100,6 +100,7 @@ rest() {
     step miri tests/miri.sh
     step aarch64 logged tests/aarch64.sh "${aarch64[@]}"
     step lab logged lab/run.sh
+    step "lab, arrays" logged lab/run.sh md
     step ceph tests/ceph/run.sh
     step "fio engine" crates/ironmap-fio/run.sh test
     step "python package" crates/ironmap-python/test.sh quick

@@ -10,7 +10,7 @@ export PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH:/usr/sbin:/sbin"
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 # The workspace with every feature. Pre-shared keys link OpenSSL, so no crate has them by default.
 # shellcheck disable=SC2034  # for the scripts
-workspace=(--workspace --features "ironmap/lvm,ironmap/psk,ironmap-async/tokio,ironmap-object-store/object_store_0_13")
+workspace=(--workspace --features "ironmap/lvm,ironmap/md,ironmap/psk,ironmap-async/tokio,ironmap-object-store/object_store_0_13")
 
 say() { printf '\n== %s\n' "$*"; }
 die() { printf '%s: %s\n' "$0" "$*" >&2; exit 1; }

@@ -224,6 +224,59 @@ fn a_volume_in_several_segments_is_read() {
     }
 }
 
+/// The physical volumes of a group are on two disks: a file, and a partition of a qcow2 image. ironmap reads the same bytes as from one disk.
+/// A disk that is missing, or that is a copy of another disk, is named.
+#[test]
+fn a_group_on_several_disks_is_read() {
+    require!(NEEDS);
+    let disk = Disk::new();
+    disk.make(&["-n", "root", "-L", "4M"]);
+    disk.make(&["-n", "striped", "-L", "8M", "-i", "2", "-I", "64k"]);
+    disk.make(&["-n", "spread", "-l", "100%FREE"]);
+    let bytes = std::fs::read(&disk.path).unwrap();
+    let path = |name: &str| disk.dir.path().join(name).display().to_string();
+    let one = path("one");
+    let (start, len) = PARTS[0];
+    std::fs::write(&one, &bytes[start as usize..][..len as usize]).unwrap();
+    std::fs::copy(&one, path("copy")).unwrap();
+    let two = path("two.qcow2");
+    run("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", disk.path.to_str().unwrap(), &two]);
+    let open = |text: String| {
+        let location: Location = text.parse().unwrap();
+        location.open(&LocationOptions::new())
+    };
+    for name in ["root", "striped", "spread"] {
+        let expected = disk.expected(name);
+        for disks in [format!("{one},qcow2:{two}@p2"), format!("qcow2:{two}@p2,{one}")] {
+            let device = open(format!("lvm:vg/{name}@{disks}")).unwrap().device;
+            let mut read = vec![0; device.size() as usize];
+            device.read_exact_at(&mut read, DevOffset(0)).unwrap();
+            assert!(numbers(&read) == expected, "{name} of {disks}");
+            let device = open(format!("part:1M+8K@lvm:vg/{name}@{disks}")).unwrap().device;
+            let mut read = vec![0; 8192];
+            device.read_exact_at(&mut read, DevOffset(0)).unwrap();
+            assert!(
+                device.size() == 8192 && numbers(&read) == expected[MIB as usize / 8..][..1024]
+            );
+        }
+    }
+    for (text, what) in [
+        (format!("lvm:vg/striped@{one}"), "lvm:VG/LV@DISK,DISK names several disks"),
+        (format!("lvm:vg/none@{one},qcow2:{two}@p2"), "there is no logical volume vg/none"),
+        (format!("lvm:vg/root@{one},{}", path("copy")), "copy and "),
+        (format!("lvm:vg/root@{one},{one}"), "is named twice"),
+        (format!("lvm:vg/root@{one},{}", path("missing")), "missing"),
+    ] {
+        let error = open(text.clone()).unwrap_err().to_string();
+        assert!(error.contains(what), "{text}: {error}");
+    }
+    // A group without one of its disks: a logical volume that is wholly on the other disk is read.
+    assert_eq!(open(format!("lvm:vg/root@{one}")).unwrap().device.size(), 4 * MIB);
+    let location: Location = format!("lvm:vg/root@{one}").parse().unwrap();
+    let error = location.open(&LocationOptions::new().write(true)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
+}
+
 /// The result of opening a logical volume: the kind and the message of the error.
 fn open(disk: &Disk, name: &str) -> Result<(), (ErrorKind, String)> {
     let opened = disk.location(name).open(&LocationOptions::new());

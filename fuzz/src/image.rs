@@ -3,9 +3,7 @@
 use std::cell::RefCell;
 use std::fs;
 use std::io::IoSlice;
-use std::panic::set_hook;
 use std::process::Command;
-use std::sync::Once;
 
 use arbitrary::Arbitrary;
 use ironmap::device::Device;
@@ -16,11 +14,13 @@ use tempfile::TempDir;
 const SIZE: u64 = 1 << 20;
 
 /// For each image format: the options for qemu-img, and the areas of the image that contain metadata.
-const KINDS: [(ImageFormat, &str, &[(u32, u32)]); 7] = [
+const KINDS: [(ImageFormat, &str, &[(u32, u32)]); 9] = [
     (ImageFormat::Qcow2, "", QCOW2),
     (ImageFormat::Qcow2, "-c", QCOW2),
     (ImageFormat::Qcow2, "-o cluster_size=512", &[(0, 112), (0, 8192)]),
     (ImageFormat::Qcow2, "-c -o cluster_size=4k,refcount_bits=1", &[(0, 112), (0, 32 << 10)]),
+    (ImageFormat::Qcow2, "-c -o compression_type=zstd", QCOW2),
+    (ImageFormat::Qcow2, "-o extended_l2=on", QCOW2),
     (ImageFormat::Vmdk, "-o subformat=monolithicSparse", &[(0, 96), (512, 512), (0, 24 << 10)]),
     (ImageFormat::Vmdk, "-o subformat=streamOptimized", &[(0, 96), (512, 512), (0, 24 << 10)]),
     (ImageFormat::Vhdx, "-o subformat=dynamic,block_size=1M", VHDX),
@@ -82,16 +82,9 @@ impl Images {
     }
 }
 
-/// If imago panics, the library catches the panic and returns an error. A panic that the library does not catch ends the fuzz target.
-fn only_uncaught_panics_end_it() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| set_hook(Box::new(|_| {})));
-}
-
 impl ImageDamage {
     /// Reads and writes the damaged image.
     pub fn survive(&self) {
-        only_uncaught_panics_end_it();
         IMAGES.with_borrow_mut(|images| {
             if images.bases.is_empty() {
                 return;
@@ -99,7 +92,7 @@ impl ImageDamage {
             let base = &images.bases[usize::from(self.base) % images.bases.len()];
             let path = images.dir.path().join("hostile");
             fs::write(&path, self.applied_to(base)).expect("an image");
-            self.use_it(&Address { format: base.format, path });
+            self.use_it(&Address::new(base.format, path));
         });
     }
 

@@ -5,6 +5,7 @@
 #[allow(dead_code, reason = "each user has its own part")]
 mod damage;
 mod image;
+mod md;
 #[path = "../../tests/hostile/mutate.rs"]
 mod mutate;
 mod nbd;
@@ -15,6 +16,9 @@ mod repair;
 mod rng;
 #[path = "../../tests/hostile/scratch.rs"]
 mod scratch;
+#[path = "../../tests/md/shape.rs"]
+#[allow(dead_code, reason = "each user has its own part")]
+mod shape;
 #[path = "../../tests/hostile/spots.rs"]
 mod spots;
 #[path = "../../tests/integrity/stand.rs"]
@@ -36,6 +40,7 @@ use self::mutate::Change;
 use self::scratch::Scratch;
 pub use self::damage::Damage as IntegrityDamage;
 pub use self::image::ImageDamage;
+pub use self::md::MdDamage;
 pub use self::nbd::Replies;
 pub use self::spots::Target;
 pub use self::xfs::XfsDamage;

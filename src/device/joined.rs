@@ -15,6 +15,7 @@ use crate::units::DevOffset;
 pub struct Joined {
     parts: Arc<Parts>,
     limits: Limits,
+    size: u64,
 }
 
 #[derive(Debug)]
@@ -36,23 +37,27 @@ impl Joined {
     #[must_use]
     pub fn new(first: Arc<dyn Device>, mut others: Vec<(u64, Arc<dyn Device>)>) -> Self {
         others.sort_by_key(|(start, _)| *start);
-        let limits = others.iter().fold(*first.limits(), |all, (_, device)| {
-            let other = *device.limits();
-            let logical_block = all.logical_block.max(other.logical_block);
-            Limits {
-                read_only: all.read_only || other.read_only,
-                logical_block,
-                physical_block: all.physical_block.max(other.physical_block),
-                dma_align: all.dma_align.max(other.dma_align),
-                max_transfer: all.max_transfer.min(other.max_transfer).max(logical_block),
-                nowait: false,
-                poll: false,
-                direct: all.direct && other.direct,
-                rereads: all.rereads && other.rereads,
-                ..all
-            }
-        });
-        Self { parts: Arc::new(Parts { first, others }), limits }
+        let limits =
+            others.iter().fold(*first.limits(), |all, (_, device)| all.joined(*device.limits()));
+        let size = first.size();
+        Self { parts: Arc::new(Parts { first, others }), limits, size }
+    }
+
+    /// Joins disks that follow each other without gaps. The size is the sum of their sizes. A request must not cross the end of a disk.
+    ///
+    /// # Errors
+    /// `InvalidInput` if there is no disk, or if the sum exceeds 64 bits.
+    #[cfg(feature = "lvm")]
+    pub(crate) fn concat(disks: Vec<Arc<dyn Device>>) -> Result<Self> {
+        let mut disks = disks.into_iter();
+        let first = disks.next().ok_or_else(|| Error::invalid("there is no disk"))?;
+        let (mut end, mut others) = (first.size(), Vec::new());
+        for disk in disks {
+            let size = disk.size();
+            others.push((end, disk));
+            end = end.checked_add(size).ok_or_else(|| Error::invalid("the disks are too large"))?;
+        }
+        Ok(Self { size: end, ..Self::new(first, others) })
     }
 }
 
@@ -75,7 +80,7 @@ impl Device for Joined {
     }
 
     fn size(&self) -> u64 {
-        self.parts.first.size()
+        self.size
     }
 
     fn end(&self) -> DevOffset {
@@ -111,7 +116,7 @@ impl Device for Joined {
 }
 
 /// Ranges of devices that are read as one device.
-pub(super) trait Ranges: fmt::Debug + Send + Sync {
+pub(crate) trait Ranges: fmt::Debug + Send + Sync {
     /// Fills `buf` from a position.
     ///
     /// # Errors
@@ -127,11 +132,11 @@ impl Ranges for Parts {
 
 /// A queue of reads. Each read completes before the next read begins.
 #[derive(Debug)]
-pub(super) struct OnlyReads(Arc<dyn Ranges>);
+pub(crate) struct OnlyReads(Arc<dyn Ranges>);
 
 impl OnlyReads {
     /// A queue that reads these ranges.
-    pub(super) fn queue(ranges: Arc<dyn Ranges>, options: &QueueOptions) -> AnyQueue {
+    pub(crate) fn queue(ranges: Arc<dyn Ranges>, options: &QueueOptions) -> AnyQueue {
         AnyQueue::other(Immediate::new(Self(ranges), options.slots()))
     }
 }

@@ -34,6 +34,25 @@ pub struct Limits {
     pub atomic_write: u32,
 }
 
+impl Limits {
+    /// The limits of a device that is joined from devices with these limits: a request within them is valid on both devices.
+    pub(crate) fn joined(self, other: Self) -> Self {
+        let logical_block = self.logical_block.max(other.logical_block);
+        Self {
+            read_only: self.read_only || other.read_only,
+            logical_block,
+            physical_block: self.physical_block.max(other.physical_block),
+            dma_align: self.dma_align.max(other.dma_align),
+            max_transfer: self.max_transfer.min(other.max_transfer).max(logical_block),
+            nowait: false,
+            poll: false,
+            direct: self.direct && other.direct,
+            rereads: self.rereads && other.rereads,
+            ..self
+        }
+    }
+}
+
 /// The write-through requests that may flush a device as a side effect. If such a flush fails, the kernel reports the error only to the
 /// write-through request. The next flush then succeeds, although data are lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

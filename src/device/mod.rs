@@ -63,6 +63,8 @@ pub(crate) use engine::open_queue;
 pub use engine::{Engine, NoIoUring, OpenedEngine, open_engine};
 pub use finer::Finer;
 pub use joined::Joined;
+#[cfg(feature = "md")]
+pub(crate) use joined::{OnlyReads, Ranges};
 pub use layered::{Layer, Layered, Request, Verdict};
 pub use limits::{Limits, ThroughFlushes};
 pub use null::Null;

@@ -1,5 +1,5 @@
 //! Finds devices whose requests need memory of whole pages, although sysfs permits parts of pages. These devices are zram, and all devices
-//! that pass their memory to zram.
+//! that pass the memory of their requests to zram.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -12,7 +12,8 @@ use super::block_file::PAGE;
 /// The longest chain of stacked devices in which zram is searched for.
 const LAYERS: usize = 8;
 
-/// The additional alignment that a disk or partition needs for memory: the size of a page, or 1 if the limits in sysfs are complete.
+/// The alignment of memory buffers, in bytes, that a disk or partition needs in addition to its limits in sysfs. It is the page size, or 1
+/// if sysfs states all limits.
 pub(super) fn least_align(dir: &Path) -> u32 {
     if takes_whole_pages(dir, LAYERS) { PAGE } else { 1 }
 }

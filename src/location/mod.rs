@@ -1,7 +1,9 @@
 //! The location of a volume: `DEVICE`, `IMAGE`, the address of an NBD export, `qcow2:IMAGE`, `IMAGE@OFFSET`, `IMAGE@OFFSET+LENGTH`,
-//! `IMAGE@pN`, or a logical volume of LVM as `DISK@VG/LV`. `integrity:DATA,TAGS` combines two of these locations. The prefix `noload:`
+//! `IMAGE@pN`, or a logical volume of LVM as `DISK@VG/LV`. `lvm:`, `md:` and `part:` name a disk that is assembled from several disks.
+//! `integrity:DATA,TAGS` combines two of these locations. The prefix `noload:`
 //! skips the recovery of the journal.
 
+mod assembly;
 mod open;
 mod part;
 
@@ -12,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
+pub use self::assembly::{Assembly, AssemblyKind};
 pub(crate) use self::open::refuse_to_write;
 pub use self::open::{Halves, LocationOptions, OpenLocation};
 pub use self::part::Part;
@@ -63,7 +66,9 @@ pub enum Medium {
     /// An export of an NBD server.
     Nbd(Box<nbd::Address>),
     /// An image of a virtual machine.
-    Image(image::Address),
+    Image(Box<image::Address>),
+    /// A disk that is assembled from other disks.
+    Assembly(Box<Assembly>),
 }
 
 impl Location {
@@ -111,14 +116,7 @@ impl Location {
     /// The same location with other paths. `path` returns the new path, or `None` if the path stays unchanged.
     #[must_use]
     pub fn with_paths(&self, path: &dyn Fn(&Path) -> Option<PathBuf>) -> Self {
-        let site = |site: &Site| Site {
-            medium: match &site.medium {
-                Medium::File(file) => Medium::File(path(file).unwrap_or_else(|| file.clone())),
-                Medium::Nbd(address) => Medium::Nbd(Box::new(address.with_path(path))),
-                Medium::Image(address) => Medium::Image(address.with_path(path)),
-            },
-            part: site.part.clone(),
-        };
+        let site = |site: &Site| site.with_paths(path);
         match self {
             Self::Plain(plain) => Self::Plain(site(plain)),
             Self::Integrity { data, tags } => {
@@ -165,12 +163,40 @@ impl Site {
         Self { medium: Medium::File(path.into()), part: Part::Whole }
     }
 
-    /// The path of the block device or image. `None` for an export or an image of a virtual machine.
+    /// A part of this site, as a user writes it.
+    #[must_use]
+    pub fn within(&self, part: Part) -> Self {
+        let is_address = matches!(self.medium, Medium::Nbd(_));
+        match part {
+            Part::Logical { group, volume } if is_address && self.part == Part::Whole => {
+                let kind = AssemblyKind::Logical { group, volume };
+                let assembly = Assembly { kind, disks: vec![self.clone()] };
+                Self { medium: Medium::Assembly(Box::new(assembly)), part: Part::Whole }
+            }
+            part if self.part == Part::Whole => Self { medium: self.medium.clone(), part },
+            part => {
+                let assembly = Assembly { kind: AssemblyKind::Same, disks: vec![self.clone()] };
+                Self { medium: Medium::Assembly(Box::new(assembly)), part }
+            }
+        }
+    }
+
+    fn with_paths(&self, path: &dyn Fn(&Path) -> Option<PathBuf>) -> Self {
+        let medium = match &self.medium {
+            Medium::File(file) => Medium::File(path(file).unwrap_or_else(|| file.clone())),
+            Medium::Nbd(address) => Medium::Nbd(Box::new(address.with_path(path))),
+            Medium::Image(address) => Medium::Image(Box::new(address.with_path(path))),
+            Medium::Assembly(assembly) => Medium::Assembly(Box::new(assembly.with_paths(path))),
+        };
+        Self { medium, part: self.part.clone() }
+    }
+
+    /// The path of the block device or image. `None` for an export, an image of a virtual machine, and an assembled disk.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         match &self.medium {
             Medium::File(path) => Some(path),
-            Medium::Nbd(_) | Medium::Image(_) => None,
+            Medium::Nbd(_) | Medium::Image(_) | Medium::Assembly(_) => None,
         }
     }
 
@@ -185,6 +211,9 @@ impl Site {
         let bytes = text.as_bytes();
         if bytes.is_empty() {
             return Err(Error::invalid("the path of the volume is empty"));
+        }
+        if let Some(assembled) = Assembly::parse(text) {
+            return assembled;
         }
         let is_address = nbd::Address::is_one(bytes);
         let image = image::Address::prefix_of(bytes);
@@ -223,7 +252,7 @@ impl Site {
                 medium.to_str().ok_or_else(|| Error::invalid("the NBD address is not UTF-8"));
             Medium::Nbd(Box::new(address?.parse()?))
         } else if let Some((format, len)) = image {
-            Medium::Image(image::Address::parse(format, &medium.as_bytes()[len..]))
+            Medium::Image(Box::new(image::Address::parse(format, &medium.as_bytes()[len..])))
         } else {
             Medium::File(medium.into())
         };
@@ -247,6 +276,10 @@ impl Site {
             }
             Medium::Image(address) => {
                 self.part.of(&*image::look(address)?, false).at(|| address)?
+            }
+            Medium::Assembly(_) => {
+                let what = "the part of an assembled disk is not one range of a device";
+                return Err(Error::unsupported(what).at(self));
             }
         };
         match window.map(|window| window.bounds) {
@@ -315,12 +348,17 @@ impl fmt::Display for Medium {
             Self::File(path) => path.display().fmt(f),
             Self::Nbd(address) => address.fmt(f),
             Self::Image(address) => address.fmt(f),
+            Self::Assembly(assembly) => assembly.fmt(f),
         }
     }
 }
 
 impl fmt::Display for Site {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Medium::Assembly(assembly) = &self.medium {
+            assembly::show_part(&self.part, f)?;
+            return assembly.fmt(f);
+        }
         self.medium.fmt(f)?;
         self.part.fmt(f)
     }

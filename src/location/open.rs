@@ -4,12 +4,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Bounds, Location, Medium, Site, Window};
+use super::{Assembly, AssemblyKind, Bounds, Location, Medium, Site, Window};
 use crate::device::image;
 use crate::device::nbd::{self, Nbd};
 use crate::device::{
-    BlockFile, Device, Engine, Finer, NoIoUring, Null, OpenMode, OpenedEngine, Segment, Segmented,
-    open_engine,
+    BlockFile, Device, Engine, Finer, Joined, NoIoUring, Null, OpenMode, OpenedEngine, Segment,
+    Segmented, open_engine,
 };
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::fs::block_size_on;
@@ -245,6 +245,7 @@ impl Site {
             // The address of an NBD export is not an identity: it may lead to another export later.
             Medium::Nbd(address) => self.open_export(address, options),
             Medium::Image(address) => self.open_image(address, options),
+            Medium::Assembly(assembly) => self.open_assembly(assembly, options),
         }
     }
 
@@ -292,6 +293,39 @@ impl Site {
         Ok(OpenSite { opened, identity: [0; 16], fault })
     }
 
+    /// Opens all disks of an assembled disk, and assembles them. The disks are locked like a device that is opened for reading.
+    fn open_assembly(&self, assembly: &Assembly, options: &LocationOptions) -> Result<OpenSite> {
+        if options.write {
+            return Err(Error::read_only("a disk of several disks can only be read").at(self));
+        }
+        if options.engine == Engine::Dax {
+            return Err(Error::invalid("the engine dax cannot map an assembled disk").at(self));
+        }
+        let (mut disks, mut faults, mut notices) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut engine, mut no_io_uring) = (options.engine, None);
+        // The device above the disks has its own layer for short requests.
+        let how = options.block_size(512);
+        for (number, disk) in assembly.disks.iter().enumerate() {
+            if let Some(same) = assembly.disks[..number].iter().find(|one| *one == disk) {
+                return Err(Error::invalid(format!("{same} is named twice")).at(self));
+            }
+            let OpenSite { opened, fault, .. } = disk.open(&how, true)?;
+            faults.extend(fault.map(|fault| format!("{disk}: {fault}")));
+            notices.extend(opened.notices);
+            (engine, no_io_uring) = (opened.engine, opened.no_io_uring);
+            disks.push((disk.to_string(), opened.device));
+        }
+        let device = assemble(&assembly.kind, disks, &mut faults).at(|| self)?;
+        let window = self.part.of(&*device, options.truncated).at(|| self)?;
+        let Opening { window, segments, fault } = Opening::of(window, false)?;
+        faults.extend(fault);
+        let range = window.map(|(start, len)| vec![Segment::linear(start, len)]);
+        let opened = OpenedEngine { device, engine, no_io_uring, notices };
+        let opened = options.fit(segmented(opened, segments.or(range)).at(|| self)?);
+        let fault = (!faults.is_empty()).then(|| faults.join("; "));
+        Ok(OpenSite { opened, identity: [0; 16], fault })
+    }
+
     /// Whether two sites are on the same device or image, even if their names differ.
     #[must_use]
     pub fn shares_device(&self, other: &Self) -> bool {
@@ -302,6 +336,8 @@ impl Site {
             Err(_) => None,
         };
         match (&self.medium, &other.medium) {
+            (Medium::Assembly(one), _) => one.disks.iter().any(|disk| disk.shares_device(other)),
+            (_, Medium::Assembly(_)) => other.shares_device(self),
             (Medium::File(one), Medium::File(other)) => id(one).is_some() && id(one) == id(other),
             (Medium::Nbd(one), Medium::Nbd(other)) => {
                 (&one.server, &one.export) == (&other.server, &other.export)
@@ -318,6 +354,45 @@ impl Site {
             return Ok(true);
         };
         Ok(start < begin.saturating_add(count) && begin < start.saturating_add(len))
+    }
+}
+
+/// Assembles open disks, each with its name. Adds faults that were ignored.
+fn assemble(
+    kind: &AssemblyKind,
+    mut disks: Vec<(String, Arc<dyn Device>)>,
+    faults: &mut Vec<String>,
+) -> Result<Arc<dyn Device>> {
+    match kind {
+        AssemblyKind::Same => match disks.pop() {
+            Some((_, disk)) => Ok(disk),
+            None => Err(Error::invalid("the name of the disk is missing")),
+        },
+        #[cfg(feature = "lvm")]
+        AssemblyKind::Logical { group, volume } => {
+            let named: Vec<_> = disks.iter().map(|(name, disk)| (&**name, &**disk)).collect();
+            let groups = crate::lvm::Groups::of(&named)?;
+            let segments = groups.find(group, volume)?;
+            faults.extend(groups.faults().iter().cloned());
+            let all = Joined::concat(disks.into_iter().map(|(_, disk)| disk).collect())?;
+            Ok(Arc::new(Segmented::new(Arc::new(all), segments)?))
+        }
+        #[cfg(not(feature = "lvm"))]
+        AssemblyKind::Logical { .. } => {
+            let _ = faults;
+            Err(Error::unsupported("this build of ironmap has no support for LVM (feature lvm)"))
+        }
+        #[cfg(feature = "md")]
+        AssemblyKind::Md => {
+            let member = |(name, device)| crate::md::Member { name, device };
+            let array = crate::md::assemble(disks.into_iter().map(member).collect())?;
+            faults.extend(array.faults().iter().cloned());
+            Ok(array.device())
+        }
+        #[cfg(not(feature = "md"))]
+        AssemblyKind::Md => {
+            Err(Error::unsupported("this build of ironmap has no support for MD (feature md)"))
+        }
     }
 }
 

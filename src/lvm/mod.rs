@@ -1,4 +1,4 @@
-//! LVM2: the logical volumes on a disk. A physical volume is the whole disk or a partition.
+//! LVM2: the logical volumes on one or several disks. A physical volume is a whole disk or a partition.
 //!
 //! This module finds linear and striped logical volumes. It verifies the checksums of the metadata, and uses the newest copy.
 
@@ -22,6 +22,20 @@ pub struct Groups {
     physical: Vec<OnDisk>,
     /// The faults of the metadata, one line for each.
     faults: Vec<String>,
+    /// The number of disks.
+    disks: usize,
+}
+
+/// A logical volume in the metadata.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LogicalVolume<'a> {
+    /// The name of its volume group.
+    pub group: &'a str,
+    /// Its name.
+    pub name: &'a str,
+    /// Its size in bytes.
+    pub size: u64,
 }
 
 /// A physical volume on a disk.
@@ -43,28 +57,48 @@ impl Groups {
     /// `Corrupt` if two physical volumes have the same identity, or two volume groups have the same name; `Io`. Damaged metadata are a
     /// fault, not an error.
     pub fn read(device: &dyn Device) -> Result<Self> {
-        let mut groups = Self::default();
+        Self::of(&[("", device)])
+    }
+
+    /// Reads the metadata of all physical volumes on several disks, each with its name. A position on a disk is counted from the first byte
+    /// of the first disk, as if the disks followed each other.
+    ///
+    /// # Errors
+    /// The errors of [`read`](Self::read).
+    pub fn of(disks: &[(&str, &dyn Device)]) -> Result<Self> {
+        let (mut groups, mut base) = (Self { disks: disks.len(), ..Self::default() }, 0_u64);
+        for (name, device) in disks {
+            groups.read_disk(name, *device, base)?;
+            base = base
+                .checked_add(device.size())
+                .ok_or_else(|| Error::invalid("the disks are too large"))?;
+        }
+        Ok(groups)
+    }
+
+    fn read_disk(&mut self, name: &str, device: &dyn Device, base: u64) -> Result<()> {
+        let of = if name.is_empty() { String::new() } else { format!(" of {name}") };
         let table = PartitionTable::read(device).unwrap_or_else(|error| {
-            groups.faults.push(error.to_string());
+            self.faults.push(error.to_string());
             None
         });
         let Some(PartitionTable { partitions, fault, .. }) =
             table.filter(|table| !table.partitions.is_empty())
         else {
-            groups.add("the disk", Range { device, start: 0, len: device.size() })?;
-            return Ok(groups);
+            let what = if name.is_empty() { "the disk" } else { name };
+            return self.add(what, base, Range { device, start: 0, len: device.size() });
         };
-        // A label before the first partition is older than the partition table, and is ignored. LVM ignores it too.
-        groups.faults.extend(fault);
+        // If a label precedes the first partition, the label is older than the table. LVM ignores such a label too.
+        self.faults.extend(fault);
         for Partition { number, start, len, .. } in partitions {
             let len = len.min(device.size().saturating_sub(start));
-            groups.add(&format!("partition {number}"), Range { device, start, len })?;
+            self.add(&format!("partition {number}{of}"), base, Range { device, start, len })?;
         }
-        Ok(groups)
+        Ok(())
     }
 
     /// Adds the metadata of the physical volume in the range, if there is one.
-    fn add(&mut self, what: &str, range: Range<'_>) -> Result<()> {
+    fn add(&mut self, what: &str, base: u64, range: Range<'_>) -> Result<()> {
         let label = match Label::read(range) {
             Ok(None) => return Ok(()),
             Ok(Some(label)) => label,
@@ -99,7 +133,7 @@ impl Groups {
                 Err(error) => self.faults.push(format!("{what}: {error}")),
             }
         }
-        let (what, range) = (what.to_owned(), (range.start, range.len));
+        let (what, range) = (what.to_owned(), (base + range.start, range.len));
         self.physical.push(OnDisk { what, id: label.id, range, group: own.map(|(_, id)| id) });
         Ok(())
     }
@@ -148,6 +182,18 @@ impl Groups {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.physical.is_empty()
+    }
+
+    /// The logical volumes that users see, in the order of the metadata.
+    pub fn volumes(&self) -> impl Iterator<Item = LogicalVolume<'_>> {
+        self.groups.iter().flat_map(|group| {
+            let visible = group.logical.iter().filter(|logical| logical.visible);
+            visible.map(|logical| LogicalVolume {
+                group: &group.name,
+                name: &logical.name,
+                size: logical.len,
+            })
+        })
     }
 
     /// Finds a logical volume by its names, and returns its segments on the disk, in order. Segments that are contiguous on the disk are
@@ -208,8 +254,13 @@ impl Groups {
         let Physical { name, id, .. } = &group.physical[area.physical];
         let Some(on_disk) = self.physical.iter().find(|on_disk| on_disk.id == *id) else {
             return Err(Error::unsupported(format!(
-                "the physical volume {name} ({}) is not on this disk",
-                shown(*id)
+                "the physical volume {name} ({}) is not on {}",
+                shown(*id),
+                if self.disks == 1 {
+                    "this disk: lvm:VG/LV@DISK,DISK names several disks"
+                } else {
+                    "these disks"
+                }
             )));
         };
         let what = &on_disk.what;

@@ -41,7 +41,11 @@ const fn magic(
 
 const FIRST: &[At] = &[Start(0)];
 const SECOND_KIB: &[At] = &[Start(1024)];
-const RAID: &str = "a member of a Linux RAID array: name the array's device (of an image: losetup -Pf first, then mdadm --assemble --scan)";
+#[cfg(feature = "md")]
+pub(super) const RAID: &str =
+    "a member of a Linux RAID array: name all members, as in md:DISK,DISK";
+#[cfg(not(feature = "md"))]
+pub(super) const RAID: &str = "a member of a Linux RAID array: name the array's device (of an image: losetup -Pf first, then mdadm --assemble --scan)";
 const BIOS_RAID: &str =
     "a member of a RAID array of the machine's firmware: name the array's device";
 #[cfg(feature = "lvm")]

@@ -13,6 +13,8 @@ use crate::device::Device;
 use crate::error::{Error, ErrorKind};
 #[cfg(feature = "lvm")]
 use crate::lvm::Groups;
+#[cfg(feature = "md")]
+use crate::md;
 use crate::partition::PartitionTable;
 use crate::units::DevOffset;
 
@@ -110,6 +112,10 @@ pub(crate) fn unknown_format(device: &dyn Device) -> Error {
                 let volumes = logical_volumes(device).map(|shown| format!("; {shown}"));
                 format!("contains {}{}", magics::LVM, volumes.unwrap_or_default())
             }
+            (Some(magics::RAID), _) => {
+                let shown = array(device).map(|shown| format!("; {shown}"));
+                format!("contains {}{}", magics::RAID, shown.unwrap_or_default())
+            }
             (Some(what), _) => format!("contains {what}"),
             _ if size < SMALLEST => {
                 format!("has only {size} bytes: too small for a file system")
@@ -140,6 +146,20 @@ fn logical_volumes(device: &dyn Device) -> Option<String> {
 
 #[cfg(not(feature = "lvm"))]
 fn logical_volumes(_: &dyn Device) -> Option<String> {
+    None
+}
+
+/// The array of a member, as a clause of a sentence. `None` if the device has no superblock.
+#[cfg(feature = "md")]
+fn array(device: &dyn Device) -> Option<String> {
+    match md::look(device) {
+        Ok(found) => found.map(|found| format!("it is {found}")),
+        Err(error) => Some(error.to_string()),
+    }
+}
+
+#[cfg(not(feature = "md"))]
+fn array(_: &dyn Device) -> Option<String> {
     None
 }
 

@@ -1,5 +1,5 @@
-//! Calls without a safe wrapper: a file mapped as atomic words, `truncate(2)`, permission events of fanotify, and a filter that forbids
-//! io_uring to a process.
+//! System calls that have no safe wrapper. They map a file as atomic words, grant permission events of fanotify, change the size of a file
+//! at a path, fork the process, forbid io_uring to a thread, and replace the file of a descriptor.
 // The unsafe code of the tests is in this file.
 #![allow(unsafe_code)]
 // Each test program uses only a part of this module.

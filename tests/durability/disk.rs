@@ -18,7 +18,8 @@ pub(crate) struct Fault {
     /// Whether the failed flush loses all writes since the previous flush. Otherwise these writes are durable, although the flush reports a
     /// failure.
     pub(crate) lost: bool,
-    /// The maximum time of each wait of a failing flush. The flush first waits for a later write, and then for the end of another flush.
+    /// A failing flush waits twice: first for a later write, and then for the end of a successful flush. This is the longest duration of
+    /// each wait.
     pub(crate) late: Duration,
 }
 

@@ -134,7 +134,7 @@ impl Stand {
                 let path = dir.path().join("disk");
                 below.push(Box::new(Watched::new(first.device(0), &path)));
                 below.push(Box::new(dir));
-                Arc::new(Image::open(&Address { format: ImageFormat::Qcow2, path }, true)?)
+                Arc::new(Image::open(&Address::new(ImageFormat::Qcow2, path), true)?)
             }
             Kind::Integrity { layout, cleans, .. } => {
                 let (data, tags) = match layout {
@@ -192,7 +192,7 @@ fn qcow2() -> Ram {
     let dir = scratch_in(std::path::Path::new("/dev/shm"));
     let path = dir.path().join("disk");
     run("qemu-img", &["create", "-q", "-f", "qcow2", path.to_str().unwrap(), "24M"]);
-    let image = Image::open(&Address { format: ImageFormat::Qcow2, path: path.clone() }, true);
+    let image = Image::open(&Address::new(ImageFormat::Qcow2, &path), true);
     fill(&(Arc::new(image.unwrap()) as Arc<dyn Device>), false);
     let mut bytes = std::fs::read(&path).unwrap();
     bytes.resize(bytes.len().next_multiple_of(1 << 20) + (2 << 20), 0);

@@ -1,4 +1,5 @@
-//! `check` finds a fault if e2fsck finds one. The test uses the images, and copies that e2fsck has repaired.
+//! `check` finds a fault if and only if e2fsck finds one. `CHECKS` lists the exceptions. The test uses the original images, and copies of
+//! them that e2fsck has repaired.
 
 use ironmap::VolumeOptions;
 

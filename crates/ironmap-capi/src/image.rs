@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use crate::failure::{call, forget};
 use crate::handle::Handle;
 use crate::memory::{bytes, path, place_of_handle, text};
+use crate::process::in_quiet_thread;
 use crate::tables::{IMAGES, ironmap_image, locked};
 
 /// The description of an image. `None` after the image was built.
@@ -355,7 +356,7 @@ fn progress(function: ProgressFunction, arg: *mut c_void, stop: &Stop) -> Option
 /// description can only be freed.
 ///
 /// Returns 0; -EEXIST if the location contains a file system and `ironmap_image_force` was not called; -ENOSPC if the content does not fit;
-/// -ENOENT, -EACCES, -EIO; -EINVAL for a wrong description; the errors of `ironmap_image_size`.
+/// -ENOENT, -EACCES, -EIO; -EAGAIN if no thread can be started; -EINVAL for a wrong description; the errors of `ironmap_image_size`.
 ///
 /// # Safety
 /// `location` ends with a zero byte, and `progress` can be called with `arg`.
@@ -378,14 +379,15 @@ pub unsafe extern "C" fn ironmap_image_build(
         if let Some(bar) = self::progress(progress, arg, &stop) {
             image = image.progress(bar);
         }
-        image.build(location).map_err(|failure| error(&failure)).map(drop)
+        in_quiet_thread(|| image.build(location))?.map_err(|failure| error(&failure)).map(drop)
     }) as c_int
 }
 
 /// Copies a file of the volume at a location to a path of the host. A directory is copied with everything below it. `progress` is used as
 /// in `ironmap_image_build`. Owners and devices need the privileges of root.
 ///
-/// Returns 0; the error of the first file that cannot be copied, after all others were copied; -EINTR if `progress` has ended the call.
+/// Returns 0; the error of the first file that cannot be copied, after all others were copied; -EINTR if `progress` has ended the call;
+/// -EAGAIN if no thread can be started.
 ///
 /// # Safety
 /// The texts end with a zero byte, and `progress` can be called with `arg`.
@@ -410,7 +412,7 @@ pub unsafe extern "C" fn ironmap_image_extract(
             Some(bar) => open.progress(bar),
             None => open,
         };
-        open.extract(from, to).map_err(|failure| error(&failure))
+        in_quiet_thread(|| open.extract(from, to))?.map_err(|failure| error(&failure))
     }) as c_int
 }
 

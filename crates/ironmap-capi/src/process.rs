@@ -189,6 +189,19 @@ pub(crate) fn starting_threads<T>(work: impl FnOnce() -> Result<T, Error>) -> Re
     without_forks(work)
 }
 
+/// Runs a job in a thread in which all signals are blocked, and waits for it. The threads that the job starts inherit the blocked signals, and
+/// the calling thread can still run the program's signal handlers.
+pub(crate) fn in_quiet_thread<T: Send>(job: impl FnOnce() -> T + Send) -> Result<T, Error> {
+    std::thread::scope(|scope| {
+        let blocked = Blocked::new();
+        let thread = std::thread::Builder::new().name("ironmap-job".to_owned());
+        let thread = thread.spawn_scoped(scope, job);
+        drop(blocked);
+        let thread = thread.map_err(|_| Error::io(Errno::EAGAIN, "cannot start a thread"))?;
+        Ok(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    })
+}
+
 /// Runs a call that opens or closes something. Another thread cannot fork during the call.
 pub(crate) fn without_forks<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     watch();

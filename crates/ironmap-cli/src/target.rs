@@ -8,7 +8,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use ironmap::Location;
 use ironmap::device::image;
 use ironmap::device::nbd::Address;
-use ironmap::location::{INTEGRITY, NO_LOAD};
+use ironmap::location::{Assembly, INTEGRITY, NO_LOAD};
 use ironmap_image::Failure;
 pub(crate) use ironmap_image::target::{Subject, Target, inode_of};
 
@@ -54,21 +54,38 @@ fn end_of_format(text: &[u8], at: usize) -> Option<usize> {
     image::Address::prefix_of(text.get(at..)?).map(|(_, len)| at + len)
 }
 
-/// Returns the position at which the volume in `VOLUME:/PATH` ends: the first `:/` or `:<12>`. A `:/` within `integrity:/...`, `nbd://...`
-/// or `qcow2:/...` does not count.
+/// Returns the position at which the volume in `VOLUME:/PATH` ends: the first `:/` or `:<12>`. A `:/` within `integrity:/...`, `nbd://...`,
+/// `qcow2:/...` or `md:/...` does not count.
 pub(crate) fn end_of_volume(text: &[u8]) -> Option<usize> {
     let prefix = prefix_of_volume(text);
-    let begin = |at| end_of_host(text, at).or_else(|| end_of_format(text, at));
-    let skip = begin(prefix).unwrap_or(prefix);
-    // The second part of an integrity device may be an address too.
-    let comma = text[skip..].iter().position(|byte| *byte == b',').map(|comma| skip + comma + 1);
-    let second = comma.filter(|_| text[..prefix].ends_with(INTEGRITY.as_bytes()));
-    let skip = second.and_then(begin).unwrap_or(skip);
+    let begin = |at| end_of_host(text, at).or_else(|| end_of_format(text, at)).unwrap_or(at);
+    let is_assembled = |at: usize| Assembly::prefix_of(text.get(at..).unwrap_or_default());
+    // Where the name of a disk begins, a prefix of its own may follow.
+    let divides = |byte: u8| match byte {
+        b',' => text[..prefix].ends_with(INTEGRITY.as_bytes()) || is_assembled(prefix).is_some(),
+        b'@' => is_assembled(prefix).is_some(),
+        _ => false,
+    };
     let ends = |at: usize| {
         let path = text[at..].strip_prefix(b":");
         path.is_some_and(|path| path.starts_with(b"/") || inode_of(path).is_some())
     };
-    (skip..text.len()).find(|at| ends(*at))
+    let (mut at, mut is_begin) = (prefix, true);
+    while at < text.len() {
+        if is_begin {
+            match is_assembled(at) {
+                Some(len) => at += len,
+                None => (at, is_begin) = (begin(at), false),
+            }
+            continue;
+        }
+        if ends(at) {
+            return Some(at);
+        }
+        is_begin = divides(text[at]);
+        at += 1;
+    }
+    None
 }
 
 fn refuse_host(text: &OsStr) -> Result<(), String> {
@@ -100,7 +117,8 @@ fn parse_anywhere(text: &OsStr) -> Result<Subject, String> {
     let bytes = text.as_bytes();
     let is_volume = prefix_of_volume(bytes) > 0
         || Address::is_one(bytes)
-        || image::Address::prefix_of(bytes).is_some();
+        || image::Address::prefix_of(bytes).is_some()
+        || Assembly::prefix_of(bytes).is_some();
     let volume = is_volume || end_of_volume(bytes).is_some();
     if bytes.starts_with(HOST) || volume {
         return parse_subject(text, parse);
@@ -292,6 +310,23 @@ mod tests {
             assert!(parse(OsStr::new(wrong)).is_err(), "{wrong}");
             assert!(parse_anywhere(OsStr::new(wrong)).is_err(), "{wrong}");
             assert!(parse_volume_of(OsStr::new(wrong)).is_ok(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_colons_of_an_assembled_disk_are_no_end_of_a_volume() {
+        for volume in [
+            "md:/dev/a,/dev/b",
+            "md:qcow2:/a,nbd://host/e",
+            "lvm:vg/root@/a,qcow2:/b@p3",
+            "lvm:vg/root@md:/a,/b",
+            "part:p1@md:qcow2:/a,b",
+            "noload:part:vg/root@md:a,b",
+        ] {
+            assert_eq!(split(&format!("{volume}:/c")), (volume.to_owned(), "/c".to_owned()));
+            assert!(parse(OsStr::new(volume)).is_err(), "{volume}");
+            assert!(parse_anywhere(OsStr::new(volume)).is_err(), "{volume}");
+            assert!(parse_volume_of(OsStr::new(volume)).is_ok(), "{volume}");
         }
     }
 

@@ -332,7 +332,8 @@ fn format_of(path: &Path) -> Option<String> {
 
 /// The error for a new volume whose image cannot be opened. Unlike a raw image, a missing virtual disk image is not created.
 pub fn missing(volume: &Location, error: Error) -> Error {
-    if !matches!(volume.data().medium, Medium::Image(_)) || error.errno() != Errno::ENOENT {
+    let Medium::Image(address) = &volume.data().medium else { return error };
+    if error.errno() != Errno::ENOENT || address.path.symlink_metadata().is_ok() {
         return error;
     }
     let what = "the image does not exist: a size is needed to make it";

@@ -153,7 +153,7 @@ impl Xfs {
     fn own_inode(self: &Arc<Self>, field: &'static str, number: InodeNo) -> Result<XfsInode> {
         self.inode(number).map_err(|error| match error.kind() {
             ErrorKind::NotFound => {
-                let what = format!("the field names inode {number}, which is not in use");
+                let what = format!("the field refers to inode {number}, which is not in use");
                 Place::new("superblock").field(field).corrupt(what)
             }
             _ => error,

@@ -33,8 +33,9 @@ fs: open_file iomap device{Device,Dry,Fence,Limits} bio{Buffer} sync events sett
 integrity: bio device protection sync setters error units
 partition: device{Device} error units
 lvm: partition device{Device,Segment} error units
-probe: lvm device{Device} partition error units
-location: lvm probe partition integrity fs{block_size_on} device setters error units
+md: partition device{AnyQueue,Device,InRange,Limits,OnlyReads,QueueOptions,Ranges} error units
+probe: lvm md device{Device} partition error units
+location: lvm md probe partition integrity fs{block_size_on} device setters error units
 host: open_file dio fs iomap bio device events error units
 queue: open_file host dio iomap bio device events error units
 # The counter of sys, which a write reads without a call.

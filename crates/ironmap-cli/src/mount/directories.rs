@@ -56,7 +56,8 @@ impl Mount {
             let Entry { attr, generation, valid } = found;
             let name = OsStr::from_bytes(&entry.name);
             let full = reply.add(attr.ino, behind, name, &valid, &attr, generation);
-            // The kernel does not count lookups of `.` and `..`. Therefore this lookup is forgotten.
+            // The kernel counts no lookup for `.`, for `..`, and for an entry that does not fit into the reply. It never sends FORGET for
+            // such a lookup, so the mount subtracts the lookup here.
             if full || matches!(&entry.name[..], b"." | b"..") {
                 self.nodes.forget(entry.inode, 1);
             }

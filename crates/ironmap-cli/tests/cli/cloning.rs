@@ -104,6 +104,66 @@ fn the_end_of_a_source_within_a_sector_arrives() {
     assert!(new[..expected.len()] == expected && new[expected.len()..] == old[expected.len()..]);
 }
 
+/// A missing qcow2 image is made. QEMU finds no fault in it, and reads the bytes of the source from it. Its clusters can be compressed.
+#[test]
+fn qcow2_images_are_made() {
+    require!([Need::Tool("qemu-img")]);
+    let bench = Bench::new();
+    let expected = sparse(&bench);
+    // Text can be compressed. The data of the source cannot.
+    let words = "all bytes of this file are words of a text\n".repeat(40_000);
+    fs::write(bench.path("text.img"), &words.as_bytes()[..words.len() / 512 * 512]).unwrap();
+    for (name, options) in [
+        ("plain", &[][..]),
+        ("deflate", &["--compress", "deflate"]),
+        ("zstd", &["--compress", "zstd"]),
+    ] {
+        for source in ["source.img", "text.img"] {
+            let image = format!("{name}-{source}.qcow2");
+            let target = format!("qcow2:{image}");
+            bench.succeed([&["clone"][..], options, &[source, &target]].concat());
+            succeed(tool("qemu-img").args(["check", "-q", &image]).current_dir(bench.path(".")));
+            let bytes = fs::read(bench.path(source)).unwrap();
+            assert!(by_qemu(&bench, "qcow2", &image) == bytes, "{image}");
+            bench.succeed(["clone", &target, "back.img"]);
+            assert!(fs::read(bench.path("back.img")).unwrap() == bytes, "{image}");
+            fs::remove_file(bench.path("back.img")).unwrap();
+            let len = fs::metadata(bench.path(&image)).unwrap().len();
+            let most = if name != "plain" && source == "text.img" { 640 << 10 } else { 10 << 20 };
+            assert!(len <= most, "{image} has {len} bytes");
+        }
+    }
+    assert!(!expected.is_empty());
+}
+
+/// mkfs makes a missing qcow2 image, with a size or as large as its sources need. e2fsck finds no fault in the volume.
+#[test]
+fn volumes_are_made_in_new_qcow2_images() {
+    require!([Need::Tool("qemu-img"), Need::Tool("e2fsck")]);
+    let bench = Bench::empty();
+    fs::create_dir(bench.path("tree")).unwrap();
+    fs::write(bench.path("tree/file"), pattern(3 << 20, 1)).unwrap();
+    for (image, args) in [
+        ("sized.qcow2", &["mkfs", "-q", "qcow2:sized.qcow2", "2G"][..]),
+        ("filled.qcow2", &["mkfs", "-q", "-d", "tree", "qcow2:filled.qcow2"]),
+        ("both.qcow2", &["mkfs", "-q", "-d", "tree", "qcow2:both.qcow2", "64M"]),
+        ("small.qcow2", &["mkfs", "-q", "--shrink", "-d", "tree", "qcow2:small.qcow2"]),
+    ] {
+        bench.succeed(args);
+        succeed(tool("qemu-img").args(["check", "-q", image]).current_dir(bench.path(".")));
+        by_qemu(&bench, "qcow2", image);
+        succeed(tool("e2fsck").args(["-fn", "by-qemu"]).current_dir(bench.path(".")));
+        if image != "sized.qcow2" {
+            let file = bench.run(["cat", &format!("qcow2:{image}:/file")]);
+            assert!(file.stdout == pattern(3 << 20, 1), "{image}");
+        }
+    }
+    let output = bench.run(["mkfs", "-q", "qcow2:none.qcow2"]);
+    let error = text(&output.stderr);
+    assert!(output.status.code() == Some(3) && error.contains("a size is needed"), "{error}");
+    assert!(!bench.path("none.qcow2").exists());
+}
+
 /// A target that must not be overwritten is refused before any change.
 #[test]
 fn targets_that_would_lose_something_are_refused() {
@@ -136,7 +196,10 @@ fn targets_that_would_lose_something_are_refused() {
     refused(&["-F", "source.img", "./source.img"], 2, "is on the device or image that is copied");
     refused(&["-F", "qcow2:overlay.qcow2", "source.img"], 2, "that is copied");
     refused(&["source.img", "qcow2:small.qcow2"], 1, "has 41943040 bytes, but source.img needs");
-    refused(&["source.img", "qcow2:none.qcow2"], 3, "qemu-img create");
+    refused(&["--compress", "zstd", "source.img", "qcow2:small.qcow2"], 2, "only a new image");
+    refused(&["--compress", "zstd", "source.img", "new.img"], 2, "qcow2:FILE");
+    refused(&["source.img", "qcow2:none/new.qcow2"], 1, "none/new.qcow2");
+    refused(&["source.img", "qcow2:small.qcow2@p1"], 3, "partition");
     refused(&["none.img", "new.img"], 3, "none.img");
     refused(&["source.img", "nbd:localhost:10809"], 2, "./nbd:localhost:10809");
     refused(&["source.img", "-"], 2, "write ./-");

@@ -301,7 +301,7 @@ impl Archive {
     fn headers(&mut self, header: &Header) -> Result<Vec<u8>, Wrong> {
         let size = number(header.entry_size(), &header.as_old().size)?;
         if size > HEADERS_MAX {
-            return Err("the headers of a member are too long".into());
+            return Err("the header of a member is too long".into());
         }
         let mut bytes = vec![0; size.next_multiple_of(BLOCK) as usize];
         self.fill(&mut bytes)?;

@@ -36,7 +36,8 @@ impl Cache {
         &self.0[(index % self.0.len() as u64) as usize]
     }
 
-    /// The entry number `within` of the table number `index`, if the cache contains the table.
+    /// Returns the entry with the index `within` from the table with the number `index`, if the cache contains this table. Each entry of
+    /// the table has `words` words.
     pub(super) fn entry(&self, index: u64, within: usize, words: usize) -> Option<Entry> {
         let slot = self.slot(index).read();
         let table = slot.as_ref().filter(|table| table.index == index)?;
@@ -47,14 +48,14 @@ impl Cache {
         *self.slot(index).write() = Some(Table { index, words });
     }
 
-    /// The whole table number `index`, if the cache contains it.
+    /// Returns the whole table with the number `index`, if the cache contains this table.
     pub(super) fn table(&self, index: u64) -> Option<Arc<[u64]>> {
         let slot = self.slot(index).read();
         slot.as_ref().filter(|table| table.index == index).map(|table| Arc::clone(&table.words))
     }
 }
 
-/// The entry number `within` of a table whose entries have this number of words.
+/// Returns the entry with the index `within`. Each entry of the table has `words` words.
 pub(super) fn entry(table: &[u64], within: usize, words: usize) -> Entry {
     let at = within * words;
     Entry { word: table[at], bitmap: if words == 2 { table[at + 1] } else { 0 } }

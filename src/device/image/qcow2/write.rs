@@ -141,11 +141,23 @@ impl Qcow2 {
             return self.put(data, to);
         }
         drop(state);
-        let size = self.header.cluster();
-        if self.compresses && at.is_multiple_of(size) && (data.len() as u64).is_multiple_of(size) {
-            return self.write_compressed(data, at);
+        if !self.compresses {
+            return self.change(|image, state| image.write_in(state, data, at));
         }
-        self.change(|image, state| image.write_in(state, data, at))
+        let size = self.header.cluster();
+        let before = (at.next_multiple_of(size) - at).min(data.len() as u64);
+        let (before, rest) = data.split_at(before as usize);
+        let (whole, after) = rest.split_at(rest.len() / size as usize * size as usize);
+        let mut at = at;
+        for part in [before, whole, after].into_iter().filter(|part| !part.is_empty()) {
+            if part.len() as u64 >= size {
+                self.write_compressed(part, at)?;
+            } else {
+                self.change(|image, state| image.write_in(state, part, at))?;
+            }
+            at += part.len() as u64;
+        }
+        Ok(())
     }
 
     /// Writes whole clusters. Compresses those that have no place in the file yet.

@@ -274,7 +274,7 @@ impl Inode {
         }
         let inode = self.fs.inode(number).map_err(|error| match error.kind() {
             ErrorKind::NotFound => place
-                .corrupt(format!("the field names inode {number}, which is not in use"))
+                .corrupt(format!("the field refers to inode {number}, which is not in use"))
                 .source(error),
             _ => error,
         })?;

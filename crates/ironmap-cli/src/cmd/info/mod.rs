@@ -2,6 +2,7 @@
 
 mod device;
 mod ext4;
+mod stack;
 mod xfs;
 
 use std::io::{self, Write};
@@ -15,11 +16,14 @@ use ironmap_image::{Failure, Report};
 use crate::target;
 use crate::terminal::one_line;
 
-/// Shows a volume's features, geometry and state, and its device's capabilities
+/// Shows a volume's features, geometry and state, and its device's capabilities; or the layers of a disk
+///
+/// For a disk with partitions or logical volumes, shows each of them with its content and with the VOLUME to type for it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   ironmap info /dev/sdb1
+  ironmap info disk.img
   ironmap info --json disk.img@p1 | jq .features")]
 pub(crate) struct Args {
     /// Write one JSON object
@@ -38,7 +42,13 @@ impl Args {
 }
 
 pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
-    let source = Source::open(&args.volume, report.context())?;
+    let source = match Source::open(&args.volume, report.context()) {
+        Ok(source) => source,
+        Err(failure) => {
+            let disk = stack::of(&args.volume, report).ok_or(failure)?;
+            return disk.print(args.json);
+        }
+    };
     match source.volume.xfs() {
         Some(fs) => xfs::run(args, &source, fs),
         None => ext4::run(args, &source, source.ext4()?),

@@ -1,11 +1,14 @@
 //! A device that consists of ranges of another device, such as a logical volume of LVM.
 
+mod queue;
+
+use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::joined::{OnlyReads, Ranges};
+use self::queue::SegmentedQueue;
 use super::{AnyQueue, Device, InRange, Limits, QueueOptions};
 use crate::error::{Error, Result};
 use crate::units::DevOffset;
@@ -23,6 +26,11 @@ pub struct Segment {
 }
 
 impl Segment {
+    /// A segment in one range.
+    pub(crate) fn linear(start: u64, len: u64) -> Self {
+        Self { len, stripe: len, starts: SmallVec::from_buf([start]) }
+    }
+
     /// Whether the segments `self` and `next` are adjacent on the device below. A segment with several ranges is never adjacent.
     #[cfg(feature = "lvm")]
     pub(crate) fn continues_in(&self, next: &Self) -> bool {
@@ -76,6 +84,7 @@ struct Map {
 impl Map {
     /// Converts the byte `at` to a position on the device below. Also returns the number of bytes that are contiguous from there on. This
     /// number is 0 past the end of the device.
+    #[inline]
     fn locate(&self, at: u64) -> (u64, u64) {
         let after = self.starts.partition_point(|start| *start <= at);
         match after.checked_sub(1).map(|index| (self.starts[index], &self.segments[index])) {
@@ -83,9 +92,7 @@ impl Map {
             _ => (0, 0),
         }
     }
-}
 
-impl Ranges for Map {
     fn read(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
         let mut done = 0;
         while done < buf.len() {
@@ -143,13 +150,7 @@ impl Segmented {
             })?;
         }
         // An atomic write would have to be divided at the end of a range, so the device does not support atomic writes.
-        let limits = Limits {
-            read_only: true,
-            atomic_write: 0,
-            nowait: false,
-            poll: false,
-            ..*below.limits()
-        };
+        let limits = Limits { read_only: true, atomic_write: 0, poll: false, ..*below.limits() };
         Ok(Self { map: Arc::new(Map { below, starts, segments, size }), limits })
     }
 }
@@ -180,7 +181,14 @@ impl Device for Segmented {
     }
 
     fn queue_within(&self, options: &QueueOptions, _: InRange) -> Result<AnyQueue> {
-        Ok(OnlyReads::queue(Arc::clone(&self.map) as Arc<dyn Ranges>, options))
+        Ok(AnyQueue::other(SegmentedQueue {
+            below: Box::new(self.map.below.queue(options)?),
+            map: Arc::clone(&self.map),
+            flying: Vec::new(),
+            unused: Vec::new(),
+            done: VecDeque::new(),
+            depth: options.slots(),
+        }))
     }
 }
 
@@ -191,7 +199,7 @@ fn only_read() -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bio::{BioFlags, Dev};
+    use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Dev, Memory};
     use crate::device::{DeviceQueue, Ram};
 
     const MIB: u64 = 1 << 20;
@@ -250,6 +258,49 @@ mod tests {
             let count = queue.read_now(Dev::OWN, &mut buffer, at_device, BioFlags::empty());
             assert_eq!(count, Ok(end - at));
             assert_eq!(buffer[..], all[at..end]);
+        }
+    }
+
+    /// Reads in flight, of one range and of several ranges, complete with their own position and data.
+    #[test]
+    fn reads_in_flight_have_their_place() {
+        let (ram, device) = segmented();
+        for at in (0..4 * MIB).step_by(4096) {
+            let mut sector = crate::sys::Buffer::aligned(4096).unwrap();
+            sector.copy_from_slice(&block(at));
+            let bufs = [IoSlice::new(&sector)];
+            ram.write_all_at(&bufs, DevOffset(expected(at)), false).unwrap();
+        }
+        let mut queue = device.queue(&QueueOptions::new()).unwrap();
+        let lens = [4096, 96 << 10, 8192, 256 << 10];
+        let mut next = (0, 0_usize);
+        let mut ended = 0;
+        while ended < 4 * MIB {
+            while queue.room() > 0 && next.0 < 4 * MIB {
+                let len = lens[next.1 % 4].min((4 * MIB - next.0) as usize);
+                let end = BioEnd::Part { request: len as u32, part: next.1 as u32 };
+                let memory = crate::sys::Buffer::aligned(len).unwrap();
+                let bio = Bio {
+                    op: BioOp::Read,
+                    flags: BioFlags::empty(),
+                    dev: Dev::OWN,
+                    at: DevOffset(next.0),
+                    memory: Memory::Flat(memory),
+                    end,
+                };
+                assert!(queue.submit(bio).is_ok());
+                next = (next.0 + len as u64, next.1 + 1);
+            }
+            queue.wait(1).unwrap();
+            while let Some(done) = queue.pop() {
+                let (at, len) = (done.bio.at.0, done.bio.memory.len());
+                assert_eq!(done.result, Ok(len));
+                let BioEnd::Part { request, .. } = done.bio.end else { panic!("another end") };
+                assert_eq!(request as usize, len);
+                let data: Vec<u8> = (at..at + len as u64).step_by(4096).flat_map(block).collect();
+                assert!(done.bio.memory.buffers()[0][..] == data[..], "the read at {at}");
+                ended += len as u64;
+            }
         }
     }
 

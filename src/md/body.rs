@@ -1,0 +1,313 @@
+//! The content of an array: reads from the members, and the reconstruction of data that a member lacks.
+
+use std::fmt;
+use std::io::IoSlice;
+use std::ops::Range;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::layout::{Layout, On, Parity, Piece, Row};
+use super::parity;
+use crate::device::{AnyQueue, Device, InRange, Limits, OnlyReads, QueueOptions, Ranges};
+use crate::error::{Errno, Error, ErrorKind, Result};
+use crate::units::DevOffset;
+
+/// Data are reconstructed in parts of at most this length, in bytes.
+const PART: u64 = 256 << 10;
+
+/// A member in use.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) name: String,
+    pub(super) device: Arc<dyn Device>,
+    /// The first byte of the data on the device.
+    pub(super) start: u64,
+    /// The length of the part of the data that is in sync.
+    pub(super) synced: u64,
+    /// The ranges of the device that cannot be read, in ascending order, without overlaps.
+    pub(super) bad: Vec<Range<u64>>,
+    /// Whether the member has the newest superblock.
+    pub(super) newest: bool,
+}
+
+impl Slot {
+    /// Whether the member contains valid data at a position, and the number of bytes for which the answer is the same.
+    fn state(&self, at: u64) -> (bool, u64) {
+        if at >= self.synced {
+            return (false, u64::MAX);
+        }
+        let on_device = self.start + at;
+        let next = self.bad.partition_point(|bad| bad.end <= on_device);
+        match self.bad.get(next) {
+            Some(bad) if bad.start <= on_device => (false, bad.end - on_device),
+            Some(bad) => (true, (bad.start - on_device).min(self.synced - at)),
+            None => (true, self.synced - at),
+        }
+    }
+}
+
+/// An assembled array.
+#[derive(Debug)]
+pub(super) struct Body {
+    /// The members by their roles.
+    pub(super) slots: Vec<Option<Slot>>,
+    pub(super) layout: Layout,
+    pub(super) size: u64,
+    /// Whether the parity of every row belongs to the row's data.
+    pub(super) parity_is_valid: bool,
+}
+
+impl Body {
+    fn state(&self, role: usize, at: u64) -> (bool, u64) {
+        self.slots[role].as_ref().map_or((false, u64::MAX), |slot| slot.state(at))
+    }
+
+    /// Fills `buf` from the position `at` of a member's data.
+    fn read_member(&self, role: usize, buf: &mut [u8], at: u64) -> Result<()> {
+        match &self.slots[role] {
+            Some(slot) if slot.state(at).0 => {
+                slot.device.read_exact_at(buf, DevOffset(slot.start + at))
+            }
+            _ => Err(self.lost(&[(role, at)])),
+        }
+    }
+
+    /// The error if no member contains some bytes. `places` are the members that should contain them, with the positions.
+    fn lost(&self, places: &[(usize, u64)]) -> Error {
+        let mut text = "no member contains the data:".to_owned();
+        for (index, (role, at)) in places.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            let shown = match self.slots[*role].as_ref() {
+                Some(Slot { name, synced, .. }) if at >= synced => {
+                    format!(" {name} is not in sync at byte {at} of its data")
+                }
+                Some(Slot { name, .. }) => format!(" {name} has a bad block at byte {at}"),
+                None => format!(" the member with the role {role} is missing"),
+            };
+            text.push_str(comma);
+            text.push_str(&shown);
+        }
+        Error::io(Errno::EIO, text)
+    }
+
+    /// Reads from the position `at` of the array on, and returns the number of bytes.
+    fn read_piece(&self, buf: &mut [u8], at: u64) -> Result<usize> {
+        let piece = self.layout.piece(at).filter(|_| at < self.size);
+        let Some(Piece { at: on_member, len, on }) = piece else {
+            return Err(Error::invalid(format!("byte {at} is past the end of the array")));
+        };
+        let len = len.min(buf.len() as u64);
+        match on {
+            On::One(role) => {
+                let len = len.min(self.state(role, on_member).1) as usize;
+                self.read_member(role, &mut buf[..len], on_member)?;
+                Ok(len)
+            }
+            On::Copies(first) => self.read_copy(buf, len, on_member, first),
+            On::Row(role, row) => match self.state(role, on_member) {
+                (true, whole) => {
+                    let len = len.min(whole) as usize;
+                    match self.read_member(role, &mut buf[..len], on_member) {
+                        Err(error) if matches!(error.kind(), ErrorKind::Io(_)) => {
+                            // The error of the member is more useful than that of the reconstruction.
+                            let rebuilt = self.rebuild(buf, len as u64, on_member, role, row);
+                            rebuilt.map_err(|_| error)
+                        }
+                        result => result.map(|()| len),
+                    }
+                }
+                (false, _) => self.rebuild(buf, len, on_member, role, row),
+            },
+        }
+    }
+
+    /// Reads one of several copies. A member with the newest superblock is preferred.
+    fn read_copy(&self, buf: &mut [u8], len: u64, at: u64, first: usize) -> Result<usize> {
+        let Layout::Copies(copies) = &self.layout else { return Err(self.lost(&[])) };
+        let places: SmallVec<[(usize, u64); 4]> = copies.places(first, at).collect();
+        let valid = places.iter().map(|(role, at)| self.state(*role, *at).1);
+        let len = valid.fold(len, u64::min) as usize;
+        let is_newest = |role: usize| self.slots[role].as_ref().is_some_and(|slot| slot.newest);
+        let mut failed = None;
+        for newest in [true, false] {
+            for (role, at) in places.iter().copied() {
+                if is_newest(role) != newest || !self.state(role, at).0 {
+                    continue;
+                }
+                match self.read_member(role, &mut buf[..len], at) {
+                    Ok(()) => return Ok(len),
+                    Err(error) => failed = failed.or(Some(error)),
+                }
+            }
+        }
+        Err(failed.unwrap_or_else(|| self.lost(&places)))
+    }
+
+    /// Reconstructs the data of the member `wanted` from the other members of the row.
+    fn rebuild(&self, buf: &mut [u8], len: u64, at: u64, wanted: usize, row: Row) -> Result<usize> {
+        let Layout::Parity(parity) = &self.layout else { return Err(self.lost(&[])) };
+        if !self.parity_is_valid {
+            return Err(Error::io(
+                Errno::EIO,
+                format!(
+                    "{}; the array was not stopped cleanly, so its parity may be wrong",
+                    self.lost(&[(wanted, at)])
+                ),
+            ));
+        }
+        let roles = 0..parity.disks;
+        let len = roles.clone().fold(len.min(PART), |len, role| len.min(self.state(role, at).1));
+        let mut lost: SmallVec<[usize; 4]> = SmallVec::from_slice(&[wanted]);
+        lost.extend(roles.filter(|role| *role != wanted && !self.state(*role, at).0));
+        // Each turn either ends or adds a member to those that are lost.
+        while lost.len() <= parity.count {
+            let row = Lost { body: self, parity, row, at, lost: &lost };
+            match row.solve(&mut buf[..len as usize]) {
+                Ok(()) => return Ok(len as usize),
+                Err((role, error)) if lost.len() == parity.count || lost.contains(&role) => {
+                    return Err(error);
+                }
+                Err((role, _)) => lost.push(role),
+            }
+        }
+        Err(self.lost_in_row(&lost, at))
+    }
+
+    /// The error if several members of a row are lost.
+    fn lost_in_row(&self, roles: &[usize], at: u64) -> Error {
+        self.lost(&roles.iter().map(|role| (*role, at)).collect::<Vec<_>>())
+    }
+}
+
+/// A part of a row of which some members are lost. The first one of them is wanted.
+struct Lost<'a> {
+    body: &'a Body,
+    parity: &'a Parity,
+    row: Row,
+    at: u64,
+    lost: &'a [usize],
+}
+
+impl Lost<'_> {
+    /// Reads a member of the row. An error names the member.
+    fn read(&self, role: usize, buf: &mut [u8]) -> Result<(), (usize, Error)> {
+        self.body.read_member(role, buf, self.at).map_err(|error| (role, error))
+    }
+
+    /// Fills `sum` with the data of the first lost member.
+    fn solve(&self, sum: &mut [u8]) -> Result<(), (usize, Error)> {
+        let Self { row, lost, .. } = *self;
+        let mut other = vec![0; sum.len()];
+        let has_p = !lost.contains(&row.p);
+        let data_is_lost = lost[1..].iter().any(|role| *role != row.p && Some(*role) != row.q);
+        // The sum of all data is the first parity.
+        let mut all: SmallVec<[usize; 8]> = self.parity.data_of(row).collect();
+        sum.fill(0);
+        if has_p {
+            self.read(row.p, sum)?;
+        }
+        if has_p && !data_is_lost {
+            for role in all.into_iter().filter(|role| *role != lost[0]) {
+                self.read(role, &mut other)?;
+                parity::add(sum, &other);
+            }
+            return Ok(());
+        }
+        let Some(q) = row.q else {
+            return Err((lost[0], self.body.lost_in_row(lost, self.at)));
+        };
+        let place = |wanted: usize| all.iter().position(|role| *role == wanted).unwrap_or(0);
+        let (wanted, also) = (place(lost[0]), place(*lost.last().unwrap_or(&0)));
+        // The second parity is the sum of the data, each multiplied by a power of x. `weighted` becomes the part of the lost data, and `sum`
+        // their plain sum.
+        let mut weighted = vec![0; sum.len()];
+        all.reverse();
+        for role in all {
+            parity::shift(&mut weighted);
+            if !lost.contains(&role) {
+                self.read(role, &mut other)?;
+                parity::add(&mut weighted, &other);
+                parity::add(sum, &other);
+            }
+        }
+        self.read(q, &mut other)?;
+        parity::add(&mut weighted, &other);
+        let mut factor = parity::power(wanted);
+        if data_is_lost {
+            // With the data a and b, a + b is `sum`, and m a + n b is `weighted`. So a is (weighted + n sum) / (m + n).
+            factor ^= parity::power(also);
+            parity::multiply(sum, parity::power(also));
+            parity::add(&mut weighted, sum);
+        }
+        parity::multiply(&mut weighted, parity::inverse(factor));
+        sum.copy_from_slice(&weighted);
+        Ok(())
+    }
+}
+
+impl Ranges for Body {
+    fn read(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
+        let mut done = 0;
+        while done < buf.len() {
+            // Each piece has at least one byte.
+            done += self.read_piece(&mut buf[done..], at.0 + done as u64)?;
+        }
+        Ok(())
+    }
+}
+
+/// The device of an array.
+pub(super) struct Assembled {
+    body: Arc<Body>,
+    limits: Limits,
+}
+
+impl Assembled {
+    /// The device, with limits that are valid on all members.
+    pub(super) fn new(body: Body, limits: Limits) -> Self {
+        let limits =
+            Limits { read_only: true, atomic_write: 0, nowait: false, poll: false, ..limits };
+        Self { body: Arc::new(body), limits }
+    }
+}
+
+impl fmt::Debug for Assembled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.body.fmt(f)
+    }
+}
+
+fn only_read() -> Error {
+    Error::read_only("an MD array can only be read")
+}
+
+impl Device for Assembled {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn size(&self) -> u64 {
+        self.body.size
+    }
+
+    fn read_within(&self, buf: &mut [u8], at: DevOffset, _: InRange) -> Result<()> {
+        self.body.read(buf, at)
+    }
+
+    fn is_writable(&self) -> bool {
+        false
+    }
+
+    fn write_within(&self, _: &[IoSlice<'_>], _: DevOffset, _: bool, _: InRange) -> Result<()> {
+        Err(only_read())
+    }
+
+    fn flush(&self) -> Result<()> {
+        Err(only_read())
+    }
+
+    fn queue_within(&self, options: &QueueOptions, _: InRange) -> Result<AnyQueue> {
+        Ok(OnlyReads::queue(Arc::clone(&self.body) as Arc<dyn Ranges>, options))
+    }
+}
