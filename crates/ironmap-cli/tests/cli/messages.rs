@@ -236,11 +236,6 @@ fn an_xfs_volume_is_named_where_only_ext4_is_changed() {
                 "image: the file system is XFS, but this command supports only ext2, ext3 and ext4: xfs_growfs",
             ),
             ("resize image 400M", 3, "image: the file system is XFS"),
-            (
-                "undelete image",
-                1,
-                "image: the file system is xfs, but this command supports only ext2, ext3 and ext4",
-            ),
             ("dump image superblock", 1, "image: the file system is xfs"),
             ("mkdir image:/d", 1, "on XFS only the data of files can be overwritten"),
             ("rmdir image:/", 1, "on XFS only the data of files can be overwritten"),
