@@ -79,18 +79,30 @@ state() {
             mdadm --add /dev/md0 "$last" >/tmp/log 2>&1 && slow mdadm --grow /dev/md0 --raid-devices=4 --backup-file=/tmp/backup
             stopped
             ;;
-        # Two members have bad blocks, each at another position, and lose their content there. The units are sectors of the device.
+        # Two members have bad blocks, each at another position, and lose their content there. The units are sectors of the device. The kernel
+        # writes the logs only together with the superblocks, so a write makes the array dirty.
         bad)
             local first=$(($(cat $md/dev-loop0/offset) + 40)) second=$(($(cat $md/dev-loop1/offset) + 400))
-            echo "$first 16" >$md/dev-loop0/bad_blocks && echo "$second 100" >$md/dev-loop1/bad_blocks && stopped &&
+            echo "$first 16" >$md/dev-loop0/bad_blocks && echo "$second 100" >$md/dev-loop1/bad_blocks &&
+                dd if=/files/pattern of=/dev/md0 bs=4k count=1 conv=fsync 2>/dev/null && stopped &&
+                mdadm --examine-badblocks /dev/loop0 | grep -q " $first for 16 " && mdadm --examine-badblocks /dev/loop1 | grep -q " $second for 100 " &&
                 dd if=/dev/zero of=/dev/loop0 bs=512 seek="$first" count=16 2>/dev/null &&
                 dd if=/dev/zero of=/dev/loop1 bs=512 seek="$second" count=100 2>/dev/null && again
             ;;
-        # The members are copied while the array is dirty, as after a power cut.
+        # The members are copied while the array is dirty, as after a power cut. mdadm must refuse the copies if parity is needed.
         dirty)
             echo 1000 >$md/safe_mode_delay && write /files/pattern && sync || return
             for file in /mnt/"$name".*; do cp "$file" "$file.copy" || return; done
             stopped && for file in /mnt/"$name".*.copy; do mv "$file" "${file%.copy}" || return; done
+            # shellcheck disable=SC2046  # sizes
+            detach && attach $(echo "$sizes" | tr , ' ') || return
+            case $name in
+                *ppl) ;;
+                raid[456]*)
+                    # shellcheck disable=SC2046,SC2086  # devices
+                    ! mdadm --assemble --run /dev/md0 $(echo $loops | cut -d' ' -f1,3-) >/tmp/log 2>&1
+                    ;;
+            esac
             ;;
         # The superblock does not name the layout.
         unknown)

@@ -258,7 +258,7 @@ pub use error::{Errno, Error, ErrorKind, Result};
 pub use file::{File, FileOptions, ReadAt};
 pub use files::Files;
 #[doc(hidden)] // `ironmap undelete` uses this type.
-pub use fs::ext4::undelete::Deleted;
+pub use fs::deleted::Deleted;
 pub use fs::ext4::{NewSize, ResizeOptions, Resized};
 pub use fs::host::{HostFs, Refusal};
 pub use host::{DeviceReport, HostReport};

@@ -13,6 +13,7 @@ use std::any::Any;
 use bitflags::bitflags;
 
 use super::check::{Progress, Report};
+use super::deleted::Deleted;
 use super::file_ops::Held;
 use super::inode::{Inode, InodeOps};
 use super::{Follow, Usage, Writer, path};
@@ -69,6 +70,15 @@ pub trait FileSystem: Any + Send + Sync {
     /// superblock cannot be read; an error if memory cannot be allocated.
     fn check(&self, _progress: &mut dyn FnMut(Progress)) -> Result<Report> {
         Err(Error::unsupported(format!("volumes of {} cannot be checked", self.format())))
+    }
+
+    /// The deleted regular files whose block maps still exist, sorted by inode number. Nothing is written.
+    ///
+    /// # Errors
+    /// `Unsupported` if the format cannot find deleted files; `Io`; `Corrupt`; `LimitExceeded` if the deleted files or the log exceed the
+    /// limits for memory.
+    fn deleted(&self) -> Result<Vec<Deleted>> {
+        Err(Error::unsupported(format!("deleted files of {} cannot be found", self.format())))
     }
 
     /// The inode with this number.

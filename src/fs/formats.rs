@@ -17,9 +17,8 @@ pub struct Format {
     pub name: &'static str,
     /// Whether a device contains this format, undamaged or damaged.
     pub is_on: fn(&dyn Device) -> Result<bool>,
-    /// Finds an undamaged backup of the superblock on a device. The result is a block number, counted as in [`Rescue::superblock`]. `None`
-    /// for a format without backups.
-    pub find_backup: Option<FindBackup>,
+    /// Finds an undamaged backup of the superblock on a device.
+    pub find_backup: FindBackup,
     /// Reads the UUID of the external journal that the file system's recovery needs. `None` for a format without external journals.
     pub wanted_journal: Option<WantedJournal>,
     /// The end of the file system on a device, and its block size.
@@ -28,8 +27,23 @@ pub struct Format {
     pub open: Open,
 }
 
-/// Finds a backup of a superblock.
-pub type FindBackup = fn(&dyn Device) -> Result<Option<u64>>;
+/// Finds a backup of a superblock: the backup with the given [number](Rescue::superblock), or the first undamaged backup. `None` if there
+/// is no such backup.
+pub type FindBackup = fn(&dyn Device, Option<u64>) -> Result<Option<Backup>>;
+
+/// A backup of a superblock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Backup {
+    /// The number of the backup, counted as in [`Rescue::superblock`].
+    pub number: u64,
+    /// The unit of the number: `block`, or `allocation group`.
+    pub counts: &'static str,
+    /// Block size in bytes.
+    pub block_size: usize,
+    /// Whether a volume without its first superblock is read with this backup even if the caller does not name the backup.
+    pub is_proven: bool,
+}
 
 /// Reads the UUID of the external journal that a file system needs.
 pub type WantedJournal = fn(&dyn Device) -> Result<Option<[u8; 16]>>;
@@ -64,7 +78,8 @@ pub enum How {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rescue {
-    /// The block number of the backup superblock, in blocks of the file system, as for `e2fsck -b`.
+    /// The backup of the superblock. On ext4, the number of its block, counted in blocks of the file system, as for `e2fsck -b`. On XFS, the
+    /// number of its allocation group.
     pub superblock: Option<u64>,
     /// Whether the journal is ignored.
     pub no_journal: bool,

@@ -3,6 +3,7 @@
 mod arguments;
 mod block;
 pub mod check;
+pub(crate) mod deleted;
 #[doc(hidden)] // Items of one format (`Volume::ext4`), which may change with its code.
 pub mod ext4;
 mod file_ops;
@@ -27,7 +28,7 @@ pub use file_ops::{FileOps, Held};
 pub use file_system::{Capabilities, FileSystem};
 #[doc(hidden)] // The table of formats.
 pub use formats::{
-    DeviceRange, FORMATS, FindBackup, Footprint, Format, How, Open, Rescue, WantedJournal,
+    Backup, DeviceRange, FORMATS, FindBackup, Footprint, Format, How, Open, Rescue, WantedJournal,
     uuid_text,
 };
 pub(crate) use formats::{block_size_on, find as find_format};

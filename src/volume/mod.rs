@@ -18,8 +18,8 @@ use crate::file::{File, FileOptions, LiveFile, VolumeFile};
 use crate::fs::ext4::Ext4;
 use crate::fs::xfs::Xfs;
 use crate::fs::{
-    Clock, FORMATS, FileSystem, FileType, Format, How, InodeFlags, InodeRef, Rescue, block_size_on,
-    ext4, find_format,
+    Backup, Clock, FORMATS, FileSystem, FileType, Format, How, InodeFlags, InodeRef, Rescue,
+    block_size_on, find_format,
 };
 use crate::integrity::{self, ScrubFinding, Scrubbed};
 use crate::location::{self, Location, OpenLocation};
@@ -304,29 +304,28 @@ fn check_options(options: &FileOptions) -> Result<()> {
     Ok(())
 }
 
-/// Detects the format of a device. If the superblock is lost and the options name a backup, the first format with backups is used. If the
-/// options name no backup, and a backup is found, the error names it.
+/// Detects the format of a device. If the superblock is lost, a backup of it determines the format: the backup that the options name, or,
+/// if the volume is only read, a backup that proves the format. If there is only a backup without a proof, the error names it.
 fn format_for(device: &dyn Device, how: How) -> Result<&'static Format> {
     let found = if device.size() < SMALLEST { None } else { find_format(device)? };
     if let Some(format) = found {
         return Ok(format);
     }
-    let mut with_backups = FORMATS.iter().filter(|format| format.find_backup.is_some());
-    if let How::Rescue(Rescue { superblock: Some(_), .. }) = how
-        && let Some(format) = with_backups.next()
-    {
-        return Ok(format);
+    if let How::Rescue(Rescue { superblock: Some(number), .. }) = how {
+        return Ok(find_backup(device, Some(number)).map_or(&FORMATS[0], |(format, _)| format));
     }
     let error = unknown_format(device);
     if occupant(device).is_some() {
         return Err(error);
     }
-    let backup = with_backups.find_map(|format| format.find_backup?(device).ok().flatten());
-    Err(match backup {
-        Some(block) => Error::new(
+    Err(match find_backup(device, None) {
+        Some((format, Backup { is_proven: true, .. })) if !matches!(how, How::Write(_)) => {
+            return Ok(format);
+        }
+        Some((_, Backup { number, counts, .. })) => Error::new(
             ErrorKind::UnknownFormat,
             format!(
-                "{}, but block {block} contains a backup of a superblock: if the device was not overwritten on purpose, --superblock {block} reads the volume",
+                "{}, but {counts} {number} contains a backup of a superblock: if the device was not overwritten on purpose, --superblock {number} reads the volume",
                 error.what()
             ),
         ),
@@ -334,8 +333,18 @@ fn format_for(device: &dyn Device, how: How) -> Result<&'static Format> {
     })
 }
 
-/// The block size in the superblock that is used to open the volume. If the options name a backup, this backup is used. Otherwise the
-/// primary superblock is used. If the primary superblock is damaged, a backup that is found is used.
+/// The backup with this number, or the first backup, in the first format that has one. A proven backup has priority, because a new format
+/// leaves the backups of an older one on the device.
+fn find_backup(device: &dyn Device, number: Option<u64>) -> Option<(&'static Format, Backup)> {
+    let of = |format: &'static Format| {
+        let backup = (format.find_backup)(device, number).ok().flatten()?;
+        Some((format, backup))
+    };
+    FORMATS.iter().filter_map(of).min_by_key(|(_, backup)| !backup.is_proven)
+}
+
+/// The block size in the superblock that is used to open the volume. If the options name a backup, this superblock is the backup. Otherwise
+/// it is the primary superblock, or, if the primary superblock is damaged, a backup that is found.
 ///
 /// # Errors
 /// If the volume is opened for writing, the errors of the device. For reading, there are no errors, because a backup may be readable.
@@ -345,5 +354,6 @@ fn block_size_for(device: &dyn Device, how: How) -> Result<Option<usize>> {
     }
     let named = if let How::Rescue(rescue) = how { rescue.superblock } else { None };
     let own = || block_size_on(device);
-    Ok(named.map_or_else(own, |_| None).or_else(|| ext4::block_size_by_backup(device, named)))
+    let backup = || find_backup(device, named).map(|(_, backup)| backup.block_size);
+    Ok(named.map_or_else(own, |_| None).or_else(backup))
 }

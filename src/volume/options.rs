@@ -44,8 +44,8 @@ impl VolumeOptions {
         }
     }
 
-    /// For volumes that are opened only for reading: uses the backup of the superblock in this block. The unit is the block of the file
-    /// system, as in `e2fsck -b`. If the superblock is present but damaged, a backup is also found without this option.
+    /// For volumes that are opened only for reading: uses the backup of the superblock in this block of the file system, as in `e2fsck -b`,
+    /// or, on XFS, in this allocation group. If the superblock is present but damaged, a backup is also found without this option.
     #[must_use]
     pub fn superblock(mut self, block: impl Into<Option<u64>>) -> Self {
         self.superblock = block.into();

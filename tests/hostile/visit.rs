@@ -22,6 +22,10 @@ pub(crate) fn visit(volume: &Volume) {
         seen(ext4.check(&mut |_| {}).map(|_| ()));
     }
     let _ = fs.usage();
+    for file in seen(fs.deleted()).unwrap_or_default().iter().take(LOOKUPS) {
+        let pos = file.next_data(FilePos(0)).unwrap_or(FilePos(0));
+        seen(file.read_at(&mut [0; 5000], pos).map(|_| ()));
+    }
     for path in [
         &b"linear/../short"[..],
         b"long/b",

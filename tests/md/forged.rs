@@ -1,6 +1,9 @@
 //! Arrays of each level whose members are made by tables. A table shows which chunk is on which member, as in md(4) and in the documentation
 //! of RAID layouts.
 
+use std::sync::Arc;
+
+use ironmap::device::{Faults, Sim};
 use ironmap::location::LocationOptions;
 use ironmap::md::{assemble, look};
 use ironmap::units::DevOffset;
@@ -123,6 +126,36 @@ fn each_layout_is_read_by_its_table() {
                 .unwrap_or_else(|error| panic!("{what}: {error}"));
             assert_content(&array, &content[..chunks * CHUNK], &what, SEED);
         }
+    }
+}
+
+/// Sectors that a member cannot read are reconstructed, as long as the row has enough other chunks. Otherwise the error of the device is
+/// returned.
+#[test]
+fn unreadable_sectors_are_reconstructed() {
+    let content = Rng::new(SEED).bytes(16 * CHUNK);
+    for (level, layout, table, spared) in ARRAYS {
+        let (disks, size) = (table[0].len(), (table.len() * CHUNK / 512) as u64);
+        let shape = Shape::new(2, *level, *layout, disks as u32, size);
+        let images = images(&shape, &by_table(table, &content));
+        let assembled = |failing: usize| {
+            let mut all = members(&images, &[]);
+            for member in &mut all[..failing] {
+                // The second row and a part of the third one.
+                let bad_sectors = (0..11).map(|sector| shape.start() as u64 + 8 + sector).collect();
+                let faults = Faults { bad_sectors, ..Faults::default() };
+                member.device = Arc::new(Sim::new(Arc::clone(&member.device), faults));
+            }
+            assemble(all).unwrap()
+        };
+        let chunks = table.iter().flat_map(|row| row.iter()).filter(|number| **number < P);
+        let content = &content[..(chunks.max().unwrap() + 1) * CHUNK];
+        for failing in 0..=*spared {
+            assert_content(&assembled(failing), content, &format!("level {level}"), SEED);
+        }
+        let mut bytes = vec![0; content.len()];
+        let failed = assembled(disks).device().read_exact_at(&mut bytes, DevOffset(0)).unwrap_err();
+        assert!(matches!(failed.kind(), ErrorKind::Io(_)), "{failed}");
     }
 }
 

@@ -5,6 +5,7 @@ mod common;
 
 mod ages;
 mod collisions;
+mod damaged;
 mod external_log;
 mod fill;
 mod grub;

@@ -136,9 +136,9 @@ pub(crate) struct Cli {
     /// Read volumes without their journals, as mount -o ro,noload; changes in the journals are missing
     #[arg(long = "noload", global = true, help_heading = RESCUE)]
     pub(crate) no_load: bool,
-    /// Read the superblock from the backup in this block, as e2fsck -b. Without this option, ironmap finds a backup if the superblock is
-    /// damaged
-    #[arg(long, global = true, value_name = "BLOCK", help_heading = RESCUE)]
+    /// Read the superblock from the backup in this block, as e2fsck -b, or, on XFS, in this allocation group. Without this option, ironmap
+    /// finds a backup if the superblock is damaged
+    #[arg(long, global = true, value_name = "BLOCK|GROUP", help_heading = RESCUE)]
     pub(crate) superblock: Option<u64>,
     /// Read the remaining part of a truncated volume; reads past this part are I/O errors
     #[arg(long, global = true, help_heading = RESCUE)]

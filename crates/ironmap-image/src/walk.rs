@@ -78,8 +78,11 @@ pub(crate) fn walk_until(
                     // A directory that cannot be read has no entries.
                     let mut level =
                         Level { dir: found, rest: Vec::new().into_iter(), failed: false };
-                    match entries(&level.dir, &mut seen) {
-                        Ok(entries) => level.rest = entries.into_iter(),
+                    match entries(&level.dir, &mut seen, report) {
+                        Ok((entries, all)) => {
+                            level.rest = entries.into_iter();
+                            level.failed = !all;
+                        }
                         Err(failure) => {
                             failed(failure, report)?;
                             level.failed = true;
@@ -119,13 +122,22 @@ pub(crate) fn walk_until(
     }
 }
 
-/// The entries of a directory.
-fn entries(dir: &Found, seen: &mut HashSet<InodeNo>) -> Result<Vec<DirEntry>, Failure> {
+/// The entries of a directory, and whether all were read. On a volume that is only read, damaged blocks of the directory are reported, and
+/// the entries of all other blocks are returned.
+fn entries(
+    dir: &Found,
+    seen: &mut HashSet<InodeNo>,
+    report: &mut Report,
+) -> Result<(Vec<DirEntry>, bool), Failure> {
     if !seen.insert(dir.number()) {
         let what = format!("directory inode {} has more than one name", dir.number());
         return Err(Failure::corrupt(&dir.name, &what));
     }
-    let mut entries = dir.name.source.entries(&dir.inode, dir.name.path())?;
+    let (source, path) = (&dir.name.source, dir.name.path());
+    let (mut entries, all) = match source.fs().is_writable() {
+        true => (source.entries(&dir.inode, path)?, true),
+        false => source.entries_found(&dir.inode, path, report),
+    };
     entries.retain(|entry| !matches!(&*entry.name, b"." | b".."));
-    Ok(entries)
+    Ok((entries, all))
 }

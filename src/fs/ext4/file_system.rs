@@ -11,6 +11,7 @@ use super::ops::{Ext4Held, check_file, check_name, check_removed};
 use super::{Ext4, Ext4Listing, Incompat, Inode, ROOT, Superblock};
 use crate::error::{Error, Result};
 use crate::fs::check::{Progress, Report};
+use crate::fs::deleted::Deleted;
 use crate::fs::{
     self, Access, Capabilities, Credentials, DirCursor, Fallocate, FileOps, FileSystem, Follow,
     Footprint, Format, How, InodeFlags, InodeOps, KeepSetId, ListDir, NewFile, OnError, ReadDir,
@@ -27,10 +28,7 @@ use crate::units::{FilePos, InodeNo};
 pub(crate) const FORMAT: Format = Format {
     name: "ext2, ext3 or ext4",
     is_on: Superblock::is_on,
-    find_backup: Some(|device| {
-        let backup = Superblock::find_backup(device)?;
-        Ok(backup.map(|superblock| superblock.group_start(superblock.copy).0))
-    }),
+    find_backup: super::rescue::find_backup,
     wanted_journal: Some(|device| {
         let sb = Ext4::superblock_of(device)?;
         let wanted = sb.incompat.contains(Incompat::RECOVER) && sb.has_external_journal();
@@ -83,6 +81,10 @@ impl FileSystem for Arc<Ext4> {
 
     fn check(&self, progress: &mut dyn FnMut(Progress)) -> Result<Report> {
         Ext4::check(self, progress)
+    }
+
+    fn deleted(&self) -> Result<Vec<Deleted>> {
+        Ext4::deleted(self)
     }
 
     fn take_notices(&self) -> Vec<String> {

@@ -48,7 +48,7 @@ mod superblock;
 mod symlink;
 mod tree;
 mod tune;
-pub mod undelete;
+mod undelete;
 mod writing;
 
 use std::sync::{Arc, OnceLock};
@@ -63,7 +63,6 @@ pub use listing::Ext4Listing;
 pub(crate) use mkfs::mkfs;
 pub use mkfs::{Features, MkfsOptions};
 pub use ops::Ext4Held;
-pub(crate) use rescue::block_size_by_backup;
 pub use resize::{NewSize, ResizeOptions, Resized};
 pub(crate) use resize::{minimum, resize};
 pub use superblock::{RecordedErrors, Superblock, Times};

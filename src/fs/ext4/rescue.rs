@@ -11,6 +11,7 @@ use super::features::Incompat;
 use super::superblock::{PLACE, Superblock};
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
+use crate::fs::Backup;
 use crate::units::{BlockSize, DevOffset, FsBlock};
 
 /// The groups in which the search looks for a backup. These groups have a backup in most layouts, for example with the feature
@@ -104,14 +105,18 @@ impl Superblock {
     }
 }
 
-/// The block size of the volume on a device. It is read from the backup in `block`. If `block` is `None`, it is read from the first valid
-/// backup.
-pub(crate) fn block_size_by_backup(device: &dyn Device, block: Option<u64>) -> Option<usize> {
+/// The backup in `block`, or, without `block`, the first valid backup.
+pub(super) fn find_backup(device: &dyn Device, block: Option<u64>) -> Result<Option<Backup>> {
     let backup = match block {
         Some(block) => Superblock::backup_at(device, block).ok(),
-        None => Superblock::find_backup(device).ok().flatten(),
+        None => Superblock::find_backup(device)?,
     };
-    backup.map(|superblock| superblock.block_size.bytes())
+    Ok(backup.map(|superblock| Backup {
+        number: superblock.group_start(superblock.copy).0,
+        counts: "block",
+        block_size: superblock.block_size.bytes(),
+        is_proven: false,
+    }))
 }
 
 /// The block size, the first data block, and the number of blocks per group. They are read from a damaged superblock and are not checked

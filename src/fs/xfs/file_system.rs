@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use super::dir::XfsListing;
+use super::dir::{OnFault, XfsListing};
 use super::inode::XfsInode;
 use super::overwrite::OpenFile;
 use super::{Superblock, Xfs};
 use crate::error::{Error, Result};
 use crate::fs::check::{Progress, Report};
+use crate::fs::deleted::Deleted;
 use crate::fs::{
     self, Capabilities, DirCursor, FileOps, FileSystem, Footprint, Format, FreeSpace, How,
     InodeOps, ListDir, ReadDir, Stat, Usage, Xattr,
@@ -20,7 +21,7 @@ use crate::units::InodeNo;
 pub(crate) const FORMAT: Format = Format {
     name: "XFS",
     is_on: Superblock::is_on,
-    find_backup: None,
+    find_backup: super::rescue::find_backup,
     wanted_journal: None,
     footprint: |device| {
         let superblock = Superblock::read(device)?;
@@ -78,6 +79,10 @@ impl FileSystem for Arc<Xfs> {
 
     fn check(&self, progress: &mut dyn FnMut(Progress)) -> Result<Report> {
         Xfs::check(self, progress)
+    }
+
+    fn deleted(&self) -> Result<Vec<Deleted>> {
+        Xfs::deleted(self)
     }
 
     fn take_notices(&self) -> Vec<String> {
@@ -188,11 +193,11 @@ impl InodeOps for XfsInode {
     }
 
     fn read_dir(&self) -> Result<ReadDir<'_>> {
-        Ok(Box::new(XfsInode::list(self, DirCursor::START)?))
+        Ok(Box::new(XfsInode::list(self, DirCursor::START, OnFault::Report)?))
     }
 
     fn list(&self, from: DirCursor) -> Result<fs::Listing> {
-        Ok(Box::new(XfsInode::list(self, from)?))
+        Ok(Box::new(XfsInode::list(self, from, OnFault::PassOver)?))
     }
 }
 

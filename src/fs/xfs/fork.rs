@@ -92,7 +92,8 @@ impl Fork {
             }
             Format::Tree => {
                 let header = fs.map_header();
-                let leaf = self.find_leaf(fs, owner, block.0)?;
+                let leaf =
+                    self.find_leaf(fs, owner, block.0, &mut fs.superblock.max_file_block())?;
                 let bytes = &leaf.block[header..header + leaf.records * 16];
                 let place = Place::new("leaf of extents").inode(owner);
                 self.decode_extents(fs, bytes, leaf.end, place, into)?;
@@ -102,8 +103,18 @@ impl Fork {
         Ok(FileBlock(end))
     }
 
-    /// Walks from the root of the tree to the leaf for a block.
-    fn find_leaf(&self, fs: &Xfs, owner: InodeNo, block: u64) -> Result<Leaf> {
+    /// The first file block after the range of the leaf for a block, as far as the nodes above a damaged block record it.
+    pub(super) fn end_of_leaf(&self, fs: &Xfs, owner: InodeNo, block: u64) -> u64 {
+        let mut end = fs.superblock.max_file_block();
+        if self.format == Format::Tree {
+            // The error is known to the caller.
+            let _ = self.find_leaf(fs, owner, block, &mut end);
+        }
+        end
+    }
+
+    /// Walks from the root of the tree to the leaf for a block. `end` is set to the end of the range of the node or leaf that was reached.
+    fn find_leaf(&self, fs: &Xfs, owner: InodeNo, block: u64, end: &mut u64) -> Result<Leaf> {
         let place = Place::new("root of extents").inode(owner);
         let Ok((root, rest)) = RawRoot::ref_from_prefix(&self.bytes) else {
             return Err(place.corrupt("the extent tree is truncated"));
@@ -112,17 +123,16 @@ impl Fork {
         if level == 0 || level > MAX_LEVELS {
             return Err(place.field("bb_level").corrupt(format!("level {level}")));
         }
-        let mut end = fs.superblock.max_file_block();
         let records = usize::from(root.bb_numrecs.get());
-        let mut child = Self::child(rest, records, block, &mut end, place)?;
+        let mut child = Self::child(rest, records, block, end, place)?;
         loop {
             level -= 1;
             let (content, records) = fs.map_block(child, owner, level)?;
             if level == 0 {
-                return Ok(Leaf { block: content, records, end });
+                return Ok(Leaf { block: content, records, end: *end });
             }
             let place = Place::new("node of extents").inode(owner);
-            child = Self::child(&content[fs.map_header()..], records, block, &mut end, place)?;
+            child = Self::child(&content[fs.map_header()..], records, block, end, place)?;
         }
     }
 

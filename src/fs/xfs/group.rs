@@ -10,26 +10,36 @@ use super::features::RoCompat;
 use super::header::{array, crc_of};
 use super::metadata::Metadata;
 use super::overlay::Replayed;
-use crate::error::{Place, Result};
+use crate::error::{Error, Place, Result};
 use crate::units::DevOffset;
 
 /// The number of groups whose headers are checked when a volume is opened. This limit keeps the opening of large volumes fast.
 const AGES: u32 = 1024;
 
-/// Sums up the free blocks and the inodes of all groups. After a crash, the superblock's counters are outdated, and these sums are needed.
-pub(super) fn count(metadata: &Metadata, superblock: &mut Superblock) -> Result<()> {
+/// Sums up the free blocks and the inodes of all groups. This is necessary after a crash, because the superblock's counters are then
+/// outdated. Damaged headers are left out: returns the first error.
+pub(super) fn count(metadata: &Metadata, superblock: &mut Superblock) -> Option<Error> {
     let (mut blocks, mut inodes, mut free_inodes) = (0_u64, 0_u64, 0_u64);
+    let mut fault = None;
     for group in 0..superblock.geometry.groups {
-        let free = free_space(metadata, superblock, group)?;
-        let counts = [free.agf_freeblks, free.agf_flcount, free.agf_btreeblks];
-        blocks += counts.iter().map(|count| u64::from(count.get())).sum::<u64>();
-        let raw = self::inodes(metadata, superblock, group)?;
-        inodes += u64::from(raw.agi_count.get());
-        free_inodes += u64::from(raw.agi_freecount.get());
+        match free_space(metadata, superblock, group) {
+            Ok(free) => {
+                let counts = [free.agf_freeblks, free.agf_flcount, free.agf_btreeblks];
+                blocks += counts.iter().map(|count| u64::from(count.get())).sum::<u64>();
+            }
+            Err(error) => fault = fault.or(Some(error)),
+        }
+        match self::inodes(metadata, superblock, group) {
+            Ok(raw) => {
+                inodes += u64::from(raw.agi_count.get());
+                free_inodes += u64::from(raw.agi_freecount.get());
+            }
+            Err(error) => fault = fault.or(Some(error)),
+        }
     }
     superblock.free_blocks = blocks.min(superblock.geometry.blocks);
     (superblock.inodes, superblock.free_inodes) = (inodes, free_inodes.min(inodes));
-    Ok(())
+    fault
 }
 
 /// Reads and checks a group's inode header.

@@ -123,7 +123,7 @@ impl Xfs {
         self.decode(number, bytes, raw, is_v5.then_some(v3), place)
     }
 
-    fn decode(
+    pub(super) fn decode(
         self: &Arc<Self>,
         number: InodeNo,
         bytes: &[u8],

@@ -1,6 +1,7 @@
 //! The inode B+tree of each group, which records the inodes in use.
 
 use super::Xfs;
+use super::disk::group::RawInodes;
 use super::disk::tree::RawChunk;
 use super::features::Incompat;
 use super::group;
@@ -27,8 +28,15 @@ pub(super) fn no_roots() -> Roots {
 }
 
 impl Xfs {
-    /// Whether the inode tree of the group marks an inode as in use. The bytes at the inode's position are not a proof, because file
-    /// content can look like an inode.
+    /// The tree that the inode header of a group names.
+    pub(super) fn inode_tree(&self, group: u32, header: &RawInodes) -> GroupTree {
+        let (root, levels) = (header.agi_root.get(), header.agi_level.get());
+        let magic = if self.superblock.is_v5() { MAGIC_V5 } else { MAGIC };
+        GroupTree { group, root, levels, magic, name: "tree of inodes" }
+    }
+
+    /// Whether the inode tree of the group marks an inode as in use. The bytes at the inode's position do not suffice, because file content
+    /// can look like an inode.
     pub(super) fn is_in_use(&self, number: InodeNo) -> Result<bool> {
         let Some(roots) = &self.inode_roots else { return Ok(true) };
         let geometry = &self.superblock.geometry;
@@ -38,9 +46,7 @@ impl Xfs {
         let within = (number.0 & ((1 << bits) - 1)) as u32;
         let tree = roots.get_or_insert_with(&group, || {
             let raw = group::inodes(&self.metadata, &self.superblock, group)?;
-            let (root, levels) = (raw.agi_root.get(), raw.agi_level.get());
-            let magic = if self.superblock.is_v5() { MAGIC_V5 } else { MAGIC };
-            Ok::<_, Error>(GroupTree { group, root, levels, magic, name: "tree of inodes" })
+            Ok::<_, Error>(self.inode_tree(group, &raw))
         })?;
         let found = tree.find(self, within, |chunk: &RawChunk| chunk.ir_startino.get())?;
         let Some(raw) = found else { return Ok(false) };

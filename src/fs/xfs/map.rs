@@ -202,6 +202,16 @@ impl XfsInode {
     }
 }
 
+impl XfsInode {
+    /// Maps a position of the data fork with the complete map, or, without it, by reading one leaf.
+    pub(super) fn map_in(&self, map: Option<&ExtentMap>, pos: FilePos) -> Result<Iomap> {
+        match map {
+            Some(map) => Ok(map.lookup(pos)),
+            None => self.map_by_leaf(&self.data, pos),
+        }
+    }
+}
+
 impl MapFile for XfsInode {
     fn map(&self, pos: FilePos, _len: u64) -> Result<Iomap> {
         match self.resident()? {

@@ -50,7 +50,7 @@ impl Metadata {
         if self.is_past_head(lsn) {
             let head = self.head;
             let what = format!(
-                "the LSN {lsn:#x} is past the head of the log, {head:#x}: log records are lost, run xfs_repair"
+                "the LSN {lsn:#x} is past the head of the log, {head:#x}: log records are lost, run xfs_repair (--noload reads the volume anyway)"
             );
             return Err(place.field("lsn").corrupt(what));
         }

@@ -20,11 +20,14 @@ mod metadata;
 mod overlay;
 mod overwrite;
 mod realtime;
+mod rescue;
 mod rules;
 mod shared_blocks;
 mod superblock;
 mod symlink;
+mod undelete;
 
+use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 
 pub use features::{Incompat, RoCompat};
@@ -37,12 +40,16 @@ use self::inode::XfsInode;
 use self::map_changes::MapChanges;
 use self::metadata::Metadata;
 use self::overwrite::Overwriting;
+use self::rescue::Copy;
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::events::Events;
-use crate::fs::{FileType, Rescue};
+use crate::fs::{DeviceRange, FileType, Rescue};
 use crate::sync::Mutex;
 use crate::units::{DevOffset, InodeNo};
+
+/// The maximum number of notices about damaged blocks of directories.
+const MOST_NOTICES: usize = 1024;
 
 /// An XFS file system.
 pub struct Xfs {
@@ -58,6 +65,12 @@ pub struct Xfs {
     trees: OnceLock<u64>,
     /// The state of a volume that is open for overwrites.
     overwriting: Option<Overwriting>,
+    /// The copy of the superblock that is used instead of the first superblock.
+    copy: Option<Copy>,
+    /// The damaged blocks of directories that were reported: the directory, and the number of the block in it.
+    passed_over: Mutex<HashSet<(InodeNo, u64)>>,
+    /// The range of the log's device, if the log is external.
+    log_device: Option<DeviceRange>,
     /// The first byte of the realtime space, if its device is given or if the space is on the volume's own device.
     realtime_start: Option<DevOffset>,
     /// The roots of the inode trees. `None` if the log was not read. In that case, directories may name inodes that the trees do not
@@ -80,41 +93,53 @@ impl Xfs {
     /// # Errors
     /// The errors of [`open`](Self::open); `ReadOnly` if the log needs recovery, and for features that are supported only for reading.
     pub fn open_for_overwrites(device: Arc<dyn Device>, events: &Arc<Events>) -> Result<Arc<Self>> {
-        let mut fs = Self::read(device, events, Rescue::default())?;
+        let superblock = Superblock::read(&*device)?;
+        let mut fs = Self::read(device, events, (superblock, None), Rescue::default())?;
         fs.overwriting = Some(Overwriting::new(&fs.superblock, &fs.log)?);
         let fs = Arc::new(fs);
         fs.check_own_inodes()?;
         Ok(fs)
     }
 
-    /// Opens the file system with the given log device and realtime device, or without the log. Without the log, its changes are missing,
-    /// and metadata may contradict each other.
+    /// Opens the file system with a copy of the superblock, with the given log device and realtime device, or without its log. If the log
+    /// is ignored, the changes in it are missing, and metadata may contradict each other.
     ///
     /// # Errors
-    /// The errors of [`open`](Self::open); `Unsupported` if `rescue` names a backup of the superblock.
+    /// The errors of [`open`](Self::open); `UnknownFormat` if `rescue` names a group without a copy of the superblock.
     pub fn open_damaged(
         device: Arc<dyn Device>,
         events: &Arc<Events>,
         rescue: Rescue,
     ) -> Result<Arc<Self>> {
-        let fs = Arc::new(Self::read(device, events, rescue)?);
+        let superblock = Self::superblock_for_reading(&*device, &rescue)?;
+        let fs = Arc::new(Self::read(device, events, superblock, rescue)?);
         fs.check_own_inodes()?;
         Ok(fs)
     }
 
-    /// Refuses a volume without the inodes that Linux reads during a mount. On a volume with metadata directories, this is the root of
-    /// these directories. On all other volumes, these are the realtime bitmap and the realtime summary. If the log is not read, this check
-    /// is skipped. The log of a new volume may contain these inodes.
+    /// Refuses a volume if one of the inodes that Linux reads during a mount is missing. On a volume with metadata directories, this is the
+    /// root of these directories. On all other volumes, these are the realtime bitmap and the realtime summary. If the log is not read,
+    /// this check is skipped, because the log of a new volume may contain these inodes. It is also skipped if a copy of the superblock is
+    /// used, because the copies do not contain all of these numbers.
     fn check_own_inodes(self: &Arc<Self>) -> Result<()> {
-        if self.inode_roots.is_none() {
+        if self.inode_roots.is_none() || self.copy.is_some() {
             return Ok(());
         }
         let sb = &self.superblock;
         group::check_length(&self.metadata, sb)?;
         let Some(root) = sb.metadata_root else {
-            let [bitmap, summary] = sb.realtime_files;
-            self.own_inode("sb_rbmino", bitmap)?;
-            return self.own_inode("sb_rsumino", summary).map(drop);
+            let fields = ["sb_rbmino", "sb_rsumino"];
+            for ((field, number), after) in fields.into_iter().zip(sb.realtime_files).zip(1..) {
+                let Err(error) = self.own_inode(field, number) else { continue };
+                // mkfs.xfs makes these inodes after the root inode. If the superblock names the right inode, only the inode is damaged, and
+                // all files can still be read.
+                if self.overwriting.is_some() || number.0.wrapping_sub(sb.root.0) != after {
+                    return Err(error);
+                }
+                let line = format!("the volume has damage that prevents a mount: {error}");
+                self.notices.lock().push(line);
+            }
+            return Ok(());
         };
         let inode = self.own_inode("sb_metadirino", root)?;
         if inode.is_metadata && inode.stat.file_type == FileType::Directory {
@@ -135,11 +160,12 @@ impl Xfs {
         })
     }
 
-    fn read(device: Arc<dyn Device>, events: &Arc<Events>, rescue: Rescue) -> Result<Self> {
-        if rescue.superblock.is_some() {
-            return Err(Error::unsupported("backups of an XFS superblock cannot be used"));
-        }
-        let superblock = Superblock::read(&*device)?;
+    fn read(
+        device: Arc<dyn Device>,
+        events: &Arc<Events>,
+        (superblock, copy): (Superblock, Option<Copy>),
+        rescue: Rescue,
+    ) -> Result<Self> {
         let unit = device.limits().logical_block as usize;
         if unit > superblock.geometry.block.bytes() {
             let block = superblock.geometry.block.bytes();
@@ -152,10 +178,18 @@ impl Xfs {
         let mut metadata = Metadata::new(device, superblock.geometry, Arc::clone(events));
         if rescue.no_journal {
             let mut fs = Self::with(superblock, metadata, None);
+            fs.use_copy(copy);
             fs.join_realtime(realtime)?;
             return Ok(fs);
         }
-        let recovery = log::recover(&metadata, &superblock, rescue.journal)?;
+        let recovery = log::recover(&metadata, &superblock, rescue.journal).map_err(|error| {
+            match error.kind() {
+                ErrorKind::Corrupt | ErrorKind::Io(_) => {
+                    error.context("recovery of the log (--noload reads the volume without its log)")
+                }
+                _ => error,
+            }
+        })?;
         metadata.overlay = recovery.overlay;
         if superblock.is_v5() {
             metadata.head = recovery.state.head_lsn();
@@ -163,10 +197,13 @@ impl Xfs {
             group::check_ages(&metadata, &superblock)?;
         }
         let mut fs = Self::with(superblock, metadata, Some(recovery.state));
+        fs.log_device = rescue.journal;
         fs.changes = recovery.changes;
         fs.attribute_changes = recovery.attributes;
-        if fs.log.recovered {
+        fs.use_copy(copy);
+        if fs.log.recovered && fs.superblock.copy == 0 {
             fs.superblock = fs.recovered_superblock()?;
+            fs.count();
         }
         // The realtime space is attached after the log's recovery, because recovery can create or grow it.
         fs.join_realtime(realtime)?;
@@ -174,8 +211,34 @@ impl Xfs {
         let told = unfinished.map(|(what, count)| {
             format!("the log contains unfinished operations: {what} ({count} times)")
         });
-        fs.notices = Mutex::new(told.collect());
+        fs.notices.lock().extend(told);
         Ok(fs)
+    }
+
+    /// Remembers that a copy of the superblock is used. The counters in a copy are outdated, so the groups' counters are added up.
+    fn use_copy(&mut self, copy: Option<Copy>) {
+        let Some(copy) = copy else { return };
+        let group = self.superblock.copy;
+        let named = || format!("the copy of the superblock in group {group} is used");
+        self.notices.lock().push(copy.fault.clone().unwrap_or_else(named));
+        self.count();
+        self.copy = Some(copy);
+    }
+
+    /// Computes the numbers of free blocks and inodes from the groups. A group whose headers are damaged is left out, and a notice names it.
+    fn count(&mut self) {
+        let mut superblock = self.superblock.clone();
+        let faults = group::count(&self.metadata, &mut superblock);
+        for group in 0..superblock.geometry.groups {
+            // Errors are ignored, because a damaged tree must not prevent reads of files.
+            superblock.free_blocks += self.staging_blocks(group).unwrap_or(0);
+        }
+        self.superblock = superblock;
+        if let Some(error) = faults {
+            self.notices
+                .lock()
+                .push(format!("the counts of free blocks and inodes are incomplete: {error}"));
+        }
     }
 
     /// Builds the file system. `log` is `None` if the log was not read.
@@ -192,29 +255,37 @@ impl Xfs {
             notices: Mutex::new(notices),
             trees: OnceLock::new(),
             overwriting: None,
+            copy: None,
+            log_device: None,
+            passed_over: Mutex::default(),
             realtime_start: None,
         }
     }
 
-    /// Reads the superblock again after the recovery of the log. The counters in the result are the sums of the groups' counters.
+    /// Reads the superblock again after the recovery of the log.
     fn recovered_superblock(&self) -> Result<Superblock> {
         let before = &self.superblock;
         let device = self.metadata.device();
         let unit = (device.limits().logical_block as usize).max(before.geometry.sector);
         let mut bytes = vec![0; unit];
         let replayed = self.metadata.read_at(DevOffset(0), &mut bytes)?;
-        let mut superblock = Superblock::decode(&bytes, device.size(), replayed)?;
+        let superblock = Superblock::decode(&bytes, device.size(), replayed)?;
         let (geometry, read) = (superblock.geometry, before.geometry);
         if (geometry.block, geometry.inode) != (read.block, read.inode) {
             let place = Place::new("superblock").field("sb_blocksize");
             return Err(place.corrupt("the value differs between the device and the log"));
         }
-        group::count(&self.metadata, &mut superblock)?;
-        for group in 0..superblock.geometry.groups {
-            // Errors are ignored, because a damaged tree must not prevent reads of files.
-            superblock.free_blocks += self.staging_blocks(group).unwrap_or(0);
-        }
         Ok(superblock)
+    }
+
+    /// Adds a notice about a damaged block of a directory, once for each block.
+    #[cold]
+    fn pass_over_names(&self, dir: InodeNo, block: u64, error: &Error) {
+        let mut known = self.passed_over.lock();
+        if known.len() < MOST_NOTICES && known.insert((dir, block)) {
+            let line = format!("some names of directory inode {dir} cannot be read: {error}");
+            self.notices.lock().push(line);
+        }
     }
 
     /// The state in which the log was found.

@@ -73,6 +73,8 @@ pub struct Superblock {
     pub(crate) free_blocks: u64,
     /// The maximum share of the volume for inodes, in percent.
     pub(crate) max_inode_percent: u8,
+    /// The group from whose copy the superblock was read; 0 for the first superblock.
+    pub(super) copy: u32,
 }
 
 impl Superblock {
@@ -160,7 +162,16 @@ impl Superblock {
             free_inodes: raw.sb_ifree.get(),
             free_blocks: raw.sb_fdblocks.get(),
             max_inode_percent: raw.sb_imax_pct,
+            copy: 0,
         })
+    }
+
+    /// The same superblock, as read from the copy in a group. Only the first superblock says whether the log can contain changes of
+    /// attributes.
+    pub(super) fn of_copy(mut self, group: u32) -> Self {
+        self.copy = group;
+        self.log_incompat |= LOGGED_ATTRIBUTES;
+        self
     }
 
     /// The superblock's sector.
@@ -253,8 +264,9 @@ impl Superblock {
         }
         let bytes = blocks.checked_mul(block.bytes() as u64);
         if bytes.is_none_or(|bytes| bytes > device_size) {
-            let what =
-                format!("the volume of {blocks} blocks exceeds the device of {device_size} bytes");
+            let what = format!(
+                "the volume of {blocks} blocks exceeds the device of {device_size} bytes: the volume is truncated (--truncated reads the remaining part)"
+            );
             return Err(PLACE.field("sb_dblocks").corrupt(what));
         }
         let dir_block_log = raw.sb_dirblklog;

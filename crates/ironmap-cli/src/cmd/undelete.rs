@@ -22,7 +22,7 @@ use crate::terminal::stdout;
 /// Lists deleted regular files whose block maps still exist, and copies these files out of the volume
 ///
 /// ext2 and debugfs keep the block map of a deleted file in the file's inode. In other cases, only older copies of the inode in the journal
-/// contain the map, until these copies are overwritten. A file is whole if its map is complete and none of its blocks is in use again. A
+/// contain the map, until these copies are overwritten. XFS keeps a list of extents, but not the size; the log contains both. A file is whole if its map is complete and none of its blocks is in use again. A
 /// block that was reused and freed again cannot be distinguished from an unused block. The command never changes the volume. Before you run
 /// it, do not mount the volume for writing.
 #[derive(Debug, clap::Args)]
@@ -79,7 +79,7 @@ struct Record {
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     interrupt::catch();
     let source = Source::open(&args.volume, report.context())?;
-    let deleted = source.ext4()?.deleted();
+    let deleted = source.fs().deleted();
     let deleted = deleted.map_err(|error| Failure::at(&args.volume, &error))?;
     let wanted = Wanted::new(args.pattern.as_ref().map(|pattern| pattern.as_bytes()));
     let files: Vec<_> = deleted.iter().filter(|file| wanted.has(file)).collect();

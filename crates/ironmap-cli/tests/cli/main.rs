@@ -40,6 +40,7 @@ mod reading;
 mod refusing;
 mod reproducing;
 mod rescuing;
+mod rescuing_xfs;
 mod resizing;
 mod searching;
 mod signatures;

@@ -331,3 +331,44 @@ fn a_partition_of_an_image_without_its_prefix_names_the_prefix() {
         assert!(error.contains(&format!("as in {format}:FILE")), "{error}");
     }
 }
+
+/// `info` of a disk shows each partition with its content, and with a location that the other commands accept. A nested partition table is
+/// shown too. The JSON contains the same values.
+#[test]
+fn the_layers_of_a_disk_are_shown() {
+    require!([Need::Tool("sfdisk")]);
+    for label in ["gpt", "dos"] {
+        let bench = Bench::empty();
+        disk(&bench, label);
+        bench.succeed(["tune", "-L", "data", "disk.img@p2"]);
+        // The first partition contains a disk of its own, with one partition.
+        File::create(bench.path("inner.img")).unwrap().set_len(8 * MIB).unwrap();
+        fs::write(bench.path("script"), "label: dos\n2048,8192\n").unwrap();
+        let inner = "sfdisk -q inner.img < script";
+        succeed(tool("sh").args(["-c", inner]).current_dir(bench.path(".")));
+        let inner = fs::read(bench.path("inner.img")).unwrap();
+        write(&bench.path("disk.img"), &inner, 2048 * 512);
+        let volume = fs::read(bench.path("one.img")).unwrap();
+        write(&bench.path("disk.img"), &volume, 2 * 2048 * 512);
+        let disk = bench.json(&["info", "--json", "disk.img"]);
+        let parts = &disk["parts"];
+        assert_eq!(parts[0]["parts"][0]["location"], "part:p1@disk.img@p1", "{disk}");
+        assert_eq!(parts[1]["location"], "disk.img@p2", "{disk}");
+        assert_eq!(parts[1]["label"], "data", "{disk}");
+        assert_eq!(parts[1]["content"], "ext4", "{disk}");
+        assert_eq!(parts[1]["size"], 57344 * 512, "{disk}");
+        let shown = text(&bench.succeed(["info", "disk.img"]));
+        assert_eq!(shown.lines().count(), 4, "{shown}");
+        for (number, location) in
+            ["disk.img", "disk.img@p1", "part:p1@disk.img@p1", "disk.img@p2"].iter().enumerate()
+        {
+            let line = shown.lines().nth(number).unwrap();
+            assert!(line.contains(location), "{line}");
+        }
+        assert!(shown.contains("label data") && shown.contains("partition table"), "{shown}");
+        for location in ["part:p1@disk.img@p1", "disk.img@p2"] {
+            let file = bench.succeed(["cat", &format!("{location}:/f")]);
+            assert_eq!(text(&file), "yes", "{location}");
+        }
+    }
+}

@@ -116,7 +116,7 @@ fn a_whole_disk_names_its_partitions() {
         &bench,
         &[
             case(
-                &["info", "disk"],
+                &["ls", "disk"],
                 3,
                 "name a partition, as in @p2; its GPT has p2 (8 MiB, \"root\")",
             ),

@@ -5,8 +5,9 @@ use super::header::{Header, u32_at, u64_at};
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::units::FsBlock;
 
-/// The largest number of snapshots, and the largest length of a snapshot's extra data. Both are QEMU's limits.
+/// The largest number of snapshots, the largest length of their table, and of a snapshot's extra data in bytes. These are QEMU's limits.
 const MAX_SNAPSHOTS: u32 = 65536;
+const MAX_TABLE: u64 = 64 << 20;
 const MAX_EXTRA: u32 = 1024;
 const HEAD: u64 = 40;
 
@@ -30,8 +31,10 @@ pub(super) fn read(file: &ImageFile, header: &Header) -> Result<Vec<Snapshot>> {
     }
     let (mut at, mut found) = (header.snapshots_at, Vec::new());
     for index in 0..header.snapshots {
-        if at > file.len() {
-            return Err(place(index).corrupt("the table ends past the end of the file"));
+        if at > file.len() || at - header.snapshots_at > MAX_TABLE {
+            return Err(
+                place(index).corrupt("the table is too long or ends past the end of the file")
+            );
         }
         let mut head = [0; HEAD as usize];
         file.read_at(&mut head, at)?;

@@ -24,101 +24,22 @@ use super::blocks::{Overlay, Relocated};
 use super::inode::Inode;
 use super::jbd2::{History, Past};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::{FileType, InodeFlags, Stat};
-use crate::iomap::{Extent, ExtentState};
-use crate::units::{BlockSize, DevOffset, FilePos, FsBlock, InodeNo};
+use crate::fs::deleted::{Content, Deleted};
+use crate::fs::{FileType, InodeFlags};
+use crate::iomap::Extent;
+use crate::units::{DevOffset, FilePos, FsBlock};
 
-/// A deleted regular file.
-pub struct Deleted {
-    /// The attributes that the file had before it was deleted.
-    pub stat: Stat,
-    /// The time of deletion, in seconds since 1970. `None` if neither the inode nor the log contains the time.
-    pub deleted: Option<u32>,
-    /// The path of the file. `None` if a name in the path is found neither on the volume nor in the log.
-    pub path: Option<Vec<u8>>,
-    /// The number of data blocks in the file's map.
-    pub blocks: u64,
-    /// The number of data blocks that are free and do not belong to a file that was deleted later.
-    pub free: u64,
-    /// The reason why the content cannot be read, or a fault of the map. `None` if the complete content can be read.
-    pub problem: Option<String>,
-    /// The file's extents in file order.
-    extents: Vec<Extent>,
+/// The content of a deleted file.
+struct FileContent {
     /// The data blocks whose newest content is in the log.
     relocated: BTreeMap<FsBlock, Relocated>,
     inode: Inode,
 }
 
-impl Deleted {
-    /// The inode number.
-    #[must_use]
-    pub fn number(&self) -> InodeNo {
-        self.stat.inode
-    }
-
-    /// Whether the file's map is complete and all blocks of the file are still free.
-    #[must_use]
-    pub fn is_whole(&self) -> bool {
-        self.problem.is_none() && self.free == self.blocks
-    }
-
-    /// The first position at or after `pos` at which the file may contain a byte other than zero; `None` if only zeros follow.
-    #[must_use]
-    pub fn next_data(&self, pos: FilePos) -> Option<FilePos> {
-        if self.inode.flags().contains(InodeFlags::INLINE_DATA) {
-            return (pos.0 < self.inode.inline_len().unwrap_or(0) as u64).then_some(pos);
-        }
+impl Content for FileContent {
+    /// If the newest content of a block is in the log, the block is read from the log.
+    fn read_extent(&self, buf: &mut [u8], at: u64) -> Result<()> {
         let size = self.inode.block_size();
-        let end = |extent: &Extent| size.pos_of(extent.end()).0;
-        let from = self.extents.partition_point(|extent| end(extent) <= pos.0);
-        let mut data = self.extents[from..].iter();
-        let extent = data.find(|extent| extent.state != ExtentState::Unwritten)?;
-        let start = size.pos_of(extent.first).0.max(pos.0);
-        (start < self.stat.size).then_some(FilePos(start))
-    }
-
-    /// Reads bytes from a position on into the buffer. Ranges without blocks read as zeros. Returns the number of bytes. At the end of the
-    /// file, this number is less than the length of the buffer.
-    ///
-    /// # Errors
-    /// `Io`; `Encrypted`.
-    pub fn read_at(&self, buf: &mut [u8], pos: FilePos) -> Result<usize> {
-        if self.inode.flags().contains(InodeFlags::ENCRYPT) {
-            return Err(Error::new(
-                ErrorKind::Encrypted,
-                "the content of the deleted file is encrypted",
-            ));
-        }
-        let left = self.stat.size.saturating_sub(pos.0);
-        let count = buf.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-        let buf = &mut buf[..count];
-        if self.inode.flags().contains(InodeFlags::INLINE_DATA) {
-            self.inode.read_inline_data(buf, pos)?;
-            return Ok(count);
-        }
-        buf.fill(0);
-        let size = self.inode.block_size();
-        let end = pos.0 + count as u64;
-        let from = self.extents.partition_point(|extent| size.pos_of(extent.end()).0 <= pos.0);
-        for extent in &self.extents[from..] {
-            let first = size.pos_of(extent.first).0;
-            if first >= end {
-                break;
-            }
-            if extent.state == ExtentState::Unwritten {
-                continue;
-            }
-            let start = first.max(pos.0);
-            let stop = size.pos_of(extent.end()).0.min(end);
-            let piece = &mut buf[(start - pos.0) as usize..(stop - pos.0) as usize];
-            self.read_extent(piece, size, size.offset_of(extent.start).0 + (start - first))?;
-        }
-        Ok(count)
-    }
-
-    /// Reads a range of the device from byte `at` on. If the newest content of a block is in the log, the block is read from the log. The
-    /// range must lie within one extent.
-    fn read_extent(&self, buf: &mut [u8], size: BlockSize, at: u64) -> Result<()> {
         let blocks = &self.inode.file_system().blocks;
         blocks.device().read_exact_at(buf, DevOffset(at))?;
         let end = at + buf.len() as u64;
@@ -129,6 +50,25 @@ impl Deleted {
             let (from, to) = (start.max(at), (start + size.bytes() as u64).min(end));
             let piece = &content[(from - start) as usize..(to - start) as usize];
             buf[(from - at) as usize..(to - at) as usize].copy_from_slice(piece);
+        }
+        Ok(())
+    }
+
+    fn inline_len(&self) -> Option<u64> {
+        let is_inline = self.inode.flags().contains(InodeFlags::INLINE_DATA);
+        is_inline.then(|| self.inode.inline_len().unwrap_or(0) as u64)
+    }
+
+    fn read_inline(&self, buf: &mut [u8], pos: FilePos) -> Result<()> {
+        self.inode.read_inline_data(buf, pos)
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.inode.flags().contains(InodeFlags::ENCRYPT) {
+            return Err(Error::new(
+                ErrorKind::Encrypted,
+                "the content of the deleted file is encrypted",
+            ));
         }
         Ok(())
     }
@@ -212,8 +152,8 @@ impl Ext4 {
             free: 0,
             problem: found.problem,
             extents: found.extents,
-            relocated,
-            inode,
+            block_size: inode.block_size(),
+            content: Box::new(FileContent { relocated, inode }),
         })
     }
 

@@ -15,8 +15,9 @@ impl Checker<'_> {
     }
 
     pub(super) fn check_counters(&mut self) {
-        // After a crash, lazy counters are outdated, and the next mount computes them again.
-        if self.fs.log().recovered && self.has_lazy_counters() {
+        // After a crash, lazy counters are outdated, and the next mount computes them again. The counters in a copy of the superblock are
+        // always outdated.
+        if self.fs.log().recovered && self.has_lazy_counters() || self.fs.copy.is_some() {
             return;
         }
         let groups = &self.groups;

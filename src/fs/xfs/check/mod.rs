@@ -111,12 +111,9 @@ struct Checker<'a> {
 
 impl<'a> Checker<'a> {
     fn new(fs: &'a Arc<Xfs>, progress: &'a mut dyn FnMut(Progress)) -> Result<Self> {
-        let unit = fs.metadata.device().limits().logical_block as usize;
-        let mut bytes = vec![0; unit.max(fs.superblock.geometry.sector)];
-        fs.metadata.read_at(DevOffset(0), &mut bytes)?;
-        let superblock = RawSuperblock::read_from_prefix(&bytes);
-        let Ok((superblock, _)) = superblock else {
-            return Err(Place::new("superblock").corrupt("the superblock is truncated"));
+        let superblock = match &fs.copy {
+            Some(copy) => copy.raw.clone(),
+            None => Self::first_superblock(fs)?,
         };
         Ok(Self {
             fs,
@@ -135,6 +132,16 @@ impl<'a> Checker<'a> {
             changing: Vec::new(),
             tree: MetadataTree::default(),
         })
+    }
+
+    fn first_superblock(fs: &Xfs) -> Result<RawSuperblock> {
+        let unit = fs.metadata.device().limits().logical_block as usize;
+        let mut bytes = vec![0; unit.max(fs.superblock.geometry.sector)];
+        fs.metadata.read_at(DevOffset(0), &mut bytes)?;
+        match RawSuperblock::read_from_prefix(&bytes) {
+            Ok((superblock, _)) => Ok(superblock),
+            Err(_) => Err(Place::new("superblock").corrupt("the superblock is truncated")),
+        }
     }
 
     fn run(mut self) -> Result<Report> {

@@ -23,7 +23,14 @@ const FEWEST_EXTENTS: u64 = 2;
 
 impl Checker<'_> {
     pub(super) fn check_superblocks(&mut self) {
-        self.check_first();
+        match self.fs.copy.as_ref().map(|copy| copy.fault.clone()) {
+            None => self.check_first(),
+            Some(Some(what)) => self.findings.add(PLACE, Kind::Damaged { what }),
+            Some(None) => {
+                let what = "the first superblock, because --superblock names a copy";
+                self.findings.add(PLACE, Kind::NotChecked { what });
+            }
+        }
         for group in 1..self.fs.superblock.geometry.groups {
             let site = FindingSite::of_group(group, Place::new("copy of the superblock"));
             match self.sector(group, 0) {

@@ -3,7 +3,7 @@
 use zerocopy::FromBytes;
 
 use super::{DirBlock, Entry};
-use crate::error::{Place, Result};
+use crate::error::{Error, Place, Result};
 use crate::fs::block::Part;
 use crate::fs::xfs::disk::dir::{
     ALIGN, BLOCK, BLOCK_V5, DATA, DATA_HEADER, DATA_HEADER_V5, DATA_V5, FREE_TAG, RawBlockTail,
@@ -72,25 +72,34 @@ impl Data<'_> {
         })
     }
 
-    /// All entries of the block. `base` is the block's position in the directory, in units of 8 bytes.
-    pub(super) fn entries(&self, inode: &XfsInode, base: u64) -> Result<Vec<Entry>> {
+    /// The entries of the block, up to the first fault. `base` is the block's position in the directory, in units of 8 bytes.
+    pub(super) fn entries(&self, inode: &XfsInode, base: u64) -> (Vec<Entry>, Option<Error>) {
         let (mut at, mut entries) = (self.start, Vec::new());
         while at < self.bytes.len() {
-            if let Some(entry) = self.parse(inode, base, at)? {
-                at = ((entry.next - base) as usize) * ALIGN;
-                entries.push(entry);
-            } else {
-                let len = usize::from(u16::from_be_bytes(array(self.bytes, at + 2)));
-                if len < ALIGN || !len.is_multiple_of(ALIGN) || len > self.bytes.len() - at {
-                    let what = format!(
-                        "the length of {len} unused bytes at byte {at} of the block is not valid"
-                    );
-                    return Err(self.place.field("length").corrupt(what));
+            match self.parse(inode, base, at) {
+                Ok(Some(entry)) => {
+                    at = ((entry.next - base) as usize) * ALIGN;
+                    entries.push(entry);
                 }
-                at += len;
+                Ok(None) => match self.unused(at) {
+                    Ok(len) => at += len,
+                    Err(error) => return (entries, Some(error)),
+                },
+                Err(error) => return (entries, Some(error)),
             }
         }
-        Ok(entries)
+        (entries, None)
+    }
+
+    /// The length of the unused space at byte `at` of the block.
+    fn unused(&self, at: usize) -> Result<usize> {
+        let len = usize::from(u16::from_be_bytes(array(self.bytes, at + 2)));
+        if len < ALIGN || !len.is_multiple_of(ALIGN) || len > self.bytes.len() - at {
+            let what =
+                format!("the length of {len} unused bytes at byte {at} of the block is not valid");
+            return Err(self.place.field("length").corrupt(what));
+        }
+        Ok(len)
     }
 
     /// The entry at a byte of the block; `None` for unused space.

@@ -5,13 +5,13 @@ mod index;
 mod list;
 mod short;
 
-pub(super) use list::XfsListing;
+pub(super) use list::{OnFault, XfsListing};
 
 use super::Xfs;
 use super::inode::XfsInode;
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::block::Block;
-use crate::fs::{DirEntry, FileType};
+use crate::fs::{DirCursor, DirEntry, FileType};
 use crate::iomap::ExtentMap;
 use crate::units::{FsBlock, InodeNo};
 
@@ -136,7 +136,19 @@ impl XfsInode {
                 .map(|entry| entry.inode)
                 .next());
         }
-        self.find_by_hash(name)
+        match self.find_by_hash(name) {
+            Err(error) if self.fs.overwriting.is_none() => self.find_in_listing(name, error),
+            found => found,
+        }
+    }
+
+    /// Looks for a name block by block, because the hash index is damaged. `error` is the fault of the index.
+    fn find_in_listing(&self, name: &[u8], error: Error) -> Result<Option<InodeNo>> {
+        let entries = self.list(DirCursor::START, OnFault::Report)?.flatten();
+        match entries.into_iter().find(|entry| self.fs.is_name(&entry.name, name)) {
+            Some(entry) => Ok(Some(entry.inode)),
+            None => Err(error),
+        }
     }
 }
 

@@ -34,6 +34,9 @@ pub(crate) const FREE_HEADER: usize = 16;
 pub(crate) const FREE_HEADER_V5: usize = 64;
 /// The value in the free-space index for a block of entries that does not exist.
 pub(crate) const NO_BLOCK: u16 = 0xFFFF;
+/// The codes of file types in entries.
+pub(crate) const REGULAR: u8 = 1;
+pub(crate) const DIRECTORY: u8 = 2;
 /// First two bytes of unused space between entries.
 pub(crate) const FREE_TAG: u16 = 0xFFFF;
 /// The alignment of entries in bytes. Addresses of entries count units of this length.

@@ -14,6 +14,9 @@ use crate::fs::xfs::header::array;
 const IN_FLIGHT: usize = 8;
 const IN_FLIGHT_BLOCKS: u32 = (IN_FLIGHT * (256 << 10) / BLOCK) as u32;
 
+/// The number of blocks that the search for a header reads at a time.
+const WINDOW: u32 = 512;
+
 /// The state of the log.
 pub(super) enum State {
     /// The volume was unmounted, or the log was never written.
@@ -132,8 +135,12 @@ fn find_tail(
     Ok(tail)
 }
 
-/// Returns the next block that can begin a record, after a bad record and before the head.
-fn next_header(log: &LogBlocks<'_>, bad: Position, head: Position) -> Result<Option<Position>> {
+/// The next block, after a bad record and before the head, that can begin a record.
+pub(super) fn next_header(
+    log: &LogBlocks<'_>,
+    bad: Position,
+    head: Position,
+) -> Result<Option<Position>> {
     let mut at = bad;
     loop {
         at.block += 1;
@@ -143,10 +150,14 @@ fn next_header(log: &LogBlocks<'_>, bad: Position, head: Position) -> Result<Opt
         if at.block == head.block {
             return Ok(None);
         }
-        let block = log.read(at.block, 1)?;
-        if is_header(&block) && cycle_of(&block) == at.cycle {
-            return Ok(Some(at));
+        let end = if head.block > at.block { head.block } else { log.count };
+        let count = (end - at.block).min(WINDOW);
+        let bytes = log.read(at.block, count)?;
+        let begins = |block: &[u8]| is_header(block) && cycle_of(block) == at.cycle;
+        if let Some(step) = bytes.chunks_exact(BLOCK).position(begins) {
+            return Ok(Some(Position { block: at.block + step as u32, ..at }));
         }
+        at.block += count - 1;
     }
 }
 

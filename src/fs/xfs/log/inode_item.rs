@@ -5,6 +5,7 @@ use zerocopy::FromBytes;
 use super::replay::Replay;
 use super::transactions::Item;
 use crate::error::{Place, Result};
+use crate::fs::xfs::Superblock;
 use crate::fs::xfs::disk::btree::{HEADER, HEADER_V5, RawHeader, RawRoot};
 use crate::fs::xfs::disk::inode::{
     CRC_OFFSET, FORKS_V2, FORKS_V3, MAGIC, flags2, format, metatype,
@@ -105,7 +106,7 @@ impl Replay<'_> {
         }
         if !is_newer(inode, core, is_v3, lsn) {
             decode(core, inode, is_v3, lsn);
-            self.forks(item, raw, inode, place)?;
+            forks(self.superblock, item, raw, inode, place)?;
             if is_v3 {
                 seal(inode);
             }
@@ -142,52 +143,92 @@ impl Replay<'_> {
         }
         Ok(())
     }
+}
 
-    /// Copies the logged forks into the inode.
-    fn forks(&self, item: &Item, raw: &RawInodeItem, inode: &mut [u8], place: Place) -> Result<()> {
-        let changed = raw.ilf_fields.get();
-        let start = if self.superblock.is_v5() { FORKS_V3 } else { FORKS_V2 };
-        let literal = &mut inode[..];
-        let offset = usize::from(literal[FORK_OFFSET]) * 8;
-        let kind = u16::from_be_bytes(array(literal, KIND));
-        let of_data = Root::new(literal[DATA_FORMAT], kind);
-        let literal = &mut literal[start..];
-        if offset >= literal.len() {
-            return Err(place.field("di_forkoff").corrupt(format!("byte {offset}")));
+/// Copies the logged forks into the inode.
+fn forks(
+    superblock: &Superblock,
+    item: &Item,
+    raw: &RawInodeItem,
+    inode: &mut [u8],
+    place: Place,
+) -> Result<()> {
+    let changed = raw.ilf_fields.get();
+    let start = if superblock.is_v5() { FORKS_V3 } else { FORKS_V2 };
+    let literal = &mut inode[..];
+    let offset = usize::from(literal[FORK_OFFSET]) * 8;
+    let kind = u16::from_be_bytes(array(literal, KIND));
+    let of_data = Root::new(literal[DATA_FORMAT], kind);
+    let literal = &mut literal[start..];
+    if offset >= literal.len() {
+        return Err(place.field("di_forkoff").corrupt(format!("byte {offset}")));
+    }
+    let (data, attributes) = literal.split_at_mut(if offset == 0 { literal.len() } else { offset });
+    let header = if superblock.is_v5() { HEADER_V5 } else { HEADER };
+    let mut number = 2;
+    if changed & fields::DEVICE != 0 {
+        let device = u32::from_le_bytes(array(&raw.ilf_u, 0));
+        data[..4].copy_from_slice(&device.to_be_bytes());
+    }
+    let kinds = [
+        (fields::DATA_LOCAL | fields::DATA_EXTENTS, fields::DATA_ROOT, data, of_data),
+        (fields::ATTR_LOCAL | fields::ATTR_EXTENTS, fields::ATTR_ROOT, attributes, Root::MAP),
+    ];
+    for (as_it_is, root, fork, layout) in kinds {
+        if changed & (as_it_is | root) == 0 {
+            continue;
         }
-        let (data, attributes) =
-            literal.split_at_mut(if offset == 0 { literal.len() } else { offset });
-        let header = if self.superblock.is_v5() { HEADER_V5 } else { HEADER };
-        let mut number = 2;
-        if changed & fields::DEVICE != 0 {
-            let device = u32::from_le_bytes(array(&raw.ilf_u, 0));
-            data[..4].copy_from_slice(&device.to_be_bytes());
+        let content = item.region(number, place)?;
+        number += 1;
+        if changed & root != 0 {
+            copy_root(content, header, fork, layout, place)?;
+        } else {
+            let room = fork.len();
+            let Some(fork) = fork.get_mut(..content.len()) else {
+                let what = format!(
+                    "the fork in the log has {} bytes, but the inode has {room}",
+                    content.len()
+                );
+                return Err(place.field("ilf_dsize").corrupt(what));
+            };
+            fork.copy_from_slice(content);
         }
-        let kinds = [
-            (fields::DATA_LOCAL | fields::DATA_EXTENTS, fields::DATA_ROOT, data, of_data),
-            (fields::ATTR_LOCAL | fields::ATTR_EXTENTS, fields::ATTR_ROOT, attributes, Root::MAP),
-        ];
-        for (as_it_is, root, fork, layout) in kinds {
-            if changed & (as_it_is | root) == 0 {
-                continue;
-            }
-            let content = item.region(number, place)?;
-            number += 1;
-            if changed & root != 0 {
-                copy_root(content, header, fork, layout, place)?;
-            } else {
-                let room = fork.len();
-                let Some(fork) = fork.get_mut(..content.len()) else {
-                    let what = format!(
-                        "the fork in the log has {} bytes, but the inode has {room}",
-                        content.len()
-                    );
-                    return Err(place.field("ilf_dsize").corrupt(what));
-                };
-                fork.copy_from_slice(content);
-            }
-        }
-        Ok(())
+    }
+    Ok(())
+}
+
+/// An inode item of an old transaction.
+pub(in crate::fs::xfs) struct InodeChange {
+    pub(in crate::fs::xfs) number: InodeNo,
+    item: Item,
+    raw: RawInodeItem,
+}
+
+impl InodeChange {
+    /// Decodes an inode item. `None` if the item is not valid.
+    pub(super) fn new(superblock: &Superblock, item: Item) -> Option<Self> {
+        let first = wide(item.regions.first()?);
+        let (raw, _) = RawInodeItem::read_from_prefix(&first).ok()?;
+        let core = item.regions.get(1)?;
+        let is_v3 = superblock.is_v5();
+        let least = if is_v3 { FORKS_V3 } else { LOGGED_V2 };
+        let fits = core.len() >= least && (core[4] == 3) == is_v3;
+        let is_inode = fits && u16::from_le_bytes(array(core, 0)) == MAGIC;
+        is_inode.then(|| Self { number: InodeNo(raw.ilf_ino.get()), item, raw })
+    }
+
+    /// Applies the item to an inode in its state before the transaction. Returns whether the item contains the complete data fork.
+    pub(in crate::fs::xfs) fn apply(
+        &self,
+        superblock: &Superblock,
+        inode: &mut [u8],
+    ) -> Result<bool> {
+        let place = Place::new("inode's item").inode(self.number);
+        let core = self.item.region(1, place)?;
+        decode(core, inode, superblock.is_v5(), 0);
+        forks(superblock, &self.item, &self.raw, inode, place)?;
+        let data = fields::DATA_LOCAL | fields::DATA_EXTENTS | fields::DATA_ROOT;
+        Ok(self.raw.ilf_fields.get() & data != 0)
     }
 }
 

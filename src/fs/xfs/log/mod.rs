@@ -6,6 +6,7 @@
 mod attr_intent;
 mod finish;
 mod head;
+pub(super) mod history;
 mod inode_item;
 mod owner;
 mod record;

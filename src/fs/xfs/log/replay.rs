@@ -66,7 +66,7 @@ fn key(raw: &RawBufferItem) -> (u64, u16) {
     (raw.blf_blkno.get(), raw.blf_len.get())
 }
 
-fn buffer_item(item: &Item, place: Place) -> Result<&RawBufferItem> {
+pub(super) fn buffer_item(item: &Item, place: Place) -> Result<&RawBufferItem> {
     let region = item.region(0, place)?;
     let raw = RawBufferItem::ref_from_prefix(region);
     raw.map(|(raw, _)| raw).map_err(|_| place.corrupt("the buffer item is truncated"))
@@ -183,7 +183,7 @@ impl<'a> Replay<'a> {
         if newest.is_some_and(|newest| newest >= lsn) {
             return Ok(());
         }
-        let parts = self.logged_parts(item, raw, bytes.len())?;
+        let parts = logged_parts(item, raw, bytes.len(), self.place)?;
         if is_inodes {
             self.next_unlinked(at, &mut bytes, &parts);
             return Ok(());
@@ -215,44 +215,6 @@ impl<'a> Replay<'a> {
             }
             self.put_part(at, bytes, start..start + size);
         }
-    }
-
-    /// The logged parts of a buffer. Each run of set bits in the item's map describes one part.
-    fn logged_parts<'i>(
-        &self,
-        item: &'i Item,
-        raw: &RawBufferItem,
-        len: usize,
-    ) -> Result<Vec<(Range<usize>, &'i [u8])>> {
-        let words = raw.blf_map_size.get() as usize;
-        let map = item.region(0, self.place)?.get(size_of::<RawBufferItem>()..).unwrap_or_default();
-        if words > map.len() / 4 {
-            let what = format!("a map of {words} words does not fit into {} bytes", map.len());
-            return Err(self.place.field("blf_map_size").corrupt(what));
-        }
-        let is_set = |bit: usize| {
-            bit < words * 32 && u32::from_le_bytes(array(map, bit / 32 * 4)) >> (bit % 32) & 1 == 1
-        };
-        let (mut parts, mut bit, mut number) = (Vec::new(), 0, 1);
-        while bit < words * 32 {
-            if !is_set(bit) {
-                bit += 1;
-                continue;
-            }
-            let run = (bit..).take_while(|bit| is_set(*bit)).count();
-            let content = item.region(number, self.place)?;
-            // The content of a long run can be split into several regions.
-            let count = run.min(content.len() / buffer::CHUNK);
-            let range = bit * buffer::CHUNK..(bit + count) * buffer::CHUNK;
-            if count == 0 || range.end > len {
-                let what = format!("the bytes {range:?} exceed the buffer of {len} bytes");
-                return Err(self.place.field("blf_data_map").corrupt(what));
-            }
-            parts.push((range.clone(), &content[..range.len()]));
-            bit += count;
-            number += 1;
-        }
-        Ok(parts)
     }
 
     /// Writes new unused inodes. The first use of these inodes follows later in the log.
@@ -301,6 +263,44 @@ impl<'a> Replay<'a> {
         self.put(geometry.block.offset_of(first).0, &content);
         Ok(())
     }
+}
+
+/// The logged parts of a buffer. Each run of set bits in the item's map describes one part.
+pub(super) fn logged_parts<'i>(
+    item: &'i Item,
+    raw: &RawBufferItem,
+    len: usize,
+    place: Place,
+) -> Result<Vec<(Range<usize>, &'i [u8])>> {
+    let words = raw.blf_map_size.get() as usize;
+    let map = item.region(0, place)?.get(size_of::<RawBufferItem>()..).unwrap_or_default();
+    if words > map.len() / 4 {
+        let what = format!("a map of {words} words does not fit into {} bytes", map.len());
+        return Err(place.field("blf_map_size").corrupt(what));
+    }
+    let is_set = |bit: usize| {
+        bit < words * 32 && u32::from_le_bytes(array(map, bit / 32 * 4)) >> (bit % 32) & 1 == 1
+    };
+    let (mut parts, mut bit, mut number) = (Vec::new(), 0, 1);
+    while bit < words * 32 {
+        if !is_set(bit) {
+            bit += 1;
+            continue;
+        }
+        let run = (bit..).take_while(|bit| is_set(*bit)).count();
+        let content = item.region(number, place)?;
+        // The content of a long run can be split into several regions.
+        let count = run.min(content.len() / buffer::CHUNK);
+        let range = bit * buffer::CHUNK..(bit + count) * buffer::CHUNK;
+        if count == 0 || range.end > len {
+            let what = format!("the bytes {range:?} exceed the buffer of {len} bytes");
+            return Err(place.field("blf_data_map").corrupt(what));
+        }
+        parts.push((range.clone(), &content[..range.len()]));
+        bit += count;
+        number += 1;
+    }
+    Ok(parts)
 }
 
 /// The order in which an item is applied within its transaction.
