@@ -214,6 +214,8 @@ pub mod prelude;
 mod probe;
 mod queue;
 mod setters;
+#[doc(hidden)]
+pub mod sorting;
 mod sync;
 mod sys;
 pub mod tools;

@@ -12,6 +12,7 @@ use rustix::fs::FileType;
 
 use super::owner::{self, busy};
 use crate::error::Error;
+use crate::sorting::Sorting;
 
 /// The error for a file that another program has locked. The error names the program. If the program has mounted the file as a file system,
 /// the error names the directory of the mount. Two kinds of programs are not visible: programs in other PID namespaces, and other users'
@@ -116,7 +117,7 @@ fn openers_of(devices: &[u64]) -> Vec<String> {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let mut pids: Vec<_> = pids.filter(|pid| has_one(*pid)).collect();
-    pids.sort_unstable();
+    pids.order();
     pids.into_iter().map(|pid| format!("opened by {}", program(pid))).collect()
 }
 
@@ -136,7 +137,7 @@ fn pids(file: BorrowedFd<'_>) -> Vec<u32> {
         pid.filter(|_| fields.next() == Some(&*name))
     };
     let mut pids: Vec<_> = locks.lines().filter_map(holder).collect();
-    pids.sort_unstable();
+    pids.order();
     pids.dedup();
     pids
 }

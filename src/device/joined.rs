@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::{AnyQueue, Device, Immediate, InRange, Limits, QueueOptions, Transfer};
 use crate::bio::BioFlags;
 use crate::error::{Errno, Error, ErrorKind, Result};
+use crate::sorting::Sorting;
 use crate::units::DevOffset;
 
 /// Several devices that are read as one device. The reported size is the size of the first device.
@@ -36,7 +37,7 @@ impl Joined {
     /// Joins a device and other devices, each with its position. A request within the limits of the joined device is valid on every device.
     #[must_use]
     pub fn new(first: Arc<dyn Device>, mut others: Vec<(u64, Arc<dyn Device>)>) -> Self {
-        others.sort_by_key(|(start, _)| *start);
+        others.order_by_key(|(start, _)| *start);
         let limits =
             others.iter().fold(*first.limits(), |all, (_, device)| all.joined(*device.limits()));
         let size = first.size();

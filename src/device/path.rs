@@ -17,6 +17,7 @@ use rustix::fs::Advice;
 use super::nvme::Namespace;
 use super::{BlockFile, OpenMode};
 use crate::error::{Errno, Error, ErrorKind, Result};
+use crate::sorting::Sorting;
 pub use crate::sys::PageCache;
 
 /// The unit of `start` and `size` in sysfs, for every block size of a device.
@@ -114,7 +115,7 @@ fn device_paths_in(sysfs: &Path, (major, minor): (u32, u32)) -> Result<Vec<Devic
     if let Some(generic) = nvme_generic(sysfs, &disk) {
         device_paths.push(device_path(&generic, DevicePathKind::NvmeChar, base, size)?);
     }
-    device_paths.sort_by_key(|device_path| device_path.kind);
+    device_paths.order_by_key(|device_path| device_path.kind);
     Ok(device_paths)
 }
 

@@ -2,6 +2,7 @@
 
 use super::superblock::{Superblock, corrupt};
 use crate::error::{Error, Result};
+use crate::sorting::Sorting;
 
 /// The unit of requests to mirrors, in bytes. Their superblocks have no chunk size.
 const MIRROR: u64 = 1 << 20;
@@ -155,7 +156,7 @@ impl Layout {
         };
         if level == 0 {
             let mut ends = lens.clone();
-            ends.sort_unstable();
+            ends.order();
             ends.dedup();
             let mut first = 0;
             for end in ends.into_iter().filter(|end| *end > 0) {

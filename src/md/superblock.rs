@@ -7,6 +7,7 @@ use super::old;
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
 use crate::partition::{u32_at, u64_at};
+use crate::sorting::Sorting;
 use crate::units::DevOffset;
 
 /// The unit of positions and lengths in a superblock of version 1, in bytes.
@@ -279,7 +280,7 @@ fn bad_blocks(
             bad.push(start..start.checked_add(len).ok_or_else(wrong)?);
         }
     }
-    bad.sort_by_key(|range| range.start);
+    bad.order_by_key(|range| range.start);
     // Ranges that overlap become one range, so that both their starts and their ends are in ascending order.
     let mut merged: Vec<Range<u64>> = Vec::with_capacity(bad.len());
     for range in bad {

@@ -8,6 +8,7 @@ use super::mbr;
 use crate::bio::Buffer;
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::sorting::Sorting;
 use crate::units::DevOffset;
 
 /// Partitions begin at multiples of this number of bytes.
@@ -115,7 +116,7 @@ impl NewTable {
             };
             ranges.push((start, end, number));
         }
-        ranges.sort_unstable();
+        ranges.order();
         match ranges.windows(2).find(|pair| pair[0].1 > pair[1].0) {
             Some(pair) => Err(Error::invalid(format!(
                 "the partitions {} and {} overlap",

@@ -583,7 +583,7 @@ int ironmap_image_force(struct ironmap_image *image, int force);
 // description can only be freed.
 //
 // Returns 0; -EEXIST if the location contains a file system and `ironmap_image_force` was not called; -ENOSPC if the content does not fit;
-// -ENOENT, -EACCES, -EIO; -EINVAL for a wrong description; the errors of `ironmap_image_size`.
+// -ENOENT, -EACCES, -EIO; -EAGAIN if no thread can be started; -EINVAL for a wrong description; the errors of `ironmap_image_size`.
 //
 // Requires:
 // `location` ends with a zero byte, and `progress` can be called with `arg`.
@@ -595,7 +595,8 @@ int ironmap_image_build(struct ironmap_image *image,
 // Copies a file of the volume at a location to a path of the host. A directory is copied with everything below it. `progress` is used as
 // in `ironmap_image_build`. Owners and devices need the privileges of root.
 //
-// Returns 0; the error of the first file that cannot be copied, after all others were copied; -EINTR if `progress` has ended the call.
+// Returns 0; the error of the first file that cannot be copied, after all others were copied; -EINTR if `progress` has ended the call;
+// -EAGAIN if no thread can be started.
 //
 // Requires:
 // The texts end with a zero byte, and `progress` can be called with `arg`.
@@ -860,7 +861,7 @@ ptrdiff_t ironmap_pread_on(struct ironmap_queue *queue,
                            size_t len,
                            uint64_t pos);
 
-// Reads several ranges of a file of a pool through a queue of the calling thread, and waits for all of them. Otherwise the call is like
+// Reads several ranges of a file of a pool through a queue of the calling thread, and waits for all of them. Otherwise as
 // `ironmap_pool_read_many` and `ironmap_pread_on`.
 //
 // Returns 0 if the reads have results; -EBADF, -EPERM or -EBUSY as any call on a queue; -EINVAL for another `size` or a NULL `reads`.

@@ -1,6 +1,8 @@
 //! POSIX access control lists in the format of the xattr system calls: a version, then entries of eight bytes
 //! (`include/uapi/linux/posix_acl_xattr.h`).
 
+use ironmap::sorting::Sorting;
+
 /// The length of the version in bytes.
 const VERSION: usize = 4;
 /// The length of an entry in bytes: tag and permissions with 16 bits each, then a user or group with 32 bits.
@@ -12,7 +14,7 @@ pub(crate) fn sort(value: &mut [u8]) {
     let Some((_, entries)) = value.split_at_mut_checked(VERSION) else { return };
     let (entries, _) = entries.as_chunks_mut::<ENTRY>();
     for entries in entries.chunk_by_mut(|a, b| a[..2] == b[..2]) {
-        entries.sort_by_key(|[.., a, b, c, d]| u32::from_le_bytes([*a, *b, *c, *d]));
+        entries.order_by_key(|[.., a, b, c, d]| u32::from_le_bytes([*a, *b, *c, *d]));
     }
 }
 

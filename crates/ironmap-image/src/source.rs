@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ironmap::fs::ext4::Ext4;
 use ironmap::fs::{Clock, DirEntry, FileSystem, FileType, Follow, Inode, Timestamp};
+use ironmap::sorting::Sorting;
 use ironmap::units::InodeNo;
 use ironmap::{
     Errno, Error, ErrorKind, File, FileOptions, Location, Queue, QueueOptions, Volume,
@@ -158,7 +159,7 @@ impl Source {
     pub fn entries(&self, dir: &Inode, path: &[u8]) -> Result<Vec<DirEntry>, Failure> {
         let entries = dir.read_dir().and_then(Iterator::collect::<ironmap::Result<Vec<_>>>);
         let mut entries = entries.map_err(|error| Failure::at(self.name(path), &error))?;
-        entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        entries.order_by(|a, b| a.name.cmp(&b.name));
         Ok(entries)
     }
 
@@ -179,7 +180,7 @@ impl Source {
             Ok(found) => entries.extend(found.filter_map(|entry| entry.map_err(&mut failed).ok())),
             Err(error) => failed(error),
         }
-        entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        entries.order_by(|a, b| a.name.cmp(&b.name));
         (entries, all)
     }
 

@@ -6,6 +6,7 @@ use std::io::{self, BufWriter, Write};
 
 use ironmap::fs::{FileType, Stat, Timestamp};
 use ironmap::iomap::IomapType;
+use ironmap::sorting::Sorting;
 use ironmap::units::InodeNo;
 use ironmap::{File as VolumeFile, Queue};
 use tar::{EntryType, Header};
@@ -123,7 +124,7 @@ impl Writer {
         let mut header = header_of(stat, &name, &link, size, &mut records);
         if kind != EntryType::Link {
             let mut xattrs = found.inode.xattrs().map_err(|error| found.failed(&error))?;
-            xattrs.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+            xattrs.order_by(|a, b| a.name.cmp(&b.name));
             for xattr in xattrs {
                 let keyword = [b"SCHILY.xattr.", &*encoded(&xattr.name)].concat();
                 push_record(&mut records, &keyword, &xattr.value);

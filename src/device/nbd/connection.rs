@@ -10,6 +10,7 @@ use super::stream::Stream;
 use super::wire::{Command, ESHUTDOWN, FUA, Headers, REQUEST_MAX, Reply, ReplyKind, STATUS, errno};
 use crate::bio::Memory;
 use crate::error::Errno;
+use crate::sorting::Sorting;
 
 /// The size of the buffer for received bytes whose request is not known yet.
 const INBOX: usize = 64 << 10;
@@ -193,7 +194,7 @@ impl<S: Stream, T> Connection<S, T> {
     pub(super) fn into_unanswered(self) -> Vec<(Request, T)> {
         let newest = self.serial;
         let mut left: Vec<_> = self.slots.into_iter().flatten().collect();
-        left.sort_unstable_by_key(|entry| std::cmp::Reverse(newest.wrapping_sub(entry.serial)));
+        left.order_by_key(|entry| std::cmp::Reverse(newest.wrapping_sub(entry.serial)));
         left.into_iter().map(|entry| (entry.request, entry.tag)).collect()
     }
 

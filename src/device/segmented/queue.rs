@@ -28,7 +28,7 @@ pub(super) struct SegmentedQueue {
     pub(super) depth: usize,
 }
 
-/// What a bio contains above the queue.
+/// The fields of a bio that the queue below replaces.
 pub(super) struct Flying {
     end: BioEnd,
     at: DevOffset,

@@ -19,6 +19,7 @@ use super::superblock::Superblock;
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{Backup, Rescue};
+use crate::sorting::Sorting;
 use crate::units::{BlockSize, DevOffset};
 
 /// The numbers of groups that the search tries, for each block size (as an exponent of two).
@@ -148,7 +149,7 @@ fn likely_starts(device: &dyn Device) -> Vec<u64> {
         }
     }
     starts.retain(|at| *at > 0 && *at < device.size());
-    starts.sort_unstable();
+    starts.order();
     starts.dedup();
     starts
 }

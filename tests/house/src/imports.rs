@@ -15,25 +15,27 @@ units:
 error: units
 # The form of options.
 setters:
+# Sorts of little code.
+sorting:
 # The real locks, or those of the model checker.
 sync:
 sys: error units
 bio: sys error units
 # The layout of tuples.
 protection:
-device: bio sync sys protection error units
+device: bio sorting sync sys protection error units
 events: device{Device,Durability,WrongTuple} error units
 iomap: bio{CompletionWork} error units
 # The state of an open file, independent of formats and devices.
 open_file: iomap sync bio{Completion,CompletionWork} sys{barrier} error units
 dio: open_file iomap bio sys{copy} device events error units
 # Beyond memory, a file system knows only the kernel's reports on host files and their leases.
-fs: open_file iomap device{Device,Dry,Fence,Limits} bio{Buffer} sync events setters error units \
+fs: open_file iomap device{Device,Dry,Fence,Limits} bio{Buffer} sorting sync events setters error units \
     sys{Buffer,FiemapExtent,FiemapFlags,fiemap,has_reflink,inode_generation,is_realtime,lease,coarse_time,rate,ticks}
 integrity: bio device protection sync setters error units
-partition: bio{Buffer} device{Device} error units
+partition: bio{Buffer} sorting device{Device} error units
 lvm: partition device{Device,Segment} error units
-md: partition device{AnyQueue,Device,InRange,Limits,OnlyReads,QueueOptions,Ranges} error units
+md: partition sorting device{AnyQueue,Device,InRange,Limits,OnlyReads,QueueOptions,Ranges} error units
 probe: lvm md device{Device} partition error units
 location: lvm md probe partition integrity fs{block_size_on} device setters error units
 host: open_file dio fs iomap bio device events error units

@@ -11,6 +11,7 @@ use ironmap::bio::Buffer;
 use ironmap::dio::DioFlags;
 use ironmap::fs::{Credentials, FileSystem, Follow, NewFile};
 use ironmap::location::Site;
+use ironmap::sorting::Sorting;
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{FileOptions, Location, QueueOptions, Result, Volume, VolumeOptions};
 use rustix::fs::OFlags;
@@ -262,10 +263,10 @@ pub(super) fn run(kind: FixtureKind, files: usize, rounds: usize) -> Result<Tabl
             ours.iter().zip(&kernel).map(|(ours, kernel)| ours[row].1 / kernel[row].1).collect();
         let median = |all: &[Rates]| {
             let mut rates: Vec<_> = all.iter().map(|rates| rates[row].1).collect();
-            rates.sort_unstable_by(f64::total_cmp);
+            rates.order_by(f64::total_cmp);
             rates[rates.len() / 2]
         };
-        ratios.sort_unstable_by(f64::total_cmp);
+        ratios.order_by(f64::total_cmp);
         table.add_row([
             what.clone(),
             format!("{:.0}", median(&kernel)),

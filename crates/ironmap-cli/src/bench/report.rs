@@ -1,5 +1,6 @@
 //! Prints the results as a table and as JSON.
 
+use ironmap::sorting::Sorting;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
@@ -141,7 +142,7 @@ pub(super) fn table(rows: &[Row]) -> io::Result<()> {
         .iter()
         .flat_map(|row| row.notices.iter().map(|notice| (row.label.clone(), notice)))
         .collect();
-    notices.sort_unstable();
+    notices.order();
     notices.dedup();
     for (label, notice) in notices {
         writeln!(out, "note: {label}: {notice}")?;

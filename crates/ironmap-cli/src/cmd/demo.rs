@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use ironmap::fs::{FileType, Follow, Inode};
+use ironmap::sorting::Sorting;
 use ironmap::units::FilePos;
 use ironmap::{Location, Queue};
 use ironmap_image::source::{Source, join};
@@ -100,7 +101,7 @@ impl Taken {
             fs::create_dir_all(to.join(&dir)).map_err(host(&to.join(&dir)))?;
             let Ok(entries) = fs::read_dir(from.join(&dir)) else { continue };
             let mut names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
-            names.sort();
+            names.order();
             for name in names {
                 let path = dir.join(name);
                 let Ok(found) = fs::symlink_metadata(from.join(&path)) else { continue };

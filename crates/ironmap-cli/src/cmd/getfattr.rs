@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use clap::ValueEnum;
 use ironmap::fs::{Follow, Xattr};
+use ironmap::sorting::Sorting;
 use ironmap_image::volumes::Volumes;
 use ironmap_image::{Failure, Report};
 use regex_lite::Regex;
@@ -99,7 +100,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         } else {
             let mut all = inode.xattrs().map_err(failed)?;
             all.retain(|xattr| args.r#match.contain(&xattr.name));
-            all.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+            all.order_by(|a, b| a.name.cmp(&b.name));
             all
         };
         Ok(print(args, target, &found, &mut out)?)

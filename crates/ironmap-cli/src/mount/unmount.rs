@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use ironmap::Error;
+use ironmap::sorting::Sorting;
 use ironmap::units::InodeNo;
 use ironmap_image::{Failure, Reason, Report};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -129,7 +130,7 @@ fn holders(device: u64) -> Vec<String> {
     };
     let found = fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(numbered);
     let mut found: Vec<_> = found.collect();
-    found.sort_unstable();
+    found.order();
     found.iter().map(|(pid, name)| format!("{pid} ({})", name.trim().escape_debug())).collect()
 }
 

@@ -8,6 +8,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use ironmap::device::Ram;
+use ironmap::sorting::Sorting;
 use ironmap_image::opening::Opening;
 use ironmap_image::{Context, Report, Stop};
 
@@ -69,7 +70,7 @@ fn host(dir: &Path, line: &str) -> String {
 
 fn sorted(text: &str) -> Vec<String> {
     let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
-    lines.sort();
+    lines.order();
     lines
 }
 

@@ -8,6 +8,7 @@ use super::entry::{COPIED, OFFSET};
 use super::header::Header;
 use super::refcounts::{Refcounts, refcount};
 use crate::error::{Place, Result};
+use crate::sorting::Sorting;
 use crate::units::FsBlock;
 
 /// Reads the refcount table of an image that will be written. Checks the positions and the refcounts of all tables. `l1` contains the
@@ -72,7 +73,7 @@ impl Clusters<'_> {
         let (cluster, bits) = (self.header.cluster(), 1_u64 << self.header.refcount_order);
         let per_block = cluster * 8 / bits;
         let mut all: Vec<_> = self.uses.iter().map(|(at, place)| (at / cluster, *place)).collect();
-        all.sort_unstable_by_key(|(number, _)| *number);
+        all.order_by_key(|(number, _)| *number);
         let mut block = vec![0; cluster as usize];
         for group in all.chunk_by(|one, next| one.0 / per_block == next.0 / per_block) {
             let first = group[0].0 / per_block * per_block;

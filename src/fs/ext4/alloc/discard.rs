@@ -8,6 +8,7 @@ use super::bitmap::Bits;
 use super::summary::get;
 use crate::error::{Errno, ErrorKind, Result};
 use crate::fs::ext4::Ext4;
+use crate::sorting::Sorting;
 use crate::units::FsBlock;
 
 impl Ext4 {
@@ -83,7 +84,7 @@ impl Allocator {
     /// An error of the device is ignored.
     pub(super) fn discard_freed(&self, fs: &Ext4, freed: &[(FsBlock, u64)]) {
         let mut freed = freed.to_vec();
-        freed.sort_unstable();
+        freed.order();
         for run in freed.chunk_by(|(start, count), (next, _)| start.0 + count == next.0) {
             let count = run.iter().map(|(_, count)| count).sum();
             match fs.discard(run[0].0, count) {

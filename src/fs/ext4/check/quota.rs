@@ -13,6 +13,7 @@ use crate::fs::check::{Kind, Severity};
 use crate::fs::ext4::disk::quota::{BLOCK, LEVELS, MAGICS, ROOT, RawQuotaHeader, VERSION};
 use crate::fs::ext4::quota::{entries, owners};
 use crate::fs::ext4::{ROOT as ROOT_INODE, RoCompat};
+use crate::sorting::Sorting;
 use crate::units::FsBlock;
 
 /// The space and the inodes that are charged to an id.
@@ -118,7 +119,7 @@ impl Checker<'_> {
         }
         let accounts = std::mem::take(&mut self.accounts.0[kind]);
         let mut ids: Vec<u32> = accounts.keys().chain(file.found.keys()).copied().collect();
-        ids.sort_unstable();
+        ids.order();
         ids.dedup();
         for id in ids {
             let stored = file.found.get(&id).copied().unwrap_or_default();

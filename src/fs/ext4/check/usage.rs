@@ -5,6 +5,7 @@ use crate::error::Place;
 use crate::fs::check::{FindingSite, Findings, Kind};
 use crate::fs::ext4::RoCompat;
 use crate::fs::ext4::superblock::Superblock;
+use crate::sorting::Sorting;
 
 /// The blocks of a structure with a fixed position, which no file may use.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +49,7 @@ impl Usage {
     /// Records the structures with fixed positions. Returns the pairs of structures that overlap.
     pub(super) fn set_fixed(&mut self, mut fixed: Vec<Fixed>) -> Vec<(Fixed, Fixed)> {
         fixed.retain(|fixed| fixed.count > 0);
-        fixed.sort_unstable_by_key(|fixed| fixed.start);
+        fixed.order_by_key(|fixed| fixed.start);
         let mut overlaps = Vec::new();
         let mut last: Option<Fixed> = None;
         for fixed in &fixed {

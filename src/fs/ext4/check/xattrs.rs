@@ -12,6 +12,7 @@ use crate::fs::check::Kind;
 use crate::fs::ext4::attr::read::{entry_hashes, xattr_checksum};
 use crate::fs::ext4::disk::xattr::{MAGIC, RawXattrEntry, RawXattrHeader};
 use crate::fs::ext4::{Compat, Incompat};
+use crate::sorting::Sorting;
 use crate::units::{FsBlock, InodeNo};
 
 const HEADER: usize = size_of::<RawXattrHeader>();
@@ -181,7 +182,7 @@ impl Checker<'_> {
             self.check_hash(raw.e_hash.get(), entry_hashes(name, &words), list.unhashed, place);
         }
         let end = list.start + at + 4;
-        values.sort_unstable_by_key(|value| value.start);
+        values.order_by_key(|value| value.start);
         let overlap = values.windows(2).any(|pair| pair[0].end > pair[1].start);
         if overlap || values.first().is_some_and(|value| value.start < end) {
             self.bad_list(
@@ -250,7 +251,7 @@ impl Checker<'_> {
     pub(super) fn check_shared_xattrs(&mut self) {
         let mut wrong: Vec<_> =
             self.xattr_blocks.iter().filter(|(_, shared)| shared.stored != shared.users).collect();
-        wrong.sort_unstable_by_key(|(number, _)| **number);
+        wrong.order_by_key(|(number, _)| **number);
         for (number, shared) in wrong {
             let place = Place::new("attribute block").block(*number).field("h_refcount");
             self.findings.expect(place, shared.stored, shared.users);

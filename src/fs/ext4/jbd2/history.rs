@@ -18,6 +18,7 @@ use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::ext4::Ext4;
 use crate::fs::ext4::blocks::{Overlay, Relocated};
 use crate::fs::ext4::disk::journal::{COMMIT, DESCRIPTOR, MAGIC, REVOKE, RawHeader};
+use crate::sorting::Sorting;
 use crate::units::FsBlock;
 
 const PLACE: Place = Place::new("journal block");
@@ -79,7 +80,7 @@ impl History {
         transactions.retain(|past| past.committed);
         // Transaction numbers wrap around. Two numbers are therefore compared by their distances to a recent number.
         let recent = log.superblock.sequence;
-        transactions.sort_unstable_by_key(|past| past.sequence.wrapping_sub(recent) as i32);
+        transactions.order_by_key(|past| past.sequence.wrapping_sub(recent) as i32);
         Ok(Self { transactions, outside: log.outside() })
     }
 

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use crate::device::Device;
 use crate::error::{Errno, Result};
+use crate::sorting::Sorting;
 use crate::sys::Buffer;
 use crate::units::{BlockSize, DevOffset, FsBlock};
 
@@ -31,7 +32,7 @@ impl<'a> Output<'a> {
 
     /// Writes blocks. Adjoining blocks are written in one request.
     pub(in crate::fs::ext4) fn write_all(&self, mut blocks: Vec<(u64, Buffer)>) -> Result<()> {
-        blocks.sort_unstable_by_key(|(block, _)| *block);
+        blocks.order_by_key(|(block, _)| *block);
         for run in blocks.chunk_by(|(one, content), (next, _)| {
             *next == one + (content.len() as u64 >> self.size.shift())
         }) {

@@ -13,6 +13,7 @@ use crate::fs::ext4::Incompat;
 use crate::fs::ext4::disk::superblock::{RawSuperblock, STATE_VALID};
 use crate::fs::ext4::jbd2::{self, LogWriter};
 use crate::fs::ext4::superblock::{change_features, change_superblock, seal_superblock};
+use crate::sorting::Sorting;
 use crate::sys::Buffer;
 use crate::units::{DevOffset, FsBlock};
 
@@ -108,7 +109,7 @@ impl Volume {
                     Ok(())
                 })?;
                 versions.push((block, content));
-                versions.sort_unstable_by_key(|(block, _)| *block);
+                versions.order_by_key(|(block, _)| *block);
             }
             log.open(blocks)?;
             log.commit(blocks, versions, &[], self.clock.now())?;

@@ -58,7 +58,8 @@ impl<'a> FreeBlocks<'a> {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => {
                 let found = self.fs.group(group)?;
-                let read = || self.fs.blocks.read(found.block_bitmap, PLACE);
+                let read =
+                    || self.fs.blocks.read(found.block_bitmap, PLACE.block(found.block_bitmap));
                 new.insert((!found.blocks_uninit).then(read).transpose()?)
             }
         };

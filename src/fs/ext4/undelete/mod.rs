@@ -27,6 +27,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fs::deleted::{Content, Deleted};
 use crate::fs::{FileType, InodeFlags};
 use crate::iomap::Extent;
+use crate::sorting::Sorting;
 use crate::units::{DevOffset, FilePos, FsBlock};
 
 /// The content of a deleted file.
@@ -85,7 +86,7 @@ impl Ext4 {
         let mut versions = versions(self, &history)?;
         // A view is the volume in its state before a transaction. The versions are sorted, so that versions with the same view are
         // adjacent.
-        versions.sort_by_key(|version| version.view_end.unwrap_or(usize::MAX));
+        versions.order_by_key(|version| version.view_end.unwrap_or(usize::MAX));
         let (mut names, mut budget) = (Names::default(), Budget::default());
         let (mut files, mut past) = (Vec::new(), Past::default());
         for alike in versions.chunk_by(|one, other| one.view_end == other.view_end) {
@@ -117,10 +118,10 @@ impl Ext4 {
             file.path = names.path(file.number(), *end);
         }
         // If several deleted files contained the same block, the block counts as free only for the last deleted file.
-        files.sort_by_key(|(file, last, _)| std::cmp::Reverse((file.deleted, *last)));
+        files.order_by_key(|(file, last, _)| std::cmp::Reverse((file.deleted, *last)));
         let mut files: Vec<_> = files.into_iter().map(|(file, ..)| file).collect();
         self.count_free(&mut files)?;
-        files.sort_by_key(|file| (file.number(), file.deleted));
+        files.order_by_key(|file| (file.number(), file.deleted));
         Ok(files)
     }
 

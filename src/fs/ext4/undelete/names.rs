@@ -91,7 +91,7 @@ impl Names {
         for (block, dir) in std::mem::take(&mut self.deleted_blocks) {
             if let std::collections::hash_map::Entry::Vacant(new) = self.owners.entry(block) {
                 new.insert(dir);
-                let content = fs.blocks.read(block, PLACE)?;
+                let content = fs.blocks.read(block, PLACE.block(block))?;
                 self.add_block(fs, dir, &content, None, false);
             }
         }

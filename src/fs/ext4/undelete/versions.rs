@@ -11,6 +11,7 @@ use crate::fs::ext4::Ext4;
 use crate::fs::ext4::disk::inode::{RawInode, RawInodeExtra};
 use crate::fs::ext4::inode::Inode;
 use crate::fs::ext4::jbd2::History;
+use crate::sorting::Sorting;
 use crate::units::{FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("inode");
@@ -127,10 +128,12 @@ impl Found {
             if group.inodes_uninit {
                 continue;
             }
-            let bitmap = fs.blocks.read(group.inode_bitmap, Place::new("inode bitmap"))?;
+            let bitmap = fs
+                .blocks
+                .read(group.inode_bitmap, Place::new("inode bitmap").block(group.inode_bitmap))?;
             for index in (0..sb.inodes_per_group).step_by(per_block as usize) {
                 let block = FsBlock(group.inode_table.0 + u64::from(index / per_block));
-                let content = fs.blocks.read(block, PLACE)?;
+                let content = fs.blocks.read(block, PLACE.block(block))?;
                 let slots = (index..sb.inodes_per_group).zip(content.chunks_exact(size));
                 for (slot, bytes) in slots {
                     let inode = number * sb.inodes_per_group + slot + 1;
@@ -201,7 +204,7 @@ impl Tables {
         let sb = &fs.superblock;
         let start = |group| Ok((fs.group(group)?.inode_table, group));
         let mut starts = (0..sb.groups).map(start).collect::<Result<Vec<_>>>()?;
-        starts.sort_unstable();
+        starts.order();
         Ok(Self {
             starts,
             blocks: sb.inode_table_blocks(),

@@ -13,6 +13,7 @@ use super::found::Found;
 use super::hash_tree::IndexBlock;
 use super::map::Map;
 use crate::fs::check::{Kind, Severity};
+use crate::sorting::Sorting;
 
 /// The number of bytes of an entry with a remote value, without its name. The on-disk format counts two bytes more than the fields need.
 const REMOTE_ENTRY: usize = 11;
@@ -153,7 +154,7 @@ impl<'l> Leaves<'l> {
         (table_end, mut used): (usize, Vec<(usize, usize)>),
     ) {
         let (place, size) = (block.place, block.content.len());
-        used.sort_unstable();
+        used.order();
         if used.windows(2).any(|pair| pair[0].1 > pair[1].0) {
             let what = "two names overlap".into();
             checker.findings.add(place.field("nameidx"), Kind::Damaged { what });

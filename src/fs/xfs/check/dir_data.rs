@@ -13,6 +13,7 @@ use super::directories::{Dir, Entry};
 use crate::error::Place;
 use crate::fs::check::Kind;
 use crate::fs::xfs::Xfs;
+use crate::sorting::Sorting;
 use crate::units::InodeNo;
 
 impl Xfs {
@@ -181,7 +182,7 @@ impl Checker<'_> {
         let stored = <[RawUnused; 3]>::ref_from_prefix(&bytes[at..]);
         let Ok((stored, _)) = stored else { return 0 };
         let mut lengths: Vec<u16> = runs.iter().map(|(_, len)| *len).collect();
-        lengths.sort_unstable_by(|a, b| b.cmp(a));
+        lengths.order_by(|a, b| b.cmp(a));
         lengths.resize(3, 0);
         let place = place.field("bestfree");
         for (slot, expected) in stored.iter().zip(&lengths) {

@@ -11,6 +11,7 @@ use super::directories::Dir;
 use super::hash_tree::{Index, IndexBlock};
 use crate::error::Place;
 use crate::fs::check::Kind;
+use crate::sorting::Sorting;
 
 /// The leaves read so far.
 #[derive(Default)]
@@ -130,8 +131,8 @@ impl Checker<'_> {
             return;
         }
         let mut expected = std::mem::take(&mut dir.hashes);
-        entries.sort_unstable();
-        expected.sort_unstable();
+        entries.order();
+        expected.order();
         if entries.windows(2).any(|pair| pair[0] == pair[1]) {
             self.wrong(place.field("address"), "an entry is in the index twice");
         }

@@ -15,6 +15,7 @@ use crate::error::Place;
 use crate::fs::FileType;
 use crate::fs::check::{Findings, Kind};
 use crate::fs::xfs::Xfs;
+use crate::sorting::Sorting;
 use crate::units::FsBlock;
 
 /// The maximum number of levels of a map.
@@ -124,7 +125,7 @@ impl Xfs {
         }
         let mut map = walk.map;
         if walk.unsorted {
-            map.pieces.sort_by_key(|piece| piece.first);
+            map.pieces.order_by_key(|piece| piece.first);
         }
         map
     }

@@ -7,6 +7,7 @@ use super::found::Found;
 use crate::error::Place;
 use crate::fs::FileType;
 use crate::fs::check::{Kind, Severity};
+use crate::sorting::Sorting;
 use crate::units::InodeNo;
 
 const PLACE: Place = Place::new("metadata directory");
@@ -89,7 +90,7 @@ impl Checker<'_> {
             let what = Kind::Damaged { what: "the root is not a metadata directory".into() };
             self.findings.add_as(Severity::Fatal, PLACE.inode(root), what);
         }
-        self.tree.names.sort_unstable();
+        self.tree.names.order();
         self.check_quota_names(root);
         self.check_realtime_names(root);
     }

@@ -16,6 +16,7 @@ use crate::error::Place;
 use crate::fs::check::{Findings, Kind};
 use crate::fs::xfs::Xfs;
 use crate::fs::xfs::attr::Attribute;
+use crate::sorting::Sorting;
 use crate::units::InodeNo;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -209,8 +210,8 @@ impl Checker<'_> {
 
     fn compare_parents(&mut self, number: InodeNo, both: Both) {
         let Both { mut names, mut attributes } = both;
-        names.sort_unstable();
-        attributes.sort_unstable();
+        names.order();
+        attributes.order();
         let told = |link: &Link| link.told();
         let (recorded, found) = (&attributes[..], &names[..]);
         self.compare_records(pointers_of(number), (recorded, found), told, Self::add);

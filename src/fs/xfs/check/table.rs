@@ -2,6 +2,7 @@
 
 use super::super::geometry::Geometry;
 use crate::fs::FileType;
+use crate::sorting::Sorting;
 use crate::units::{FsBlock, InodeNo};
 
 /// Inodes in a chunk.
@@ -69,7 +70,7 @@ pub(super) struct Inodes {
 
 impl Inodes {
     pub(super) fn sort(&mut self) {
-        self.chunks.sort_unstable_by_key(|chunk| chunk.first);
+        self.chunks.order_by_key(|chunk| chunk.first);
     }
 
     /// The state of an inode, if a chunk contains it.

@@ -16,6 +16,7 @@ use crate::fs::xfs::disk::log::{
 };
 use crate::fs::xfs::map_changes::{Exchange, MapChange, MapChanges, Side};
 use crate::iomap::ExtentState;
+use crate::sorting::Sorting;
 use crate::units::{FileBlock, InodeNo};
 
 /// For each kind of intent: the type of its intent item, the type of its done item, and the name of the operation.
@@ -86,7 +87,7 @@ impl Intents {
     /// Finishes the intents that remain after the last transaction.
     pub(super) fn end(self, superblock: &Superblock) -> Result<Ended> {
         let mut open: Vec<_> = self.open.into_iter().collect();
-        open.sort_unstable_by_key(|(_, intent)| intent.order);
+        open.order_by_key(|(_, intent)| intent.order);
         let (mut changes, mut finished) = (MapChanges::default(), 0);
         let (mut attributes, mut finished_attributes) = (AttributeChanges::default(), 0);
         let mut unfinished = BTreeMap::new();

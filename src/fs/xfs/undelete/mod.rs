@@ -21,6 +21,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fs::FileType;
 use crate::fs::deleted::{Content, Deleted};
 use crate::iomap::Extent;
+use crate::sorting::Sorting;
 use crate::units::{DevOffset, FileBlock};
 
 /// The maximum number of leaves of maps that are read, and of extents in memory, for all files together.
@@ -85,7 +86,7 @@ impl Xfs {
             }
         }
         // If several deleted files contained the same block, the block counts as free only for the file that was deleted last.
-        files.sort_by_key(|(file, order)| std::cmp::Reverse((file.deleted, *order)));
+        files.order_by_key(|(file, order)| std::cmp::Reverse((file.deleted, *order)));
         let mut free = FreeBlocks::new(self);
         for (file, _) in &mut files {
             self.count_free(file, &mut free, &mut faults);
@@ -94,7 +95,7 @@ impl Xfs {
             faults.iter().map(|error| format!("some deleted files cannot be found: {error}"));
         self.notices.lock().extend(told);
         let mut files: Vec<_> = files.into_iter().map(|(file, _)| file).collect();
-        files.sort_by_key(|file| (file.number(), file.deleted));
+        files.order_by_key(|file| (file.number(), file.deleted));
         Ok(files)
     }
 

@@ -27,7 +27,7 @@ pub(super) struct Layer {
     name: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     size: Option<u64>,
-    /// What the bytes are: `ext4`, `GPT partition table`, or the reason why they cannot be read.
+    /// The format: `ext4`, `GPT partition table`, or the reason why they cannot be read.
     content: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     label: Option<String>,
@@ -156,7 +156,7 @@ impl Layer {
     }
 }
 
-/// The content of a device that is no volume. An empty text means that it may be a volume.
+/// The content of a device that is not a volume. An empty text means that the device can be a volume.
 fn content(device: &dyn Device, table: Option<&PartitionTable>, groups: &Groups) -> String {
     if let Some(table) = table {
         return format!("{} partition table", table.kind);

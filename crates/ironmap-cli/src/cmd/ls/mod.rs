@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use ironmap::ErrorKind;
 use ironmap::fs::{FileType, Follow, Inode};
+use ironmap::sorting::Sorting;
 use ironmap_image::source::{Source, join};
 use ironmap_image::volumes::Volumes;
 use ironmap_image::{Failure, Report};
@@ -140,9 +141,9 @@ fn find(args: &Args, volumes: &mut Volumes, target: &Target) -> Result<Listed, F
 }
 
 fn sort(args: &Args, files: &mut [Listed]) {
-    files.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    files.order_by(|a, b| a.name.cmp(&b.name));
     if args.by_time {
-        files.sort_by_key(|file| Reverse(file.inode.stat().modified));
+        files.order_by_key(|file| Reverse(file.inode.stat().modified));
     }
 }
 

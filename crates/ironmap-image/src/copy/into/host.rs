@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use ironmap::fs::Follow;
 use ironmap::fs::{FileType, Stat};
+use ironmap::sorting::Sorting;
 use ironmap::units::FilePos;
 use rustix_libc::fs::{AtFlags, CWD, Dir, Mode, OFlags, Statx, makedev};
 use rustix_libc::io::Errno;
@@ -283,7 +284,7 @@ impl Reader {
                 return Ok(None);
             }
         };
-        names.sort_unstable();
+        names.order();
         for name in names.iter().map(|name| CStr::to_bytes(name)) {
             if !matches!(name, b"." | b"..") {
                 let name = OsStr::from_bytes(name);

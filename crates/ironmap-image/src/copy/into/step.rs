@@ -4,6 +4,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use ironmap::bio::Buffer;
 use ironmap::fs::{FileType, Stat, Timestamp, Xattr};
+use ironmap::sorting::Sorting;
 use ironmap::units::{FilePos, InodeNo};
 
 use crate::acl;
@@ -64,7 +65,7 @@ impl Entry {
     /// Sorts the extended attributes and access control lists. A host lists them in the order in which they were set. The readers also sort
     /// the entries of directories. Therefore the bytes of a copy depend only on the tree.
     pub(super) fn sort(&mut self) {
-        self.xattrs.sort_by(|a, b| a.name.cmp(&b.name));
+        self.xattrs.order_by(|a, b| a.name.cmp(&b.name));
         let lists = self.xattrs.iter_mut().filter(|xattr| is_access_list(&xattr.name));
         lists.for_each(|list| acl::sort(&mut list.value));
     }
