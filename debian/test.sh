@@ -42,7 +42,7 @@ timed "deb: lintian" lintian --allow-root --fail-on error \
     --suppress-tags bogus-mail-host,bogus-mail-host-in-debian-changelog,root-in-contact "${checked[@]}"
 size=$(dpkg-deb --fsys-tarfile "$out"/packages/ironmap_*.deb | tar -xO ./usr/bin/ironmap | wc -c)
 # The maximum size of the program in bytes.
-[ "$size" -le 10000000 ] || die "the packaged program has $size bytes, more than 10000000"
+[ "$size" -le 10485760 ] || die "the packaged program has $size bytes, more than 10 MiB"
 
 # The end of the mount namespace removes all mounts, even after a failure.
 timed "deb: installation" unshare --mount debian/installed.sh "$system" "$out" "$(workspace_value version)"

@@ -125,7 +125,7 @@ fn keys_that_are_not_right_are_refused() {
             ErrorKind::NotPermitted,
             "not in hexadecimal digits",
         ),
-        ("alice:00112233", ErrorKind::Unsupported, "has 4 bytes: from 16 to 256"),
+        ("alice:00112233", ErrorKind::Unsupported, "has 4 bytes, but must have from 16 to 256"),
         ("alice:", ErrorKind::Unsupported, "has 0 bytes"),
     ] {
         write(text);

@@ -82,9 +82,14 @@ impl Place {
     }
 }
 
-/// Opens the volume, and lists its root.
+/// Opens the volume, and lists its root. If ironmap reads the volume by a copy of the superblock, it has refused the superblock itself, as
+/// Linux must.
 pub(crate) fn opens(image: &Image) -> ironmap::Result<()> {
     let volume = image.open()?;
+    let notices = volume.fs().take_notices();
+    if let Some(refused) = notices.into_iter().find(|it| it.starts_with("the first superblock")) {
+        return Err(ironmap::Error::new(ironmap::ErrorKind::Corrupt, refused));
+    }
     let root = volume.fs().inode(volume.fs().root())?;
     root.read_dir()?.try_for_each(|entry| entry.map(drop))
 }

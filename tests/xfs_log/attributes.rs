@@ -195,7 +195,7 @@ fn wrong_changes_of_attributes_are_refused() {
             ("alfi_value_len", intent(one, (REMOVE, USER), &[b"a"], &[b"b"])),
             ("alfi_value_len", intent(one, (SET_PARENT, PARENT), &[b"a"], &[&[0; 16]])),
             ("alfi_name_len", intent(one, (SET_PARENT, PARENT), &[b"a/b"], &[&[0; 12]])),
-            ("more than", longer(intent(one, (SET, USER), &[b"a"], &[b"b"]))),
+            ("more data than", longer(intent(one, (SET, USER), &[b"a"], &[b"b"]))),
             ("alfi_name_len", intent(one, (SET, USER), &[b""], &[b"b"])),
             ("truncated", cut(intent(one, (SET, USER), &[b"a"], &[b"b"]))),
             (

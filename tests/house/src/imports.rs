@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn a_layer_names_only_rows_above_it() {
         let layers = layers();
-        assert_eq!(layers.len(), 21);
+        assert_eq!(layers.len(), 23);
         for (at, layer) in layers.iter().enumerate() {
             for (name, _) in &layer.may {
                 let above = layers[..at].iter().any(|above| above.name == *name);
