@@ -208,7 +208,7 @@ mod tests {
             ("data_err=abort", "returned"),
             ("journal_dev=0x700", "superblock"),
             ("barrier=0", "flushed"),
-            ("dax", "engine"),
+            ("dax", "does not support DAX"),
             ("stripe=x", "not a number"),
         ] {
             let (name, value) = option.split_once('=').unzip();
