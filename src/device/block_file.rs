@@ -108,7 +108,9 @@ impl BlockFile {
             let end = rustix::fs::seek(&file, SeekFrom::End(0));
             end.map_err(|errno| Error::io(errno, path.display().to_string()))?
         } else {
-            stat.st_size as u64
+            // Another program may have extended the file until this process got the lock.
+            let locked = rustix::fs::fstat(&file);
+            locked.map_err(|errno| Error::io(errno, path.display().to_string()))?.st_size as u64
         };
         let (limits, protection) = measure(&file, &stat, direct);
         let (base, size) = window(path, mode, whole)?;

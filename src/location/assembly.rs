@@ -15,6 +15,9 @@ const MD: &str = "md:";
 /// The prefix of a part of an assembled disk: `part:PART@DISK`.
 const PART: &str = "part:";
 
+/// The most layers of a location. Each layer is a call of the parser within another one.
+const LAYERS: usize = 16;
+
 /// A disk that is assembled from other disks. It can only be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assembly {
@@ -52,6 +55,11 @@ impl Assembly {
     pub(super) fn parse(text: &OsStr) -> Option<Result<Site>> {
         let bytes = text.as_bytes();
         let rest = OsStr::from_bytes(&bytes[Self::prefix_of(bytes)?..]);
+        let layers = (0..bytes.len()).filter(|at| Self::prefix_of(&bytes[*at..]).is_some());
+        if layers.take(LAYERS + 1).count() > LAYERS {
+            let what = format!("the location has more than {LAYERS} layers");
+            return Some(Err(Error::invalid(what)));
+        }
         Some(match bytes[0] {
             b'l' => parse_logical(rest),
             b'm' => sites(rest).map(|disks| Self { kind: AssemblyKind::Md, disks }.whole()),
@@ -167,6 +175,7 @@ mod tests {
             ("part:x@a", "is not a part"),
             ("md:", "empty"),
             ("md:a,", "empty"),
+            (&*format!("{}a", "part:p1@".repeat(5000)), "more than 16 layers"),
         ] {
             let error = Site::parse(OsStr::new(text)).unwrap_err().to_string();
             assert!(error.contains(what), "{text}: {error}");

@@ -79,11 +79,13 @@ impl Location {
     /// # Errors
     /// `InvalidInput` for an empty path, and for an offset beyond 64 bits.
     pub fn parse(text: &OsStr) -> Result<Self> {
-        if let Some(inner) = text.as_bytes().strip_prefix(NO_LOAD.as_bytes()) {
-            let inner = Self::parse(OsStr::from_bytes(inner))?;
-            // A repeated prefix has no further effect.
-            let there = matches!(inner, Self::NoLoad(_));
-            return Ok(if there { inner } else { Self::NoLoad(Box::new(inner)) });
+        let mut inner = text.as_bytes();
+        // A repeated prefix has no further effect.
+        while let Some(rest) = inner.strip_prefix(NO_LOAD.as_bytes()) {
+            inner = rest;
+        }
+        if inner.len() < text.len() {
+            return Ok(Self::NoLoad(Box::new(Self::parse(OsStr::from_bytes(inner))?)));
         }
         match text.as_bytes().strip_prefix(INTEGRITY.as_bytes()) {
             Some(halves) => Self::parse_integrity(OsStr::from_bytes(halves)),

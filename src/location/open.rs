@@ -296,7 +296,13 @@ impl Site {
     /// Opens all disks of an assembled disk, and assembles them. The disks are locked like a device that is opened for reading.
     fn open_assembly(&self, assembly: &Assembly, options: &LocationOptions) -> Result<OpenSite> {
         if options.write {
-            return Err(Error::read_only("a disk of several disks can only be read").at(self));
+            let what = match assembly.kind {
+                AssemblyKind::Same => {
+                    "a part of a part can only be read: DISK@BYTE+LENGTH names its bytes"
+                }
+                _ => "a disk that is assembled from other disks can only be read",
+            };
+            return Err(Error::read_only(what).at(self));
         }
         if options.engine == Engine::Dax {
             return Err(Error::invalid("the engine dax cannot map an assembled disk").at(self));

@@ -86,6 +86,13 @@ impl Groups {
             table.filter(|table| !table.partitions.is_empty())
         else {
             let what = if name.is_empty() { "the disk" } else { name };
+            #[cfg(feature = "md")]
+            if let Ok(Some(member)) = crate::md::look(device) {
+                self.faults.push(format!(
+                    "{what} is {member}: lvm:VG/LV@md:DISK,DISK reads its logical volumes"
+                ));
+                return Ok(());
+            }
             return self.add(what, base, Range { device, start: 0, len: device.size() });
         };
         // If a label precedes the first partition, the label is older than the table. LVM ignores such a label too.

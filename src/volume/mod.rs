@@ -103,6 +103,7 @@ impl Volume {
 
     fn open_on(device: Arc<dyn Device>, how: How) -> Result<Self> {
         let format = format_for(&*device, how)?;
+        let member = member(&*device, how)?;
         let mut failed = None;
         let (device, notice) = Finer::for_blocks(device, |device| {
             block_size_for(device, how).unwrap_or_else(|error| {
@@ -117,6 +118,7 @@ impl Volume {
         let fs = (format.open)(Arc::clone(&device), &events, how)?;
         let mut volume = Self::with(fs, device, events);
         volume.notices.extend(notice);
+        volume.faults.extend(member);
         Ok(volume)
     }
 
@@ -302,6 +304,25 @@ fn check_options(options: &FileOptions) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// The fault of a volume on a device that is a member of an MD array. A member whose superblock is at its end can begin like a volume, but
+/// only the array has all bytes of the volume.
+///
+/// # Errors
+/// `Unsupported` if the volume is opened for writing, because the members of the array would differ then.
+#[cfg(feature = "md")]
+fn member(device: &dyn Device, how: How) -> Result<Option<String>> {
+    let Ok(Some(member)) = crate::md::look(device) else { return Ok(None) };
+    let what = format!(
+        "the device is {member}: md:DISK,DISK reads the array, and mdadm --zero-superblock removes an old superblock"
+    );
+    if matches!(how, How::Write(_)) { Err(Error::unsupported(what)) } else { Ok(Some(what)) }
+}
+
+#[cfg(not(feature = "md"))]
+fn member(_: &dyn Device, _: How) -> Result<Option<String>> {
+    Ok(None)
 }
 
 /// Detects the format of a device. If the superblock is lost, a backup of it determines the format: the backup that the options name, or,

@@ -104,7 +104,7 @@ fn is_as_written(device: &dyn Device) -> bool {
     if raw.sb_magicnum.get() != MAGIC {
         return false;
     }
-    if raw.sb_versionnum.get() & version::NUMBER < 5 {
+    if raw.sb_versionnum.get() & version::NUMBER < 5 && raw.sb_crc == [0; 4] {
         // Without a checksum, each field that is refused counts as damaged, except the size of a truncated volume.
         return Superblock::read(device).map_or_else(
             |error| {

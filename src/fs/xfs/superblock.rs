@@ -106,16 +106,21 @@ impl Superblock {
         }
         let versionnum = raw.sb_versionnum.get();
         let number = (versionnum & version::NUMBER) as u8;
-        if number != 4 && number != 5 {
+        let is_v5 = number == 5;
+        // Only version 5 has a checksum. If there is one under another number, the number is damaged, as for Linux.
+        let is_sealed = is_v5 || raw.sb_crc != [0; 4];
+        if number != 4 && !is_sealed {
             return Err(Error::unsupported(format!("XFS version {number} is not supported")));
         }
-        let is_v5 = number == 5;
         let sector = Self::sector(raw, bytes)?;
-        if is_v5 && replayed == Replayed::No {
+        if is_sealed && replayed == Replayed::No {
             let (stored, computed) = (u32::from_le_bytes(raw.sb_crc), crc_of(sector, CRC_OFFSET));
             if stored != computed {
                 return Err(PLACE.field("sb_crc").bad_checksum(stored, computed));
             }
+        }
+        if number != 4 && number != 5 {
+            return Err(Error::unsupported(format!("XFS version {number} is not supported")));
         }
         if raw.sb_inprogress != 0 {
             return Err(PLACE

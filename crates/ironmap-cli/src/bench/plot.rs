@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use ironmap::sorting::Sorting;
 use ironmap::{Error, Result};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -293,7 +292,7 @@ mod tests {
         let colours: Vec<_> = (0..names.len()).map(hex).collect();
         let mut bars = elements(&picture, "rect");
         bars.retain(|bar| colours.contains(&bar.fill) && bar.width != f64::from(MARGIN));
-        bars.order_by(|a, b| a.x.total_cmp(&b.x));
+        bars.sort_by(|a, b| a.x.total_cmp(&b.x));
         assert_eq!(bars.len(), names.len());
         assert!(bars.windows(2).all(|two| two[0].x + two[0].width <= two[1].x), "{bars:?}");
         let distinct: std::collections::BTreeSet<_> = bars.iter().map(|bar| &bar.fill).collect();
@@ -344,7 +343,7 @@ mod tests {
             let colours: Vec<_> = (0..labels.len()).map(hex).collect();
             let mut bars = elements(&picture, "rect");
             bars.retain(|bar| colours.contains(&bar.fill) && bar.width != f64::from(MARGIN));
-            bars.order_by(|a, b| a.x.total_cmp(&b.x));
+            bars.sort_by(|a, b| a.x.total_cmp(&b.x));
             assert_eq!(bars.len(), rows.len());
             let texts = elements(&picture, "text");
             let mut end = 0.0;

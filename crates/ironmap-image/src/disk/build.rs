@@ -25,6 +25,9 @@ use crate::spared::Spared;
 
 /// The beginning and the end of a device, and of each partition, in which signatures of older content are overwritten.
 const WIPED: u64 = 1 << 20;
+/// The most UTF-16 units of a partition's name, and the most partitions of a GPT.
+const MAX_LABEL: usize = 36;
+const MAX_PARTS: usize = 128;
 /// The attribute of partitions that are mounted read-only.
 const READ_ONLY: u64 = 1 << 60;
 
@@ -111,6 +114,7 @@ pub(super) fn build(
     };
     let size = size / job.sector * job.sector;
     let ranges = place(&lengths, size, job.sector)?;
+    job.check(&disk, &ready, &ranges)?;
     let image = found.create(target, size, &job.context)?;
     job.aside = image.as_ref().map(|image| image.path().to_owned());
     let is_zeroed = image.is_some();
@@ -126,6 +130,28 @@ pub(super) fn build(
 }
 
 impl Job<'_> {
+    /// Checks what can be checked before the old content of a device is destroyed: the names of the partitions, and the sources of volumes.
+    fn check(&self, disk: &Disk, ready: &[Ready], ranges: &[Range<u64>]) -> Result<(), Failure> {
+        for (index, part) in disk.parts.iter().enumerate() {
+            let units = part.label.encode_utf16().count();
+            if units > MAX_LABEL {
+                let what =
+                    format!("the label {:?} is longer than {MAX_LABEL} characters", part.label);
+                return Err(self.named(&disk.parts, index, Failure::usage(what)));
+            }
+        }
+        if ranges.len() > MAX_PARTS {
+            return Err(Failure::usage(format!("a disk has at most {MAX_PARTS} partitions")));
+        }
+        for (index, ready) in ready.iter().enumerate() {
+            if let Ready::Volume(image) = ready {
+                let checked = image.check_sources();
+                checked.map_err(|failure| self.named(&disk.parts, index, failure))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Prepares the content of a partition, and finds the size of the partition: `None` for the rest of the disk. `lengths` are the sizes of
     /// the earlier partitions.
     fn prepare(

@@ -18,7 +18,7 @@ use ironmap::location::Medium;
 
 pub(crate) use self::callbacks::Callbacks;
 pub use self::opened::OpenImage;
-use crate::content::Content;
+use crate::content::{Content, Origin};
 use crate::context::Context;
 use crate::device_table::{self, Node};
 use crate::failure::{Failure, TooSmall};
@@ -136,6 +136,20 @@ impl Image {
         self.size = options.size.map_or(self.size, Size::Bytes);
         self.options = options;
         self
+    }
+
+    /// Checks that the sources of the host exist and can be read.
+    #[cfg(feature = "disk")]
+    pub(crate) fn check_sources(&self) -> Result<(), Failure> {
+        for content in &self.contents {
+            if let Origin::Path { path, .. } = &content.0
+                && path.as_os_str() != "-"
+            {
+                let read = std::fs::File::open(path).map(drop);
+                read.map_err(|error| Failure::host(path.display(), error))?;
+            }
+        }
+        Ok(())
     }
 
     /// Gives the volume this size in bytes. A missing image file is made, and a shorter one is extended.

@@ -134,7 +134,8 @@ impl Header {
         header.check_tables(file.len())?;
         let extensions = header.read_extensions(file, header_len)?;
         header.backing = header.read_backing(file, &bytes, extensions.backing_format)?;
-        header.data_file = extensions.data_file;
+        // Without the feature, the name has no meaning: the data are in the image.
+        header.data_file = extensions.data_file.filter(|_| header.has_data_file());
         if header.has_data_file() && header.data_file.is_none() {
             return Err(corrupt("extensions", "the name of the data file is missing"));
         }

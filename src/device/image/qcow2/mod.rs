@@ -41,6 +41,9 @@ use super::file::ImageFile;
 use crate::error::{Context, Error, Place, Result};
 use crate::units::FsBlock;
 
+/// The most bytes of the disk that one search for data examines: a million clusters of 64 KiB.
+const STRETCH: u64 = 1 << 36;
+
 /// An open image with its backing files.
 pub(super) struct Qcow2 {
     file: ImageFile,
@@ -198,6 +201,13 @@ impl Qcow2 {
     /// As [`content`](Self::content), within one cluster.
     fn content_of_one(&self, state: &State, at: u64) -> Result<(Content, u64)> {
         let (cluster, skip) = (at >> self.header.cluster_bits, at & (self.header.cluster() - 1));
+        // The clusters of a missing table are one extent.
+        let (index, mapped) = (cluster / self.header.mapped(), self.header.mapped());
+        let is_absent = state.l1.get(index as usize).is_none_or(|l1| l1 & entry::OFFSET == 0);
+        if is_absent {
+            let end = (index + 1).saturating_mul(mapped).saturating_mul(self.header.cluster());
+            return Ok((Content::Below, end - at));
+        }
         let content = self.entry(state, cluster)?.content(&self.header, skip);
         content.map_err(|what| Place::new("qcow2 L2 entry").block(FsBlock(cluster)).corrupt(what))
     }
@@ -208,9 +218,10 @@ impl Qcow2 {
             let (content, len) = self.content(state, at, buf.len() as u64)?;
             let (part, rest) = std::mem::take(&mut buf).split_at_mut(len as usize);
             match content {
-                Content::At(from) => {
-                    self.data.as_ref().unwrap_or(&self.file).read_at(part, from)?;
-                }
+                Content::At(from) => match &self.data {
+                    Some(data) => read_within(data, part, from)?,
+                    None => self.file.read_at(part, from)?,
+                },
                 Content::Zeros => part.fill(0),
                 Content::Below => self.read_below(part, at)?,
                 Content::Packed { at, len, skip } => self.read_packed(part, at, len, skip)?,
@@ -225,7 +236,7 @@ impl Qcow2 {
     fn read_below(&self, buf: &mut [u8], at: u64) -> Result<()> {
         match &self.below {
             None => buf.fill(0),
-            Some(Below::Raw(file)) => file.read_at(buf, at)?,
+            Some(Below::Raw(file)) => read_within(file, buf, at)?,
             Some(Below::Image(image)) => {
                 let rest = usize::try_from(image.header.size.saturating_sub(at));
                 let (part, past) = buf.split_at_mut(rest.unwrap_or(usize::MAX).min(buf.len()));
@@ -272,6 +283,15 @@ impl Qcow2 {
     }
 }
 
+/// Reads from a file that the image names. Bytes past the length that the file had at the opening are zeros and are not read, because a read
+/// from a file of /proc may block there.
+fn read_within(file: &ImageFile, buf: &mut [u8], at: u64) -> Result<()> {
+    let rest = usize::try_from(file.len().saturating_sub(at)).unwrap_or(usize::MAX);
+    let (part, past) = buf.split_at_mut(rest.min(buf.len()));
+    past.fill(0);
+    if part.is_empty() { Ok(()) } else { file.read_at(part, at) }
+}
+
 impl Driver for Qcow2 {
     fn size(&self) -> u64 {
         self.header.size
@@ -287,8 +307,13 @@ impl Driver for Qcow2 {
 
     fn data_from(&self, mut at: u64, end: u64) -> Result<Range<u64>> {
         let state = self.state.read();
+        let most = at.saturating_add(STRETCH).min(end);
         while at < end {
-            let (content, len) = self.content(&state, at, end - at)?;
+            if at >= most {
+                // The caller can stop between two calls. The bytes from here on are unknown.
+                return Ok(at..at);
+            }
+            let (content, len) = self.content(&state, at, most - at)?;
             match content {
                 Content::Zeros => {}
                 Content::Below => {

@@ -12,7 +12,7 @@ use crate::error::{Errno, Error, Place, Result};
 use crate::units::FsBlock;
 
 /// The largest distance between the end of the file and a new allocation after it. A larger distance shows that the refcounts are wrong.
-const MAX_GAP: u64 = 64 << 20;
+pub(super) const MAX_GAP: u64 = 64 << 20;
 /// The largest length of the refcount table in bytes. This is QEMU's limit.
 pub(super) const MAX_TABLE: u64 = 8 << 20;
 /// The bytes of refcount blocks that an image keeps in memory.
@@ -234,6 +234,13 @@ impl Refcounts {
         self.at = start * self.cluster;
         self.changed = Changed::Moved(old);
         Ok(())
+    }
+
+    /// Whether the changed blocks need more memory than they should.
+    pub(super) fn is_large(&self) -> bool {
+        let most = MEMORY / self.cluster as usize;
+        self.blocks.len() > most
+            && self.blocks.values().filter(|block| block.is_changed).count() > most
     }
 
     /// Whether the table was replaced, and must be written before another allocation.

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::entry::{COPIED, Entry, OFFSET};
 use super::header::{AUTOCLEAR, Header};
-use super::refcounts::Refcounts;
+use super::refcounts::{MAX_GAP, Refcounts};
 use super::{Qcow2, State, packed, tables};
 use crate::error::{Errno, Error, Place, Result};
 use crate::units::FsBlock;
@@ -208,6 +208,10 @@ impl Qcow2 {
                 );
             }
             writer.check_data(start / size, &self.header)?;
+            if start > self.file.len().saturating_add(MAX_GAP) {
+                let place = Place::new("qcow2 L2 entry").block(FsBlock(number));
+                return Err(place.corrupt("the data are far past the end of the file"));
+            }
             if len == 0 {
                 begin = start;
             }
@@ -362,7 +366,7 @@ impl Qcow2 {
         let Some(writer) = writer else { return Ok(()) };
         let most = (MOST_TABLES / self.header.cluster()).max(8);
         let is_large = writer.changed.len() as u64 > most || writer.freed.len() > MOST_FREED;
-        if is_large || writer.refcounts.has_moved() {
+        if is_large || writer.refcounts.is_large() || writer.refcounts.has_moved() {
             return self.commit(l1, writer);
         }
         Ok(())
@@ -391,8 +395,15 @@ impl Qcow2 {
         }
         // All compressed clusters in the cluster of `rest` may be freed, and the cluster then belongs to something else.
         writer.rest = 0..0;
-        for cluster in std::mem::take(&mut writer.freed) {
+        *self.last.lock() = None;
+        let mut freed = std::mem::take(&mut writer.freed);
+        freed.sort_unstable();
+        for cluster in freed {
             writer.refcounts.release(&self.file, cluster)?;
+            if writer.refcounts.is_large() {
+                let done = writer.refcounts.write_blocks(&self.file);
+                writer.must(done)?;
+            }
         }
         let done = writer.refcounts.write_blocks(&self.file);
         writer.must(done)

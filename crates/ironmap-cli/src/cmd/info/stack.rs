@@ -7,7 +7,8 @@ use ironmap::fs::uuid_text;
 use ironmap::location::{LocationOptions, Part, Site};
 use ironmap::lvm::Groups;
 use ironmap::partition::PartitionTable;
-use ironmap::{Error, Location, Volume, md, probe};
+use ironmap::{Error, Location, md, probe};
+use ironmap_image::source::Source;
 use ironmap_image::{Failure, Report};
 use serde::Serialize;
 
@@ -15,8 +16,11 @@ use crate::output::print_json;
 use crate::show::human;
 use crate::terminal::{one_line, stdout};
 
-/// The most layers on top of each other. A hostile disk cannot contain more.
+/// The most layers on top of each other, and the most layers that are shown. A hostile disk can contain more.
 const LAYERS: usize = 6;
+const SHOWN: usize = 500;
+/// The end of the content of a layer some of whose parts are not shown.
+const MORE: &str = "; more parts follow";
 
 /// A disk, a part of a disk, or a logical volume.
 #[derive(Debug, Serialize)]
@@ -43,12 +47,18 @@ pub(super) struct Layer {
 /// The layers of a disk without a file system of its own. `None` if the disk has no parts.
 pub(super) fn of(location: &Location, report: &Report) -> Option<Layer> {
     let Location::Plain(site) = location else { return None };
-    let disk = look(site, None, LAYERS, report);
+    let disk = look(site, None, LAYERS, &mut SHOWN.clone(), report);
     (!disk.parts.is_empty()).then_some(disk)
 }
 
-/// Looks at a disk or at a part. `layers` is the number of layers that may follow.
-fn look(site: &Site, name: Option<String>, layers: usize, report: &Report) -> Layer {
+/// Looks at a disk or at a part. `layers` is the number of layers that may follow, and `shown` the number of layers that may still be shown.
+fn look(
+    site: &Site,
+    name: Option<String>,
+    layers: usize,
+    shown: &mut usize,
+    report: &Report,
+) -> Layer {
     let location = Location::Plain(site.clone());
     let mut layer = Layer {
         location: location.to_string(),
@@ -60,7 +70,7 @@ fn look(site: &Site, name: Option<String>, layers: usize, report: &Report) -> La
         used: None,
         parts: Vec::new(),
     };
-    if let Err(error) = layer.fill(site, &location, layers, report) {
+    if let Err(error) = layer.fill(site, &location, layers, shown, report) {
         layer.content = error.to_string();
     }
     layer
@@ -72,41 +82,70 @@ impl Layer {
         site: &Site,
         location: &Location,
         layers: usize,
+        shown: &mut usize,
         report: &Report,
-    ) -> Result<(), Error> {
+    ) -> Result<(), Failure> {
         // The device is closed before its parts are opened, because an open device is locked.
         let (table, groups) = {
-            let opened = report.context().open_device(location, &LocationOptions::new())?;
+            let opened = report.context().open_device(location, &LocationOptions::new());
+            let opened = opened.map_err(|error| Failure::open(&error))?;
             let device = &*opened.device;
             self.size = Some(device.size());
             if layers == 0 {
                 "more layers follow".clone_into(&mut self.content);
                 return Ok(());
             }
-            let table = PartitionTable::read(device)?.filter(|table| !table.partitions.is_empty());
-            let groups = Groups::read(device)?;
+            let failed = |error: Error| Failure::open(&error);
+            let table = PartitionTable::read(device).map_err(failed)?;
+            let table = table.filter(|table| !table.partitions.is_empty());
+            // A fault of LVM must not hide the partitions.
+            let (groups, fault) = match Groups::read(device) {
+                Ok(groups) => (groups, None),
+                Err(error) => (Groups::default(), Some(error)),
+            };
             self.content = content(device, table.as_ref(), &groups);
+            if let Some(fault) = fault {
+                self.content = format!("{}; {fault}", self.content);
+            }
             (table, groups)
         };
         if self.content.is_empty() {
-            return self.fill_volume(location);
+            return self.fill_volume(location, report);
         }
         for partition in table.iter().flat_map(|table| &table.partitions) {
             let part = site.within(Part::Partition(partition.number));
-            self.parts.push(look(&part, Some(partition.name.clone()), layers - 1, report));
+            self.add(&part, Some(partition.name.clone()), layers, shown, report);
         }
         // The physical volume of a partition belongs to the groups of the disk, which are shown once.
         let is_part = matches!(site.part, Part::Partition(_));
         for volume in groups.volumes().filter(|_| !is_part) {
             let logical =
                 Part::Logical { group: volume.group.to_owned(), volume: volume.name.to_owned() };
-            self.parts.push(look(&site.within(logical), None, layers - 1, report));
+            self.add(&site.within(logical), None, layers, shown, report);
         }
         Ok(())
     }
 
-    fn fill_volume(&mut self, location: &Location) -> Result<(), Error> {
-        let volume = Volume::open(location)?;
+    /// Adds a part, unless too many layers are shown already.
+    fn add(
+        &mut self,
+        part: &Site,
+        name: Option<String>,
+        layers: usize,
+        shown: &mut usize,
+        report: &Report,
+    ) {
+        let Some(rest) = shown.checked_sub(1) else { return };
+        *shown = rest;
+        self.parts.push(look(part, name, layers - 1, shown, report));
+        if *shown == 0 && !self.content.ends_with(MORE) {
+            self.content.push_str(MORE);
+        }
+    }
+
+    fn fill_volume(&mut self, location: &Location, report: &Report) -> Result<(), Failure> {
+        let source = Source::open(location, report.context())?;
+        let volume = &source.volume;
         self.content = volume.fs().format().to_owned();
         let usage = volume.fs().usage();
         self.used = Some(
@@ -161,11 +200,9 @@ fn content(device: &dyn Device, table: Option<&PartitionTable>, groups: &Groups)
     if let Some(table) = table {
         return format!("{} partition table", table.kind);
     }
-    if !groups.is_empty() {
-        return "LVM physical volume".to_owned();
-    }
     match md::look(device) {
         Ok(Some(member)) => format!("Linux MD: {member}"),
+        Ok(None) if !groups.is_empty() => "LVM physical volume".to_owned(),
         Ok(None) => probe(device).map_or_else(String::new, str::to_owned),
         Err(error) => error.to_string(),
     }
