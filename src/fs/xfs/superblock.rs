@@ -77,6 +77,13 @@ pub struct Superblock {
     pub(super) copy: u32,
 }
 
+fn check_version(number: u8) -> Result<()> {
+    match number {
+        4 | 5 => Ok(()),
+        _ => Err(Error::unsupported(format!("XFS version {number} is not supported"))),
+    }
+}
+
 impl Superblock {
     /// Whether a device contains an XFS file system, undamaged or damaged.
     pub(super) fn is_on(device: &dyn Device) -> Result<bool> {
@@ -109,8 +116,8 @@ impl Superblock {
         let is_v5 = number == 5;
         // Only version 5 has a checksum. If there is one under another number, the number is damaged, as for Linux.
         let is_sealed = is_v5 || raw.sb_crc != [0; 4];
-        if number != 4 && !is_sealed {
-            return Err(Error::unsupported(format!("XFS version {number} is not supported")));
+        if !is_sealed {
+            check_version(number)?;
         }
         let sector = Self::sector(raw, bytes)?;
         if is_sealed && replayed == Replayed::No {
@@ -119,9 +126,7 @@ impl Superblock {
                 return Err(PLACE.field("sb_crc").bad_checksum(stored, computed));
             }
         }
-        if number != 4 && number != 5 {
-            return Err(Error::unsupported(format!("XFS version {number} is not supported")));
-        }
+        check_version(number)?;
         if raw.sb_inprogress != 0 {
             return Err(PLACE
                 .field("sb_inprogress")

@@ -130,7 +130,7 @@ pub(super) fn build(
 }
 
 impl Job<'_> {
-    /// Checks what can be checked before the old content of a device is destroyed: the names of the partitions, and the sources of volumes.
+    /// Checks the names of the partitions and the sources of volumes, before the old content of a device is destroyed.
     fn check(&self, disk: &Disk, ready: &[Ready], ranges: &[Range<u64>]) -> Result<(), Failure> {
         for (index, part) in disk.parts.iter().enumerate() {
             let units = part.label.encode_utf16().count();
