@@ -8,8 +8,8 @@ use super::{Assembly, AssemblyKind, Bounds, Location, Medium, Site, Window};
 use crate::device::image;
 use crate::device::nbd::{self, Nbd};
 use crate::device::{
-    BlockFile, Device, Engine, Finer, Joined, NoIoUring, Null, OpenMode, OpenedEngine, Segment,
-    Segmented, open_engine,
+    BlockFile, Device, Engine, Finer, NoIoUring, Null, OpenMode, OpenedEngine, Segment, Segmented,
+    open_engine,
 };
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::fs::block_size_on;
@@ -380,7 +380,8 @@ fn assemble(
             let groups = crate::lvm::Groups::of(&named)?;
             let segments = groups.find(group, volume)?;
             faults.extend(groups.faults().iter().cloned());
-            let all = Joined::concat(disks.into_iter().map(|(_, disk)| disk).collect())?;
+            let all =
+                crate::device::Joined::concat(disks.into_iter().map(|(_, disk)| disk).collect())?;
             Ok(Arc::new(Segmented::new(Arc::new(all), segments)?))
         }
         #[cfg(not(feature = "lvm"))]

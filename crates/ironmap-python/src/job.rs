@@ -231,7 +231,9 @@ impl Server<'_> {
             if generation() != of {
                 mem::forget(requests);
                 served?;
-                return Err(PyRuntimeError::new_err("the parent process makes the image, so this process cannot continue"));
+                return Err(PyRuntimeError::new_err(
+                    "the parent process makes the image, so this process cannot continue",
+                ));
             }
             let ended = served.and_then(|()| py.check_signals()).and_then(|()| check_ending());
             if let Err(error) = ended {

@@ -18,7 +18,7 @@ use ironmap::location::Medium;
 
 pub(crate) use self::callbacks::Callbacks;
 pub use self::opened::OpenImage;
-use crate::content::{Content, Origin};
+use crate::content::Content;
 use crate::context::Context;
 use crate::device_table::{self, Node};
 use crate::failure::{Failure, TooSmall};
@@ -142,7 +142,7 @@ impl Image {
     #[cfg(feature = "disk")]
     pub(crate) fn check_sources(&self) -> Result<(), Failure> {
         for content in &self.contents {
-            if let Origin::Path { path, .. } = &content.0
+            if let crate::content::Origin::Path { path, .. } = &content.0
                 && path.as_os_str() != "-"
             {
                 let read = std::fs::File::open(path).map(drop);
