@@ -313,11 +313,17 @@ fn check_options(options: &FileOptions) -> Result<()> {
 /// `Unsupported` if the volume is opened for writing, because the members of the array would differ then.
 #[cfg(feature = "md")]
 fn member(device: &dyn Device, how: How) -> Result<Option<String>> {
-    let Ok(Some(member)) = crate::md::look(device) else { return Ok(None) };
+    let is_write = matches!(how, How::Write(_));
+    let member = match crate::md::look(device) {
+        Ok(Some(member)) => member,
+        // An unreadable sector must not prevent reads of the other files.
+        Err(error) if is_write && matches!(error.kind(), ErrorKind::Io(_)) => return Err(error),
+        Ok(None) | Err(_) => return Ok(None),
+    };
     let what = format!(
         "the device is {member}: md:DISK,DISK reads the array, and mdadm --zero-superblock removes an old superblock"
     );
-    if matches!(how, How::Write(_)) { Err(Error::unsupported(what)) } else { Ok(Some(what)) }
+    if is_write { Err(Error::unsupported(what)) } else { Ok(Some(what)) }
 }
 
 #[cfg(not(feature = "md"))]
