@@ -456,7 +456,7 @@ fn sizes_that_cannot_be_are_refused() {
     refused(
         &["image", "1G"],
         3,
-        "the group descriptors need 8 blocks, but only 1 are reserved: 134217728",
+        "the group descriptors need 8 blocks, but only 1 are reserved: the largest possible size is 134217728",
     );
     refused(&["image", "0"], 2, "0");
     refused(&["image", "much"], 2, "much is not a size");

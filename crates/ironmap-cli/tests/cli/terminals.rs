@@ -13,7 +13,7 @@ use crate::support::{Bench, IRONMAP, text, tool};
 const EVIL: &[u8] = b"a\x1b]0;t\x07\x1b[35;41m\x7f\xc2\x9b\xff\x0d\nsecond";
 
 /// For each command, the lines that run it. `$E` is a name with bytes that control a terminal. `@` is replaced by the program.
-const COMMANDS: [(&str, &str); 43] = [
+const COMMANDS: [(&str, &str); 45] = [
     ("info", "@ info i; @ info --json i; @ info \"$E\""),
     ("ls", "@ ls -lR i:/; @ ls i:/; @ ls -1 i:/; @ ls --json i:/; @ ls \"i:/$E\" \"i:/$E/none\""),
     (
@@ -45,6 +45,11 @@ const COMMANDS: [(&str, &str); 43] = [
         "@ cp -r i:/ \"out$E\"; @ cp -rv i:/ \"out2$E\"; @ cp -r tree i:/new; @ cp -rv tree i:/new2; @ cp -r i:/none i:/new \"i:/$E\"; \
      @ cp -v \"i:/$E/file\" \"i:/copy$E\"; tar -C tree -c . | @ cp - \"i:/piped$E\"",
     ),
+    (
+        "disk",
+        "@ disk new.disk 8M --part \"linux-generic:1M:label=$E\"; @ disk \"$E.none/x\" 8M --part linux-generic:1M",
+    ),
+    ("verity", "@ verity make \"$E\" \"hash$E\"; @ verity check \"$E\" none 00"),
     ("clone", "@ clone i \"clone$E\"; @ clone \"$E\" other"),
     (
         "mkfs",

@@ -26,7 +26,7 @@ $user sh -c 'exec 3<mounted/file; ./ironmap umount mounted || echo busy' 2>/dev/
 $user ./ironmap umount mounted
 $user ./ironmap cat image:/file
 debugfs -w -R 'set_inode_field <2> uid 0' image 2>/dev/null
-$user ./ironmap mount image mounted 2>&1 | grep -o ': -o uid=1000 '
+$user ./ironmap mount image mounted 2>&1 | grep -o 'with -o uid=1000'
 $user ./ironmap umount mounted
 ";
 
@@ -86,7 +86,7 @@ fn a_user_mounts_and_unmounts() {
     if !has_fusermount() {
         return skip("a_user_mounts_and_unmounts", "needs the program fusermount3");
     }
-    assert_eq!(played(HIS_OWN), "1000:8\nbusy\ncontent\n: -o uid=1000 \n");
+    assert_eq!(played(HIS_OWN), "1000:8\nbusy\ncontent\nwith -o uid=1000\n");
 }
 
 /// A signal ends the user's daemon although a file is open. If the user may abort the connection to the kernel, the volume is closed.
