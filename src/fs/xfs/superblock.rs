@@ -116,9 +116,7 @@ impl Superblock {
         let is_v5 = number == 5;
         // Only version 5 has a checksum. If there is one under another number, the number is damaged, as for Linux.
         let is_sealed = is_v5 || raw.sb_crc != [0; 4];
-        if !is_sealed {
-            check_version(number)?;
-        }
+        check_version(if is_sealed { 5 } else { number })?;
         let sector = Self::sector(raw, bytes)?;
         if is_sealed && replayed == Replayed::No {
             let (stored, computed) = (u32::from_le_bytes(raw.sb_crc), crc_of(sector, CRC_OFFSET));
