@@ -61,7 +61,7 @@ fn a_copy_stands_in_for_the_first_superblock() {
         let info = bench.json(&["info", "--json", volume]);
         for (at, bytes, what) in [
             (60, &[7; 4][..], "the first superblock is damaged (superblock, sb_crc: "),
-            (100, &[0xFF; 2], "the first superblock is damaged (XFS version 15 "),
+            (100, &[0xFF; 2], "the first superblock is damaged (superblock, sb_crc: "),
             (0, &[0; 512], "the first superblock is lost: the copy in group 1 is used"),
         ] {
             poke(&path, at, bytes);
