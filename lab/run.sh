@@ -49,7 +49,7 @@ case ${1:-} in
         done
         ;;
     md)
-        # mdadm is not installed, because its package replaces parts of the system. It is only unpacked.
+        # Without mdadm, its package is only unpacked, because an installation would replace parts of the system.
         if ! has mdadm; then
             mdadm=$target/lab/mdadm
             if [ ! -d "$mdadm" ]; then
