@@ -1,6 +1,7 @@
 //! Loop devices, which are detached when their guards are dropped.
 
 use std::ffi::OsStr;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use super::command::{output, run};
@@ -40,7 +41,8 @@ impl LoopDevice {
         run("addpart", &[&self.node, &number.to_string(), &sectors(start), &sectors(len)]);
         let node = format!("{}p{number}", self.node);
         // A program that writes to a missing device leaves a file with the device's name, and the kernel does not replace this file.
-        let is_device = std::fs::metadata(&node).is_ok_and(|node| node.file_type().is_block_device());
+        let is_device =
+            std::fs::metadata(&node).is_ok_and(|node| node.file_type().is_block_device());
         assert!(is_device, "{node} is not a block device: remove the file with this name");
         node
     }
