@@ -126,6 +126,17 @@ impl BioEnd {
             _ => None,
         }
     }
+
+    /// Replaces the caller's number by another one, and returns the caller's number. The number of a part must have at most 32 bits.
+    #[inline(always)]
+    pub(crate) fn renumber(&mut self, number: u64) -> u64 {
+        match self {
+            Self::Whole { token, .. } | Self::Live { token, .. } => {
+                std::mem::replace(token, number)
+            }
+            Self::Part { request, .. } => u64::from(std::mem::replace(request, number as u32)),
+        }
+    }
 }
 
 /// One request to one device.

@@ -55,7 +55,8 @@ impl BoundedQueue {
         Self { below, ends: vec![end.0], refused: Vec::new() }
     }
 
-    /// Returns the queue without the checks. Only benchmarks of the raw device use it. They check their own positions.
+    /// Returns the queue without the checks. Only benchmarks of the raw device use it, and devices whose map contains only ranges that are
+    /// on the device below.
     #[doc(hidden)]
     #[must_use]
     pub fn unbounded(self) -> AnyQueue {

@@ -15,13 +15,14 @@ mod hold;
 mod holders;
 mod identity;
 pub mod image;
-mod joined;
 mod layered;
 mod limits;
 mod measured;
 pub mod nbd;
 mod null;
 mod nvme;
+#[cfg(feature = "md")]
+mod only_reads;
 mod owner;
 pub mod path;
 mod protected;
@@ -62,12 +63,11 @@ pub(crate) use durability::Durability;
 pub(crate) use engine::open_queue;
 pub use engine::{Engine, NoIoUring, OpenedEngine, open_engine};
 pub use finer::Finer;
-pub use joined::Joined;
-#[cfg(feature = "md")]
-pub(crate) use joined::{OnlyReads, Ranges};
 pub use layered::{Layer, Layered, Request, Verdict};
 pub use limits::{Limits, ThroughFlushes};
 pub use null::Null;
+#[cfg(feature = "md")]
+pub(crate) use only_reads::OnlyReads;
 pub use protected::Protected;
 pub use protection::{DeviceProtection, WrongTuple};
 pub use psync::Psync;
@@ -75,6 +75,8 @@ pub use queue::{DeviceQueue, Drained, Immediate, LentPart, Transfer, Transfers};
 pub(crate) use queue::{through_queue, with_below};
 pub use ram::Ram;
 pub use record::{Entry, Log, Record, Recorder};
+#[cfg(feature = "md")]
+pub(crate) use segmented::Ranges;
 pub use segmented::{Segment, Segmented};
 pub use sim::{Faults, Faulty, Sim};
 pub use uring::{Uring, UringOptions};

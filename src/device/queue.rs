@@ -171,8 +171,7 @@ pub trait DeviceQueue {
     /// # Errors
     /// EOPNOTSUPP if the queue must poll the device for completions; EMFILE if the process has too many open files.
     fn readiness(&mut self) -> Result<std::os::fd::OwnedFd, Errno> {
-        let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
-        Ok(rustix::event::eventfd(1, flags)?)
+        always_ready()
     }
 
     /// Allocates buffers that are registered with the kernel. The kernel then need not pin their pages for each request. If the queue does
@@ -181,8 +180,7 @@ pub trait DeviceQueue {
     /// # Errors
     /// ENOMEM, or EINVAL for zero or too many bytes.
     fn register_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, Errno> {
-        count.checked_mul(size).filter(|total| *total > 0).ok_or(Errno::EINVAL)?;
-        (0..count).map(|_| Buffer::aligned(size).map_err(|_| Errno::ENOMEM)).collect()
+        unregistered(count, size)
     }
 
     /// Registers memory of the caller. The registration also applies to all buffers that are later split off this memory. If the queue does
@@ -204,6 +202,18 @@ pub trait DeviceQueue {
     fn unregister_one(&mut self, buffer: &mut Buffer) {
         let _ = buffer;
     }
+}
+
+/// An eventfd that is always signalled.
+pub(super) fn always_ready() -> Result<std::os::fd::OwnedFd, Errno> {
+    let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
+    Ok(rustix::event::eventfd(1, flags)?)
+}
+
+/// Aligned buffers that are not registered with the kernel.
+pub(super) fn unregistered(count: usize, size: usize) -> Result<Vec<Buffer>, Errno> {
+    count.checked_mul(size).filter(|total| *total > 0).ok_or(Errno::EINVAL)?;
+    (0..count).map(|_| Buffer::aligned(size).map_err(|_| Errno::ENOMEM)).collect()
 }
 
 /// Runs an expression with the queue that is in the field `below` of `Self`.

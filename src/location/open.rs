@@ -380,9 +380,8 @@ fn assemble(
             let groups = crate::lvm::Groups::of(&named)?;
             let segments = groups.find(group, volume)?;
             faults.extend(groups.faults().iter().cloned());
-            let all =
-                crate::device::Joined::concat(disks.into_iter().map(|(_, disk)| disk).collect())?;
-            Ok(Arc::new(Segmented::new(Arc::new(all), segments)?))
+            let disks = disks.into_iter().map(|(_, disk)| disk).collect();
+            Ok(Arc::new(Segmented::over(disks, &segments)?))
         }
         #[cfg(not(feature = "lvm"))]
         AssemblyKind::Logical { .. } => {
@@ -440,7 +439,7 @@ fn segmented(opened: OpenedEngine, segments: Option<Vec<Segment>>) -> Result<Ope
             "the engine dax cannot map a logical volume that is not one range of the device",
         ));
     }
-    let device = Arc::new(Segmented::new(opened.device, segments)?);
+    let device = Arc::new(Segmented::new(opened.device, &segments)?);
     Ok(OpenedEngine { device, ..opened })
 }
 

@@ -8,7 +8,7 @@ use crate::device::Segment;
 use crate::error::{Error, ErrorKind, Result};
 #[cfg(feature = "lvm")]
 use crate::lvm;
-use crate::partition::{Partition, PartitionTable};
+use crate::partition::PartitionTable;
 use crate::probe::probe;
 
 /// A part of a device.
@@ -215,19 +215,9 @@ fn partition(device: &dyn Device, number: u32, truncated: bool) -> Result<Window
         });
     };
     let found = table.partitions.iter().find(|partition| partition.number == number);
-    let Some(&Partition { start, len, .. }) = found else {
+    let Some(found) = found else {
         return not_found(format!("there is no partition {number}; {table}"));
     };
-    let rest = device.size().saturating_sub(start);
-    if len > rest && (rest == 0 || !truncated) {
-        let (end, size) = (start + len, device.size());
-        let hint = if rest > 0 { ": --truncated reads the remaining part" } else { "" };
-        return Err(Error::new(
-            ErrorKind::Corrupt,
-            format!(
-                "partition {number} has bytes {start} to {end}, but the device has only {size} bytes{hint}"
-            ),
-        ));
-    }
-    Ok(Window::range(start, len.min(rest)).with_fault(table.fault))
+    let (start, len) = found.within(device.size(), truncated)?;
+    Ok(Window::range(start, len).with_fault(table.fault))
 }

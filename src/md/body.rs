@@ -7,14 +7,16 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::layout::{Layout, On, Parity, Piece, Row};
+use super::layout::{Layout, On, Parity, Part, Piece, Row};
 use super::parity;
-use crate::device::{AnyQueue, Device, InRange, Limits, OnlyReads, QueueOptions, Ranges};
+use crate::device::{
+    AnyQueue, Device, InRange, Limits, OnlyReads, QueueOptions, Ranges, Segment, Segmented,
+};
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::units::DevOffset;
 
 /// Data are reconstructed in parts of at most this length, in bytes.
-const PART: u64 = 256 << 10;
+const REBUILT: u64 = 256 << 10;
 
 /// A member in use.
 #[derive(Debug)]
@@ -59,6 +61,52 @@ pub(super) struct Body {
 }
 
 impl Body {
+    /// The device of the array. If no data need to be reconstructed, it consists of ranges of the members. If such a range cannot be read,
+    /// its data are read from other members.
+    ///
+    /// # Errors
+    /// `InvalidInput` if there are no members.
+    pub(super) fn into_device(self) -> Result<Arc<dyn Device>> {
+        let segmented = self.segmented();
+        let has_copies = matches!(self.layout, Layout::Copies(_));
+        let limits = self.slots.iter().flatten().map(|slot| *slot.device.limits());
+        let limits = limits.reduce(Limits::joined);
+        let limits = limits.ok_or_else(|| Error::invalid("an array needs members"))?;
+        let body = Arc::new(self);
+        Ok(match segmented {
+            Some(segmented) if has_copies => Arc::new(segmented.or(body)),
+            Some(segmented) => Arc::new(segmented),
+            None => Arc::new(Assembled::new(body, limits)),
+        })
+    }
+
+    /// The array as ranges of its members. `None` if the layout has parity, or if each copy of a chunk has a part that is not valid.
+    fn segmented(&self) -> Option<Segmented> {
+        let parts = self.layout.parts(self.size, |role| {
+            let slot = self.slots[role].as_ref()?;
+            slot.bad.is_empty().then_some((slot.synced, slot.newest))
+        })?;
+        let starts = self.slots.iter().scan(0_u64, |end, slot| {
+            let before = *end;
+            let Some(slot) = slot else { return Some(before) };
+            *end = before.checked_add(slot.device.size())?;
+            Some(before + slot.start)
+        });
+        let starts: Vec<u64> = starts.collect();
+        if starts.len() < self.slots.len() {
+            return None;
+        }
+        let segment = |part: Part| Segment {
+            len: part.len,
+            stripe: part.stripe,
+            starts: part.places.iter().map(|(role, at)| starts[*role] + at).collect(),
+        };
+        let segments: Vec<Segment> = parts.into_iter().map(segment).collect();
+        let below = self.slots.iter().flatten().map(|slot| Arc::clone(&slot.device)).collect();
+        let segmented = Segmented::over(below, &segments).ok()?;
+        (segmented.size() == self.size).then_some(segmented)
+    }
+
     fn state(&self, role: usize, at: u64) -> (bool, u64) {
         self.slots[role].as_ref().map_or((false, u64::MAX), |slot| slot.state(at))
     }
@@ -157,7 +205,7 @@ impl Body {
             ));
         }
         let roles = 0..parity.disks;
-        let len = roles.clone().fold(len.min(PART), |len, role| len.min(self.state(role, at).1));
+        let len = roles.clone().fold(len.min(REBUILT), |len, role| len.min(self.state(role, at).1));
         let mut lost: SmallVec<[usize; 4]> = SmallVec::from_slice(&[wanted]);
         lost.extend(roles.filter(|role| *role != wanted && !self.state(*role, at).0));
         // Each turn either ends or adds a member to those that are lost.
@@ -258,17 +306,17 @@ impl Ranges for Body {
 }
 
 /// The device of an array.
-pub(super) struct Assembled {
+struct Assembled {
     body: Arc<Body>,
     limits: Limits,
 }
 
 impl Assembled {
     /// The device, with limits that are valid on all members.
-    pub(super) fn new(body: Body, limits: Limits) -> Self {
+    fn new(body: Arc<Body>, limits: Limits) -> Self {
         let limits =
             Limits { read_only: true, atomic_write: 0, nowait: false, poll: false, ..limits };
-        Self { body: Arc::new(body), limits }
+        Self { body, limits }
     }
 }
 

@@ -85,6 +85,15 @@ pub(super) struct Piece {
     pub(super) on: On,
 }
 
+/// Bytes of an array that are on ranges of members, stripe by stripe.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) len: u64,
+    pub(super) stripe: u64,
+    /// The role of each member with its position in the data of the member.
+    pub(super) places: Vec<(usize, u64)>,
+}
+
 /// The members of a piece.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum On {
@@ -185,6 +194,50 @@ impl Layout {
             }
         };
         Ok((Self::Zones(zones, unit, by_zone), size))
+    }
+
+    /// The parts of an array of `size` bytes without parity. For each member without bad blocks, `state` returns the length of the valid
+    /// data, and whether the member has the newest superblock. `None` if all copies of a chunk are on members with invalid data, or if the
+    /// copies of different chunks begin on the same member in different rows.
+    pub(super) fn parts(
+        &self,
+        size: u64,
+        state: impl Fn(usize) -> Option<(u64, bool)>,
+    ) -> Option<Vec<Part>> {
+        match self {
+            Self::Zones(zones, chunk, by_zone) => {
+                let part = |zone: &Zone| {
+                    let mut places: Vec<_> =
+                        zone.members.iter().map(|role| (*role, zone.first)).collect();
+                    let count = places.len() as u64;
+                    if !by_zone {
+                        places.rotate_left((zone.start / chunk % count) as usize);
+                    }
+                    let end = zone.first + zone.len / count;
+                    let is_valid = |role: &usize| state(*role).is_some_and(|(len, _)| len >= end);
+                    let stripe = if count == 1 { zone.len } else { *chunk };
+                    let all_valid = zone.members.iter().all(is_valid);
+                    all_valid.then_some(Part { len: zone.len, stripe, places })
+                };
+                zones.iter().map(part).collect()
+            }
+            Self::Copies(Copies { disks, copies, chunk }) => {
+                let columns = disks.checked_div(*copies).filter(|it| it * copies == *disks)?;
+                let each = size / columns as u64;
+                let place = |column: usize| {
+                    let roles = column * copies..(column + 1) * copies;
+                    let valid = roles.filter_map(|role| {
+                        let (_, newest) = state(role).filter(|(len, _)| *len >= each)?;
+                        Some((!newest, role))
+                    });
+                    valid.min().map(|(_, role)| (role, 0))
+                };
+                let places = (0..columns).map(place).collect::<Option<Vec<_>>>()?;
+                let stripe = if columns == 1 { size } else { *chunk };
+                Some(vec![Part { len: size, stripe, places }])
+            }
+            Self::Parity(_) => None,
+        }
     }
 
     /// The piece that begins at the byte `at` of the array. `None` past the end.

@@ -12,10 +12,10 @@ mod superblock;
 use std::fmt;
 use std::sync::Arc;
 
-use self::body::{Assembled, Body, Slot};
+use self::body::{Body, Slot};
 use self::layout::{DISKS, Layout};
 use self::superblock::{FAULTY, JOURNAL, SPARE, Superblock};
-use crate::device::{Device, Limits};
+use crate::device::Device;
 use crate::error::{Context, Error, ErrorKind, Result};
 
 /// A device that may be a member of an array.
@@ -119,10 +119,7 @@ pub fn assemble(members: Vec<Member>) -> Result<Array> {
         array.disks,
         used.join(", ")
     );
-    let limits = body.slots.iter().flatten().map(|slot| *slot.device.limits());
-    let limits = limits.reduce(Limits::joined);
-    let limits = limits.ok_or_else(|| Error::invalid("an array needs members"))?;
-    Ok(Array { device: Arc::new(Assembled::new(body, limits)), faults, shown })
+    Ok(Array { device: body.into_device()?, faults, shown })
 }
 
 /// Reads all superblocks. A member whose superblock is damaged becomes a fault.

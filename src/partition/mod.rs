@@ -10,7 +10,7 @@ use std::ops::Range;
 
 pub use self::make::{ALIGNMENT, NewPartition, NewTable, usable};
 use crate::device::Device;
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::units::DevOffset;
 
 /// The kinds of partition table.
@@ -46,6 +46,29 @@ pub struct Partition {
     pub len: u64,
     /// The name of the partition, if the table contains names.
     pub name: String,
+}
+
+impl Partition {
+    /// The first byte of the partition, and its length on a device of `size` bytes. If `truncated` is set, a partition that ends past the
+    /// device has the bytes that are on the device.
+    ///
+    /// # Errors
+    /// `Corrupt` if the partition ends past the device, and `truncated` is not set or no byte is on the device.
+    pub fn within(&self, size: u64, truncated: bool) -> Result<(u64, u64)> {
+        let Self { number, start, len, .. } = *self;
+        let rest = size.saturating_sub(start);
+        if len <= rest || rest > 0 && truncated {
+            return Ok((start, len.min(rest)));
+        }
+        let end = start.saturating_add(len);
+        let hint = if rest > 0 { ": --truncated reads the remaining part" } else { "" };
+        Err(Error::new(
+            ErrorKind::Corrupt,
+            format!(
+                "partition {number} has bytes {start} to {end}, but the device has only {size} bytes{hint}"
+            ),
+        ))
+    }
 }
 
 impl PartitionTable {

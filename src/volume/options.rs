@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Volume;
-use crate::device::{CutShort, Device, Engine, Joined};
+use crate::device::{CutShort, Device, Engine, Segmented};
 use crate::error::{Context, Error, Result};
 use crate::fs::{Clock, DeviceRange, FORMATS, Format, How, Rescue, uuid_text};
 use crate::location::{Location, LocationOptions, Site, refuse_to_write};
@@ -112,10 +112,13 @@ impl VolumeOptions {
             faults.extend(opened.faults.iter().map(|fault| format!("{name} {place}: {fault}")));
             Ok(Some(range))
         };
-        let journal = join(self.journal_of(&*device), Joined::JOURNAL, "journal device")?;
-        let realtime = join(self.realtime.clone(), Joined::REALTIME, "realtime device")?;
+        let journal = join(self.journal_of(&*device), Segmented::JOURNAL, "journal device")?;
+        let realtime = join(self.realtime.clone(), Segmented::REALTIME, "realtime device")?;
         let device = if self.truncated { Arc::new(CutShort::new(device)) } else { device };
-        let device = if others.is_empty() { device } else { Arc::new(Joined::new(device, others)) };
+        let device: Arc<dyn Device> = match others.is_empty() {
+            true => device,
+            false => Arc::new(Segmented::joined(device, others)),
+        };
         let (superblock, no_journal) = (self.superblock, self.no_load);
         let how = match self.write {
             true => How::Write(self.clock),

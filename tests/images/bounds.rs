@@ -8,8 +8,8 @@ use ironmap::bio::{Bio, BioEnd, BioFlags, BioOp, Dev, Memory};
 use ironmap::device::image::{Address, Image, ImageFormat};
 use ironmap::device::nbd::Nbd;
 use ironmap::device::{
-    AnyQueue, BlockFile, BoundedQueue, CutShort, Dax, Device, DeviceQueue, Faults, InRange, Joined,
-    LentPart, Limits, Null, OpenMode, Psync, Ram, Record, Sim, Uring, UringOptions,
+    AnyQueue, BlockFile, BoundedQueue, CutShort, Dax, Device, DeviceQueue, Faults, InRange,
+    LentPart, Limits, Null, OpenMode, Psync, Ram, Record, Segmented, Sim, Uring, UringOptions,
 };
 use ironmap::integrity::{self, Integrity};
 use ironmap::units::DevOffset;
@@ -198,9 +198,9 @@ fn no_range_reaches_past_a_device_over_another_one() {
     integrity::format(&data, None, &integrity::FormatOptions::new(), &mut |_, _| {}).unwrap();
     sweep("integrity", &Integrity::open(data, None).unwrap().device);
     // The addresses between the end of the first device and the start of the other device are unused.
-    let joined = Joined::new(ram(), vec![(Joined::JOURNAL, ram())]);
-    let end = Joined::JOURNAL + PART.1;
-    for at in [PART.1, Joined::JOURNAL - 4096, end, end + MIB, u64::MAX - 4095] {
+    let joined = Segmented::joined(ram(), vec![(Segmented::JOURNAL, ram())]);
+    let end = Segmented::JOURNAL + PART.1;
+    for at in [PART.1, Segmented::JOURNAL - 4096, end, end + MIB, u64::MAX - 4095] {
         assert!(joined.read_exact_at(&mut [0; 4096], DevOffset(at)).is_err(), "{at}");
     }
     joined.read_exact_at(&mut [0; 4096], DevOffset(end - 4096)).unwrap();

@@ -5,6 +5,7 @@ mod bench;
 mod canonical;
 mod cli;
 mod cmd;
+mod compress;
 mod console;
 mod epoch;
 mod failure;

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 use std::fs::{File, Metadata, OpenOptions};
-use std::io::{self, ErrorKind as IoErrorKind};
+use std::io::{self, ErrorKind as IoErrorKind, IoSlice};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,12 +10,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ironmap::device::image::{self, Compression, CreateOptions, ImageFormat};
 use ironmap::device::{BlockFile, Device, OpenMode, Psync};
-use ironmap::location::{Medium, Part, Site};
+use ironmap::location::{LocationOptions, Medium, Part, Site};
+use ironmap::units::DevOffset;
 use ironmap::{Errno, Error, ErrorKind, Location};
 use rustix::fs::{CWD, Mode, OFlags, RenameFlags, renameat_with};
 use rustix::io::Errno as OsErrno;
 
 use crate::failure::Failure;
+use crate::stop::Stop;
 
 /// The change that gave an image the requested size.
 pub enum Room {
@@ -86,9 +88,13 @@ pub struct NewImage {
     name: Option<PathBuf>,
     /// Whether the image replaces an existing file of its final name.
     replaces: bool,
+    /// If the clusters are compressed when the image is complete: the request to end this early.
+    compresses: Option<Stop>,
     kept: bool,
 }
 
+/// The length of a cluster of a new image.
+const CLUSTER: usize = 64 << 10;
 /// The number of temporary names to try.
 const NAMES: u32 = 1000;
 /// A number that distinguishes the temporary names of this process.
@@ -168,7 +174,7 @@ impl NewImage {
         if !is_same(&made.metadata().map_err(failed)?, &file.metadata().map_err(failed)?) {
             return Err(replaced(&path));
         }
-        Ok(Self { file, path, format, name, replaces: false, kept: false })
+        Ok(Self { file, path, format, name, replaces: false, compresses: None, kept: false })
     }
 
     /// The present path of the image, with symbolic links followed.
@@ -198,11 +204,61 @@ impl NewImage {
         image::create(&self.path, &options).map_err(|error| Failure::open(&error))
     }
 
+    /// Compresses the clusters of the complete image before it gets its final name. The image must have the format qcow2 and a temporary
+    /// name.
+    pub(crate) fn compress(&mut self, stop: &Stop) {
+        self.compresses = Some(stop.clone());
+    }
+
+    /// Copies the image to a new image with compressed clusters, which takes its place. A cluster is compressed only when it is written for
+    /// the first time, and a volume is filled by many writes to the same clusters. So the clusters of a complete volume are compressed.
+    fn packed(mut self, stop: &Stop) -> Result<Self, Failure> {
+        const PIECE: u64 = 1 << 20;
+        let name = self.name.clone().unwrap_or_else(|| self.path.clone());
+        let failed = |error: Error| Failure::at(name.display(), &error);
+        let long = || Failure::host(name.display(), io::Error::from(IoErrorKind::InvalidFilename));
+        let mut packed = Self::aside(&name, &name, self.format)?.ok_or_else(long)?;
+        packed.replaces = self.replaces;
+        let open = |path: &Path, write| {
+            let address = image::Address::new(ImageFormat::Qcow2, path);
+            let location = Site { medium: Medium::Image(Box::new(address)), part: Part::Whole };
+            let how = LocationOptions::new().write(write).compress(write);
+            Location::Plain(location).open(&how).map(|opened| opened.device).map_err(failed)
+        };
+        let source = open(&self.path, false)?;
+        packed.empty(source.size())?;
+        let target = open(&packed.path, true)?;
+        let (mut at, mut buffer) = (0, vec![0; PIECE as usize]);
+        while at < source.size() {
+            stop.check()?;
+            let data = source.data_from(DevOffset(at)).map_err(failed)?;
+            let start = (data.start.0.max(at) / PIECE * PIECE).max(at);
+            let end = (start + PIECE).min(source.size());
+            at = if data.is_empty() { start.max(at + 1).next_multiple_of(PIECE) } else { end };
+            if !data.is_empty() && start < end {
+                let piece = &mut buffer[..(end - start) as usize];
+                source.read_exact_at(piece, DevOffset(start)).map_err(failed)?;
+                for (from, cluster) in (start..).step_by(CLUSTER).zip(piece.chunks(CLUSTER)) {
+                    if cluster.iter().any(|byte| *byte != 0) {
+                        let bufs = [IoSlice::new(cluster)];
+                        target.write_all_at(&bufs, DevOffset(from), false).map_err(failed)?;
+                    }
+                }
+            }
+        }
+        target.flush().map_err(failed)?;
+        self.compresses = None;
+        Ok(packed)
+    }
+
     /// Keeps the file, under its final name. The name becomes durable if the directory of the file can be synced.
     ///
     /// # Errors
     /// Fails if another file has the final name, or if another program has removed or replaced the image at its present path.
     pub fn keep(mut self) -> Result<(), Failure> {
+        if let Some(stop) = self.compresses.take() {
+            return self.packed(&stop)?.keep();
+        }
         if !self.has_name() {
             return Err(replaced(&self.path));
         }
@@ -355,6 +411,11 @@ fn instead_of(path: &Path) -> Option<String> {
 /// The format that the extension of a name suggests.
 fn format_of(path: &Path) -> Option<String> {
     Some(path.extension()?.to_string_lossy().to_ascii_lowercase())
+}
+
+/// The error for a target that cannot be made with compressed clusters.
+pub fn not_compressed(target: &Location) -> Failure {
+    Failure::usage(format!("{target}: only a new image can be compressed: name it qcow2:FILE"))
 }
 
 /// The error for a new volume whose image cannot be opened. Unlike a raw image, a missing virtual disk image is not created.

@@ -78,7 +78,17 @@ impl ImageFile {
     }
 
     /// Fills one buffer as [`read`](Self::read) does. An error contains the position in the file.
+    #[inline]
     pub(super) fn read_at(&self, buf: &mut [u8], at: u64) -> Result<()> {
+        // Most reads are complete after one call.
+        match rustix::io::pread(self.fd(), &mut *buf, at) {
+            Ok(count) if count == buf.len() => Ok(()),
+            _ => self.read_all_at(buf, at),
+        }
+    }
+
+    #[cold]
+    fn read_all_at(&self, buf: &mut [u8], at: u64) -> Result<()> {
         let len = buf.len();
         self.read(&mut [IoSliceMut::new(buf)], at).map_err(|errno| {
             Error::io(errno, format!("read of {len} bytes at {at}")).at(self.path().display())

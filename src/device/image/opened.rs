@@ -153,6 +153,7 @@ impl Image {
 
 impl Disk {
     /// Converts the position of a range in the part to its position in the image.
+    #[inline]
     fn place(&self, at: DevOffset, len: u64) -> Result<u64> {
         let is_within = at.0.checked_add(len).is_some_and(|end| end <= self.size);
         let past = || {
@@ -164,6 +165,7 @@ impl Disk {
         if is_within { Ok(self.base + at.0) } else { Err(past()) }
     }
 
+    #[inline]
     fn read(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
         self.driver.read(buf, self.place(at, buf.len() as u64)?)
     }

@@ -1,17 +1,24 @@
-//! A device that consists of ranges of another device, such as a logical volume of LVM.
+//! A device that consists of ranges of other devices: a logical volume of LVM, an array of MD, or a volume with a journal on another device.
+//!
+//! A read within one range goes to the queue of that range's device. So such reads stay in flight, and cost a few instructions.
 
 mod queue;
 
-use std::collections::VecDeque;
+use std::fmt;
 use std::io::IoSlice;
+use std::ops::Range;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use self::queue::SegmentedQueue;
+use self::queue::queue_over;
 use super::{AnyQueue, Device, InRange, Limits, QueueOptions};
 use crate::error::{Error, Result};
+use crate::sorting::Sorting;
 use crate::units::DevOffset;
+
+/// The largest number of units in which a device is divided for look-ups, at least half of which are used.
+const UNITS: u64 = 512;
 
 /// A part of a segmented device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +28,8 @@ pub struct Segment {
     /// The length of a stripe in bytes. Consecutive stripes are on consecutive ranges, beginning with the first range. The stripe after the
     /// last range is on the first range again. If there is only one range, this field is ignored.
     pub stripe: u64,
-    /// The first byte of each range of the device below.
+    /// The first byte of each range. With several devices below, positions are counted from the first byte of the first device, as if the
+    /// devices followed each other.
     pub starts: SmallVec<[u64; 1]>,
 }
 
@@ -46,112 +54,251 @@ impl Segment {
         self.stripe.is_multiple_of(sector) && row.is_some_and(|row| self.len.is_multiple_of(row))
     }
 
-    /// The end of the last range on the device below. `None` if it exceeds 64 bits.
-    fn end(&self) -> Option<u64> {
-        let each = self.len.div_ceil(self.starts.len().max(1) as u64);
-        self.starts
-            .iter()
-            .map(|start| start.checked_add(each))
-            .collect::<Option<Vec<_>>>()?
-            .into_iter()
-            .max()
-    }
-
-    /// Converts the byte `into` of the segment to a position on the device below. Also returns the number of bytes that are contiguous from
-    /// there on.
-    fn locate(&self, into: u64) -> (u64, u64) {
-        if let [start] = self.starts[..] {
-            return (start + into, self.len - into);
+    /// Converts the segment to ranges of devices. `ends` contains the end of each device, as if the devices followed each other.
+    ///
+    /// # Errors
+    /// The reason why the segment is invalid.
+    fn place(&self, begin: u64, ends: &[u64], sector: u64) -> Result<Placed, &'static str> {
+        let Self { len, stripe, ref starts } = *self;
+        if len == 0 || starts.is_empty() {
+            return Err("is empty");
         }
-        let (stripe, inside) = (into / self.stripe, into % self.stripe);
-        let ranges = self.starts.len() as u64;
-        let start = self.starts[(stripe % ranges) as usize];
-        let rest = (self.stripe - inside).min(self.len - into);
-        (start + stripe / ranges * self.stripe + inside, rest)
+        if !starts.iter().chain([&len]).all(|at| at.is_multiple_of(sector))
+            || starts.len() > 1 && !self.is_striped(sector)
+        {
+            return Err("is not aligned to the sectors of the device");
+        }
+        let each = len / starts.len() as u64;
+        let on_device = |start: &u64| {
+            let device = ends.partition_point(|end| end <= start);
+            let end = start.checked_add(each)?;
+            let first = device.checked_sub(1).map_or(0, |before| ends[before]);
+            ends.get(device).filter(|after| end <= **after)?;
+            Some(OnDevice { device, start: start - first })
+        };
+        let places = starts.iter().map(on_device).collect::<Option<Vec<_>>>();
+        let places = places.ok_or("ends past the device")?;
+        Ok(Placed::new(begin, len, stripe, places))
     }
+}
+
+/// The first byte of a range on a device below.
+#[derive(Clone, Copy, Debug)]
+struct OnDevice {
+    device: usize,
+    start: u64,
+}
+
+/// A segment with its position.
+#[derive(Debug)]
+struct Placed {
+    begin: u64,
+    len: u64,
+    /// The first range. A look-up in a segment with one range needs no other memory.
+    first: OnDevice,
+    /// The length of a stripe, and all ranges. `None` if there is one range.
+    striped: Option<Box<(u64, Vec<OnDevice>)>>,
+}
+
+impl Placed {
+    fn new(begin: u64, len: u64, stripe: u64, places: Vec<OnDevice>) -> Self {
+        let first = places[0];
+        let striped = (places.len() > 1).then(|| Box::new((stripe, places)));
+        Self { begin, len, first, striped }
+    }
+}
+
+impl Placed {
+    /// Finds a byte that is not before the segment.
+    #[inline(always)]
+    fn locate(&self, at: u64) -> Option<Found> {
+        let into = at - self.begin;
+        let rest = self.len.checked_sub(into)?;
+        let Some(striped) = &self.striped else {
+            let OnDevice { device, start } = self.first;
+            return Some(Found { device, at: DevOffset(start + into), rest });
+        };
+        let (length, places) = &**striped;
+        let count = places.len() as u64;
+        let (stripe, inside) = (into / length, into % length);
+        let OnDevice { device, start } = *places.get((stripe % count) as usize)?;
+        let at = DevOffset(start + stripe / count * length + inside);
+        Some(Found { device, at, rest: rest.min(length - inside) })
+    }
+}
+
+/// Ranges of devices that are read as one device, by code that knows more than one way to read them.
+pub(crate) trait Ranges: fmt::Debug + Send + Sync {
+    /// Fills `buf` from a position.
+    ///
+    /// # Errors
+    /// The errors of [`Device::read_exact_at`].
+    fn read(&self, buf: &mut [u8], at: DevOffset) -> Result<()>;
 }
 
 /// The segments with their positions.
 #[derive(Debug)]
 struct Map {
-    below: Arc<dyn Device>,
-    /// The first byte of each segment. The segments are in ascending order, without gaps.
-    starts: Vec<u64>,
-    segments: Vec<Segment>,
-    size: u64,
+    below: Vec<Arc<dyn Device>>,
+    /// The segments in the order of their positions. There may be gaps between them.
+    segments: Vec<Placed>,
+    /// The device is divided into units of `1 << shift` bytes. For each unit: the index of the segment that contains its first byte, and
+    /// the index of the last segment that begins within it. So most look-ups need no search.
+    units: Box<[(u32, u32)]>,
+    shift: u32,
+    /// Reads the ranges in another way, after a device below has returned an error.
+    other: Option<Arc<dyn Ranges>>,
+}
+
+/// The position of a byte on a device below, and the number of bytes that are contiguous from there on. This number is 0 at the end of a
+/// segment.
+struct Found {
+    device: usize,
+    at: DevOffset,
+    rest: u64,
 }
 
 impl Map {
-    /// Converts the byte `at` to a position on the device below. Also returns the number of bytes that are contiguous from there on. This
-    /// number is 0 past the end of the device.
-    #[inline]
-    fn locate(&self, at: u64) -> (u64, u64) {
-        let after = self.starts.partition_point(|start| *start <= at);
-        match after.checked_sub(1).map(|index| (self.starts[index], &self.segments[index])) {
-            Some((start, segment)) if at < self.size => segment.locate(at - start),
-            _ => (0, 0),
+    /// Finds a byte. `None` if no segment contains it.
+    #[inline(always)]
+    fn locate(&self, at: u64) -> Option<Found> {
+        let (first, last) = *self.units.get((at >> self.shift) as usize)?;
+        let mut index = first as usize;
+        if first != last {
+            let after = self.segments.get(index + 1..=last as usize)?;
+            index += after.partition_point(|segment| segment.begin <= at);
         }
+        self.segments.get(index)?.locate(at)
     }
 
-    fn read(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
+    fn new(below: Vec<Arc<dyn Device>>, segments: Vec<Placed>) -> Self {
+        let end = segments.last().map_or(0, |last| last.begin.saturating_add(last.len));
+        let shift = (u64::BITS - end.leading_zeros()).saturating_sub(UNITS.ilog2());
+        // The first segment begins at 0.
+        let before = |at: u64| segments.partition_point(|segment| segment.begin <= at).max(1) - 1;
+        let unit = |unit: u64| {
+            let (start, size) = (unit << shift, 1_u64 << shift);
+            (before(start) as u32, before(start.saturating_add(size - 1)) as u32)
+        };
+        let units = (0..=end >> shift).map(unit).collect();
+        Self { below, segments, units, shift, other: None }
+    }
+
+    /// Divides a range of `len` bytes into ranges of devices. Calls `read` with each of them, and its place in the range.
+    fn each<E>(
+        &self,
+        at: DevOffset,
+        len: usize,
+        past: impl Fn() -> E,
+        mut read: impl FnMut(Found, Range<usize>) -> Result<(), E>,
+    ) -> Result<(), E> {
         let mut done = 0;
-        while done < buf.len() {
-            let (below, rest) = self.locate(at.0 + done as u64);
-            let count = rest.min((buf.len() - done) as u64) as usize;
-            if count == 0 {
-                return Err(Error::invalid(format!(
-                    "{} bytes at {at} are past the end of the device",
-                    buf.len()
-                )));
-            }
-            self.below.read_exact_at(&mut buf[done..done + count], DevOffset(below))?;
-            done += count;
+        while done < len {
+            let found = self.locate(at.0 + done as u64).filter(|found| found.rest > 0);
+            let found = found.ok_or_else(&past)?;
+            let end = done + found.rest.min((len - done) as u64) as usize;
+            read(found, done..end)?;
+            done = end;
         }
         Ok(())
     }
+
+    fn read(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
+        let len = buf.len();
+        let past = || Error::invalid(format!("{len} bytes at {at} are past the end of the device"));
+        self.each(at, len, past, |found, range| {
+            let (above, buf) = (DevOffset(at.0 + range.start as u64), &mut buf[range]);
+            match (self.below[found.device].read_exact_at(buf, found.at), &self.other) {
+                (Err(_), Some(other)) => other.read(buf, above),
+                (result, _) => result,
+            }
+        })
+    }
 }
 
-/// A device that consists of ranges of another device.
+/// A device that consists of ranges of other devices. It can only be read.
 #[derive(Debug)]
 pub struct Segmented {
     map: Arc<Map>,
     limits: Limits,
+    size: u64,
 }
 
 impl Segmented {
+    /// The position of the device of a volume's journal in a [joined](Self::joined) device. No device is that long. A block number of ext4
+    /// (48 bits) can express this position, even with the smallest block size.
+    pub const JOURNAL: u64 = 1 << 57;
+
+    /// The position of the device of realtime files in a [joined](Self::joined) device.
+    pub const REALTIME: u64 = 1 << 58;
+
     /// Combines ranges of a device.
     ///
     /// # Errors
     /// `InvalidInput` for an empty segment, or for a range that ends past the device or is not aligned to its sectors.
-    pub fn new(below: Arc<dyn Device>, segments: Vec<Segment>) -> Result<Self> {
-        let (mut starts, mut size) = (Vec::with_capacity(segments.len()), 0_u64);
-        let sector = u64::from(below.limits().logical_block.max(1));
-        for segment in &segments {
-            let is_aligned =
-                segment.starts.iter().chain([&segment.len]).all(|at| at.is_multiple_of(sector));
-            let stripes = segment.starts.len() == 1 || segment.is_striped(sector);
-            let refused = match () {
-                () if segment.len == 0 || segment.starts.is_empty() => "is empty",
-                () if !is_aligned || !stripes => "is not aligned to the sectors of the device",
-                () if segment.end().is_none_or(|end| end > below.size()) => "ends past the device",
-                () => "",
-            };
-            if !refused.is_empty() {
-                return Err(Error::invalid(format!(
+    pub fn new(below: Arc<dyn Device>, segments: &[Segment]) -> Result<Self> {
+        Self::over(vec![below], segments)
+    }
+
+    /// Combines ranges of several devices.
+    ///
+    /// # Errors
+    /// The errors of [`new`](Self::new).
+    pub(crate) fn over(below: Vec<Arc<dyn Device>>, segments: &[Segment]) -> Result<Self> {
+        let limits = below.iter().map(|device| *device.limits()).reduce(Limits::joined);
+        let limits = limits.ok_or_else(|| Error::invalid("there is no device"))?;
+        let sector = u64::from(limits.logical_block.max(1));
+        let ends = below.iter().scan(0_u64, |end, device| {
+            *end = end.saturating_add(device.size());
+            Some(*end)
+        });
+        let ends: Vec<u64> = ends.collect();
+        let (mut placed, mut size) = (Vec::with_capacity(segments.len()), 0_u64);
+        for segment in segments {
+            placed.push(segment.place(size, &ends, sector).map_err(|refused| {
+                Error::invalid(format!(
                     "the segment of {} bytes at byte {:?} {refused}: a sector has {sector} bytes, and the device has {} bytes",
                     segment.len,
                     segment.starts,
-                    below.size()
-                )));
-            }
-            starts.push(size);
+                    ends[ends.len() - 1]
+                ))
+            })?);
             size = size.checked_add(segment.len).ok_or_else(|| {
                 Error::invalid("the total length of the segments exceeds 64 bits")
             })?;
         }
-        // An atomic write would have to be divided at the end of a range, so the device does not support atomic writes.
-        let limits = Limits { read_only: true, atomic_write: 0, poll: false, ..*below.limits() };
-        Ok(Self { map: Arc::new(Map { below, starts, segments, size }), limits })
+        Ok(Self::of(below, placed, size, limits))
+    }
+
+    /// Joins the device of a volume and the volume's other devices, each with its position. The size is the size of the first device. A
+    /// request within the limits of the joined device is valid on every device.
+    #[must_use]
+    pub fn joined(first: Arc<dyn Device>, mut others: Vec<(u64, Arc<dyn Device>)>) -> Self {
+        others.order_by_key(|(begin, _)| *begin);
+        let (size, mut limits) = (first.size(), *first.limits());
+        let (mut below, mut placed) = (Vec::new(), Vec::new());
+        for (begin, device) in std::iter::once((0, first)).chain(others) {
+            limits = if below.is_empty() { limits } else { limits.joined(*device.limits()) };
+            let len = device.size();
+            let place = OnDevice { device: below.len(), start: 0 };
+            placed.push(Placed::new(begin, len, len, vec![place]));
+            below.push(device);
+        }
+        Self::of(below, placed, size, limits)
+    }
+
+    fn of(below: Vec<Arc<dyn Device>>, segments: Vec<Placed>, size: u64, limits: Limits) -> Self {
+        let limits = Limits { read_only: true, atomic_write: 0, poll: false, ..limits };
+        Self { map: Arc::new(Map::new(below, segments)), limits, size }
+    }
+
+    /// Sets another way to read the ranges, for reads that fail.
+    #[cfg(feature = "md")]
+    pub(crate) fn or(mut self, other: Arc<dyn Ranges>) -> Self {
+        if let Some(map) = Arc::get_mut(&mut self.map) {
+            map.other = Some(other);
+        }
+        self
     }
 }
 
@@ -161,7 +308,12 @@ impl Device for Segmented {
     }
 
     fn size(&self) -> u64 {
-        self.map.size
+        self.size
+    }
+
+    fn end(&self) -> DevOffset {
+        let last = self.map.segments.last();
+        DevOffset(last.map_or(0, |last| last.begin.saturating_add(last.len)).max(self.size))
     }
 
     fn read_within(&self, buf: &mut [u8], at: DevOffset, _: InRange) -> Result<()> {
@@ -181,19 +333,12 @@ impl Device for Segmented {
     }
 
     fn queue_within(&self, options: &QueueOptions, _: InRange) -> Result<AnyQueue> {
-        Ok(AnyQueue::other(SegmentedQueue {
-            below: Box::new(self.map.below.queue(options)?),
-            map: Arc::clone(&self.map),
-            flying: Vec::new(),
-            unused: Vec::new(),
-            done: VecDeque::new(),
-            depth: options.slots(),
-        }))
+        queue_over(Arc::clone(&self.map), options)
     }
 }
 
 fn only_read() -> Error {
-    Error::read_only("a device that consists of ranges of another device can only be read")
+    Error::read_only("a device that consists of ranges of other devices can only be read")
 }
 
 #[cfg(test)]
@@ -214,7 +359,7 @@ mod tests {
             segment(2 * MIB, 64 << 10, &[8 * MIB, 12 * MIB]),
             segment(MIB, MIB, &[MIB]),
         ];
-        let device = Segmented::new(Arc::clone(&ram) as Arc<dyn Device>, segments).unwrap();
+        let device = Segmented::new(Arc::clone(&ram) as Arc<dyn Device>, &segments).unwrap();
         (ram, device)
     }
 
@@ -318,8 +463,30 @@ mod tests {
             segment(8192, 0, &[0, 4096]),
             segment(8192, 100, &[0, 4096]),
         ] {
-            assert!(Segmented::new(Arc::clone(&ram), vec![wrong.clone()]).is_err(), "{wrong:?}");
+            assert!(Segmented::new(Arc::clone(&ram), &[wrong.clone()]).is_err(), "{wrong:?}");
         }
-        assert!(Segmented::new(ram, vec![segment(MIB, MIB, &[0])]).is_ok());
+        assert!(Segmented::new(ram, &[segment(MIB, MIB, &[0])]).is_ok());
+    }
+
+    /// Sends a read to the device at its position. A read that begins on one device and ends on another fails.
+    #[test]
+    fn each_joined_device_is_read_at_its_place() {
+        let ram = |byte, len| -> Arc<dyn Device> { Arc::new(Ram::from_image(&vec![byte; len])) };
+        let others = vec![(Segmented::REALTIME, ram(3, 4096)), (Segmented::JOURNAL, ram(2, 8192))];
+        let joined = Segmented::joined(ram(1, 4096), others);
+        let read = |at: u64| {
+            let mut byte = [0];
+            joined.read_exact_at(&mut byte, DevOffset(at)).map(|()| byte[0])
+        };
+        assert_eq!(read(4095).unwrap(), 1);
+        assert_eq!(read(Segmented::JOURNAL).unwrap(), 2);
+        assert_eq!(read(Segmented::JOURNAL + 8191).unwrap(), 2);
+        assert_eq!(read(Segmented::REALTIME).unwrap(), 3);
+        assert_eq!(read(Segmented::REALTIME + 4095).unwrap(), 3);
+        assert!(read(4096).is_err() && read(Segmented::JOURNAL - 1).is_err());
+        assert!(read(Segmented::JOURNAL + 8192).is_err() && read(Segmented::REALTIME - 1).is_err());
+        assert!(read(Segmented::REALTIME + 4096).is_err());
+        assert!(!joined.is_writable() && joined.size() == 4096);
+        assert!(joined.write_all_at(&[IoSlice::new(&[0; 512])], DevOffset(0), true).is_err());
     }
 }

@@ -1,120 +1,220 @@
-//! The queue of a segmented device. A read within one range goes to the queue below with its position there. A read of several ranges is
-//! carried out during its submission, one range after the other.
+//! The queue of a segmented device. A read within one range goes to the queue of the range's device, with its position there. A read of several
+//! ranges is carried out during its submission, one range after the other.
 
 use std::collections::VecDeque;
-use std::io::IoSlice;
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::Map;
+use super::{Found, Map, Ranges};
 use crate::bio::slices::cut_mut;
-use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Done};
-use crate::device::{
-    BlockFile, BoundedQueue, DeviceQueue, Drained, LentPart, through_queue, with_below,
-};
-use crate::error::Errno;
+use crate::bio::{Bio, BioFlags, BioOp, Buffer, Dev, Done, Whole};
+use crate::device::{AnyQueue, DeviceQueue, Drained, LentPart, QueueOptions};
+use crate::error::{Errno, Result as Checked};
 use crate::units::DevOffset;
 
-pub(super) struct SegmentedQueue {
-    pub(super) below: Box<BoundedQueue>,
-    pub(super) map: Arc<Map>,
-    /// The reads in the queue below, by the number that their bio has there.
-    pub(super) flying: Vec<Option<Flying>>,
-    /// The numbers of `flying` that are not in use.
-    pub(super) unused: Vec<u32>,
-    /// The reads that ended during their submission.
-    pub(super) done: VecDeque<Done>,
-    pub(super) depth: usize,
+/// Opens a queue of each device, and makes one queue of them. The queues check no positions, because the map contains only ranges that are
+/// on their devices. The code is compiled for the usual kinds of queues, so that a read needs no match and few moves.
+pub(super) fn queue_over(map: Arc<Map>, options: &QueueOptions) -> Checked<AnyQueue> {
+    let queues = map.below.iter().map(|device| Ok(device.queue(options)?.unbounded()));
+    let mut queues = queues.collect::<Checked<Vec<_>>>()?;
+    macro_rules! of_kind {
+        ($($kind:ident)*) => {$(
+            if queues.iter().all(|queue| matches!(queue, AnyQueue::$kind(_))) {
+                let own = queues.drain(..).filter_map(|queue| match queue {
+                    AnyQueue::$kind(queue) => Some(queue),
+                    _ => None,
+                });
+                return Ok(AnyQueue::other(SegmentedQueue::new(map, own.collect(), options)));
+            }
+        )*};
+    }
+    of_kind!(Psync Uring Null);
+    Ok(AnyQueue::other(SegmentedQueue::new(map, queues.into(), options)))
 }
 
-/// The fields of a bio that the queue below replaces.
-pub(super) struct Flying {
-    end: BioEnd,
+struct SegmentedQueue<Q> {
+    map: Arc<Map>,
+    /// The queue of each device.
+    queues: Box<[Q]>,
+    /// The queue whose completions are popped next.
+    turn: usize,
+    /// The reads in the queues, by the number that each of them has there. An entry that is not in use contains the number of the next such
+    /// entry in `token`.
+    flying: Box<[Flying]>,
+    /// The first entry of `flying` that is not in use.
+    unused: u64,
+    in_flight: usize,
+    /// The reads that ended during their submission.
+    done: VecDeque<Done>,
+}
+
+/// The fields of a bio that differ in the queue below.
+struct Flying {
+    token: u64,
     at: DevOffset,
 }
 
-impl SegmentedQueue {
+impl<Q: DeviceQueue> SegmentedQueue<Q> {
+    fn new(map: Arc<Map>, queues: Box<[Q]>, options: &QueueOptions) -> Self {
+        let unused = |index: usize| Flying { token: index as u64 + 1, at: DevOffset(0) };
+        Self {
+            map,
+            queues,
+            turn: 0,
+            flying: (0..options.slots()).map(unused).collect(),
+            unused: 0,
+            in_flight: 0,
+            done: VecDeque::new(),
+        }
+    }
+
     /// The position below of a range, if one range below contains all of it.
-    #[inline]
-    fn whole(&self, at: DevOffset, len: usize) -> Option<DevOffset> {
-        let (below, rest) = self.map.locate(at.0);
-        (len as u64 <= rest).then_some(DevOffset(below))
+    #[inline(always)]
+    fn whole(&self, at: DevOffset, len: usize) -> Option<Found> {
+        self.map.locate(at.0).filter(|found| len as u64 <= found.rest)
+    }
+
+    /// The queue of the only device, if there is one device.
+    fn only(&mut self) -> Option<&mut Q> {
+        match &mut *self.queues {
+            [only] => Some(only),
+            _ => None,
+        }
     }
 
     /// Reads the ranges below one after the other. The result is short if one of these reads is.
-    fn read_ranges(&mut self, part: &mut LentPart<'_>, flags: BioFlags) -> Result<usize, Errno> {
-        let (len, mut done) = (part.len(), 0);
-        while done < len {
-            let (below, rest) = self.map.locate(part.at.0 + done as u64);
-            let count = rest.min((len - done) as u64) as usize;
-            if count == 0 {
-                return Err(Errno::EINVAL);
-            }
-            let bufs = cut_mut(&mut part.bufs, done..done + count);
-            let mut one = [LentPart::new(bufs, DevOffset(below))];
-            self.below.read_parts_now(Dev::OWN, &mut one, flags);
-            match one[0].result {
-                Ok(read) if read == count => done += count,
-                Ok(read) => return Ok(done + read),
-                Err(_) if done > 0 => return Ok(done),
-                Err(errno) => return Err(errno),
-            }
+    #[cold]
+    #[inline(never)]
+    fn read_ranges(
+        &mut self,
+        bufs: &mut [IoSliceMut<'_>],
+        at: DevOffset,
+        flags: BioFlags,
+    ) -> Result<usize, Errno> {
+        let (len, mut done) = (bufs.iter().map(|buf| buf.len()).sum(), 0);
+        let Self { map, queues, .. } = self;
+        let result = map.each(
+            at,
+            len,
+            || Errno::EINVAL,
+            |found, range| {
+                let count = range.len();
+                let mut one = [LentPart::new(cut_mut(bufs, range), found.at)];
+                queues[found.device].read_parts_now(Dev::OWN, &mut one, flags);
+                done += one[0].result?;
+                // An errno that no device returns ends the loop.
+                if one[0].result == Ok(count) { Ok(()) } else { Err(Errno::EAGAIN) }
+            },
+        );
+        match result {
+            Err(errno) if done == 0 => retried(&self.map, bufs, at, flags, errno),
+            _ => Ok(done),
         }
-        Ok(done)
     }
 
-    fn send(&mut self, mut bio: Bio, below: DevOffset) -> Result<(), Bio> {
-        let flying = Flying { end: bio.end, at: bio.at };
-        let number = self.unused.pop().unwrap_or(self.flying.len() as u32);
-        if number as usize == self.flying.len() {
-            self.flying.push(None);
+    /// Reads a range that is not in one range below, or whose first read has failed.
+    #[cold]
+    #[inline(never)]
+    fn read_one(
+        &mut self,
+        buf: &mut [u8],
+        at: DevOffset,
+        flags: BioFlags,
+        failed: Option<Errno>,
+    ) -> Result<usize, Errno> {
+        let bufs = &mut [IoSliceMut::new(buf)];
+        match failed {
+            Some(errno) => retried(&self.map, bufs, at, flags, errno),
+            None => self.read_ranges(bufs, at, flags),
         }
-        (bio.end, bio.at) = (BioEnd::Part { request: number, part: 0 }, below);
-        self.below.submit(bio).map_err(|mut bio| {
-            (bio.end, bio.at) = (flying.end, flying.at);
-            self.unused.push(number);
-            bio
-        })?;
-        self.flying[number as usize] = Some(flying);
-        Ok(())
+    }
+
+    /// Frees the entry of a read that has left its queue.
+    #[inline(always)]
+    fn land(&mut self, number: u64) -> Option<Flying> {
+        let entry = self.flying.get_mut(number as usize)?;
+        let landed = std::mem::replace(entry, Flying { token: self.unused, at: DevOffset(0) });
+        (self.unused, self.in_flight) = (number, self.in_flight - 1);
+        Some(landed)
+    }
+
+    /// Restores the fields of a bio that has left its queue. If the read has failed, the other way is tried.
+    #[cold]
+    fn landed(&mut self, mut done: Done) -> Done {
+        let number = done.bio.end.renumber(0);
+        if let Some(Flying { token, at }) = self.land(number) {
+            done.bio.end.renumber(token);
+            done.bio.at = at;
+        }
+        if let Err(errno) = done.result {
+            let Bio { at, flags, memory, .. } = &mut done.bio;
+            let len = memory.len();
+            let mut bufs = cut_mut(memory.buffers_mut(), 0..len);
+            done.result = retried(&self.map, &mut bufs, *at, *flags, errno);
+        }
+        done
     }
 }
 
-impl DeviceQueue for SegmentedQueue {
-    through_queue!(resources, with_below);
-
-    fn take_fresh(&mut self) -> bool {
-        self.below.take_fresh()
+/// Reads in another way what a device below could not read. If there is no other way, returns the error.
+#[cold]
+#[inline(never)]
+fn retried(
+    map: &Map,
+    bufs: &mut [IoSliceMut<'_>],
+    at: DevOffset,
+    flags: BioFlags,
+    errno: Errno,
+) -> Result<usize, Errno> {
+    let other: &dyn Ranges = match &map.other {
+        Some(other) if !flags.contains(BioFlags::NOWAIT) => &**other,
+        _ => return Err(errno),
+    };
+    let mut done = 0;
+    for buf in bufs {
+        let at = DevOffset(at.0 + done as u64);
+        other.read(buf, at).map_err(|_| errno)?;
+        done += buf.len();
     }
+    Ok(done)
+}
 
+/// Files cannot be attached, because the map applies to all positions.
+impl<Q: DeviceQueue> DeviceQueue for SegmentedQueue<Q> {
     #[inline]
     fn read_now(
         &mut self,
-        dev: Dev,
+        _dev: Dev,
         buf: &mut [u8],
         at: DevOffset,
         flags: BioFlags,
     ) -> Result<usize, Errno> {
-        if let Some(below) = self.whole(at, buf.len()) {
-            return self.below.read_now(dev, buf, below, flags);
+        let Some(found) = self.whole(at, buf.len()) else {
+            return self.read_one(buf, at, flags, None);
+        };
+        let Some(queue) = self.queues.get_mut(found.device) else { return Err(Errno::EINVAL) };
+        match queue.read_now(Dev::OWN, buf, found.at, flags) {
+            Err(errno) => self.read_one(buf, at, flags, Some(errno)),
+            result => result,
         }
-        let bufs = SmallVec::from_iter([std::io::IoSliceMut::new(buf)]);
-        self.read_ranges(&mut LentPart::new(bufs, at), flags)
     }
 
     fn read_parts_now(&mut self, dev: Dev, parts: &mut [LentPart<'_>], flags: BioFlags) {
-        let below: Option<SmallVec<[_; 8]>> =
+        let whole: Option<SmallVec<[_; 8]>> =
             parts.iter().map(|part| self.whole(part.at, part.len())).collect();
-        let Some(below) = below else {
+        let is_plain = self.map.other.is_none();
+        let (Some(whole), Some(only)) = (whole, self.only().filter(|_| is_plain)) else {
             for part in parts {
-                part.result = self.read_ranges(part, flags);
+                part.result = self.read_ranges(&mut part.bufs, part.at, flags);
             }
             return;
         };
         let above: SmallVec<[_; 8]> = parts.iter().map(|part| part.at).collect();
-        parts.iter_mut().zip(below).for_each(|(part, at)| part.at = at);
-        self.below.read_parts_now(dev, parts, flags);
+        parts.iter_mut().zip(whole).for_each(|(part, found)| part.at = found.at);
+        only.read_parts_now(dev, parts, flags);
         parts.iter_mut().zip(above).for_each(|(part, at)| part.at = at);
     }
 
@@ -133,27 +233,43 @@ impl DeviceQueue for SegmentedQueue {
     }
 
     fn room(&self) -> usize {
-        self.depth.saturating_sub(self.in_flight()).min(self.below.room())
+        let room = self.flying.len().saturating_sub(self.in_flight());
+        self.queues.iter().map(DeviceQueue::room).fold(room, usize::min)
     }
 
     fn in_flight(&self) -> usize {
-        self.done.len() + self.below.in_flight()
+        self.in_flight + self.done.len()
     }
 
+    #[inline]
     fn submit(&mut self, mut bio: Bio) -> Result<(), Bio> {
+        if bio.op == BioOp::Read
+            && let Some(Found { device, at, .. }) = self.whole(bio.at, bio.memory.len())
+        {
+            let number = self.unused;
+            let Some(entry) = self.flying.get_mut(number as usize) else { return Err(bio) };
+            let Some(queue) = self.queues.get_mut(device) else { return Err(bio) };
+            let next = entry.token;
+            *entry = Flying { token: bio.end.renumber(number), at: bio.at };
+            bio.at = at;
+            if let Err(mut bio) = queue.submit(bio) {
+                let unused = Flying { token: next, at: DevOffset(0) };
+                let Flying { token, at } = std::mem::replace(entry, unused);
+                bio.end.renumber(token);
+                bio.at = at;
+                return Err(bio);
+            }
+            (self.unused, self.in_flight) = (next, self.in_flight + 1);
+            return Ok(());
+        }
         if self.room() == 0 {
             return Err(bio);
-        }
-        if bio.op == BioOp::Read
-            && let Some(below) = self.whole(bio.at, bio.memory.len())
-        {
-            return self.send(bio, below);
         }
         let (at, flags) = (bio.at, bio.flags);
         let result = if bio.op == BioOp::Read {
             let len = bio.memory.len();
-            let bufs = cut_mut(bio.memory.buffers_mut(), 0..len);
-            self.read_ranges(&mut LentPart::new(bufs, at), flags)
+            let mut bufs = cut_mut(bio.memory.buffers_mut(), 0..len);
+            self.read_ranges(&mut bufs, at, flags)
         } else {
             Err(Errno::EROFS)
         };
@@ -161,35 +277,96 @@ impl DeviceQueue for SegmentedQueue {
         Ok(())
     }
 
-    #[inline]
     fn commit(&mut self) -> Result<(), Errno> {
-        self.below.commit()
+        self.queues.iter_mut().try_for_each(DeviceQueue::commit)
     }
 
-    #[inline]
+    /// Waits for the devices one after the other, until enough reads have completed. All devices work during this time.
     fn wait(&mut self, min: usize) -> Result<(), Errno> {
-        match min.checked_sub(self.done.len()) {
-            Some(more) if more > 0 => self.below.wait(more),
-            _ => self.below.commit(),
+        let mut more = min.saturating_sub(self.done.len());
+        if self.queues.len() > 1 {
+            self.commit()?;
         }
+        for queue in &mut self.queues {
+            let some = more.min(queue.in_flight());
+            queue.wait(some)?;
+            more -= some;
+        }
+        Ok(())
     }
 
     fn drain(&mut self) -> Drained {
         self.done.clear();
-        self.below.drain()
+        let drained = self.queues.iter_mut().map(DeviceQueue::drain);
+        drained.fold(Drained::Ended, |all, one| if one == Drained::Ended { all } else { one })
     }
 
     fn pop(&mut self) -> Option<Done> {
         if let Some(done) = self.done.pop_front() {
             return Some(done);
         }
-        let mut done = self.below.pop()?;
-        if let BioEnd::Part { request, .. } = done.bio.end
-            && let Some(flying) = self.flying.get_mut(request as usize).and_then(Option::take)
-        {
-            (done.bio.end, done.bio.at) = (flying.end, flying.at);
-            self.unused.push(request);
+        for _ in 0..self.queues.len() {
+            if let Some(done) = self.queues[self.turn].pop() {
+                return Some(self.landed(done));
+            }
+            self.turn = (self.turn + 1) % self.queues.len();
         }
-        Some(done)
+        None
+    }
+
+    #[inline]
+    fn pop_whole(&mut self) -> Option<Result<Whole, Done>> {
+        for _ in 0..self.queues.len() {
+            match self.queues[self.turn].pop_whole() {
+                Some(Ok(mut whole)) => {
+                    if let Some(landed) = self.land(whole.token) {
+                        whole.token = landed.token;
+                    }
+                    return Some(Ok(whole));
+                }
+                Some(Err(done)) => return Some(self.landed(done).whole()),
+                None => self.turn = (self.turn + 1) % self.queues.len(),
+            }
+        }
+        self.done.pop_front().map(Done::whole)
+    }
+
+    fn take_fresh(&mut self) -> bool {
+        self.queues[self.turn].take_fresh()
+    }
+
+    /// With several devices, the eventfd is always signalled.
+    fn readiness(&mut self) -> Result<OwnedFd, Errno> {
+        match self.only() {
+            Some(only) => only.readiness(),
+            None => crate::device::queue::always_ready(),
+        }
+    }
+
+    fn register_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, Errno> {
+        match self.only() {
+            Some(only) => only.register_buffers(count, size),
+            None => crate::device::queue::unregistered(count, size),
+        }
+    }
+
+    fn register_memory(&mut self, buffer: &mut Buffer) -> Result<(), Errno> {
+        match self.only() {
+            Some(only) => only.register_memory(buffer),
+            None if buffer.is_empty() => Err(Errno::EINVAL),
+            None => Ok(()),
+        }
+    }
+
+    fn register_one(&mut self, buffer: &mut Buffer) {
+        if let Some(only) = self.only() {
+            only.register_one(buffer);
+        }
+    }
+
+    fn unregister_one(&mut self, buffer: &mut Buffer) {
+        if let Some(only) = self.only() {
+            only.unregister_one(buffer);
+        }
     }
 }

@@ -34,7 +34,8 @@ fs: open_file iomap device{Device,Dry,Fence,Limits} bio{Buffer} sorting sync eve
     sys{Buffer,FiemapExtent,FiemapFlags,fiemap,has_reflink,inode_generation,is_realtime,lease,coarse_time,rate,ticks}
 integrity: bio device protection sync setters error units
 partition: bio{Buffer} sorting device{Device} error units
-md: partition sorting device{AnyQueue,Device,InRange,Limits,OnlyReads,QueueOptions,Ranges} error units
+md: partition sorting error units \
+    device{AnyQueue,Device,InRange,Limits,OnlyReads,QueueOptions,Ranges,Segment,Segmented}
 lvm: md{look} partition device{Device,Segment} error units
 probe: lvm md device{Device} partition error units
 location: lvm md probe partition integrity fs{block_size_on} device setters error units

@@ -7,9 +7,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::{panic, thread};
 
-use clap::ValueEnum;
 use ironmap::device::Device;
-use ironmap::device::image::Compression;
 use ironmap::fs::FileType;
 use ironmap::location::{LocationOptions, Medium, OpenLocation, Site};
 use ironmap::units::DevOffset;
@@ -19,6 +17,7 @@ use ironmap_image::room::{self, Format, Room};
 use ironmap_image::spared::Spared;
 use ironmap_image::{Failure, Report};
 
+use crate::compress::Method;
 use crate::failure::{FORCED, hint_at};
 use crate::interrupt;
 use crate::target;
@@ -56,15 +55,6 @@ pub(crate) struct Args {
     /// The destination, at least as large as the source
     #[arg(value_name = "TARGET", value_parser = target::volume())]
     target: Location,
-}
-
-/// A method to compress clusters.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Method {
-    /// Every program that reads qcow2 knows this method
-    Deflate,
-    /// QEMU 5.1 or newer reads it
-    Zstd,
 }
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
@@ -122,19 +112,15 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
 fn make_room(args: &Args, size: u64) -> Result<Room, Failure> {
     let Some((path, mut format)) = room::file_of(&args.target) else {
         return match args.compress {
-            Some(_) => Err(not_compressed(&args.target)),
+            Some(_) => Err(room::not_compressed(&args.target)),
             None => Ok(Room::Old),
         };
     };
     if let Some(method) = args.compress {
-        let compression = match method {
-            Method::Deflate => Compression::Deflate,
-            Method::Zstd => Compression::Zstd,
-        };
         if format == Format::Raw || path.exists() {
-            return Err(not_compressed(&args.target));
+            return Err(room::not_compressed(&args.target));
         }
-        format = Format::Qcow2(compression);
+        format = Format::Qcow2(method.into());
     }
     // The size of an image is a multiple of the sector size.
     room::make(path, format, size.next_multiple_of(512), args.force).map_err(hint_at(FORCED))
@@ -144,10 +130,6 @@ fn make_room(args: &Args, size: u64) -> Result<Room, Failure> {
 fn align(args: &Args, target: &dyn Device) -> u64 {
     let unit = u64::from(target.limits().logical_block);
     if args.compress.is_some() { unit.max(GRAIN as u64) } else { unit }
-}
-
-fn not_compressed(target: &Location) -> Failure {
-    Failure::usage(format!("{target}: only a new image can be compressed: name it qcow2:FILE"))
 }
 
 /// Refuses a target that is the source, or a file in which the source is stored.

@@ -1,6 +1,6 @@
 //! `ironmap map`: shows the location of a file's data, in the style of `filefrag -v`.
 
-use ironmap::device::Joined;
+use ironmap::device::Segmented;
 use ironmap::fs::{FileType, Follow, Inode};
 use ironmap::iomap::{Iomap, IomapFlags, IomapType, MapFile, Mappings};
 use ironmap::units::FilePos;
@@ -141,7 +141,7 @@ fn extents(file: &impl MapFile, size: u64) -> Result<Vec<ExtentRecord>, Error> {
 
 fn extent(iomap: &Iomap, size: u64) -> ExtentRecord {
     let journal = iomap.flags.contains(IomapFlags::JOURNAL);
-    let realtime = iomap.addr.0.checked_sub(Joined::REALTIME);
+    let realtime = iomap.addr.0.checked_sub(Segmented::REALTIME);
     let inline = iomap.kind == IomapType::Inline && !journal;
     let flags = [
         (iomap.kind == IomapType::Unwritten, "unwritten"),

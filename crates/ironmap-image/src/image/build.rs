@@ -29,6 +29,15 @@ impl Plan<'_> {
         sources: &mut Sources,
         report: &mut Report,
     ) -> Result<Superblock, Failure> {
+        let is_new = match room::file_of(self.volume) {
+            Some((path, Format::Qcow2(_))) => {
+                (self.given().is_some() || self.fits(sources)) && !path.exists()
+            }
+            _ => false,
+        };
+        if self.compression.is_some() && !is_new {
+            return Err(room::not_compressed(self.volume));
+        }
         let made = self.make_and_fill(sources, report);
         report.context().end_aside(made)
     }
@@ -76,8 +85,15 @@ impl Plan<'_> {
         format: Format,
         report: &Report,
     ) -> Result<Option<NewImage>, Failure> {
-        let image = NewImage::create_aside(path, format)?;
-        if let Some(image) = &image {
+        let format = match (self.compression, format) {
+            (Some(compression), Format::Qcow2(_)) => Format::Qcow2(compression),
+            (_, format) => format,
+        };
+        let mut image = NewImage::create_aside(path, format)?;
+        if let Some(image) = &mut image {
+            if self.compression.is_some() {
+                image.compress(report.stop());
+            }
             report.context().make_aside(self.volume, image.path());
         }
         Ok(image)

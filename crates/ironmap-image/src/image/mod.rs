@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ironmap::Location;
+use ironmap::device::image::Compression;
 use ironmap::fs::FileType;
 use ironmap::fs::ext4::{Features, Incompat, MkfsOptions, Superblock};
 use ironmap::location::Medium;
@@ -72,6 +73,7 @@ pub struct Image {
     device_table: Option<PathBuf>,
     owner: Option<(u32, u32)>,
     owner_map: Option<PathBuf>,
+    compression: Option<Compression>,
     is_strict: bool,
     source_date: Option<i64>,
     callbacks: Callbacks,
@@ -93,6 +95,7 @@ struct Plan<'a> {
     volume: &'a Location,
     options: &'a MkfsOptions,
     size: Size,
+    compression: Option<Compression>,
     is_strict: bool,
     /// Whether the build keeps a new image of a given size if only a part of the content could be copied.
     keeps_part: bool,
@@ -113,6 +116,7 @@ impl Image {
             device_table: None,
             owner: None,
             owner_map: None,
+            compression: None,
             is_strict: true,
             source_date: None,
             callbacks: Callbacks::default(),
@@ -253,6 +257,14 @@ impl Image {
         self
     }
 
+    /// Makes a new qcow2 image with compressed clusters. The volume is filled first, and then its clusters are compressed. So the directory
+    /// of the image needs space for both forms during the build.
+    #[must_use]
+    pub fn compress(mut self, compression: Compression) -> Self {
+        self.compression = Some(compression);
+        self
+    }
+
     /// Overwrites a device or an image with known content: a file system, a partition table, an archive. By default, `build` refuses such a
     /// device or image. Content of an unknown format is always overwritten.
     #[must_use]
@@ -359,8 +371,9 @@ impl Image {
         if !sources.is_empty() {
             context.caller.catch_signals();
         }
-        let Self { options, size, is_strict, .. } = self;
-        let plan = Plan { volume, options, size: *size, is_strict: *is_strict, keeps_part };
+        let Self { options, size, compression, is_strict, .. } = self;
+        let (size, compression, is_strict) = (*size, *compression, *is_strict);
+        let plan = Plan { volume, options, size, compression, is_strict, keeps_part };
         plan.carry_out(&mut sources, report)
     }
 }

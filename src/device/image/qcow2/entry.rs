@@ -40,6 +40,13 @@ pub(super) enum Content {
     },
 }
 
+/// The position of the data of a cluster, if the word of its entry has no special meaning.
+#[inline]
+pub(super) fn plain(word: u64, cluster: u64) -> Option<u64> {
+    let at = word & OFFSET;
+    (word & (COMPRESSED | ZEROS) == 0 && at != 0 && at & (cluster - 1) == 0).then_some(at)
+}
+
 impl Content {
     /// The content of the range that begins `count` bytes after this range, if one extent contains both ranges.
     pub(super) fn after(self, count: u64) -> Self {

@@ -58,6 +58,8 @@ pub(super) struct Qcow2 {
     is_read_only: bool,
     /// Whether writes compress whole clusters that have no place in the file yet.
     compresses: bool,
+    /// Whether the data are in the image itself, and clusters have no subclusters.
+    is_plain: bool,
 }
 
 /// The tables of an image.
@@ -149,6 +151,7 @@ impl Qcow2 {
             last: Mutex::new(None),
             is_read_only: refused.is_some(),
             compresses: false,
+            is_plain: data.is_none() && !header.has_subclusters(),
             file,
             data,
             header,
@@ -183,6 +186,21 @@ impl Qcow2 {
         let table = tables::read(&self.file, &self.header, index, l1)?;
         self.cache.put(index, std::sync::Arc::clone(&table));
         Ok(Some(table))
+    }
+
+    /// The position in the file of a range in one cluster. `None` if more than one look-up in a cached table is needed.
+    #[inline]
+    fn in_one_cluster(&self, state: &State, at: u64, len: u64) -> Option<u64> {
+        let (bits, cluster) = (self.header.cluster_bits, self.header.cluster());
+        let skip = at & (cluster - 1);
+        if !self.is_plain || state.writer.is_some() || len > cluster - skip {
+            return None;
+        }
+        // A table has an entry of 8 bytes for each of its clusters.
+        let (number, table_bits) = (at >> bits, bits - 3);
+        let (index, within) = (number >> table_bits, number & ((1 << table_bits) - 1));
+        let Entry { word, .. } = self.cache.entry(index, within as usize, 1)?;
+        Some(entry::plain(word, cluster)? + skip)
     }
 
     /// The content at a position, and the number of bytes that have such content from there on. The second number is at most `most`.
@@ -302,7 +320,11 @@ impl Driver for Qcow2 {
     }
 
     fn read(&self, buf: &mut [u8], at: u64) -> Result<()> {
-        self.read_in(&self.state.read(), buf, at)
+        let state = self.state.read();
+        match self.in_one_cluster(&state, at, buf.len() as u64) {
+            Some(from) => self.file.read_at(buf, from),
+            None => self.read_in(&state, buf, at),
+        }
     }
 
     fn data_from(&self, mut at: u64, end: u64) -> Result<Range<u64>> {

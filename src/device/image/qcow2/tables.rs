@@ -32,12 +32,15 @@ impl Cache {
         Self((0..count).map(|_| RwLock::new(None)).collect())
     }
 
+    #[inline]
     fn slot(&self, index: u64) -> &RwLock<Option<Table>> {
-        &self.0[(index % self.0.len() as u64) as usize]
+        // The number of slots is a power of two.
+        &self.0[index as usize & (self.0.len() - 1)]
     }
 
     /// Returns the entry with the index `within` from the table with the number `index`, if the cache contains this table. Each entry of
     /// the table has `words` words.
+    #[inline]
     pub(super) fn entry(&self, index: u64, within: usize, words: usize) -> Option<Entry> {
         let slot = self.slot(index).read();
         let table = slot.as_ref().filter(|table| table.index == index)?;
@@ -56,6 +59,7 @@ impl Cache {
 }
 
 /// Returns the entry with the index `within`. Each entry of the table has `words` words.
+#[inline]
 pub(super) fn entry(table: &[u64], within: usize, words: usize) -> Entry {
     let at = within * words;
     Entry { word: table[at], bitmap: if words == 2 { table[at + 1] } else { 0 } }

@@ -2,6 +2,7 @@
 
 mod device;
 mod ext4;
+mod once;
 mod stack;
 mod xfs;
 
@@ -13,6 +14,7 @@ use ironmap::location::Medium;
 use ironmap_image::source::Source;
 use ironmap_image::{Failure, Report};
 
+use self::stack::Disk;
 use crate::target;
 use crate::terminal::one_line;
 
@@ -42,11 +44,17 @@ impl Args {
 }
 
 pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
+    let layers = |disk: Disk| disk.layers(report);
+    // The disk is closed before the volume is opened, because an open disk is locked.
+    let disk = Disk::open(&args.volume, report).filter(|disk| !disk.has_volume());
+    if let Some(layers) = disk.and_then(layers) {
+        return layers.print(args.json);
+    }
     let source = match Source::open(&args.volume, report.context()) {
         Ok(source) => source,
         Err(failure) => {
-            let disk = stack::of(&args.volume, report).ok_or(failure)?;
-            return disk.print(args.json);
+            let layers = Disk::open(&args.volume, report).and_then(layers).ok_or(failure)?;
+            return layers.print(args.json);
         }
     };
     match source.volume.xfs() {

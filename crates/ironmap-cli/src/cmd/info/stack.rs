@@ -1,17 +1,19 @@
 //! The layers of a disk: partitions, logical volumes and volumes, each with the location to type.
 
 use std::io::Write;
+use std::sync::Arc;
 
-use ironmap::device::Device;
+use ironmap::device::{Device, Segment, Segmented};
 use ironmap::fs::uuid_text;
-use ironmap::location::{LocationOptions, Part, Site};
+use ironmap::location::{LocationOptions, Medium, Part, Site};
 use ironmap::lvm::Groups;
 use ironmap::partition::PartitionTable;
-use ironmap::{Error, Location, md, probe};
-use ironmap_image::source::Source;
+use ironmap::units::DevOffset;
+use ironmap::{Location, VolumeOptions, md, probe};
 use ironmap_image::{Failure, Report};
 use serde::Serialize;
 
+use super::once::Once;
 use crate::output::print_json;
 use crate::show::human;
 use crate::terminal::{one_line, stdout};
@@ -44,84 +46,123 @@ pub(super) struct Layer {
     parts: Vec<Layer>,
 }
 
-/// The layers of a disk without a file system of its own. `None` if the disk has no parts.
-pub(super) fn of(location: &Location, report: &Report) -> Option<Layer> {
-    let Location::Plain(site) = location else { return None };
-    let disk = look(site, None, LAYERS, &mut SHOWN.clone(), report);
-    (!disk.parts.is_empty()).then_some(disk)
+/// A disk that is open, whose metadata are read once.
+pub(super) struct Disk {
+    site: Site,
+    device: Arc<dyn Device>,
+    notices: Vec<String>,
 }
 
-/// Looks at a disk or at a part. `layers` is the number of layers that may follow, and `shown` the number of layers that may still be shown.
-fn look(
-    site: &Site,
-    name: Option<String>,
-    layers: usize,
-    shown: &mut usize,
-    report: &Report,
-) -> Layer {
-    let location = Location::Plain(site.clone());
-    let mut layer = Layer {
-        location: location.to_string(),
-        name: name.filter(|name| !name.is_empty()),
-        size: None,
-        content: String::new(),
-        label: None,
-        uuid: None,
-        used: None,
-        parts: Vec::new(),
-    };
-    if let Err(error) = layer.fill(site, &location, layers, shown, report) {
-        layer.content = error.to_string();
+impl Disk {
+    /// Opens a disk. `None` if it cannot be opened as a disk.
+    pub(super) fn open(location: &Location, report: &Report) -> Option<Self> {
+        let Location::Plain(site) = location else { return None };
+        let opened = report.context().open_device(location, &LocationOptions::new()).ok()?;
+        let is_image = matches!(site.medium, Medium::Image(_));
+        let notices = if is_image { opened.notices } else { Vec::new() };
+        Some(Self { site: site.clone(), device: Arc::new(Once::over(opened.device)), notices })
     }
-    layer
+
+    /// Whether the disk begins with the magic number of a file system. It is then opened as a volume.
+    pub(super) fn has_volume(&self) -> bool {
+        let holds = |at: u64, magic: &[u8]| {
+            let mut bytes = vec![0; magic.len()];
+            let read = self.device.read_exact_at(&mut bytes, DevOffset(at));
+            read.is_ok() && bytes == magic
+        };
+        holds(1024 + 56, &[0x53, 0xEF]) || holds(0, b"XFSB")
+    }
+
+    /// The layers of the disk. `None` if the disk has no parts.
+    pub(super) fn layers(self, report: &Report) -> Option<Layer> {
+        let mut walk = Walk { shown: SHOWN, report };
+        let disk = walk.look(&self.site, None, Ok(self.device), LAYERS);
+        if disk.parts.is_empty() {
+            return None;
+        }
+        self.notices.iter().for_each(|notice| report.context().note(notice));
+        Some(disk)
+    }
 }
 
-impl Layer {
-    fn fill(
+/// A walk over the layers of a disk.
+struct Walk<'a> {
+    /// The number of layers that may still be shown.
+    shown: usize,
+    report: &'a Report,
+}
+
+impl Walk<'_> {
+    /// Looks at a disk or at a part. `layers` is the number of layers that may follow.
+    fn look(
         &mut self,
         site: &Site,
-        location: &Location,
+        name: Option<String>,
+        device: ironmap::Result<Arc<dyn Device>>,
         layers: usize,
-        shown: &mut usize,
-        report: &Report,
-    ) -> Result<(), Failure> {
-        // The device is closed before its parts are opened, because an open device is locked.
-        let (table, groups) = {
-            let opened = report.context().open_device(location, &LocationOptions::new());
-            let opened = opened.map_err(|error| Failure::open(&error))?;
-            let device = &*opened.device;
-            self.size = Some(device.size());
-            if layers == 0 {
-                "more layers follow".clone_into(&mut self.content);
-                return Ok(());
-            }
-            let failed = |error: Error| Failure::open(&error);
-            let table = PartitionTable::read(device).map_err(failed)?;
-            let table = table.filter(|table| !table.partitions.is_empty());
-            // A fault of LVM must not hide the partitions.
-            let (groups, fault) = match Groups::read(device) {
-                Ok(groups) => (groups, None),
-                Err(error) => (Groups::default(), Some(error)),
-            };
-            self.content = content(device, table.as_ref(), &groups);
-            if let Some(fault) = fault {
-                self.content = format!("{}; {fault}", self.content);
-            }
-            (table, groups)
+    ) -> Layer {
+        let mut layer = Layer {
+            location: Location::Plain(site.clone()).to_string(),
+            name: name.filter(|name| !name.is_empty()),
+            size: None,
+            content: String::new(),
+            label: None,
+            uuid: None,
+            used: None,
+            parts: Vec::new(),
         };
-        if self.content.is_empty() {
-            return self.fill_volume(location, report);
+        let filled = device.and_then(|device| {
+            layer.size = Some(device.size());
+            self.fill(&mut layer, site, &device, layers)
+        });
+        if let Err(error) = filled {
+            layer.content = error.to_string();
+        }
+        layer
+    }
+
+    fn fill(
+        &mut self,
+        layer: &mut Layer,
+        site: &Site,
+        device: &Arc<dyn Device>,
+        layers: usize,
+    ) -> ironmap::Result<()> {
+        if layers == 0 {
+            "more layers follow".clone_into(&mut layer.content);
+            return Ok(());
+        }
+        let table = PartitionTable::read(&**device)?;
+        let table = table.filter(|table| !table.partitions.is_empty());
+        // A fault of LVM must not hide the partitions.
+        let (groups, fault) = match Groups::read(&**device) {
+            Ok(groups) => (groups, None),
+            Err(error) => (Groups::default(), Some(error)),
+        };
+        layer.content = content(&**device, table.as_ref(), &groups);
+        if let Some(fault) = fault {
+            layer.content = format!("{}; {fault}", layer.content);
+        }
+        if layer.content.is_empty() {
+            return self.fill_volume(layer, device);
         }
         for partition in table.iter().flat_map(|table| &table.partitions) {
             let part = site.within(Part::Partition(partition.number));
-            self.add(&part, Some(partition.name.clone()), layers, shown, report);
+            let range = partition.within(device.size(), false);
+            let opened = range.and_then(|(start, len)| {
+                let segment = Segment { len, stripe: len, starts: [start].into() };
+                segmented(device, &[segment])
+            });
+            let fault = table.as_ref().and_then(|table| table.fault.as_ref());
+            self.add(layer, &part, Some(&partition.name), opened, fault, layers);
         }
         // The physical volume of a partition belongs to the groups of the disk, which are shown once.
         let is_part = matches!(site.part, Part::Partition(_));
         for volume in groups.volumes().filter(|_| !is_part) {
-            let logical =
-                Part::Logical { group: volume.group.to_owned(), volume: volume.name.to_owned() };
-            self.add(&site.within(logical), None, layers, shown, report);
+            let (group, name) = (volume.group, volume.name);
+            let logical = Part::Logical { group: group.to_owned(), volume: name.to_owned() };
+            let opened = groups.find(group, name).and_then(|segments| segmented(device, &segments));
+            self.add(layer, &site.within(logical), None, opened, groups.faults().first(), layers);
         }
         Ok(())
     }
@@ -129,26 +170,32 @@ impl Layer {
     /// Adds a part, unless too many layers are shown already.
     fn add(
         &mut self,
+        layer: &mut Layer,
         part: &Site,
-        name: Option<String>,
+        name: Option<&String>,
+        device: ironmap::Result<Arc<dyn Device>>,
+        fault: Option<&String>,
         layers: usize,
-        shown: &mut usize,
-        report: &Report,
     ) {
-        let Some(rest) = shown.checked_sub(1) else { return };
-        *shown = rest;
-        self.parts.push(look(part, name, layers - 1, shown, report));
-        if *shown == 0 && !self.content.ends_with(MORE) {
-            self.content.push_str(MORE);
+        let Some(rest) = self.shown.checked_sub(1) else { return };
+        self.shown = rest;
+        if let Some(fault) = fault {
+            let location = Location::Plain(part.clone());
+            self.report.context().tell_faults(&location, std::slice::from_ref(fault));
+        }
+        layer.parts.push(self.look(part, name.cloned(), device, layers - 1));
+        if self.shown == 0 && !layer.content.ends_with(MORE) {
+            layer.content.push_str(MORE);
         }
     }
 
-    fn fill_volume(&mut self, location: &Location, report: &Report) -> Result<(), Failure> {
-        let source = Source::open(location, report.context())?;
-        let volume = &source.volume;
-        self.content = volume.fs().format().to_owned();
+    fn fill_volume(&self, layer: &mut Layer, device: &Arc<dyn Device>) -> ironmap::Result<()> {
+        let context = self.report.context();
+        let options = context.with_opening(VolumeOptions::new().no_load(context.no_load()));
+        let volume = options.open_on(Arc::clone(device))?;
+        layer.content = volume.fs().format().to_owned();
         let usage = volume.fs().usage();
-        self.used = Some(
+        layer.used = Some(
             (usage.blocks - usage.free.blocks.min(usage.blocks)) * u64::from(usage.block_size),
         );
         let (label, uuid) = match (volume.ext4(), volume.xfs()) {
@@ -156,11 +203,19 @@ impl Layer {
             (_, Some(fs)) => (fs.superblock().label.clone(), fs.superblock().uuid),
             _ => return Ok(()),
         };
-        self.label = Some(String::from_utf8_lossy(&label).into_owned()).filter(|it| !it.is_empty());
-        self.uuid = Some(uuid_text(&uuid));
+        let label = String::from_utf8_lossy(&label).into_owned();
+        layer.label = Some(label).filter(|label| !label.is_empty());
+        layer.uuid = Some(uuid_text(&uuid));
         Ok(())
     }
+}
 
+/// The part of a device that consists of these segments.
+fn segmented(device: &Arc<dyn Device>, segments: &[Segment]) -> ironmap::Result<Arc<dyn Device>> {
+    Ok(Arc::new(Segmented::new(Arc::clone(device), segments)?))
+}
+
+impl Layer {
     /// Prints the layers as JSON or as a tree.
     pub(super) fn print(&self, json: bool) -> Result<(), Failure> {
         if json {

@@ -18,6 +18,7 @@ use ironmap_image::{Content, Failure, Image, Report, room};
 use rustix::param::page_size;
 
 use self::advice::advice;
+use crate::compress::Method;
 use crate::failure::{FORCED, hint_at};
 use crate::size::size;
 use crate::target;
@@ -135,6 +136,9 @@ pub(crate) struct Args {
     /// Make a new image as small as the sources allow
     #[arg(long, requires = "sources", conflicts_with = "size")]
     shrink: bool,
+    /// Make VOLUME, a new qcow2 image, with compressed clusters
+    #[arg(long, value_name = "METHOD", value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "deflate")]
+    compress: Option<Method>,
     /// A block device, an image, nbd://HOST/EXPORT, qcow2:IMAGE, IMAGE@OFFSET, IMAGE@pN, or integrity:DATA,TAGS
     #[arg(value_name = "VOLUME", value_parser = target::volume())]
     volume: Location,
@@ -184,6 +188,9 @@ impl Args {
         let mut image = Image::ext4().options(self.options(report)?).skip_failed(true);
         if self.shrink {
             image = image.shrink();
+        }
+        if let Some(method) = self.compress {
+            image = image.compress(method.into());
         }
         if let Some((uid, gid)) = self.owner {
             image = image.owner(uid, gid);
