@@ -35,7 +35,8 @@ fs: open_file iomap device{Device,Dry,Fence,Limits} bio{Buffer} sorting sync eve
 integrity: bio device protection sync setters error units
 partition: bio{Buffer} sorting device{Device} error units
 md: partition sorting device{AnyQueue,Device,InRange,Limits,OnlyReads,QueueOptions,Ranges} error units
-lvm: md{look} partition device{Device,Segment} error units
+lvm: md{Leg,assemble_legs,look} partition device{AnyQueue,Device,InRange,Limits,OnlyReads,QueueOptions,Ranges,Segment,Segmented} sync \
+    error units
 probe: lvm md device{Device} partition error units
 location: lvm md probe partition integrity fs{block_size_on} device setters error units
 host: open_file dio fs iomap bio device events error units
