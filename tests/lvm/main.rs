@@ -4,6 +4,9 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod kernel;
+mod legs;
+mod shape;
+mod thin;
 
 use std::io::IoSlice;
 use std::os::unix::fs::FileExt;
