@@ -5,6 +5,7 @@
 #   run.sh count   what reads cost in instructions, as a table
 #   run.sh xfs     XFS volumes of kinds that the kernel of this machine may not mount
 #   run.sh md      arrays of Linux MD in every level and state
+#   run.sh lvm     logical volumes on RAID, mirrors and thin pools
 #   run.sh fields  every field of the superblocks of XFS, with hostile values
 source "$(dirname "$0")/../tests/lib.sh"
 log=$target/lab.log
@@ -62,6 +63,7 @@ case ${1:-} in
         # The newest kernel has no level linear. LAB_KERNEL can name a kernel that has it, such as Linux 6.1.
         IRONMAP_MD_LAB=1 cargo test "${workspace[@]}" --test md kernel:: -- --nocapture
         ;;
+    lvm) IRONMAP_LVM_LAB=1 cargo test "${workspace[@]}" --test lvm kernel:: -- --nocapture ;;
     fields)
         newer=$(lab/xfsprogs.sh) || [ $? = 77 ]
         export IRONMAP_FIELDS=all IRONMAP_XFSPROGS=$newer

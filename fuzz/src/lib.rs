@@ -5,6 +5,10 @@
 #[allow(dead_code, reason = "each user has its own part")]
 mod damage;
 mod image;
+mod lvm;
+#[path = "../../tests/lvm/shape.rs"]
+#[allow(dead_code, reason = "each user has its own part")]
+mod lvm_shape;
 mod md;
 #[path = "../../tests/hostile/mutate.rs"]
 mod mutate;
@@ -40,6 +44,7 @@ use self::mutate::Change;
 use self::scratch::Scratch;
 pub use self::damage::Damage as IntegrityDamage;
 pub use self::image::ImageDamage;
+pub use self::lvm::LvmDamage;
 pub use self::md::MdDamage;
 pub use self::nbd::Replies;
 pub use self::spots::Target;

@@ -288,7 +288,7 @@ impl Site {
             None => Ok(None),
             Some(Bounds::Range(start, len)) => Ok(Some((start, len))),
             #[cfg(feature = "lvm")]
-            Some(Bounds::Segments(_)) => {
+            Some(Bounds::Stack(_)) => {
                 Err(Error::unsupported("the logical volume is not one range of the device")
                     .at(self))
             }

@@ -222,7 +222,7 @@ impl Site {
         match &self.medium {
             Medium::File(path) => {
                 let window = self.window_of_file(path, options.truncated)?;
-                let Opening { window, segments, fault } =
+                let Opening { window, above, mut fault } =
                     Opening::of(window, options.write).at(|| self)?;
                 let mode =
                     OpenMode { window, write: options.write, exclusive, ..OpenMode::default() };
@@ -233,8 +233,9 @@ impl Site {
                     _ => BlockFile::for_blocks(path, &mode, options.cached, blocks)?,
                 };
                 // The identity of a file belongs to one range of the file.
-                let identity = if segments.is_some() { [0; 16] } else { file.identity() };
-                let opened = segmented(open_engine(file, options.engine)?, segments).at(|| self)?;
+                let identity = if above.is_some() { [0; 16] } else { file.identity() };
+                let opened = open_engine(file, options.engine)?;
+                let opened = part_of(opened, above, &mut fault).at(|| self)?;
                 let opened = match options.engine {
                     Engine::Dax => opened,
                     // An NVMe namespace cannot use the page cache. For it, `fit` adds a layer that accepts shorter requests.
@@ -252,13 +253,15 @@ impl Site {
     fn open_export(&self, address: &nbd::Address, options: &LocationOptions) -> Result<OpenSite> {
         let mut export = Nbd::open(address, options.write)?;
         let window = self.part.of(&export, options.truncated).at(|| address)?;
-        let Opening { window, segments, fault } = Opening::of(window, options.write).at(|| self)?;
+        let Opening { window, above, mut fault } =
+            Opening::of(window, options.write).at(|| self)?;
         if let Some((start, len)) = window {
             export = export.part(start, len)?;
         }
         let notices = export.notices();
         let device: Arc<dyn Device> = Arc::new(export);
-        let opened = segmented(only_engine(device, Engine::Nbd, notices), segments).at(|| self)?;
+        let opened = only_engine(device, Engine::Nbd, notices);
+        let opened = part_of(opened, above, &mut fault).at(|| self)?;
         let opened = options.fit(opened);
         let opened = match options.engine {
             Engine::Dax => {
@@ -272,14 +275,14 @@ impl Site {
 
     fn open_image(&self, address: &image::Address, options: &LocationOptions) -> Result<OpenSite> {
         let how = image::ImageOptions { write: options.write, compress: options.compress };
-        let (mut fault, mut segments) = (None, None);
+        let (mut fault, mut above) = (None, None);
         let (device, notices) = image::open(address, how, |device| {
             let opening = Opening::of(self.part.of(device, options.truncated)?, options.write)?;
-            (fault, segments) = (opening.fault, opening.segments);
+            (fault, above) = (opening.fault, opening.above);
             Ok(opening.window)
         })?;
-        let opened =
-            segmented(only_engine(device, Engine::Image, notices), segments).at(|| self)?;
+        let opened = only_engine(device, Engine::Image, notices);
+        let opened = part_of(opened, above, &mut fault).at(|| self)?;
         let OpenedEngine { device, notices, .. } = opened;
         let opened = match options.engine {
             Engine::Dax => {
@@ -323,12 +326,12 @@ impl Site {
         }
         let device = assemble(&assembly.kind, disks, &mut faults).at(|| self)?;
         let window = self.part.of(&*device, options.truncated).at(|| self)?;
-        let Opening { window, segments, fault } = Opening::of(window, false)?;
+        let Opening { window, above, fault } = Opening::of(window, false)?;
         faults.extend(fault);
-        let range = window.map(|(start, len)| vec![Segment::linear(start, len)]);
+        let range = window.map(|(start, len)| Above::Segments(vec![Segment::linear(start, len)]));
         let opened = OpenedEngine { device, engine, no_io_uring, notices };
-        let opened = options.fit(segmented(opened, segments.or(range)).at(|| self)?);
-        let fault = (!faults.is_empty()).then(|| faults.join("; "));
+        let mut fault = (!faults.is_empty()).then(|| faults.join("; "));
+        let opened = options.fit(part_of(opened, above.or(range), &mut fault).at(|| self)?);
         Ok(OpenSite { opened, identity: [0; 16], fault })
     }
 
@@ -378,10 +381,10 @@ fn assemble(
         AssemblyKind::Logical { group, volume } => {
             let named: Vec<_> = disks.iter().map(|(name, disk)| (&**name, &**disk)).collect();
             let groups = crate::lvm::Groups::of(&named)?;
-            let segments = groups.find(group, volume)?;
+            let stack = groups.find(group, volume)?;
             faults.extend(groups.faults().iter().cloned());
-            let disks = disks.into_iter().map(|(_, disk)| disk).collect();
-            Ok(Arc::new(Segmented::over(disks, &segments)?))
+            let disks: Vec<_> = disks.into_iter().map(|(_, disk)| disk).collect();
+            stack.open(&disks, faults).context(|| format!("the logical volume {group}/{volume}"))
         }
         #[cfg(not(feature = "lvm"))]
         AssemblyKind::Logical { .. } => {
@@ -402,12 +405,21 @@ fn assemble(
     }
 }
 
+/// How a part is made of the device that contains it.
+enum Above {
+    /// By segments, in order.
+    Segments(Vec<Segment>),
+    /// As the metadata of LVM describe it.
+    #[cfg(feature = "lvm")]
+    Stack(crate::lvm::Stack),
+}
+
 /// How a part of a device is opened.
 struct Opening {
     /// The range of the device that is opened. `None` for the whole device.
     window: Option<(u64, u64)>,
-    /// The segments of which the part consists. `None` if the open device is the part.
-    segments: Option<Vec<Segment>>,
+    /// How the part is made of the open device. `None` if the open device is the part.
+    above: Option<Above>,
     /// A text for the user about a fault that was ignored.
     fault: Option<String>,
 }
@@ -417,29 +429,39 @@ impl Opening {
     /// If `write` is set, fails for a part that can only be read.
     fn of(window: Option<Window>, write: bool) -> Result<Self> {
         let Some(Window { bounds, fault, only_read }) = window else {
-            return Ok(Self { window: None, segments: None, fault: None });
+            return Ok(Self { window: None, above: None, fault: None });
         };
         if let Some(error) = only_read.filter(|_| write) {
             return Err(error);
         }
-        let (window, segments) = match bounds {
+        let (window, above) = match bounds {
             Bounds::Range(start, len) => (Some((start, len)), None),
             #[cfg(feature = "lvm")]
-            Bounds::Segments(segments) => (None, Some(segments)),
+            Bounds::Stack(stack) => (None, Some(Above::Stack(stack))),
         };
-        Ok(Self { window, segments, fault })
+        Ok(Self { window, above, fault })
     }
 }
 
-/// The device that consists of these segments of an open device.
-fn segmented(opened: OpenedEngine, segments: Option<Vec<Segment>>) -> Result<OpenedEngine> {
-    let Some(segments) = segments else { return Ok(opened) };
+/// The part that is made of an open device. Adds faults that were ignored to `fault`.
+fn part_of(
+    opened: OpenedEngine,
+    above: Option<Above>,
+    fault: &mut Option<String>,
+) -> Result<OpenedEngine> {
+    let Some(above) = above else { return Ok(opened) };
     if opened.engine == Engine::Dax {
         return Err(Error::invalid(
             "the engine dax cannot map a logical volume that is not one range of the device",
         ));
     }
-    let device = Arc::new(Segmented::new(opened.device, &segments)?);
+    let mut faults = Vec::from_iter(fault.take());
+    let device: Arc<dyn Device> = match above {
+        Above::Segments(segments) => Arc::new(Segmented::new(opened.device, &segments)?),
+        #[cfg(feature = "lvm")]
+        Above::Stack(stack) => stack.open(&[opened.device], &mut faults)?,
+    };
+    *fault = (!faults.is_empty()).then(|| faults.join("; "));
     Ok(OpenedEngine { device, ..opened })
 }
 

@@ -3,8 +3,6 @@
 use std::fmt;
 
 use crate::device::Device;
-#[cfg(feature = "lvm")]
-use crate::device::Segment;
 use crate::error::{Error, ErrorKind, Result};
 #[cfg(feature = "lvm")]
 use crate::lvm;
@@ -52,9 +50,9 @@ pub(super) struct Window {
 pub(super) enum Bounds {
     /// The first byte and the length in bytes.
     Range(u64, u64),
-    /// The segments of which the part consists, in order.
+    /// The parts of which a logical volume consists.
     #[cfg(feature = "lvm")]
-    Segments(Vec<Segment>),
+    Stack(lvm::Stack),
 }
 
 impl Window {
@@ -190,10 +188,10 @@ fn from(device: &dyn Device, offset: u64) -> Result<Window> {
 #[cfg(feature = "lvm")]
 fn logical(device: &dyn Device, group: &str, volume: &str) -> Result<Window> {
     let groups = lvm::Groups::read(device)?;
-    let segments = groups.find(group, volume)?;
-    let bounds = match &segments[..] {
-        [Segment { len, starts, .. }] if starts.len() == 1 => Bounds::Range(starts[0], *len),
-        _ => Bounds::Segments(segments),
+    let stack = groups.find(group, volume)?;
+    let bounds = match stack.segments() {
+        Some([only]) if only.starts.len() == 1 => Bounds::Range(only.starts[0], only.len),
+        _ => Bounds::Stack(stack),
     };
     let only_read = Error::read_only("a logical volume of LVM can only be read");
     Ok(Window { bounds, fault: groups.faults().first().cloned(), only_read: Some(only_read) })

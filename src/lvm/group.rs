@@ -3,11 +3,14 @@
 use smallvec::SmallVec;
 
 use super::label::{Id, Text};
+use super::layered::Layered;
 use super::text::{Section, corrupt};
 use crate::error::{ErrorKind, Result};
 
 /// The unit of sizes and positions in LVM metadata, in bytes.
-const SECTOR: u64 = 512;
+pub(super) const SECTOR: u64 = 512;
+/// The fault of an origin into which a snapshot is being merged.
+const MERGING: &str = "a snapshot is being merged into it: lvchange -ay completes the merge";
 /// The largest length of an extent in bytes: 4 GiB.
 const LARGEST: u64 = 1 << 32;
 
@@ -32,6 +35,8 @@ pub(super) struct Physical {
     pub(super) id: Id,
     /// The position of the first extent in bytes, and the number of extents.
     extents: (u64, u64),
+    /// The physical volume was missing when the group was last changed, so its content may be old.
+    pub(super) was_missing: bool,
 }
 
 /// A logical volume.
@@ -60,6 +65,8 @@ pub(super) enum Kind {
     /// The length of a stripe in bytes, and ranges of physical volumes. Consecutive stripes are on consecutive ranges. After the last
     /// range, the next stripe is on the first range again. With one range, the segment is linear.
     Striped(u64, SmallVec<[Area; 1]>),
+    /// A segment whose content is on other logical volumes.
+    Layered(Layered),
     /// A segment that ironmap cannot read: its type.
     Other(String),
 }
@@ -79,11 +86,18 @@ fn beyond() -> crate::error::Error {
     corrupt("a position exceeds 64 bits")
 }
 
-fn product(one: u64, other: u64) -> Result<u64> {
+pub(super) fn product(one: u64, other: u64) -> Result<u64> {
     one.checked_mul(other).ok_or_else(beyond)
 }
 
 impl Group {
+    /// The logical volume with a name.
+    pub(super) fn logical(&self, name: &str) -> Option<&Logical> {
+        // A section contains its names in order.
+        let index = self.logical.binary_search_by(|logical| logical.name.as_str().cmp(name));
+        index.ok().map(|index| &self.logical[index])
+    }
+
     /// Parses the text of a metadata area.
     ///
     /// # Errors
@@ -132,7 +146,7 @@ impl PhysicalVolumes {
 }
 
 /// A name, or an error if the name is longer than LVM permits.
-fn check_name(name: &str) -> Result<&str> {
+pub(super) fn check_name(name: &str) -> Result<&str> {
     const LONGEST: usize = 127;
     if name.len() > LONGEST {
         return Err(corrupt(format!("a name of {} bytes is not valid", name.len())));
@@ -145,7 +159,9 @@ impl Physical {
         let id: Vec<u8> = section.text("id")?.bytes().filter(|byte| *byte != b'-').collect();
         let id = id.try_into().map_err(|_| corrupt(format!("the id of {name} is wrong")))?;
         let start = product(section.number("pe_start")?, SECTOR)?;
-        Ok(Self { name: name.to_owned(), id, extents: (start, section.number("pe_count")?) })
+        let extents = (start, section.number("pe_count")?);
+        let was_missing = section.lists("flags", "MISSING");
+        Ok(Self { name: name.to_owned(), id, extents, was_missing })
     }
 
     /// Returns the position of the extent `first` on the physical volume, in bytes. Fails if the `count` extents from `first` on are not on
@@ -190,8 +206,12 @@ impl Logical {
 
     /// Whether the logical volume can be read, if all of its physical volumes are present.
     pub(super) fn is_supported(&self) -> bool {
-        let is_striped = |segment: &Segment| matches!(segment.kind, Kind::Striped(..));
-        self.fault.is_none() && self.segments.iter().all(is_striped)
+        let is_supported = |segment: &Segment| match &segment.kind {
+            Kind::Striped(..) => true,
+            Kind::Layered(layered) => !matches!(layered, Layered::Pool(_)),
+            Kind::Other(_) => false,
+        };
+        self.fault.is_none() && self.segments.iter().all(is_supported)
     }
 
     fn read_segments(
@@ -229,7 +249,11 @@ impl Segment {
     ) -> Result<Self> {
         let (len, kind) = (product(extents, extent)?, segment.text("type")?);
         if kind != "striped" {
-            return Ok(Self { len, kind: Kind::Other(check_name(kind)?.to_owned()) });
+            let kind = match Layered::parse(kind, segment)? {
+                Some(layered) => Kind::Layered(layered),
+                None => Kind::Other(check_name(kind)?.to_owned()),
+            };
+            return Ok(Self { len, kind });
         }
         let pairs = segment.pairs("stripes")?;
         let stripes = pairs.len() as u64;
@@ -269,6 +293,9 @@ fn mark_snapshots(logical: &mut [Logical], sections: Option<&Section>) -> Result
     let mut marks = Vec::new();
     for (_, section) in sections.into_iter().flat_map(Section::sections) {
         let Ok(segment) = section.section("segment1") else { continue };
+        if let Some(origin) = segment.find_text("merge") {
+            marks.push((origin, MERGING));
+        }
         if segment.find_text("type") != Some("snapshot") {
             continue;
         }
@@ -277,8 +304,7 @@ fn mark_snapshots(logical: &mut [Logical], sections: Option<&Section>) -> Result
         }
         if let Some(store) = segment.find_text("merging_store") {
             marks.push((store, "it contains the changes of a snapshot"));
-            let origin = "a snapshot is being merged into it: lvchange -ay completes the merge";
-            marks.push((segment.text("origin")?, origin));
+            marks.push((segment.text("origin")?, MERGING));
         }
     }
     for (name, mark) in marks {

@@ -1,15 +1,23 @@
 //! LVM2: the logical volumes on one or several disks. A physical volume is a whole disk or a partition.
 //!
-//! This module finds linear and striped logical volumes. It verifies the checksums of the metadata, and uses the newest copy.
+//! This module finds the ranges of linear and striped logical volumes, and reads RAID, mirrors and thin volumes, which consist of such
+//! volumes. It verifies the checksums of the metadata, and uses the newest copy.
 
 mod group;
 mod label;
+mod layered;
+mod mirror;
+mod stack;
 mod text;
+mod thin;
 
 use std::fmt;
 
 use self::group::{Area, Group, Kind, Logical, Physical};
 use self::label::{Id, Label, Range, Text};
+use self::stack::Search;
+pub use self::stack::Stack;
+use self::text::corrupt;
 use crate::device::{Device, Segment};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::partition::{Partition, PartitionTable};
@@ -203,36 +211,30 @@ impl Groups {
         })
     }
 
-    /// Finds a logical volume by its names, and returns its segments on the disk, in order. Segments that are contiguous on the disk are
-    /// merged.
+    /// Finds a logical volume by its names, and the places of its parts on the disks.
     ///
     /// # Errors
-    /// `NotFound` for an unknown name. `Unsupported` if a segment is not linear or striped, if a physical volume is on another disk, or if
-    /// the content belongs to a snapshot. `Corrupt` if the metadata contradict the disk.
-    pub fn find(&self, group: &str, name: &str) -> Result<Vec<Segment>> {
+    /// `NotFound` for an unknown name. `Unsupported` for a type that ironmap cannot read, if a physical volume is on another disk and its
+    /// content is not on these disks too, or if the content belongs to a snapshot. `Corrupt` if the metadata contradict the disk.
+    pub fn find(&self, group: &str, name: &str) -> Result<Stack> {
         let found = self.groups.iter().find(|known| known.name == group);
-        let logical = found.and_then(|found| {
-            let logical = found.logical.iter().find(|logical| logical.name == name);
-            logical.map(|logical| (found, logical))
-        });
-        let Some((group, logical)) = logical else {
+        let Some((group, logical)) = found.and_then(|it| Some((it, it.logical(name)?))) else {
             return Err(Error::new(
                 ErrorKind::NotFound,
                 format!("there is no logical volume {group}/{name}; {self}"),
             ));
         };
-        self.place_of(group, logical)
-            .context(|| format!("the logical volume {}/{name}", group.name))
+        let stack = Search::new(self, group).stack(logical);
+        stack.context(|| format!("the logical volume {}/{name}", group.name))
     }
 
-    fn place_of(&self, group: &Group, logical: &Logical) -> Result<Vec<Segment>> {
-        if let Some(fault) = &logical.fault {
-            return Err(Error::unsupported(fault.clone()));
-        }
+    /// The segments of a logical volume that is linear or striped. Segments that are contiguous on the disk are merged.
+    fn segments(&self, group: &Group, logical: &Logical) -> Result<Vec<Segment>> {
         let mut segments: Vec<Segment> = Vec::with_capacity(logical.segments.len());
         for segment in &logical.segments {
             let (stripe, areas) = match &segment.kind {
                 Kind::Striped(stripe, areas) => (*stripe, areas),
+                Kind::Layered(_) => return Err(corrupt("one of several segments is not linear")),
                 Kind::Other(kind) => {
                     return Err(Error::unsupported(format!(
                         "a segment has the type {kind}, which is not supported"

@@ -98,6 +98,20 @@ impl Section {
         }
     }
 
+    /// Returns the list of texts with this name.
+    ///
+    /// # Errors
+    /// `Corrupt` if there is no such list, or if the list has another content.
+    pub(super) fn texts(&self, name: &str) -> Result<Vec<&str>> {
+        let wrong = || corrupt(format!("the list {name} is not a list of names"));
+        let Some(Item::List(items)) = self.0.get(name) else { return Err(wrong()) };
+        let texts = items.iter().map(|item| match item {
+            Item::Text(text) => Ok(text.as_str()),
+            _ => Err(wrong()),
+        });
+        texts.collect()
+    }
+
     /// Returns the list with this name. The list consists of pairs of a text and a number.
     ///
     /// # Errors

@@ -8,6 +8,8 @@ mod layout;
 mod old;
 mod parity;
 mod superblock;
+#[cfg(feature = "lvm")]
+mod target;
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,6 +17,8 @@ use std::sync::Arc;
 use self::body::{Body, Slot};
 use self::layout::{DISKS, Layout};
 use self::superblock::{FAULTY, JOURNAL, SPARE, Superblock};
+#[cfg(feature = "lvm")]
+pub(crate) use self::target::{Leg, assemble_legs};
 use crate::device::Device;
 use crate::error::{Context, Error, ErrorKind, Result};
 
@@ -100,6 +104,11 @@ struct Found {
 pub fn assemble(members: Vec<Member>) -> Result<Array> {
     let mut faults = Vec::new();
     let found = read_all(members, &mut faults)?;
+    assemble_found(found, faults)
+}
+
+/// Assembles an array from members with valid superblocks. `faults` contains the reasons why other members are left out.
+fn assemble_found(found: Vec<Found>, faults: Vec<String>) -> Result<Array> {
     let Some(newest) = found.iter().max_by_key(|found| found.superblock.events) else {
         let reasons = faults.join("; ");
         return Err(Error::new(ErrorKind::NotFound, format!("no member can be used: {reasons}")));
@@ -263,7 +272,9 @@ impl Assembly<'_> {
     }
 
     fn corrupt(&self, what: impl Into<String>) -> Error {
-        Error::new(ErrorKind::Corrupt, format!("{} (UUID {})", what.into(), self.array.uuid))
+        let uuid = &self.array.uuid;
+        let uuid = if uuid.is_empty() { uuid.clone() } else { format!(" (UUID {uuid})") };
+        Error::new(ErrorKind::Corrupt, format!("{}{uuid}", what.into()))
     }
 
     /// The length of the part of a member's data that the array uses.

@@ -1,7 +1,12 @@
 //! Logical volumes of LVM, read and written without the device mapper. The oracle is lvm2: its tools make the volumes on loop devices, and
 //! show where each segment is.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod kernel;
+mod legs;
+mod shape;
+mod thin;
 
 use std::io::IoSlice;
 use std::os::unix::fs::FileExt;

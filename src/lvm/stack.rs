@@ -1,0 +1,273 @@
+//! How the content of a logical volume is found on the disks: as ranges, or by way of hidden logical volumes.
+
+use std::sync::Arc;
+
+use super::Groups;
+use super::group::{self, Group, Kind, Logical};
+use super::layered::{Layered, Mirror, Pool};
+use super::mirror;
+use super::text::corrupt;
+use super::thin;
+use crate::device::{Device, Segment, Segmented};
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::md::{Leg as Member, assemble_legs};
+
+/// The most logical volumes of which one can consist. RAID volumes have at most 64 legs.
+const MOST: usize = 1000;
+/// The most layers of logical volumes. A thin volume on RAID has four.
+const LAYERS: usize = 8;
+
+/// How the content of a logical volume is found on the disks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stack {
+    /// The length in bytes.
+    len: u64,
+    body: Body,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Body {
+    Segments(Vec<Segment>),
+    Raid(Raid),
+    /// A leg of a mirror, the log that must show that the leg is in sync, and the reasons why the legs before it are not used. Without a
+    /// log, the leg is the first one.
+    Mirror(Box<Stack>, Option<Box<(Stack, u64)>>, Vec<String>),
+    Thin(Box<Thin>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Raid {
+    name: String,
+    level: u32,
+    stripe: u64,
+    /// The legs. The error is the reason why a leg cannot be used.
+    legs: Vec<Result<Leg, String>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Leg {
+    name: String,
+    metadata: Option<Stack>,
+    data: Stack,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Thin {
+    pool: String,
+    transaction: u64,
+    chunk: u64,
+    volume: u64,
+    metadata: Stack,
+    data: Stack,
+    origin: Option<Stack>,
+}
+
+impl Stack {
+    /// The segments on the disks, if the logical volume consists of nothing else.
+    #[must_use]
+    pub fn segments(&self) -> Option<&[Segment]> {
+        match &self.body {
+            Body::Segments(segments) => Some(segments),
+            _ => None,
+        }
+    }
+
+    /// Opens the logical volume on its disks. Adds faults that were ignored.
+    ///
+    /// # Errors
+    /// `NotFound` if too few legs are left; `Unsupported` for a state in which ironmap cannot read the logical volume; `Corrupt` if its
+    /// metadata contradict each other; `InvalidInput` for a range past the end of its disk; `Io`.
+    pub fn open(
+        &self,
+        disks: &[Arc<dyn Device>],
+        faults: &mut Vec<String>,
+    ) -> Result<Arc<dyn Device>> {
+        let device: Arc<dyn Device> = match &self.body {
+            Body::Segments(segments) => {
+                Arc::new(Segmented::over(disks.to_vec(), segments)?)
+            }
+            Body::Raid(raid) => raid.open(disks, faults)?,
+            Body::Mirror(leg, log, reasons) => {
+                faults.extend(reasons.iter().cloned());
+                if let Some(log) = log {
+                    let (log, region) = &**log;
+                    mirror::check(&*log.open(disks, faults)?, self.len, *region)?;
+                }
+                leg.open(disks, faults)?
+            }
+            Body::Thin(body) => {
+                let Thin { pool, transaction, chunk, volume, .. } = &**body;
+                let (transaction, chunk, volume) = (*transaction, *chunk, *volume);
+                let wanted = thin::Wanted { pool, transaction, chunk, volume, len: self.len };
+                let metadata = body.metadata.open(disks, faults)?;
+                let data = body.data.open(disks, faults)?;
+                let origin = body.origin.as_ref().map(|origin| origin.open(disks, faults));
+                thin::open(&wanted, metadata, data, origin.transpose()?, faults)?
+            }
+        };
+        match device.size() {
+            size if size == self.len => Ok(device),
+            size if size > self.len => {
+                Ok(Arc::new(Segmented::new(device, &[Segment::linear(0, self.len)])?))
+            }
+            size => Err(corrupt(format!(
+                "the logical volume has {} bytes, but its parts have only {size}",
+                self.len
+            ))),
+        }
+    }
+}
+
+impl Raid {
+    fn open(&self, disks: &[Arc<dyn Device>], faults: &mut Vec<String>) -> Result<Arc<dyn Device>> {
+        let mut legs = Vec::with_capacity(self.legs.len());
+        for leg in &self.legs {
+            legs.push(leg.as_ref().map_err(Clone::clone).and_then(|leg| {
+                let name = leg.name.clone();
+                let skipped = |error: Error| format!("{name} is left out: {error}");
+                let metadata = leg.metadata.as_ref().map(|it| it.open(disks, faults));
+                let metadata = metadata.transpose().map_err(skipped)?;
+                let data = leg.data.open(disks, faults).map_err(skipped)?;
+                Ok(Member { name, metadata, data })
+            }));
+        }
+        let array = assemble_legs(&self.name, self.level, self.stripe, legs)?;
+        faults.extend(array.faults().iter().cloned());
+        Ok(array.device())
+    }
+}
+
+/// A search for the parts of a logical volume.
+pub(super) struct Search<'a> {
+    groups: &'a Groups,
+    group: &'a Group,
+    /// The number of logical volumes that may still be added.
+    left: usize,
+    layers: usize,
+}
+
+impl<'a> Search<'a> {
+    pub(super) fn new(groups: &'a Groups, group: &'a Group) -> Self {
+        Self { groups, group, left: MOST, layers: 0 }
+    }
+
+    /// Finds the parts of a logical volume.
+    ///
+    /// # Errors
+    /// `Unsupported` for types that ironmap cannot read, and for a physical volume that is on none of the disks; `Corrupt`.
+    pub(super) fn stack(&mut self, logical: &Logical) -> Result<Stack> {
+        if let Some(fault) = &logical.fault {
+            return Err(Error::unsupported(fault.clone()));
+        }
+        self.left = self.left.checked_sub(1).filter(|_| self.layers < LAYERS).ok_or_else(|| {
+            Error::new(ErrorKind::Corrupt, "it consists of too many logical volumes")
+        })?;
+        let len = logical.len;
+        let [only] = &logical.segments[..] else {
+            let segments = self.groups.segments(self.group, logical)?;
+            return Ok(Stack { len, body: Body::Segments(segments) });
+        };
+        self.layers += 1;
+        let body = match &only.kind {
+            Kind::Layered(layered) => self.layered(&logical.name, layered),
+            _ => self.groups.segments(self.group, logical).map(Body::Segments),
+        };
+        self.layers -= 1;
+        Ok(Stack { len, body: body? })
+    }
+
+    /// Finds the parts of another logical volume of the group, by its name.
+    fn named(&mut self, name: &str) -> Result<Stack> {
+        let found = self.group.logical(name);
+        let found = found.ok_or_else(|| corrupt("it is missing"));
+        found.and_then(|logical| self.stack(logical)).context(|| name.to_owned())
+    }
+
+    fn layered(&mut self, name: &str, layered: &Layered) -> Result<Body> {
+        Ok(match layered {
+            Layered::Raid(level, stripe, legs) => {
+                let legs = legs.iter().map(|(metadata, data)| {
+                    let leg = self.leg(metadata.as_deref(), data);
+                    leg.map_err(|error| format!("{data} is left out: {error}"))
+                });
+                let (name, level, stripe) = (name.to_owned(), *level, *stripe);
+                Body::Raid(Raid { name, level, stripe, legs: legs.collect() })
+            }
+            Layered::Mirror(mirror) => self.mirror(mirror)?,
+            Layered::Pool(_) => {
+                return Err(Error::unsupported(
+                    "it is a thin pool: name one of the thin volumes in it instead",
+                ));
+            }
+            Layered::Thin(pool, volume, origin) => {
+                Body::Thin(Box::new(self.thin(pool, *volume, origin.as_deref())?))
+            }
+        })
+    }
+
+    fn leg(&mut self, metadata: Option<&str>, data: &str) -> Result<Leg> {
+        let metadata = metadata.map(|metadata| self.named(metadata)).transpose()?;
+        Ok(Leg { name: data.to_owned(), metadata, data: self.named(data)? })
+    }
+
+    /// The first leg that is there. The other legs are copies of the first one, and the log says whether they are complete.
+    fn mirror(&mut self, mirror: &Mirror) -> Result<Body> {
+        let mut reasons = Vec::new();
+        for (index, name) in mirror.legs.iter().enumerate() {
+            let leg = match self.named(name) {
+                Ok(_) if self.was_missing(name) => {
+                    Err(corrupt("its physical volume was missing when the group was last changed"))
+                }
+                leg => leg,
+            };
+            let leg = match leg {
+                Ok(leg) => Box::new(leg),
+                Err(error) => {
+                    reasons.push(format!("{name} is left out: {error}"));
+                    continue;
+                }
+            };
+            let log = match &mirror.log {
+                _ if index == 0 => None,
+                Some(log) => Some(Box::new((self.named(log)?, mirror.region))),
+                None => break,
+            };
+            return Ok(Body::Mirror(leg, log, reasons));
+        }
+        let reasons = reasons.join("; ");
+        Err(Error::new(
+            ErrorKind::NotFound,
+            format!("no leg of the mirror is known to be complete: {reasons}"),
+        ))
+    }
+
+    /// Whether a range of a logical volume is on a physical volume that was missing when the group was last changed.
+    fn was_missing(&self, name: &str) -> bool {
+        let segments = self.group.logical(name).map_or(&[][..], |logical| &logical.segments);
+        segments.iter().any(|segment| match &segment.kind {
+            Kind::Striped(_, areas) => {
+                areas.iter().any(|area| self.group.physical[area.physical].was_missing)
+            }
+            _ => false,
+        })
+    }
+
+    fn thin(&mut self, pool: &str, volume: u64, origin: Option<&str>) -> Result<Thin> {
+        let found = self.group.logical(pool).and_then(|logical| match &logical.segments[..] {
+            [group::Segment { kind: Kind::Layered(Layered::Pool(pool)), .. }] => Some(pool),
+            _ => None,
+        });
+        let Some(Pool { metadata, data, transaction, chunk }) = found else {
+            return Err(corrupt(format!("{pool} is not a thin pool")));
+        };
+        Ok(Thin {
+            pool: pool.to_owned(),
+            transaction: *transaction,
+            chunk: *chunk,
+            volume,
+            metadata: self.named(metadata)?,
+            data: self.named(data)?,
+            origin: origin.map(|origin| self.named(origin)).transpose()?,
+        })
+    }
+}

@@ -1,0 +1,176 @@
+//! RAID and mirrors in states that LVM rarely leaves behind, and types that are refused. The test makes the disks.
+
+use std::sync::Arc;
+
+use ironmap::device::{Device, Ram};
+use ironmap::location::LocationOptions;
+use ironmap::lvm::Groups;
+use ironmap::units::DevOffset;
+use ironmap::{Error, ErrorKind, Location};
+
+use crate::common::image::scratch;
+use crate::shape::*;
+
+/// A group on one disk. The logical volume `root` has this segment. The volumes `m0` to `m2` have one extent of metadata each, and `d0` to `d2`
+/// two extents of data, whose bytes are their number plus 1.
+fn disk(extents: usize, segment: &str) -> Vec<u8> {
+    let mut text = volume("root", extents, segment);
+    for leg in 0..3 {
+        text += &linear(&format!("m{leg}"), 0, leg * 3, 1);
+        text += &linear(&format!("d{leg}"), 0, leg * 3 + 1, 2);
+    }
+    let mut disk = disks(1, 9, &text).remove(0);
+    for leg in 0..3 {
+        extent(&mut disk, leg * 3 + 1)[..2 * EXTENT].fill(leg as u8 + 1);
+    }
+    disk
+}
+
+const RAID1: &str = "type = \"raid1\" device_count = 3 region_size = 4096 raids = [\"m0\", \"d0\", \"m1\", \"d1\", \"m2\", \"d2\"]";
+
+/// A raid1 volume with these superblocks.
+fn raid1(legs: [Leg; 3]) -> Vec<u8> {
+    let mut disk = disk(2, RAID1);
+    for (index, leg) in legs.iter().enumerate() {
+        leg.write(extent(&mut disk, index * 3));
+    }
+    disk
+}
+
+/// Opens `root`. Returns its faults, and its first and its last byte.
+fn open(disk: &[u8]) -> Result<(String, u8, u8), Error> {
+    let disk: Arc<dyn Device> = Arc::new(Ram::from_image(disk));
+    let mut faults = Vec::new();
+    let device = Groups::read(&*disk)?.find("vg", "root")?.open(&disk, &mut faults)?;
+    let mut bytes = vec![0; device.size() as usize];
+    device.read_exact_at(&mut bytes, DevOffset(0))?;
+    Ok((faults.join("; "), bytes[0], bytes[bytes.len() - 1]))
+}
+
+fn assert_refused(disk: &[u8], kind: ErrorKind, text: &str) {
+    let error = open(disk).unwrap_err();
+    let shown = error.to_string();
+    assert!(error.kind() == kind && shown.contains(text), "{text}: {:?}: {shown}", error.kind());
+}
+
+/// The superblocks of the legs say which of them are in sync: the failed legs, the events, the position of a recovery, and the position of
+/// the first synchronization. A leg without a superblock, or with that of another array, is left out.
+#[test]
+fn legs_that_are_not_in_sync_are_left_out() {
+    let sound = [0, 1, 2].map(|leg| Leg::new(1, 0, 3, leg));
+    let with = |change: &dyn Fn(&mut [Leg; 3])| {
+        let mut legs = sound.clone();
+        change(&mut legs);
+        open(&raid1(legs))
+    };
+    assert_eq!(with(&|_| ()).unwrap(), (String::new(), 1, 1));
+    let cases: &[(&dyn Fn(&mut [Leg; 3]), &str, u8, u8)] = &[
+        (&|legs| (legs[1].events, legs[1].failed) = (12, 1), "d0 is left out: it is older", 2, 2),
+        (
+            &|legs| legs[1..].iter_mut().for_each(|leg| (leg.events, leg.failed) = (10, 1)),
+            "it has failed",
+            2,
+            2,
+        ),
+        (&|legs| legs[0].recovered = 128, "d0 is not completely in sync", 1, 2),
+        (&|legs| legs[0].recovered = 0, "d0 is not completely in sync", 2, 2),
+        (&|legs| legs.iter_mut().for_each(|leg| leg.resynced = 0), "copies may differ", 1, 1),
+        (&|legs| legs[0].level = 5, "describes an array of level 5", 2, 2),
+        (&|legs| legs[0].position = 1, "describes leg 1 of 3", 2, 2),
+        (&|legs| legs[0].legs = 2, "describes leg 0 of 2", 2, 2),
+    ];
+    for (change, text, first, last) in cases {
+        let (faults, begin, end) = with(*change).unwrap();
+        assert!(faults.contains(text), "{text}: {faults}");
+        assert_eq!((begin, end), (*first, *last), "{text}");
+    }
+    let mut unused = raid1(sound.clone());
+    extent(&mut unused, 0)[0] = 0;
+    let (faults, first, _) = open(&unused).unwrap();
+    assert!(first == 2 && faults.contains("the leg was never in use"), "{faults}");
+    // A leg says that another leg, which is as new, has failed.
+    let mut legs = sound;
+    legs[0].failed = 1 << 2;
+    assert_refused(&raid1(legs), ErrorKind::Corrupt, "used separately");
+}
+
+/// States of an array that ironmap cannot read are refused by name.
+#[test]
+fn reshaped_arrays_are_refused() {
+    for (at, number, text) in [
+        (60, 1, "being reshaped"),
+        (84, 1, "being reshaped"),
+        (96, 8, "begin at sector 8"),
+        (144, 1, "unknown features"),
+    ] {
+        let mut disk = raid1([0, 1, 2].map(|leg| Leg::new(1, 0, 3, leg)));
+        for leg in 0..3 {
+            put32(extent(&mut disk, leg * 3), at, number);
+        }
+        assert_refused(&disk, ErrorKind::Unsupported, text);
+    }
+    let mut disk = disk(2, &RAID1.replace("raid1", "raid6_zr\" stripe_size = 8 x = \""));
+    for leg in 0..3 {
+        Leg::new(6, 8, 3, leg).write(extent(&mut disk, leg as usize * 3));
+    }
+    assert_refused(&disk, ErrorKind::Corrupt, "3 members are not valid for RAID 6");
+}
+
+/// The first leg of a mirror is used. If it is lost, the log must show that another leg is complete.
+#[test]
+fn a_mirror_without_its_first_leg_needs_its_log() {
+    let segment = |first: &str, log: &str| {
+        format!(
+            "type = \"mirror\" mirror_count = 2 {log} region_size = 16 mirrors = [\"{first}\", 0, \"d1\", 0]"
+        )
+    };
+    let log = "mirror_log = \"m2\"";
+    assert_eq!(open(&disk(2, &segment("d0", ""))).unwrap(), (String::new(), 1, 1));
+    assert_refused(&disk(2, &segment("lost", "")), ErrorKind::NotFound, "known to be complete");
+    let with = |regions: u64, bits: u16| {
+        let mut disk = disk(2, &segment("lost", log));
+        let log = extent(&mut disk, 6);
+        log[..4].copy_from_slice(b"rRiM");
+        put32(log, 4, 2);
+        put64(log, 8, regions);
+        log[1024..1026].copy_from_slice(&bits.to_le_bytes());
+        disk
+    };
+    // The two extents have 16 regions of 8 KiB.
+    let (faults, first, last) = open(&with(16, 0xFFFF)).unwrap();
+    assert!((first, last) == (2, 2) && faults.contains("lost is left out"), "{faults}");
+    for bit in 0..16 {
+        let bits = 0xFFFF ^ 1 << bit;
+        assert_refused(&with(16, bits), ErrorKind::Unsupported, "differ from it");
+    }
+    assert_refused(&with(15, 0xFFFF), ErrorKind::Corrupt, "wrong number of regions");
+    assert_refused(&disk(2, &segment("lost", log)), ErrorKind::Corrupt, "no header");
+}
+
+/// Types that ironmap cannot read, volumes that contain themselves, and hidden volumes opened for writing are refused by name.
+#[test]
+fn other_types_are_refused_by_name() {
+    for kind in
+        ["cache", "cache-pool", "writecache", "vdo", "vdo-pool", "integrity", "error", "zero"]
+    {
+        let text = format!("a segment has the type {kind}, which is not supported");
+        let disk = disk(2, &format!("type = \"{kind}\""));
+        assert_refused(&disk, ErrorKind::Unsupported, &text);
+    }
+    let own = RAID1.replace("\"d0\"", "\"root\"");
+    assert_refused(
+        &disk(2, &own.replace("\"d1\"", "\"root\"").replace("\"d2\"", "\"root\"")),
+        ErrorKind::NotFound,
+        "too many",
+    );
+    let thin = "type = \"thin\" thin_pool = \"d0\" device_id = 1";
+    assert_refused(&disk(2, thin), ErrorKind::Corrupt, "d0 is not a thin pool");
+    let dir = scratch();
+    let path = dir.path().join("disk");
+    std::fs::write(&path, disk(2, RAID1)).unwrap();
+    for name in ["root", "d0", "m0"] {
+        let location: Location = format!("{}@vg/{name}", path.display()).parse().unwrap();
+        let error = location.open(&LocationOptions::new().write(true)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ReadOnly, "{name}: {error}");
+    }
+}
