@@ -44,11 +44,15 @@ impl Limits {
             physical_block: self.physical_block.max(other.physical_block),
             dma_align: self.dma_align.max(other.dma_align),
             max_transfer: self.max_transfer.min(other.max_transfer).max(logical_block),
+            fua: self.fua && other.fua,
+            through_flushes: self.through_flushes.max(other.through_flushes),
+            volatile_cache: self.volatile_cache || other.volatile_cache,
+            stable_writes: self.stable_writes || other.stable_writes,
+            atomic_write: self.atomic_write.min(other.atomic_write),
             nowait: false,
             poll: false,
             direct: self.direct && other.direct,
             rereads: self.rereads && other.rereads,
-            ..self
         }
     }
 }

@@ -18,7 +18,7 @@ const PART: &str = "part:";
 /// The most layers of a location. Each layer is a call of the parser within another one.
 const LAYERS: usize = 16;
 
-/// A disk that is assembled from other disks. It can only be read.
+/// A disk that is assembled from other disks. An array of MD can only be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assembly {
     /// How the disks are assembled.

@@ -260,6 +260,9 @@ impl Site {
         }
         let notices = export.notices();
         let device: Arc<dyn Device> = Arc::new(export);
+        if above.is_some() && options.write {
+            return Err(on_export().at(self));
+        }
         let opened = only_engine(device, Engine::Nbd, notices);
         let opened = part_of(opened, above, &mut fault).at(|| self)?;
         let opened = options.fit(opened);
@@ -296,16 +299,14 @@ impl Site {
         Ok(OpenSite { opened, identity: [0; 16], fault })
     }
 
-    /// Opens all disks of an assembled disk, and assembles them. The disks are locked like a device that is opened for reading.
+    /// Opens all disks of an assembled disk, and assembles them. The disks are locked as the options require.
     fn open_assembly(&self, assembly: &Assembly, options: &LocationOptions) -> Result<OpenSite> {
-        if options.write {
-            let what = match assembly.kind {
-                AssemblyKind::Same => {
-                    "a part of a part can only be read: DISK@BYTE+LENGTH names its bytes"
-                }
-                _ => "a disk that is assembled from other disks can only be read",
-            };
-            return Err(Error::read_only(what).at(self));
+        if options.write && assembly.kind == AssemblyKind::Md {
+            return Err(Error::read_only("an array of MD can only be read").at(self));
+        }
+        if options.write && assembly.disks.iter().any(|disk| matches!(disk.medium, Medium::Nbd(_)))
+        {
+            return Err(on_export().at(self));
         }
         if options.engine == Engine::Dax {
             return Err(Error::invalid("the engine dax cannot map an assembled disk").at(self));
@@ -324,9 +325,9 @@ impl Site {
             (engine, no_io_uring) = (opened.engine, opened.no_io_uring);
             disks.push((disk.to_string(), opened.device));
         }
-        let device = assemble(&assembly.kind, disks, &mut faults).at(|| self)?;
+        let device = assemble(&assembly.kind, disks, options.write, &mut faults).at(|| self)?;
         let window = self.part.of(&*device, options.truncated).at(|| self)?;
-        let Opening { window, above, fault } = Opening::of(window, false)?;
+        let Opening { window, above, fault } = Opening::of(window, options.write).at(|| self)?;
         faults.extend(fault);
         let range = window.map(|(start, len)| Above::Segments(vec![Segment::linear(start, len)]));
         let opened = OpenedEngine { device, engine, no_io_uring, notices };
@@ -366,10 +367,17 @@ impl Site {
     }
 }
 
+/// The error of a write through several ranges of an NBD export. After a lost connection, the export is checked for other nodes at one place
+/// only.
+fn on_export() -> Error {
+    Error::read_only("on an NBD export, only a logical volume in one range can be written")
+}
+
 /// Assembles open disks, each with its name. Adds faults that were ignored.
 fn assemble(
     kind: &AssemblyKind,
     mut disks: Vec<(String, Arc<dyn Device>)>,
+    write: bool,
     faults: &mut Vec<String>,
 ) -> Result<Arc<dyn Device>> {
     match kind {
@@ -382,13 +390,16 @@ fn assemble(
             let named: Vec<_> = disks.iter().map(|(name, disk)| (&**name, &**disk)).collect();
             let groups = crate::lvm::Groups::of(&named)?;
             let stack = groups.find(group, volume)?;
+            if write {
+                stack.check_writable()?;
+            }
             faults.extend(groups.faults().iter().cloned());
             let disks: Vec<_> = disks.into_iter().map(|(_, disk)| disk).collect();
             stack.open(&disks, faults).context(|| format!("the logical volume {group}/{volume}"))
         }
         #[cfg(not(feature = "lvm"))]
         AssemblyKind::Logical { .. } => {
-            let _ = faults;
+            let _ = (faults, write);
             Err(Error::unsupported("this build of ironmap has no support for LVM (feature lvm)"))
         }
         #[cfg(feature = "md")]
@@ -457,7 +468,7 @@ fn part_of(
     }
     let mut faults = Vec::from_iter(fault.take());
     let device: Arc<dyn Device> = match above {
-        Above::Segments(segments) => Arc::new(Segmented::new(opened.device, &segments)?),
+        Above::Segments(segments) => Arc::new(Segmented::new(opened.device, &segments)?.writable()),
         #[cfg(feature = "lvm")]
         Above::Stack(stack) => stack.open(&[opened.device], &mut faults)?,
     };

@@ -189,12 +189,12 @@ fn from(device: &dyn Device, offset: u64) -> Result<Window> {
 fn logical(device: &dyn Device, group: &str, volume: &str) -> Result<Window> {
     let groups = lvm::Groups::read(device)?;
     let stack = groups.find(group, volume)?;
+    let only_read = stack.check_writable().err();
     let bounds = match stack.segments() {
         Some([only]) if only.starts.len() == 1 => Bounds::Range(only.starts[0], only.len),
         _ => Bounds::Stack(stack),
     };
-    let only_read = Error::read_only("a logical volume of LVM can only be read");
-    Ok(Window { bounds, fault: groups.faults().first().cloned(), only_read: Some(only_read) })
+    Ok(Window { bounds, fault: groups.faults().first().cloned(), only_read })
 }
 
 #[cfg(not(feature = "lvm"))]

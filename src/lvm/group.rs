@@ -49,6 +49,8 @@ pub(super) struct Logical {
     pub(super) visible: bool,
     /// The reason why the logical volume cannot be read. `None` if it can be read.
     pub(super) fault: Option<String>,
+    /// The reason why the logical volume cannot be written, although it can be read. `None` if there is no such reason.
+    pub(super) only_read: Option<&'static str>,
     pub(super) segments: Vec<Segment>,
 }
 
@@ -122,10 +124,28 @@ impl Group {
             logical.push(Logical::parse(check_name(name)?, section, extent, &physical)?);
         }
         mark_snapshots(&mut logical, group.section("logical_volumes").ok())?;
+        if let Some(reason) = only_read(group) {
+            logical.iter_mut().for_each(|logical| logical.only_read = Some(reason));
+        }
         let (name, id) = (check_name(name)?.to_owned(), group.text("id")?.to_owned());
         let (sequence, physical) = (group.number("seqno")?, physical.0);
         let (checksum, text_len) = (text.checksum, text.bytes.len());
         Ok(Self { name, id, sequence, checksum, text_len, physical, logical })
+    }
+}
+
+/// The reason why no logical volume of a group can be written.
+fn only_read(group: &Section) -> Option<&'static str> {
+    match () {
+        () if !group.lists("status", "WRITE") => Some("its volume group is read-only"),
+        () if group.lists("status", "EXPORTED") => Some("its volume group is exported: vgimport"),
+        () if group.lists("flags", "SHARED") || group.lists("status", "CLUSTERED") => {
+            Some("other nodes may use its volume group, which is shared")
+        }
+        () if group.find_text("lock_type").is_some_and(|kind| kind != "none") => {
+            Some("other nodes may use its volume group, which is shared")
+        }
+        () => None,
     }
 }
 
@@ -187,11 +207,19 @@ impl Logical {
         extent: u64,
         physical: &PhysicalVolumes,
     ) -> Result<Self> {
+        let only_read = match () {
+            () if !section.lists("status", "WRITE") => Some("it has the permission r of lvs"),
+            () if section.lists("status", "LOCKED") => {
+                Some("it is being changed: pvmove or lvconvert has not ended")
+            }
+            () => None,
+        };
         let mut logical = Self {
             name: name.to_owned(),
             len: 0,
             visible: section.lists("status", "VISIBLE"),
             fault: None,
+            only_read,
             segments: Vec::new(),
         };
         match logical.read_segments(section, extent, physical) {
@@ -287,18 +315,21 @@ impl Segment {
     }
 }
 
-/// Marks two kinds of logical volumes that depend on snapshots. One kind contains the changes of a snapshot. The other kind is an origin
-/// into which a snapshot is being merged. A hidden logical volume describes each snapshot.
+/// Marks the logical volumes that depend on snapshots. One kind contains the changes of a snapshot, and another kind is an origin into which
+/// a snapshot is being merged. These cannot be read. The third kind is the origin of a snapshot, which cannot be written, because the
+/// snapshot would change too. A hidden logical volume describes each snapshot.
 fn mark_snapshots(logical: &mut [Logical], sections: Option<&Section>) -> Result<()> {
-    let mut marks = Vec::new();
+    let (mut marks, mut origins) = (Vec::new(), Vec::new());
     for (_, section) in sections.into_iter().flat_map(Section::sections) {
         let Ok(segment) = section.section("segment1") else { continue };
         if let Some(origin) = segment.find_text("merge") {
             marks.push((origin, MERGING));
         }
+        origins.extend(segment.find_text("external_origin"));
         if segment.find_text("type") != Some("snapshot") {
             continue;
         }
+        origins.extend(segment.find_text("origin"));
         if let Some(store) = segment.find_text("cow_store") {
             marks.push((store, "it contains the changes of a snapshot"));
         }
@@ -307,10 +338,18 @@ fn mark_snapshots(logical: &mut [Logical], sections: Option<&Section>) -> Result
             marks.push((segment.text("origin")?, MERGING));
         }
     }
+    // A section contains its names in order.
+    let index = |logical: &[Logical], name: &str| {
+        logical.binary_search_by(|volume| volume.name.as_str().cmp(name)).ok()
+    };
     for (name, mark) in marks {
-        // A section contains its names in order.
-        if let Ok(at) = logical.binary_search_by(|volume| volume.name.as_str().cmp(name)) {
+        if let Some(at) = index(logical, name) {
             logical[at].fault = Some(mark.to_owned());
+        }
+    }
+    for name in origins {
+        if let Some(at) = index(logical, name) {
+            logical[at].only_read = Some("its snapshots would change too");
         }
     }
     Ok(())

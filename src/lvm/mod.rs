@@ -225,7 +225,11 @@ impl Groups {
             ));
         };
         let stack = Search::new(self, group).stack(logical);
-        stack.context(|| format!("the logical volume {}/{name}", group.name))
+        let mut stack = stack.context(|| format!("the logical volume {}/{name}", group.name))?;
+        if let Some(fault) = self.faults.first() {
+            stack.only_read(format!("the metadata of LVM have a fault ({fault})"));
+        }
+        Ok(stack)
     }
 
     /// The segments of a logical volume that is linear or striped. Segments that are contiguous on the disk are merged.

@@ -23,6 +23,8 @@ pub struct Stack {
     /// The length in bytes.
     len: u64,
     body: Body,
+    /// The reason why it cannot be written.
+    only_read: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +74,24 @@ impl Stack {
         }
     }
 
+    /// Adds a reason why the logical volume cannot be written.
+    pub(super) fn only_read(&mut self, reason: String) {
+        self.only_read.get_or_insert(reason);
+    }
+
+    /// Refuses to open the logical volume for writing, if it can only be read.
+    ///
+    /// # Errors
+    /// `ReadOnly` with the reason.
+    pub fn check_writable(&self) -> Result<()> {
+        match &self.only_read {
+            Some(reason) => {
+                Err(Error::read_only(format!("the logical volume can only be read: {reason}")))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Opens the logical volume on its disks. Adds faults that were ignored.
     ///
     /// # Errors
@@ -84,7 +104,8 @@ impl Stack {
     ) -> Result<Arc<dyn Device>> {
         let device: Arc<dyn Device> = match &self.body {
             Body::Segments(segments) => {
-                Arc::new(Segmented::over(disks.to_vec(), segments)?)
+                let device = Segmented::over(disks.to_vec(), segments)?;
+                Arc::new(if self.only_read.is_none() { device.writable() } else { device })
             }
             Body::Raid(raid) => raid.open(disks, faults)?,
             Body::Mirror(leg, log, reasons) => {
@@ -162,18 +183,22 @@ impl<'a> Search<'a> {
         self.left = self.left.checked_sub(1).filter(|_| self.layers < LAYERS).ok_or_else(|| {
             Error::new(ErrorKind::Corrupt, "it consists of too many logical volumes")
         })?;
-        let len = logical.len;
+        let hidden = (!logical.visible).then_some("it is a part of other logical volumes");
+        let (len, mut only_read) = (logical.len, hidden.or(logical.only_read).map(str::to_owned));
         let [only] = &logical.segments[..] else {
-            let segments = self.groups.segments(self.group, logical)?;
-            return Ok(Stack { len, body: Body::Segments(segments) });
+            let body = self.groups.segments(self.group, logical).map(Body::Segments)?;
+            return Ok(Stack { len, body, only_read });
         };
         self.layers += 1;
         let body = match &only.kind {
-            Kind::Layered(layered) => self.layered(&logical.name, layered),
+            Kind::Layered(layered) => {
+                only_read = Some("only linear and striped logical volumes can be written".into());
+                self.layered(&logical.name, layered)
+            }
             _ => self.groups.segments(self.group, logical).map(Body::Segments),
         };
         self.layers -= 1;
-        Ok(Stack { len, body: body? })
+        Ok(Stack { len, body: body?, only_read })
     }
 
     /// Finds the parts of another logical volume of the group, by its name.

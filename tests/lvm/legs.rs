@@ -41,7 +41,7 @@ fn raid1(legs: [Leg; 3]) -> Vec<u8> {
 fn open(disk: &[u8]) -> Result<(String, u8, u8), Error> {
     let disk: Arc<dyn Device> = Arc::new(Ram::from_image(disk));
     let mut faults = Vec::new();
-    let device = Groups::read(&*disk)?.find("vg", "root")?.open(&disk, &mut faults)?;
+    let device = Groups::read(&*disk)?.find("vg", "root")?.open(&[disk], &mut faults)?;
     let mut bytes = vec![0; device.size() as usize];
     device.read_exact_at(&mut bytes, DevOffset(0))?;
     Ok((faults.join("; "), bytes[0], bytes[bytes.len() - 1]))

@@ -38,7 +38,7 @@ fn pool(metadata: usize, data: usize, len: usize, numbers: &[u64]) -> String {
 fn open(disk: &[u8], name: &str) -> Result<(Arc<dyn Device>, String), Error> {
     let disk: Arc<dyn Device> = Arc::new(Ram::from_image(disk));
     let mut faults = Vec::new();
-    let device = Groups::read(&*disk)?.find("vg", name)?.open(&disk, &mut faults)?;
+    let device = Groups::read(&*disk)?.find("vg", name)?.open(&[disk], &mut faults)?;
     Ok((device, faults.join("; ")))
 }
 

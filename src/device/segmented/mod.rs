@@ -13,7 +13,8 @@ use smallvec::SmallVec;
 
 use self::queue::queue_over;
 use super::{AnyQueue, Device, InRange, Limits, QueueOptions};
-use crate::error::{Error, Result};
+use crate::bio::slices::cut;
+use crate::error::{Errno, Error, Result};
 use crate::sorting::Sorting;
 use crate::units::DevOffset;
 
@@ -205,23 +206,28 @@ impl Map {
 
     fn read(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
         let len = buf.len();
-        let past = || Error::invalid(format!("{len} bytes at {at} are past the end of the device"));
-        self.each(at, len, past, |found, range| {
-            let (above, buf) = (DevOffset(at.0 + range.start as u64), &mut buf[range]);
-            match (self.below[found.device].read_exact_at(buf, found.at), &self.other) {
-                (Err(_), Some(other)) => other.read(buf, above),
-                (result, _) => result,
-            }
-        })
+        self.each(
+            at,
+            len,
+            || past(len as u64, at),
+            |found, range| {
+                let (above, buf) = (DevOffset(at.0 + range.start as u64), &mut buf[range]);
+                match (self.below[found.device].read_exact_at(buf, found.at), &self.other) {
+                    (Err(_), Some(other)) => other.read(buf, above),
+                    (result, _) => result,
+                }
+            },
+        )
     }
 }
 
-/// A device that consists of ranges of other devices. It can only be read.
+/// A device that consists of ranges of other devices. It can be written only after [`writable`](Self::writable).
 #[derive(Debug)]
 pub struct Segmented {
     map: Arc<Map>,
     limits: Limits,
     size: u64,
+    writable: bool,
 }
 
 impl Segmented {
@@ -289,7 +295,39 @@ impl Segmented {
 
     fn of(below: Vec<Arc<dyn Device>>, segments: Vec<Placed>, size: u64, limits: Limits) -> Self {
         let limits = Limits { read_only: true, atomic_write: 0, poll: false, ..limits };
-        Self { map: Arc::new(Map::new(below, segments)), limits, size }
+        Self { map: Arc::new(Map::new(below, segments)), limits, size, writable: false }
+    }
+
+    /// Permits writes, if all devices below were opened for writing. A flush then flushes all of them. The caller must ensure that no other
+    /// way to read the ranges exists.
+    #[must_use]
+    pub fn writable(mut self) -> Self {
+        let below = &self.map.below;
+        self.writable = below.iter().all(|device| device.is_writable()) && self.map.other.is_none();
+        let is_refused = below.iter().any(|device| device.limits().read_only);
+        self.limits.read_only = !self.writable || is_refused;
+        self
+    }
+
+    /// Calls `run` with each range of a device below, and its place in the range of `len` bytes at `at`.
+    fn change(
+        &self,
+        at: DevOffset,
+        len: u64,
+        mut run: impl FnMut(&dyn Device, DevOffset, Range<u64>) -> Result<()>,
+    ) -> Result<()> {
+        if !self.writable {
+            return Err(only_read());
+        }
+        let mut done = 0;
+        while done < len {
+            let found = self.map.locate(at.0 + done).filter(|found| found.rest > 0);
+            let found = found.ok_or_else(|| past(len, at))?;
+            let end = done + found.rest.min(len - done);
+            run(&*self.map.below[found.device], found.at, done..end)?;
+            done = end;
+        }
+        Ok(())
     }
 
     /// Sets another way to read the ranges, for reads that fail.
@@ -321,24 +359,54 @@ impl Device for Segmented {
     }
 
     fn is_writable(&self) -> bool {
-        false
+        self.writable
     }
 
-    fn write_within(&self, _: &[IoSlice<'_>], _: DevOffset, _: bool, _: InRange) -> Result<()> {
-        Err(only_read())
+    fn write_within(
+        &self,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+        fua: bool,
+        _: InRange,
+    ) -> Result<()> {
+        let len = bufs.iter().map(|buf| buf.len() as u64).sum();
+        self.change(at, len, |below, at, range| {
+            below.write_all_at(&cut(bufs, range.start as usize..range.end as usize), at, fua)
+        })
     }
 
+    /// Flushes all devices, also after an error of one of them.
     fn flush(&self) -> Result<()> {
-        Err(only_read())
+        if !self.writable {
+            return Err(only_read());
+        }
+        self.map.below.iter().map(|device| device.flush()).fold(Ok(()), Result::and)
+    }
+
+    fn discard_within(&self, at: DevOffset, len: u64, _: InRange) -> Result<()> {
+        self.change(at, len, |below, at, range| below.discard(at, range.end - range.start))
+    }
+
+    fn zero_within(&self, at: DevOffset, len: u64, _: InRange) -> Result<()> {
+        // One device supports the request everywhere or nowhere. With several devices, the first could have changed its part already.
+        let [_] = &self.map.below[..] else {
+            let what = format!("write of {len} zero bytes at {at}");
+            return Err(Error::io(Errno::EOPNOTSUPP, what));
+        };
+        self.change(at, len, |below, at, range| below.write_zeroes(at, range.end - range.start))
     }
 
     fn queue_within(&self, options: &QueueOptions, _: InRange) -> Result<AnyQueue> {
-        queue_over(Arc::clone(&self.map), options)
+        queue_over(Arc::clone(&self.map), self.writable, options)
     }
 }
 
+fn past(len: u64, at: DevOffset) -> Error {
+    Error::invalid(format!("{len} bytes at {at} are past the end of the device"))
+}
+
 fn only_read() -> Error {
-    Error::read_only("a device that consists of ranges of other devices can only be read")
+    Error::read_only("the device consists of ranges of other devices, and was opened for reading")
 }
 
 #[cfg(test)]

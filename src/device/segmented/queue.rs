@@ -1,5 +1,5 @@
-//! The queue of a segmented device. A read within one range goes to the queue of the range's device, with its position there. A read of several
-//! ranges is carried out during its submission, one range after the other.
+//! The queue of a segmented device. A request within one range goes to the queue of the range's device, with its position there. A request of
+//! several ranges, and a flush of several devices, is carried out during its submission, one range or device after the other.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::{Found, Map, Ranges};
-use crate::bio::slices::cut_mut;
+use crate::bio::slices::{cut, cut_mut};
 use crate::bio::{Bio, BioFlags, BioOp, Buffer, Dev, Done, Whole};
 use crate::device::{AnyQueue, DeviceQueue, Drained, LentPart, QueueOptions};
 use crate::error::{Errno, Result as Checked};
@@ -17,7 +17,11 @@ use crate::units::DevOffset;
 
 /// Opens a queue of each device, and makes one queue of them. The queues check no positions, because the map contains only ranges that are
 /// on their devices. The code is compiled for the usual kinds of queues, so that a read needs no match and few moves.
-pub(super) fn queue_over(map: Arc<Map>, options: &QueueOptions) -> Checked<AnyQueue> {
+pub(super) fn queue_over(
+    map: Arc<Map>,
+    writable: bool,
+    options: &QueueOptions,
+) -> Checked<AnyQueue> {
     let queues = map.below.iter().map(|device| Ok(device.queue(options)?.unbounded()));
     let mut queues = queues.collect::<Checked<Vec<_>>>()?;
     macro_rules! of_kind {
@@ -27,27 +31,28 @@ pub(super) fn queue_over(map: Arc<Map>, options: &QueueOptions) -> Checked<AnyQu
                     AnyQueue::$kind(queue) => Some(queue),
                     _ => None,
                 });
-                return Ok(AnyQueue::other(SegmentedQueue::new(map, own.collect(), options)));
+                return Ok(AnyQueue::other(SegmentedQueue::new(map, writable, own.collect(), options)));
             }
         )*};
     }
     of_kind!(Psync Uring Null);
-    Ok(AnyQueue::other(SegmentedQueue::new(map, queues.into(), options)))
+    Ok(AnyQueue::other(SegmentedQueue::new(map, writable, queues.into(), options)))
 }
 
 struct SegmentedQueue<Q> {
     map: Arc<Map>,
+    writable: bool,
     /// The queue of each device.
     queues: Box<[Q]>,
     /// The queue whose completions are popped next.
     turn: usize,
-    /// The reads in the queues, by the number that each of them has there. An entry that is not in use contains the number of the next such
+    /// The bios in the queues, by the number that each of them has there. An entry that is not in use contains the number of the next such
     /// entry in `token`.
     flying: Box<[Flying]>,
     /// The first entry of `flying` that is not in use.
     unused: u64,
     in_flight: usize,
-    /// The reads that ended during their submission.
+    /// The bios that ended during their submission.
     done: VecDeque<Done>,
 }
 
@@ -58,10 +63,11 @@ struct Flying {
 }
 
 impl<Q: DeviceQueue> SegmentedQueue<Q> {
-    fn new(map: Arc<Map>, queues: Box<[Q]>, options: &QueueOptions) -> Self {
+    fn new(map: Arc<Map>, writable: bool, queues: Box<[Q]>, options: &QueueOptions) -> Self {
         let unused = |index: usize| Flying { token: index as u64 + 1, at: DevOffset(0) };
         Self {
             map,
+            writable,
             queues,
             turn: 0,
             flying: (0..options.slots()).map(unused).collect(),
@@ -132,7 +138,56 @@ impl<Q: DeviceQueue> SegmentedQueue<Q> {
         }
     }
 
-    /// Frees the entry of a read that has left its queue.
+    /// Writes the ranges below one after the other. The result is short if one of these writes is.
+    #[cold]
+    #[inline(never)]
+    fn write_ranges(
+        &mut self,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+        flags: BioFlags,
+    ) -> Result<usize, Errno> {
+        let (len, mut done) = (bufs.iter().map(|buf| buf.len()).sum(), 0);
+        let Self { map, queues, .. } = self;
+        let result = map.each(
+            at,
+            len,
+            || Errno::EINVAL,
+            |found, range| {
+                let (count, bufs) = (range.len(), cut(bufs, range));
+                let written = queues[found.device].write_now(Dev::OWN, &bufs, found.at, flags)?;
+                done += written;
+                // An errno that no device returns ends the loop.
+                if written == count { Ok(()) } else { Err(Errno::EAGAIN) }
+            },
+        );
+        match result {
+            Err(errno) if done == 0 => Err(errno),
+            _ => Ok(done),
+        }
+    }
+
+    /// The device whose queue carries out a bio, and the position there. `None` if several ranges or devices are needed.
+    #[inline(always)]
+    fn place(&self, bio: &Bio) -> Option<(usize, DevOffset)> {
+        match bio.op {
+            BioOp::Flush => (self.queues.len() == 1).then_some((0, bio.at)),
+            _ => self.whole(bio.at, bio.memory.len()).map(|found| (found.device, found.at)),
+        }
+    }
+
+    /// Ends a bio during its submission.
+    #[cold]
+    #[allow(clippy::result_large_err, reason = "the error returns the complete bio")]
+    fn end(&mut self, bio: Bio, result: Result<usize, Errno>) -> Result<(), Bio> {
+        if self.room() == 0 {
+            return Err(bio);
+        }
+        self.done.push_back(Done { bio, result });
+        Ok(())
+    }
+
+    /// Frees the entry of a bio that has left its queue.
     #[inline(always)]
     fn land(&mut self, number: u64) -> Option<Flying> {
         let entry = self.flying.get_mut(number as usize)?;
@@ -221,15 +276,30 @@ impl<Q: DeviceQueue> DeviceQueue for SegmentedQueue<Q> {
     fn write_now(
         &mut self,
         _dev: Dev,
-        _bufs: &[IoSlice<'_>],
-        _at: DevOffset,
-        _flags: BioFlags,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+        flags: BioFlags,
     ) -> Result<usize, Errno> {
-        Err(Errno::EROFS)
+        if !self.writable {
+            return Err(Errno::EROFS);
+        }
+        let len = bufs.iter().map(|buf| buf.len()).sum();
+        match self.whole(at, len) {
+            Some(found) => match self.queues.get_mut(found.device) {
+                Some(queue) => queue.write_now(Dev::OWN, bufs, found.at, flags),
+                None => Err(Errno::EINVAL),
+            },
+            None => self.write_ranges(bufs, at, flags),
+        }
     }
 
+    /// Flushes all devices, also after an error of one of them.
     fn flush_now(&mut self, _dev: Dev) -> Result<(), Errno> {
-        Err(Errno::EROFS)
+        if !self.writable {
+            return Err(Errno::EROFS);
+        }
+        let flushed = self.queues.iter_mut().map(|queue| queue.flush_now(Dev::OWN));
+        flushed.fold(Ok(()), Result::and)
     }
 
     fn room(&self) -> usize {
@@ -243,9 +313,10 @@ impl<Q: DeviceQueue> DeviceQueue for SegmentedQueue<Q> {
 
     #[inline]
     fn submit(&mut self, mut bio: Bio) -> Result<(), Bio> {
-        if bio.op == BioOp::Read
-            && let Some(Found { device, at, .. }) = self.whole(bio.at, bio.memory.len())
-        {
+        if bio.op != BioOp::Read && !self.writable {
+            return self.end(bio, Err(Errno::EROFS));
+        }
+        if let Some((device, at)) = self.place(&bio) {
             let number = self.unused;
             let Some(entry) = self.flying.get_mut(number as usize) else { return Err(bio) };
             let Some(queue) = self.queues.get_mut(device) else { return Err(bio) };
@@ -265,16 +336,16 @@ impl<Q: DeviceQueue> DeviceQueue for SegmentedQueue<Q> {
         if self.room() == 0 {
             return Err(bio);
         }
-        let (at, flags) = (bio.at, bio.flags);
-        let result = if bio.op == BioOp::Read {
-            let len = bio.memory.len();
-            let mut bufs = cut_mut(bio.memory.buffers_mut(), 0..len);
-            self.read_ranges(&mut bufs, at, flags)
-        } else {
-            Err(Errno::EROFS)
+        let (at, flags, len) = (bio.at, bio.flags, bio.memory.len());
+        let result = match bio.op {
+            BioOp::Read => {
+                let mut bufs = cut_mut(bio.memory.buffers_mut(), 0..len);
+                self.read_ranges(&mut bufs, at, flags)
+            }
+            BioOp::Write => self.write_ranges(&cut(bio.memory.buffers(), 0..len), at, flags),
+            BioOp::Flush => self.flush_now(bio.dev).map(|()| 0),
         };
-        self.done.push_back(Done { bio, result });
-        Ok(())
+        self.end(bio, result)
     }
 
     fn commit(&mut self) -> Result<(), Errno> {
@@ -298,7 +369,12 @@ impl<Q: DeviceQueue> DeviceQueue for SegmentedQueue<Q> {
     fn drain(&mut self) -> Drained {
         self.done.clear();
         let drained = self.queues.iter_mut().map(DeviceQueue::drain);
-        drained.fold(Drained::Ended, |all, one| if one == Drained::Ended { all } else { one })
+        drained.fold(Drained::Ended, |all, one| match (all, one) {
+            (Drained::Ended, other) | (other, Drained::Ended) => other,
+            (Drained::Leaked { writes: one }, Drained::Leaked { writes: other }) => {
+                Drained::Leaked { writes: one || other }
+            }
+        })
     }
 
     fn pop(&mut self) -> Option<Done> {
