@@ -62,7 +62,10 @@ raids() {
     create raid10 --type raid10 -i 2 -I 64k -L 8M vg && write raid10 0 128 40 && synced raid10 || return
     create raid4 --type raid4 -i 2 -I 64k -L 8M vg && write raid4 0 128 50 && synced raid4 || return
     create raid5 --type raid5 -i 3 -I 64k -L 9M vg && write raid5 0 144 60 && synced raid5 || return
-    create raid6 --type raid6_ls_6 -i 3 -I 64k -L 9M vg && write raid6 0 144 70 && synced raid6
+    create raid6 --type raid6 -i 3 -I 64k -L 9M vg && write raid6 0 144 70 && synced raid6 || return
+    for layout in nr nc ls_6; do
+        create raid6$layout --type raid6_$layout -i 3 -I 64k -L 9M vg && write raid6$layout 0 144 70 && synced raid6$layout || return
+    done
 }
 
 mirrors() {
@@ -115,7 +118,7 @@ done
 sync
 # The hashes are of volumes that were activated again, as after a restart. A stale leg is only read while it is missing.
 quiet lvm vgchange -an vg || true
-for name in striped raid1 three raid0 raid0meta raid10 raid4 raid5 raid6 mirror core thin snap snapsnap empty odd external on-raid on-held; do
+for name in striped raid1 three raid0 raid0meta raid10 raid4 raid5 raid6 raid6nr raid6nc raid6ls_6 mirror core thin snap snapsnap empty odd external on-raid on-held; do
     quiet lvm lvchange -ay -K "vg/$name" && hash=$(sha256sum "/dev/vg/$name" | cut -d' ' -f1) || exit 1
     echo "lab: lvm $name $(blockdev --getsize64 "/dev/vg/$name") $hash"
     quiet lvm lvchange -an "vg/$name" || exit 1

@@ -250,13 +250,13 @@ impl Lost<'_> {
         let has_p = !lost.contains(&row.p);
         let data_is_lost = lost[1..].iter().any(|role| *role != row.p && Some(*role) != row.q);
         // The sum of all data is the first parity.
-        let mut all: SmallVec<[usize; 8]> = self.parity.data_of(row).collect();
+        let mut all: SmallVec<[Option<usize>; 8]> = self.parity.terms(row).collect();
         sum.fill(0);
         if has_p {
             self.read(row.p, sum)?;
         }
         if has_p && !data_is_lost {
-            for role in all.into_iter().filter(|role| *role != lost[0]) {
+            for role in all.into_iter().flatten().filter(|role| *role != lost[0]) {
                 self.read(role, &mut other)?;
                 parity::add(sum, &other);
             }
@@ -265,7 +265,7 @@ impl Lost<'_> {
         let Some(q) = row.q else {
             return Err((lost[0], self.body.lost_in_row(lost, self.at)));
         };
-        let place = |wanted: usize| all.iter().position(|role| *role == wanted).unwrap_or(0);
+        let place = |role: usize| all.iter().position(|it| *it == Some(role)).unwrap_or(0);
         let (wanted, also) = (place(lost[0]), place(*lost.last().unwrap_or(&0)));
         // The second parity is the sum of the data, each multiplied by a power of x. `weighted` becomes the part of the lost data, and `sum`
         // their plain sum.
@@ -273,7 +273,7 @@ impl Lost<'_> {
         all.reverse();
         for role in all {
             parity::shift(&mut weighted);
-            if !lost.contains(&role) {
+            if let Some(role) = role.filter(|role| !lost.contains(role)) {
                 self.read(role, &mut other)?;
                 parity::add(&mut weighted, &other);
                 parity::add(sum, &other);

@@ -54,6 +54,17 @@ pub(super) struct Parity {
     order: Order,
     /// The second parity is always on the last member.
     fixed: bool,
+    /// The layouts of the format DDF, in which the coefficients of the second parity follow the numbers of all members.
+    ddf: Option<Ddf>,
+}
+
+/// The layouts of RAID 6 in the format DDF.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ddf {
+    ZeroRestart,
+    NRestart,
+    /// The second parity precedes the first one.
+    NContinue,
 }
 
 /// The member with the first parity of a row.
@@ -307,7 +318,19 @@ impl Parity {
             return Err(corrupt(format_args!("{disks} members are not valid for RAID {level}")));
         }
         // The numbers from 16 on are the layouts of RAID 5 on all members except the last one.
+        let ddf = match (level, layout) {
+            (6, 8) => Some(Ddf::ZeroRestart),
+            (6, 9) => Some(Ddf::NRestart),
+            (6, 10) => Some(Ddf::NContinue),
+            _ => None,
+        };
+        if ddf.is_some() && disks > COEFFICIENTS - 2 {
+            return Err(corrupt(format_args!("{disks} members are not valid for RAID 6")));
+        }
         let (order, fixed) = match (level, layout) {
+            (6, 8) => (Order::rotating(1), false),
+            (6, 9) => (Order::rotating(0), false),
+            (6, 10) => (Order::rotating(2), false),
             (4, _) => (Order::Last, false),
             (_, 0..=3) => (Order::rotating(layout), false),
             (_, 4) => (Order::First, false),
@@ -320,7 +343,7 @@ impl Parity {
                 )));
             }
         };
-        Ok(Self { disks, chunk, count, order, fixed })
+        Ok(Self { disks, chunk, count, order, fixed, ddf })
     }
 
     fn piece(&self, at: u64) -> Piece {
@@ -342,7 +365,8 @@ impl Parity {
 
     fn row(&self, number: u64) -> Row {
         let count = self.rotating();
-        let turn = (number % count as u64) as usize;
+        let ahead = u64::from(self.ddf == Some(Ddf::NRestart));
+        let turn = ((number + ahead) % count as u64) as usize;
         let p = match self.order {
             Order::First => 0,
             Order::Last => self.disks - self.count,
@@ -351,6 +375,7 @@ impl Parity {
         };
         let q = match self.fixed {
             true => self.disks - 1,
+            false if self.ddf == Some(Ddf::NContinue) => (p + self.disks - 1) % self.disks,
             false => (p + 1) % self.disks,
         };
         Row { p, q: (self.count == 2).then_some(q) }
@@ -359,18 +384,21 @@ impl Parity {
     /// The member with the data chunk `index` of a row.
     fn data(&self, row: Row, index: usize) -> usize {
         if let Order::Rotating { symmetric: true, .. } = self.order {
-            let last = row.q.filter(|_| !self.fixed).unwrap_or(row.p);
+            let last = row.q.filter(|_| !self.fixed && self.ddf.is_none()).unwrap_or(row.p);
             return (last + 1 + index) % self.rotating();
         }
         let mut data = (0..self.disks).filter(|member| *member != row.p && Some(*member) != row.q);
         data.nth(index).unwrap_or_default()
     }
 
-    /// The data members of a row in the order of their coefficients in the second parity.
-    pub(super) fn data_of(&self, row: Row) -> impl Iterator<Item = usize> + use<> {
-        let (disks, first) = (self.disks, row.q.map_or(0, |q| q + 1));
+    /// The data members of a row in the order of their coefficients in the second parity. `None` is a coefficient that no data have.
+    pub(super) fn terms(&self, row: Row) -> impl Iterator<Item = Option<usize>> + use<> {
+        let (disks, has_gaps) = (self.disks, self.ddf.is_some());
+        let first = row.q.filter(|_| !has_gaps).map_or(0, |q| q + 1);
         let all = (0..disks).map(move |step| (first + step) % disks);
-        all.filter(move |member| *member != row.p && Some(*member) != row.q)
+        let is_data = move |member: &usize| *member != row.p && Some(*member) != row.q;
+        let terms = all.map(move |member| Some(member).filter(is_data));
+        terms.filter(move |term| has_gaps || term.is_some())
     }
 }
 

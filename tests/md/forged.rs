@@ -45,6 +45,27 @@ const SIX_LEFT_ASYMMETRIC: Table = &[
     &[9, P, Q, 10, 11],
     &[P, Q, 12, 13, 14],
 ];
+const SIX_ZERO_RESTART: Table = &[
+    &[P, Q, 0, 1, 2],
+    &[3, P, Q, 4, 5],
+    &[6, 7, P, Q, 8],
+    &[9, 10, 11, P, Q],
+    &[Q, 12, 13, 14, P],
+];
+const SIX_N_RESTART: Table = &[
+    &[0, 1, 2, P, Q],
+    &[3, 4, P, Q, 5],
+    &[6, P, Q, 7, 8],
+    &[P, Q, 9, 10, 11],
+    &[Q, 12, 13, 14, P],
+];
+const SIX_N_CONTINUE: Table = &[
+    &[0, 1, 2, Q, P],
+    &[4, 5, Q, P, 3],
+    &[8, Q, P, 6, 7],
+    &[Q, P, 9, 10, 11],
+    &[P, 12, 13, 14, Q],
+];
 const NEAR_3: Table = &[&[0, 0, 1], &[1, 2, 2], &[3, 3, 4], &[4, 5, 5]];
 const NEAR_4: Table = &[&[0, 0, 1, 1], &[2, 2, 3, 3], &[4, 4, 5, 5], &[6, 6, 7, 7]];
 
@@ -59,6 +80,9 @@ const ARRAYS: &[(i32, u32, Table, usize)] = &[
     (4, 0, LAST, 1),
     (6, 0, SIX_LEFT_ASYMMETRIC, 2),
     (6, 2, SIX_LEFT_SYMMETRIC, 2),
+    (6, 8, SIX_ZERO_RESTART, 2),
+    (6, 9, SIX_N_RESTART, 2),
+    (6, 10, SIX_N_CONTINUE, 2),
     (10, 0x102, NEAR_3, 1),
     (10, 0x102, NEAR_4, 1),
 ];
@@ -76,8 +100,9 @@ fn product(one: u8, other: u8) -> u8 {
     all as u8
 }
 
-/// The data of each member by a table.
-fn by_table(table: Table, content: &[u8]) -> Vec<Vec<u8>> {
+/// The data of each member by a table. In the layouts of DDF, the coefficients follow the numbers of all members.
+fn by_table(table: Table, layout: u32, content: &[u8]) -> Vec<Vec<u8>> {
+    let is_ddf = (8..=10).contains(&layout);
     let width = table[0].len();
     let mut all = vec![Vec::new(); width];
     for row in table {
@@ -85,11 +110,12 @@ fn by_table(table: Table, content: &[u8]) -> Vec<Vec<u8>> {
         let data: Vec<usize> = (0..width).filter(|member| row[*member] < P).collect();
         let (mut p, mut q) = (vec![0; CHUNK], vec![0; CHUNK]);
         // The coefficients follow the order of the members from the one after Q on.
-        let first = row.iter().position(|number| *number == Q).map_or(0, |at| at + 1);
+        let first = row.iter().position(|number| *number == Q && !is_ddf).map_or(0, |at| at + 1);
         let ordered = (0..width).map(|step| (first + step) % width);
         let mut power = 1;
-        for member in ordered.filter(|member| data.contains(member)) {
-            for (at, byte) in chunk(row[member]).iter().enumerate() {
+        for member in ordered.filter(|member| is_ddf || data.contains(member)) {
+            let bytes = if row[member] < P { chunk(row[member]) } else { &[] };
+            for (at, byte) in bytes.iter().enumerate() {
                 p[at] ^= byte;
                 q[at] ^= product(power, *byte);
             }
@@ -119,7 +145,7 @@ fn each_layout_is_read_by_its_table() {
         let chunks = chunks.max().unwrap() + 1;
         let (disks, size) = (table[0].len() as u32, (table.len() * CHUNK / 512) as u64);
         let shape = Shape::new(minor, *level, *layout, disks, size);
-        let images = images(&shape, &by_table(table, &content));
+        let images = images(&shape, &by_table(table, *layout, &content));
         for without in (0..=*spared).flat_map(|count| choices(images.len(), count)) {
             let what = format!("level {level}, layout {layout}, without {without:?}");
             let array = assemble(members(&images, &without))
@@ -137,7 +163,7 @@ fn unreadable_sectors_are_reconstructed() {
     for (level, layout, table, spared) in ARRAYS {
         let (disks, size) = (table[0].len(), (table.len() * CHUNK / 512) as u64);
         let shape = Shape::new(2, *level, *layout, disks as u32, size);
-        let images = images(&shape, &by_table(table, &content));
+        let images = images(&shape, &by_table(table, *layout, &content));
         let assembled = |failing: usize| {
             let mut all = members(&images, &[]);
             for member in &mut all[..failing] {
@@ -169,7 +195,7 @@ fn an_array_is_a_location() {
     let shape = Shape::new(2, *level, *layout, table[0].len() as u32, size);
     let dir = scratch();
     let paths: Vec<String> = (0..)
-        .zip(images(&shape, &by_table(table, &content)))
+        .zip(images(&shape, &by_table(table, *layout, &content)))
         .map(|(number, image): (u32, _)| {
             let path = dir.path().join(format!("member{number}"));
             std::fs::write(&path, image).unwrap();

@@ -103,7 +103,7 @@ const CASES: &[Case] = &[
     ("raid6-ls-6", "clean", FIVE, 0, "-l 6 -c 4 -p left-symmetric-6", Complete(2)),
     ("raid6-rs-6", "clean", FIVE, 0, "-l 6 -c 4 -p right-symmetric-6", Complete(2)),
     ("raid6-first-6", "clean", FIVE, 0, "-l 6 -c 4 -p parity-first-6", Complete(2)),
-    ("raid6-ddf", "clean", FIVE, 0, "-l 6 -c 4 -p ddf-N-continue", Refused("layout 10")),
+    ("raid6-ddf", "clean", FIVE, 0, "-l 6 -c 4 -p ddf-N-continue", Complete(2)),
     ("raid6-old", "clean", SIX, 0, "-e 0.90 -l 6 -c 8", Complete(2)),
     ("raid6-stale", "stale", FIVE, 0, "-l 6 -c 4", Faulty("1 is left out")),
     ("raid6-bad", "bad", FIVE, 0, "-l 6 -c 4", Faulty("")),

@@ -151,7 +151,7 @@ fn unsupported_states_are_refused_by_name() {
     assert!(assemble(members(&with(1 | 256), &[])).is_ok());
 
     for (level, layout, text) in
-        [(10, 0x201, "is far"), (10, 0x1_0201, "is offset"), (6, 9, "layout 9")]
+        [(10, 0x201, "is far"), (10, 0x1_0201, "is offset"), (6, 7, "layout 7")]
     {
         let shape = Shape::new(2, level, layout, 4, 64);
         let images: Vec<_> = (0..4).map(|number| shape.image(number, &content)).collect();
