@@ -53,15 +53,15 @@ enum Below {
 
 /// The layers with the device below, and the most instructions of a read by a call and of a queued read above that device.
 const LAYERS: [(&str, Below, Below, Option<(f64, f64)>); 9] = [
-    ("LVM linear, 3 segments", Below::Linear(3), Below::Null, Some((30.0, 30.0))),
+    ("LVM linear, 3 segments", Below::Linear(3), Below::Null, Some((90.0, 175.0))),
     ("LVM linear, 100 segments", Below::Linear(100), Below::Null, None),
     ("LVM striped", Below::Striped, Below::Null, None),
-    ("MD linear", Below::Md(-1, 3), Below::Null, Some((30.0, 30.0))),
-    ("MD RAID 0", Below::Md(0, 3), Below::Null, Some((30.0, 30.0))),
-    ("MD RAID 1", Below::Md(1, 2), Below::Null, Some((30.0, 30.0))),
+    ("MD linear", Below::Md(-1, 3), Below::Null, Some((90.0, 175.0))),
+    ("MD RAID 0", Below::Md(0, 3), Below::Null, Some((115.0, 200.0))),
+    ("MD RAID 1", Below::Md(1, 2), Below::Null, Some((90.0, 175.0))),
     ("MD RAID 10", Below::Md(10, 4), Below::Null, None),
     ("MD RAID 5", Below::Md(5, 3), Below::Null, None),
-    ("qcow2", Below::Qcow2, Below::Raw, Some((100.0, 100.0))),
+    ("qcow2", Below::Qcow2, Below::Raw, Some((185.0, 235.0))),
 ];
 
 fn main() -> Result<()> {

@@ -67,8 +67,8 @@ impl LvmDamage {
             let leg = usize::from(at / 64) % LEGS;
             put32(extent(&mut disk, 5 + 2 * leg), usize::from(at % 64) * 4, *value);
         }
-        let disk: Arc<dyn Device> = Arc::new(Ram::from_image(&disk));
-        let Ok(groups) = Groups::read(&*disk) else { return };
+        let disk: [Arc<dyn Device>; 1] = [Arc::new(Ram::from_image(&disk))];
+        let Ok(groups) = Groups::read(&*disk[0]) else { return };
         for name in ["thin", "raid", "mirror", "pool"] {
             let Ok(stack) = groups.find("vg", name) else { continue };
             let Ok(device) = stack.open(&disk, &mut Vec::new()) else { continue };

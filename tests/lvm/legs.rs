@@ -75,7 +75,7 @@ fn legs_that_are_not_in_sync_are_left_out() {
             2,
             2,
         ),
-        (&|legs| legs[0].recovered = 128, "d0 is not completely in sync", 1, 2),
+        (&|legs| legs[0].recovered = 128, "d0 is not completely in sync", 2, 2),
         (&|legs| legs[0].recovered = 0, "d0 is not completely in sync", 2, 2),
         (&|legs| legs.iter_mut().for_each(|leg| leg.resynced = 0), "copies may differ", 1, 1),
         (&|legs| legs[0].level = 5, "describes an array of level 5", 2, 2),

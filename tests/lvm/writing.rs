@@ -176,7 +176,7 @@ fn writes_are_refused_by_name() {
     writable("other").unwrap();
     disk.edit(|text| text.replace("\"VISIBLE\"", "\"LOCKED\", \"VISIBLE\""));
     check("other", "pvmove or lvconvert has not ended");
-    disk.edit(|text| text.replace("\"LOCKED\", \"VISIBLE\"", ""));
+    disk.edit(|text| text.replace(", \"VISIBLE\", \"LOCKED\"", ""));
     check("other", "a part of other logical volumes");
     disk.edit(|text| {
         text.replacen(

@@ -155,14 +155,13 @@ impl Disk {
     /// Converts the position of a range in the part to its position in the image.
     #[inline]
     fn place(&self, at: DevOffset, len: u64) -> Result<u64> {
-        let is_within = at.0.checked_add(len).is_some_and(|end| end <= self.size);
-        let past = || {
-            Error::invalid(format!(
-                "the range of {len} bytes at {} extends beyond the end of the disk",
-                at.0
-            ))
-        };
-        if is_within { Ok(self.base + at.0) } else { Err(past()) }
+        if at.0.checked_add(len).is_some_and(|end| end <= self.size) {
+            return Ok(self.base + at.0);
+        }
+        Err(Error::invalid(format!(
+            "the range of {len} bytes at {} extends beyond the end of the disk",
+            at.0
+        )))
     }
 
     #[inline]
@@ -242,6 +241,7 @@ impl Device for Image {
 struct ImageTransfer(Disk);
 
 impl Transfer for ImageTransfer {
+    #[inline]
     fn read(&mut self, buf: &mut [u8], at: DevOffset, _flags: BioFlags) -> Result<usize, Errno> {
         self.0.read(buf, at).map_err(|error| error.errno())?;
         Ok(buf.len())

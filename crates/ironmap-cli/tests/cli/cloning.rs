@@ -137,6 +137,7 @@ fn qcow2_images_are_made() {
 }
 
 /// mkfs makes a missing qcow2 image, with a size or as large as its sources need. e2fsck finds no fault in the volume.
+/// With `--compress`, each cluster that can be compressed is compressed.
 #[test]
 fn volumes_are_made_in_new_qcow2_images() {
     require!([Need::Tool("qemu-img"), Need::Tool("e2fsck")]);
@@ -148,6 +149,8 @@ fn volumes_are_made_in_new_qcow2_images() {
         ("filled.qcow2", &["mkfs", "-q", "-d", "tree", "qcow2:filled.qcow2"]),
         ("both.qcow2", &["mkfs", "-q", "-d", "tree", "qcow2:both.qcow2", "64M"]),
         ("small.qcow2", &["mkfs", "-q", "--shrink", "-d", "tree", "qcow2:small.qcow2"]),
+        ("packed.qcow2", &["mkfs", "-q", "--compress", "qcow2:packed.qcow2", "1G", "-d", "tree"]),
+        ("fit.qcow2", &["mkfs", "-q", "--compress=zstd", "-d", "tree", "qcow2:fit.qcow2"]),
     ] {
         bench.succeed(args);
         succeed(tool("qemu-img").args(["check", "-q", image]).current_dir(bench.path(".")));
@@ -214,6 +217,32 @@ fn targets_that_would_lose_something_are_refused() {
     assert!(fs::read(bench.path("source.img")).unwrap() == expected, "the source was written");
     bench.succeed(["clone", "-F", "source.img", "image"]);
     assert!(fs::read(bench.image()).unwrap()[..expected.len()] == expected);
+}
+
+/// `mkfs --compress` compresses all clusters of text, as `qemu-img map` shows. It refuses a raw image, and an image that exists.
+#[test]
+fn a_new_volume_is_compressed() {
+    require!([Need::Tool("qemu-img")]);
+    let bench = Bench::empty();
+    fs::create_dir(bench.path("tree")).unwrap();
+    fs::write(bench.path("tree/file"), "words of a text\n".repeat(200_000)).unwrap();
+    bench.succeed(["mkfs", "-q", "--compress", "qcow2:new.qcow2", "1G", "-d", "tree"]);
+    let map = succeed(
+        tool("qemu-img").args(["map", "--output=json", "new.qcow2"]).current_dir(bench.path(".")),
+    );
+    let map: serde_json::Value = serde_json::from_slice(&map.stdout).unwrap();
+    let data = map.as_array().unwrap().iter().filter(|extent| extent["data"] == true);
+    let lens = |compressed: bool| -> u64 {
+        let some = data.clone().filter(|extent| extent["compressed"] == compressed);
+        some.map(|extent| extent["length"].as_u64().unwrap()).sum()
+    };
+    assert!(lens(true) >= 3 << 20 && lens(false) == 0, "{map}");
+    assert!(fs::metadata(bench.path("new.qcow2")).unwrap().len() < 640 << 10);
+    for volume in ["qcow2:new.qcow2", "new.img"] {
+        let output = bench.run(["mkfs", "--compress", volume, "1G"]);
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains("only a new image can be compressed"), "{volume}");
+    }
 }
 
 /// A failed or interrupted copy leaves no new image, and reports the failed position.

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use crate::common::loop_device::LoopDevice;
 use crate::common::skip::Need;
 use crate::require;
 use crate::support::{Bench, succeed, text, tool};
@@ -370,5 +371,54 @@ fn the_layers_of_a_disk_are_shown() {
             let file = bench.succeed(["cat", &format!("{location}:/f")]);
             assert_eq!(text(&file), "yes", "{location}");
         }
+    }
+}
+
+/// `info` of a disk with twenty logical volumes reads no sector of the disk twice: each partition table, each metadata area and each
+/// superblock is read once. strace shows the reads.
+#[test]
+fn each_table_of_a_disk_is_read_once() {
+    let tools = ["sfdisk", "pvcreate", "strace"].map(Need::Tool);
+    require!([Need::Root], tools);
+    let bench = Bench::empty();
+    File::create(bench.path("disk.img")).unwrap().set_len(160 * MIB).unwrap();
+    let table = "printf 'label: gpt\nstart=2048,size=122880\nstart=126976,size=122880\n' | sfdisk -q disk.img";
+    succeed(tool("sh").args(["-c", table]).current_dir(bench.path(".")));
+    let part = |start: u64| {
+        let (start, len) = ((start * 512).to_string(), (60 * MIB).to_string());
+        LoopDevice::with(&["--offset", &start, "--sizelimit", &len], bench.path("disk.img"))
+    };
+    let parts = [part(2048), part(126976)];
+    let [one, two] = [parts[0].node(), parts[1].node()];
+    let script = format!(
+        "set -e; export LVM_SYSTEM_DIR=$PWD LVM_SUPPRESS_FD_WARNINGS=1
+        lvm() {{ tool=$1; shift; $tool -qq --driverloaded n -y --config 'devices {{ filter=[\"a|^{one}$|\",\"a|^{two}$|\",\"r|.*|\"] use_devicesfile=0 }} activation {{ udev_sync=0 udev_rules=0 monitoring=0 }} global {{ locking_dir=\"'$PWD'/locks\" }}' \"$@\"; }}
+        lvm pvcreate {one} {two}; lvm vgcreate -s 1M vg {one} {two}
+        for number in $(seq 20); do lvm lvcreate -an -Zn -Wn -n v$number -L 5M vg; done"
+    );
+    succeed(tool("sh").args(["-c", &script]).current_dir(bench.path(".")));
+    drop(parts);
+    let log = bench.path("log");
+    let mut strace = tool("strace");
+    strace.args(["-f", "-y", "-e", "trace=pread64,preadv,preadv2,read", "-o"]).arg(&log);
+    strace.arg(bench.command().get_program()).args(["info", "disk.img"]);
+    let shown = text(&succeed(strace.current_dir(bench.path("."))).stdout);
+    assert_eq!(shown.matches("disk.img@vg/v").count(), 20, "{shown}");
+    let log = std::fs::read_to_string(log).unwrap();
+    let mut read = std::collections::BTreeSet::new();
+    // Before the first page is read, the open of an image reads two sectors: to find the sector size, and to test NOWAIT.
+    let lines = log.lines().filter(|line| line.contains("/disk.img>"));
+    for line in lines.skip_while(|line| !line.contains(", 4096, 0)")) {
+        // pread64(3</tmp/disk.img>, "..."..., 4096, 8192) = 4096
+        let (call, count) = line.rsplit_once(" = ").unwrap();
+        let at = call.trim_end_matches([')', ' ']).rsplit_once(", ").unwrap().1;
+        let (at, count): (u64, u64) = (at.parse().unwrap(), count.parse().unwrap());
+        for sector in at / 512..(at + count) / 512 {
+            assert!(read.insert(sector), "sector {sector} is read twice: {line}");
+        }
+    }
+    // The labels of both physical volumes, and both copies of the partition table.
+    for sector in [1, 2049, 126977, 160 * 2048 - 1] {
+        assert!(read.contains(&sector), "sector {sector} is not read");
     }
 }

@@ -58,7 +58,7 @@ pub(super) struct Qcow2 {
     is_read_only: bool,
     /// Whether writes compress whole clusters that have no place in the file yet.
     compresses: bool,
-    /// Whether the data are in the image itself, and clusters have no subclusters.
+    /// Whether the image is open only for reading, the data are in the image itself, and clusters have no subclusters.
     is_plain: bool,
 }
 
@@ -151,7 +151,7 @@ impl Qcow2 {
             last: Mutex::new(None),
             is_read_only: refused.is_some(),
             compresses: false,
-            is_plain: data.is_none() && !header.has_subclusters(),
+            is_plain: !write && data.is_none() && !header.has_subclusters(),
             file,
             data,
             header,
@@ -189,11 +189,11 @@ impl Qcow2 {
     }
 
     /// The position in the file of a range in one cluster. `None` if more than one look-up in a cached table is needed.
-    #[inline]
-    fn in_one_cluster(&self, state: &State, at: u64, len: u64) -> Option<u64> {
+    #[inline(always)]
+    fn in_one_cluster(&self, at: u64, len: u64) -> Option<u64> {
         let (bits, cluster) = (self.header.cluster_bits, self.header.cluster());
         let skip = at & (cluster - 1);
-        if !self.is_plain || state.writer.is_some() || len > cluster - skip {
+        if !self.is_plain || len > cluster - skip {
             return None;
         }
         // A table has an entry of 8 bytes for each of its clusters.
@@ -320,10 +320,9 @@ impl Driver for Qcow2 {
     }
 
     fn read(&self, buf: &mut [u8], at: u64) -> Result<()> {
-        let state = self.state.read();
-        match self.in_one_cluster(&state, at, buf.len() as u64) {
+        match self.in_one_cluster(at, buf.len() as u64) {
             Some(from) => self.file.read_at(buf, from),
-            None => self.read_in(&state, buf, at),
+            None => self.read_in(&self.state.read(), buf, at),
         }
     }
 

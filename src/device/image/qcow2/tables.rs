@@ -32,7 +32,7 @@ impl Cache {
         Self((0..count).map(|_| RwLock::new(None)).collect())
     }
 
-    #[inline]
+    #[inline(always)]
     fn slot(&self, index: u64) -> &RwLock<Option<Table>> {
         // The number of slots is a power of two.
         &self.0[index as usize & (self.0.len() - 1)]
@@ -40,7 +40,7 @@ impl Cache {
 
     /// Returns the entry with the index `within` from the table with the number `index`, if the cache contains this table. Each entry of
     /// the table has `words` words.
-    #[inline]
+    #[inline(always)]
     pub(super) fn entry(&self, index: u64, within: usize, words: usize) -> Option<Entry> {
         let slot = self.slot(index).read();
         let table = slot.as_ref().filter(|table| table.index == index)?;
