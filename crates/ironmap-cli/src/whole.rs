@@ -6,10 +6,10 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use ironmap_image::Failure;
+use ironmap_image::new_image::{sync_name, target_of};
 use ironmap_image::part::part_name;
-use ironmap_image::room::{self, sync_name};
 use ironmap_image::spared::Spared;
+use ironmap_image::{Failure, device_name, room};
 
 use crate::failure::hint_at;
 
@@ -41,12 +41,13 @@ impl Whole {
         let failed = |error: io::Error| Failure::host(path.display(), error);
         let named = path;
         // Symbolic links are followed, as in every program that writes a file.
-        let path = path.canonicalize().unwrap_or_else(|_| room::target_of(path));
+        let path = path.canonicalize().unwrap_or_else(|_| target_of(path));
         let there = match named.metadata() {
             Ok(there) => Some(there),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(failed(error)),
         };
+        device_name::check(named)?;
         if spared.has(&path) {
             let what = format!("{}: the file is the source volume", path.display());
             return Err(Failure::new(what));

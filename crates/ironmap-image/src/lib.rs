@@ -32,6 +32,7 @@ mod image;
 pub mod needs;
 pub mod oci;
 pub mod progress;
+mod replaced;
 mod sources;
 #[cfg(feature = "disk")]
 pub mod verity;
@@ -44,9 +45,13 @@ pub mod context;
 #[doc(hidden)]
 pub mod copy;
 #[doc(hidden)]
+pub mod device_name;
+#[doc(hidden)]
 pub mod host_stat;
 #[doc(hidden)]
 pub mod new;
+#[doc(hidden)]
+pub mod new_image;
 #[doc(hidden)]
 pub mod opening;
 #[doc(hidden)]

@@ -17,6 +17,7 @@ use super::out::Out;
 use super::target::Target;
 use super::{Disk, DiskPart, Fill, Ids, MadeDisk, MadePart, PartSize, fat};
 use crate::context::Context;
+use crate::device_name;
 use crate::failure::{Failure, Reason};
 use crate::image::Image;
 use crate::part::part_name;
@@ -216,7 +217,7 @@ impl Job<'_> {
         image: Image,
         report: &mut Report,
     ) -> Result<(Scratch, u64), Failure> {
-        let beside = self.target.whole_file().filter(|path| !path.starts_with("/dev"));
+        let beside = self.target.whole_file().filter(|path| !device_name::is_of_node(path));
         let dir = beside.map_or_else(std::env::temp_dir, |path| {
             path.parent().unwrap_or(Path::new("")).to_owned()
         });

@@ -2,7 +2,6 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
 use ironmap::fs::ext4::{MkfsOptions, Superblock};
 use ironmap::location::LocationOptions;
@@ -10,10 +9,11 @@ use ironmap::{Engine, Errno, Error, ErrorKind, Location};
 
 use super::fit::Fit;
 use super::{Plan, Size};
+use crate::device_name;
 use crate::failure::{Failure, named};
 use crate::needs::Dimensions;
 use crate::report::Report;
-use crate::room::{self, Format, NewImage, Room};
+use crate::room::{self, Room};
 use crate::sources::{Layers, Sources};
 
 /// The maximum number of images to make, if an image proves too small.
@@ -43,13 +43,9 @@ impl Plan<'_> {
         }
         let layers = sources.open()?;
         let room = match (room::file_of(self.volume), self.given()) {
-            (Some((path, format)), Some(size)) => match self.create(path, format, report)? {
-                Some(image) => {
-                    image.empty(size)?;
-                    Room::New(image)
-                }
-                None => room::make(path, format, size, self.options.force)?,
-            },
+            (Some(file), Some(size)) => {
+                room::make(self.volume, file, size, self.options.force, report.context())?
+            }
             _ => Room::Old,
         };
         let options = self.options.clone().size(self.given());
@@ -67,20 +63,6 @@ impl Plan<'_> {
         let filled = self.fill(sources, layers, &made, report);
         let kept = if filled.is_ok() || self.keeps_part { room.keep() } else { Ok(()) };
         filled.and(kept).map(|()| made)
-    }
-
-    /// Creates a new image file under a temporary name. `None` if the file exists.
-    pub(super) fn create(
-        &self,
-        path: &Path,
-        format: Format,
-        report: &Report,
-    ) -> Result<Option<NewImage>, Failure> {
-        let image = NewImage::create_aside(path, format)?;
-        if let Some(image) = &image {
-            report.context().make_aside(self.volume, image.path());
-        }
-        Ok(image)
     }
 
     /// Makes a new image with enough space for the sources, and fills it. After a failure, the image is removed.
@@ -190,7 +172,7 @@ fn dimensions(made: &Superblock) -> Dimensions {
 /// The error for a volume that cannot be opened. For a missing image file, the error names only the reason.
 fn missing(volume: &Location, error: Error) -> Error {
     match volume.whole_file() {
-        Some(path) if error.errno() == Errno::ENOENT && !path.starts_with("/dev") => {
+        Some(path) if error.errno() == Errno::ENOENT && !device_name::is_of_node(path) => {
             Error::new(ErrorKind::NotFound, "No such file or directory").at(volume)
         }
         _ => room::missing(volume, error),
