@@ -131,7 +131,7 @@ pub(super) fn build(
 }
 
 impl Job<'_> {
-    /// Checks the names of the partitions and the sources of volumes, before the old content of a device is destroyed.
+    /// Checks the whole description: the names of the partitions, and their contents. The old content of a device is destroyed afterwards.
     fn check(&self, disk: &Disk, ready: &[Ready], ranges: &[Range<u64>]) -> Result<(), Failure> {
         for (index, part) in disk.parts.iter().enumerate() {
             let units = part.label.encode_utf16().count();
@@ -145,10 +145,8 @@ impl Job<'_> {
             return Err(Failure::usage(format!("a disk has at most {MAX_PARTS} partitions")));
         }
         for (index, ready) in ready.iter().enumerate() {
-            if let Ready::Volume(image) = ready {
-                let checked = image.check_sources();
-                checked.map_err(|failure| self.named(&disk.parts, index, failure))?;
-            }
+            let checked = self.check_content(&disk.parts[index], index, ready, ranges);
+            checked.map_err(|failure| self.named(&disk.parts, index, failure))?;
         }
         Ok(())
     }
