@@ -26,7 +26,7 @@ pub struct NewImage {
     /// The final name, if the image is made under a temporary name.
     name: Option<PathBuf>,
     /// The existing image of the final name, which this image replaces.
-    replaces: Option<Replaced>,
+    replaces: Option<Box<Replaced>>,
     kept: bool,
 }
 
@@ -69,7 +69,7 @@ impl NewImage {
         let name = target_of(path);
         let mut image = Self::aside(&name, path, format)?.ok_or_else(long)?;
         replaced.carry(&name, &image.path, context)?;
-        image.replaces = Some(replaced);
+        image.replaces = Some(Box::new(replaced));
         Ok(image)
     }
 
