@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use ironmap_image::new_image::{sync_name, target_of};
 use ironmap_image::part::part_name;
+use ironmap_image::replaced::carry_xattrs;
 use ironmap_image::spared::Spared;
 use ironmap_image::{Failure, device_name, room};
 
@@ -22,7 +23,7 @@ pub(crate) struct Whole {
     /// A duplicate of the writer's descriptor, which is used to sync the file. `None` for a pipe or a terminal.
     file: Option<File>,
     /// Whether the content of the existing file is overwritten. The file then keeps its inode. This is done if the file has several names
-    /// or another owner.
+    /// or another owner, or if an extended attribute cannot be set.
     in_place: bool,
 }
 
@@ -79,7 +80,9 @@ impl Whole {
             file.set_permissions(there.permissions()).map_err(failed)?;
             let new = file.metadata().map_err(failed)?;
             let owner = |stat: &fs::Metadata| (stat.uid(), stat.gid());
-            whole.in_place = there.nlink() > 1 || owner(&there) != owner(&new);
+            let carried = carry_xattrs(&whole.path, whole.part.as_deref().unwrap_or(named));
+            let is_carried = carried.is_ok_and(|failed| failed.is_empty());
+            whole.in_place = there.nlink() > 1 || owner(&there) != owner(&new) || !is_carried;
         }
         Ok((whole, file))
     }

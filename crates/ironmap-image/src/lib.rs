@@ -32,7 +32,6 @@ mod image;
 pub mod needs;
 pub mod oci;
 pub mod progress;
-mod replaced;
 mod sources;
 #[cfg(feature = "disk")]
 pub mod verity;
@@ -62,6 +61,8 @@ pub mod part;
 pub mod place;
 #[doc(hidden)]
 pub mod quote;
+#[doc(hidden)]
+pub mod replaced;
 #[doc(hidden)]
 pub mod report;
 #[doc(hidden)]

@@ -1,7 +1,8 @@
 //! The existing image that a new image replaces.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{Metadata, Permissions};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
 use std::path::Path;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 
 use ironmap::device::Device;
 use rustix_libc::fs::{XattrFlags, lgetxattr, llistxattr, lremovexattr, lsetxattr};
+use rustix_libc::io::Errno;
 
 use crate::context::Context;
 use crate::failure::Failure;
@@ -42,7 +44,7 @@ impl Replaced {
     /// # Errors
     /// The permissions cannot be set, or the attributes of the image cannot be read.
     pub fn carry(&self, old: &Path, new: &Path, context: &Context) -> Result<(), Failure> {
-        let failed = |error: std::io::Error| Failure::host(new.display(), error);
+        let failed = |error: io::Error| Failure::host(new.display(), error);
         let made = new.symlink_metadata().map_err(failed)?;
         let mut mode = self.found.mode() & 0o7777;
         let owner = |of: &Metadata| (of.uid(), of.gid());
@@ -56,37 +58,48 @@ impl Replaced {
                 mode &= !SET_ID;
             }
         }
-        self.carry_xattrs(old, new, context)?;
+        for (name, error) in
+            carry_xattrs(old, new).map_err(|error| Failure::host(old.display(), error))?
+        {
+            context.warning(format_args!(
+                "{}: the new image does not keep the attribute {}: {error}",
+                old.display(),
+                name.display()
+            ));
+        }
         std::fs::set_permissions(new, Permissions::from_mode(mode)).map_err(failed)
     }
+}
 
-    fn carry_xattrs(&self, old: &Path, new: &Path, context: &Context) -> Result<(), Failure> {
-        // The directory may have given the new file an ACL. The file may have none, so an error is ignored.
-        let _ = lremovexattr(new, "system.posix_acl_access");
-        let mut names = vec![0; MAX_XATTR];
-        let len = match llistxattr(old, &mut names[..]) {
-            // The file system has no extended attributes.
-            Err(rustix_libc::io::Errno::OPNOTSUPP) => return Ok(()),
-            listed => listed.map_err(|errno| Failure::host(old.display(), errno))?,
-        };
-        let mut value = vec![0; MAX_XATTR];
-        // The type `c_char` has a sign on some machines.
-        let names: Vec<_> = names[..len].iter().map(|byte| *byte as u8).collect();
-        for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-            let name = OsStr::from_bytes(name);
-            let carried = lgetxattr(old, name, &mut value[..])
-                .and_then(|len| lsetxattr(new, name, &value[..len], XattrFlags::empty()));
-            if let Err(errno) = carried {
-                let errno = std::io::Error::from(errno);
-                context.warning(format_args!(
-                    "{}: the new image does not keep the attribute {}: {errno}",
-                    old.display(),
-                    name.display()
-                ));
+/// Gives the file at `new` the extended attributes of the file at `old`, and returns those that cannot be set.
+///
+/// # Errors
+/// The attributes of `old` cannot be listed.
+pub fn carry_xattrs(old: &Path, new: &Path) -> io::Result<Vec<(OsString, io::Error)>> {
+    // The directory may have given the new file an ACL. The file may have none, so an error is ignored.
+    let _ = lremovexattr(new, "system.posix_acl_access");
+    let mut names = vec![0; MAX_XATTR];
+    let len = match llistxattr(old, &mut names[..]) {
+        // The file system has no extended attributes.
+        Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
+        listed => listed?,
+    };
+    let (mut value, mut present) = (vec![0; MAX_XATTR], vec![0; MAX_XATTR]);
+    let mut failed = Vec::new();
+    // The type `c_char` has a sign on some machines.
+    let names: Vec<_> = names[..len].iter().map(|byte| *byte as u8).collect();
+    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        let name = OsStr::from_bytes(name);
+        let carried = lgetxattr(old, name, &mut value[..]).and_then(|len| {
+            // The user may not be permitted to set an attribute that has its value already, such as a security label.
+            match lgetxattr(new, name, &mut present[..]) {
+                Ok(same) if present[..same] == value[..len] => Ok(()),
+                _ => lsetxattr(new, name, &value[..len], XattrFlags::empty()),
             }
-        }
-        Ok(())
+        });
+        failed.extend(carried.err().map(|errno| (name.to_owned(), errno.into())));
     }
+    Ok(failed)
 }
 
 /// Whether two results of `stat` describe the same file.

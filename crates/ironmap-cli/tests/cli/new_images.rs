@@ -12,8 +12,8 @@ use crate::common::skip::Need;
 use crate::require;
 use crate::support::{Bench, IRONMAP, pattern, succeed, text, tool, xattr};
 
-/// All commands that make a missing image. NEW is the image.
-const MAKERS: [&str; 11] = [
+/// All commands that make a missing image or archive. NEW is the image.
+const MAKERS: [&str; 12] = [
     "mkfs NEW 16M",
     "mkfs -d tree NEW",
     "mkfs --shrink -d tree NEW",
@@ -25,6 +25,7 @@ const MAKERS: [&str; 11] = [
     "disk qcow2:NEW 16M -p linux-generic:rest",
     "verity make data NEW",
     "tar volume:/ -f NEW",
+    "cp volume:/file NEW",
 ];
 
 fn sources() -> Bench {
@@ -193,4 +194,21 @@ fn a_replaced_disk_keeps_its_attributes() {
         assert_eq!(acl(&path), before);
         assert!(!has_user || xattr(&path, "user.note").as_deref() == Some(b"kept"));
     }
+}
+
+/// A new archive has the permissions and the extended attributes of the file that it replaces.
+#[test]
+fn a_replaced_archive_keeps_its_attributes() {
+    require!([Need::Tool("setfacl"), Need::Tool("getfacl")]);
+    let bench = sources();
+    let path = bench.path("archive");
+    fs::write(&path, "old").unwrap();
+    succeed(tool("setfacl").args(["-m", "u:4321:rw"]).arg(&path));
+    let has_user = setxattr(&path, "user.note", b"kept", XattrFlags::empty()).is_ok();
+    let acl = || text(&succeed(tool("getfacl").arg("-p").arg(&path)).stdout);
+    let before = acl();
+    bench.succeed(["tar", "-f", "archive", "volume:/"]);
+    assert!(fs::read(&path).unwrap().len() > 70_000);
+    assert_eq!(acl(), before);
+    assert!(!has_user || xattr(&path, "user.note").as_deref() == Some(b"kept"));
 }
