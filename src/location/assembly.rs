@@ -71,6 +71,23 @@ impl Assembly {
         Site { medium: Medium::Assembly(Box::new(self)), part: Part::Whole }
     }
 
+    /// Adds the location of a part of the array to an error, if the text was probably written for such a part: the part at the end of
+    /// `md:DISK,DISK@p1` belongs to the last disk.
+    pub(super) fn advise(&self, error: Error) -> Error {
+        let Some((last, others)) = self.disks.split_last() else { return error };
+        let is_whole = |site: &Site| site.part == Part::Whole;
+        if self.kind != AssemblyKind::Md || is_whole(last) || !others.iter().all(is_whole) {
+            return error;
+        }
+        let mut array = self.clone();
+        if let Some(last) = array.disks.last_mut() {
+            last.part = Part::Whole;
+        }
+        let part = array.whole().within(last.part.clone());
+        let (kind, last) = (error.kind(), &last.part);
+        Error::new(kind, format!("{error}; for the part {last} of the array, write {part}"))
+    }
+
     /// The same disks with other paths, as for [`Location::with_paths`](super::Location::with_paths).
     pub(super) fn with_paths(&self, path: &dyn Fn(&Path) -> Option<PathBuf>) -> Self {
         let disks = self.disks.iter().map(|site| site.with_paths(path)).collect();
@@ -132,7 +149,7 @@ impl fmt::Display for Assembly {
     }
 }
 
-/// Shows a part of an assembled disk, whose name follows: `part:p1@`.
+/// Shows a part of a disk, whose name follows: `part:p1@`.
 pub(super) fn show_part(part: &Part, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     // A part is shown with the @ before it.
     match part.to_string().strip_prefix('@') {

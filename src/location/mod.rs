@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 pub use self::assembly::{Assembly, AssemblyKind};
 pub(crate) use self::open::refuse_to_write;
-pub use self::open::{Halves, LocationOptions, OpenLocation};
+pub use self::open::{Halves, LocationOptions, OpenLocation, OpenParts};
 pub use self::part::Part;
 use self::part::{Bounds, Window};
 
@@ -202,6 +202,18 @@ impl Site {
         }
     }
 
+    /// Whether the path of the image, together with the part after the `@`, is the path of an existing file.
+    fn has_namesake(&self) -> bool {
+        let path = match &self.medium {
+            Medium::File(path) => path,
+            Medium::Image(address) => &address.path,
+            Medium::Nbd(_) | Medium::Assembly(_) => return false,
+        };
+        let mut text = path.clone().into_os_string();
+        text.push(self.part.to_string());
+        Path::new(&text).exists()
+    }
+
     /// Parses a site as a user writes it. The text begins with `PATH`, with the [address](nbd::Address) of an export, or with the address
     /// of an [image](image::Address). A suffix can follow and select a part: `@OFFSET`, `@OFFSET+LENGTH`, `@pN` or `@VG/LV`. OFFSET and
     /// LENGTH are decimal or `0x…`, with an optional `K`, `M` or `G`. If the whole text, including `@`, is the path of an existing file, it
@@ -272,12 +284,12 @@ impl Site {
             return Ok(None);
         }
         let window = match &self.medium {
-            Medium::File(path) => self.window_of_file(path, false)?,
+            Medium::File(path) => self.window_of_file(path, false, false)?,
             Medium::Nbd(address) => {
-                self.part.of(&Nbd::open(address, false)?, false).at(|| address)?
+                self.part.of(&Nbd::open(address, false)?, false, false).at(|| address)?
             }
             Medium::Image(address) => {
-                self.part.of(&*image::look(address)?, false).at(|| address)?
+                self.part.of(&*image::look(address)?, false, false).at(|| address)?
             }
             Medium::Assembly(_) => {
                 let what = "the part of an assembled disk is not one range of a device";
@@ -295,13 +307,13 @@ impl Site {
         }
     }
 
-    fn window_of_file(&self, path: &Path, truncated: bool) -> Result<Option<Window>> {
+    fn window_of_file(&self, path: &Path, truncated: bool, write: bool) -> Result<Option<Window>> {
         if self.part == Part::Whole {
             return Ok(None);
         }
         let mode = OpenMode { direct: false, exclusive: false, ..OpenMode::default() };
         let device = Psync::new(Arc::new(BlockFile::open(path, &mode)?));
-        self.part.of(&device, truncated).at(|| &self.medium)
+        self.part.of(&device, truncated, write).at(|| &self.medium)
     }
 }
 
@@ -361,6 +373,11 @@ impl fmt::Display for Site {
             assembly::show_part(&self.part, f)?;
             return assembly.fmt(f);
         }
+        // If a file has the name `PATH@pN`, this text names the file. The other form always names the part.
+        if self.part != Part::Whole && self.has_namesake() {
+            assembly::show_part(&self.part, f)?;
+            return self.medium.fmt(f);
+        }
         self.medium.fmt(f)?;
         self.part.fmt(f)
     }
@@ -417,6 +434,15 @@ mod tests {
         let path = dir.path().join("disk@p1");
         std::fs::write(&path, b"").unwrap();
         assert_eq!(part(path.to_str().unwrap()).1, Part::Whole);
+        // A part of the disk is shown in a form that does not name the file.
+        for prefix in ["", "qcow2:"] {
+            let disk = format!("{prefix}{}", dir.path().join("disk").display());
+            let site = Site::parse(OsStr::new(&disk)).unwrap().within(Part::Partition(1));
+            assert_eq!(site.to_string(), format!("part:p1@{disk}"));
+            assert_eq!(Site::parse(OsStr::new(&site.to_string())).unwrap(), site);
+            let other = Site { part: Part::Partition(2), ..site };
+            assert_eq!(other.to_string(), format!("{disk}@p2"));
+        }
     }
 
     /// The text after the `@` names a logical volume if the text before the `@` names a disk. Otherwise its slash belongs to a path.

@@ -1,10 +1,11 @@
 //! Opens the device at a location. An integrity device consists of one or two devices.
 
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Assembly, AssemblyKind, Bounds, Location, Medium, Site, Window};
+use super::{Assembly, AssemblyKind, Bounds, Location, Medium, Part, Site, Window};
 use crate::device::image;
 use crate::device::nbd::{self, Nbd};
 use crate::device::{
@@ -89,6 +90,22 @@ pub struct OpenLocation {
     pub faults: Vec<String>,
     /// The integrity device at the location, if there is one, and the result of its recovery.
     pub integrity: Option<integrity::Opened>,
+}
+
+/// Two parts of one device or image, which was opened for writing and locked once.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct OpenParts {
+    /// The whole device.
+    pub device: Arc<dyn Device>,
+    /// The bytes of the part to write.
+    pub written: Range<u64>,
+    /// The bytes of the part to read.
+    pub read: Range<u64>,
+    /// The notices and the faults, as in [`OpenLocation`].
+    pub notices: Vec<String>,
+    /// The faults, as in [`OpenLocation`].
+    pub faults: Vec<String>,
 }
 
 /// The two halves of an integrity device: data and tags. Nothing was read from them yet.
@@ -218,10 +235,37 @@ impl Location {
 }
 
 impl Site {
+    /// Opens the device of this part for writing, together with the part `read` of the same device or image.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the parts overlap; the errors of [`Location::open`].
+    pub fn open_with(&self, read: &Self, options: &LocationOptions) -> Result<OpenParts> {
+        let whole = Self { medium: self.medium.clone(), part: Part::Whole };
+        let OpenSite { opened, fault, .. } = whole.open(&options.write(true), true)?;
+        let mut faults: Vec<_> = fault.into_iter().collect();
+        let device = opened.device;
+        let mut range = |site: &Self, write| {
+            let window = site.part.of(&*device, options.truncated, write).at(|| site)?;
+            let Opening { window, above, fault } = Opening::of(window, write).at(|| site)?;
+            faults.extend(fault);
+            if above.is_some() {
+                let what = "the logical volume is not one range of the device";
+                return Err(Error::unsupported(what).at(site));
+            }
+            let (start, len) = window.unwrap_or((0, device.size()));
+            Ok(start..start + len)
+        };
+        let (written, read_range) = (range(self, true)?, range(read, false)?);
+        if written.start < read_range.end && read_range.start < written.end {
+            return Err(Error::invalid(format!("{read} and {self} overlap")));
+        }
+        Ok(OpenParts { device, written, read: read_range, notices: opened.notices, faults })
+    }
+
     fn open(&self, options: &LocationOptions, exclusive: bool) -> Result<OpenSite> {
         match &self.medium {
             Medium::File(path) => {
-                let window = self.window_of_file(path, options.truncated)?;
+                let window = self.window_of_file(path, options.truncated, options.write)?;
                 let Opening { window, above, mut fault } =
                     Opening::of(window, options.write).at(|| self)?;
                 let mode =
@@ -246,13 +290,15 @@ impl Site {
             // The address of an NBD export is not an identity: it may lead to another export later.
             Medium::Nbd(address) => self.open_export(address, options),
             Medium::Image(address) => self.open_image(address, options),
-            Medium::Assembly(assembly) => self.open_assembly(assembly, options),
+            Medium::Assembly(assembly) => {
+                self.open_assembly(assembly, options).map_err(|error| assembly.advise(error))
+            }
         }
     }
 
     fn open_export(&self, address: &nbd::Address, options: &LocationOptions) -> Result<OpenSite> {
         let mut export = Nbd::open(address, options.write)?;
-        let window = self.part.of(&export, options.truncated).at(|| address)?;
+        let window = self.part.of(&export, options.truncated, options.write).at(|| address)?;
         let Opening { window, above, mut fault } =
             Opening::of(window, options.write).at(|| self)?;
         if let Some((start, len)) = window {
@@ -280,7 +326,10 @@ impl Site {
         let how = image::ImageOptions { write: options.write, compress: options.compress };
         let (mut fault, mut above) = (None, None);
         let (device, notices) = image::open(address, how, |device| {
-            let opening = Opening::of(self.part.of(device, options.truncated)?, options.write)?;
+            let opening = Opening::of(
+                self.part.of(device, options.truncated, options.write)?,
+                options.write,
+            )?;
             (fault, above) = (opening.fault, opening.above);
             Ok(opening.window)
         })?;
@@ -326,7 +375,7 @@ impl Site {
             disks.push((disk.to_string(), opened.device));
         }
         let device = assemble(&assembly.kind, disks, options.write, &mut faults).at(|| self)?;
-        let window = self.part.of(&*device, options.truncated).at(|| self)?;
+        let window = self.part.of(&*device, options.truncated, options.write).at(|| self)?;
         let Opening { window, above, fault } = Opening::of(window, options.write).at(|| self)?;
         faults.extend(fault);
         let range = window.map(|(start, len)| Above::Segments(vec![Segment::linear(start, len)]));

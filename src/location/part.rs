@@ -80,8 +80,22 @@ impl Window {
 
 impl Part {
     /// Finds this part on a device. `None` means the whole device. If a partition ends past the device and `truncated` is true, returns the
-    /// bytes that are on the device.
-    pub(super) fn of(&self, device: &dyn Device, truncated: bool) -> Result<Option<Window>> {
+    /// bytes that are on the device. With `write`, also finds the reasons not to write the part.
+    pub(super) fn of(
+        &self,
+        device: &dyn Device,
+        truncated: bool,
+        write: bool,
+    ) -> Result<Option<Window>> {
+        let Some(mut window) = self.find(device, truncated)? else { return Ok(None) };
+        let is_found = !matches!(self, Self::Range { .. });
+        if write && is_found && window.only_read.is_none() {
+            window.only_read = member(device)?;
+        }
+        Ok(Some(window))
+    }
+
+    fn find(&self, device: &dyn Device, truncated: bool) -> Result<Option<Window>> {
         match *self {
             Self::Whole => Ok(None),
             Self::Offset(offset) => from(device, offset).map(Some),
@@ -202,6 +216,24 @@ fn logical(_: &dyn Device, group: &str, volume: &str) -> Result<Window> {
     Err(Error::unsupported(format!(
         "the logical volume {group}/{volume} cannot be read: ironmap was built without the feature lvm"
     )))
+}
+
+/// The error of a write to a part of a device that is a member of an MD array. The members would differ after the write.
+///
+/// # Errors
+/// `Io` if the superblock cannot be read.
+#[cfg(feature = "md")]
+fn member(device: &dyn Device) -> Result<Option<Error>> {
+    match crate::md::look(device) {
+        Ok(Some(member)) => Ok(Some(Error::unsupported(member.only_read()))),
+        Err(error) if matches!(error.kind(), ErrorKind::Io(_)) => Err(error),
+        Ok(None) | Err(_) => Ok(None),
+    }
+}
+
+#[cfg(not(feature = "md"))]
+fn member(_: &dyn Device) -> Result<Option<Error>> {
+    Ok(None)
 }
 
 fn partition(device: &dyn Device, number: u32, truncated: bool) -> Result<Window> {

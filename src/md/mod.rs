@@ -11,6 +11,7 @@ mod superblock;
 #[cfg(feature = "lvm")]
 mod target;
 
+use std::cmp::Reverse;
 use std::fmt;
 use std::sync::Arc;
 
@@ -66,6 +67,15 @@ impl fmt::Display for Description {
     }
 }
 
+impl Description {
+    /// The reason why a member is not written, and the alternatives.
+    pub(crate) fn only_read(&self) -> String {
+        format!(
+            "the device is {self}: md:DISK,DISK reads the array, and mdadm --zero-superblock removes an old superblock"
+        )
+    }
+}
+
 /// The level and the name of an array: `RAID 5 array host:data`.
 fn titled(array: &Superblock) -> String {
     let level = match array.level {
@@ -109,7 +119,12 @@ pub fn assemble(members: Vec<Member>) -> Result<Array> {
 
 /// Assembles an array from members with valid superblocks. `faults` contains the reasons why other members are left out.
 fn assemble_found(found: Vec<Found>, faults: Vec<String>) -> Result<Array> {
-    let Some(newest) = found.iter().max_by_key(|found| found.superblock.events) else {
+    // The order of the arguments does not matter, so that the same members always give the same content.
+    let age = |found: &&Found| {
+        let Superblock { events, updated, number, .. } = found.superblock;
+        (events, updated, Reverse((found.superblock.role(number), number)))
+    };
+    let Some(newest) = found.iter().max_by_key(age) else {
         let reasons = faults.join("; ");
         return Err(Error::new(ErrorKind::NotFound, format!("no member can be used: {reasons}")));
     };
@@ -231,6 +246,13 @@ impl Assembly<'_> {
                 own.events, array.events
             )));
         }
+        if own.shape() != array.shape() {
+            return Err(self.corrupt(format!(
+                "{name} and {newest} contradict each other: {} and {}",
+                own.shape(),
+                array.shape()
+            )));
+        }
         // The newest superblock knows best which members have failed.
         let role = match array.role(own.number) {
             SPARE => return Ok(Some("it is a spare".to_owned())),
@@ -265,7 +287,13 @@ impl Assembly<'_> {
             self.faults.push(format!("{} is left out: it is a replacement of {name}", other.name));
         }
         let (start, synced) = (own.start, own.synced);
-        let newest = own.events == array.events;
+        let is_same = (own.events, own.updated) == (array.events, array.updated);
+        if own.events == array.events && !is_same {
+            self.faults.push(format!(
+                "{name} and {newest} have the same number of events, but {newest} was changed later: they may have been used separately, and the data of {newest} are preferred"
+            ));
+        }
+        let newest = is_same;
         let bad = own.bad.clone();
         *slot = Some((Slot { name, device, start, synced, bad, newest }, own));
         Ok(None)

@@ -72,6 +72,7 @@ fn parse_checked(word: &dyn Fn(usize) -> u32, at: u64) -> Result<Superblock> {
         chunk,
         disks: word(10) as usize,
         events: u64::from(word(40)) << 32 | u64::from(word(39)),
+        updated: u64::from(word(32)),
         dirty: word(33) & 1 == 0,
         refusal: match minor {
             90 => None,

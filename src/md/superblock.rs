@@ -1,6 +1,7 @@
 //! The superblock of a member in the versions 1.0, 1.1 and 1.2, and the choice among the superblocks of a device. The versions differ only
 //! in the position of the superblock. All numbers are little-endian.
 
+use std::fmt;
 use std::ops::Range;
 
 use super::old;
@@ -20,6 +21,8 @@ pub(super) const LONGEST: usize = 4096;
 const FIXED: usize = 256;
 /// The largest number of roles in a superblock of version 1.
 const ROLES: usize = (LONGEST - FIXED) / 2;
+/// The bits of a time that contain seconds. The other bits contain microseconds.
+const SECONDS: u64 = 0xFF_FFFF_FFFF;
 /// The longest log of bad blocks in sectors. Linux writes logs of 8 sectors.
 const LOG: u64 = 128;
 
@@ -61,6 +64,8 @@ pub(super) struct Superblock {
     pub(super) disks: usize,
     /// The number of changes of the superblock. The superblock with the highest number is the newest one.
     pub(super) events: u64,
+    /// The time of the last change of the superblock, in seconds.
+    pub(super) updated: u64,
     /// The array was not stopped cleanly, or its first synchronization is not complete.
     pub(super) dirty: bool,
     /// The reason why ironmap cannot read the array.
@@ -82,7 +87,27 @@ pub(super) struct Superblock {
     pub(super) bad: Vec<Range<u64>>,
 }
 
-pub(super) fn corrupt(what: impl std::fmt::Display) -> Error {
+/// The shape of an array.
+#[derive(PartialEq, Eq)]
+pub(super) struct ArrayShape {
+    level: i32,
+    layout: Option<u32>,
+    chunk: u64,
+    disks: usize,
+}
+
+impl fmt::Display for ArrayShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { level, layout, chunk, disks } = self;
+        write!(f, "level {level}, ")?;
+        if let Some(layout) = layout {
+            write!(f, "layout {layout}, ")?;
+        }
+        write!(f, "chunks of {chunk} bytes, {disks} devices")
+    }
+}
+
+pub(super) fn corrupt(what: impl fmt::Display) -> Error {
     Error::new(ErrorKind::Corrupt, format!("MD superblock: {what}"))
 }
 
@@ -167,13 +192,14 @@ impl Superblock {
             version,
             uuid: grouped(&block[16..32]),
             name: printable(&block[32..64]),
-            created: u64_at(block, 64) & 0xFF_FFFF_FFFF,
+            created: u64_at(block, 64) & SECONDS,
             level,
             layout: (level != 0 || has(feature::RAID0_LAYOUT)).then(|| u32_at(block, 76)),
             size: bytes(u64_at(block, 80), SECTOR)?,
             chunk: u64::from(u32_at(block, 88)) * SECTOR,
             disks: u32_at(block, 92) as usize,
             events: u64_at(block, 200),
+            updated: u64_at(block, 192) & SECONDS,
             dirty: u64_at(block, 208) != u64::MAX,
             refusal: refusal(features),
             roles: roles.iter().map(|role| u16::from_le_bytes(*role)).collect(),
@@ -192,6 +218,12 @@ impl Superblock {
             found.bad = bad_blocks(device, log, sectors, block[185])?;
         }
         Ok(found)
+    }
+
+    /// The numbers that are equal in all members of an array. Only a reshape changes them.
+    pub(super) fn shape(&self) -> ArrayShape {
+        let Self { level, layout, chunk, disks, .. } = *self;
+        ArrayShape { level, layout, chunk, disks }
     }
 
     /// The role of the member with a number.

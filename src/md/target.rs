@@ -68,6 +68,7 @@ pub(crate) fn assemble_legs(
             chunk: stripe,
             disks,
             events: 0,
+            updated: 0,
             dirty: false,
             refusal: None,
             roles: (0..disks as u16).collect(),

@@ -320,9 +320,7 @@ fn member(device: &dyn Device, how: How) -> Result<Option<String>> {
         Err(error) if is_write && matches!(error.kind(), ErrorKind::Io(_)) => return Err(error),
         Ok(None) | Err(_) => return Ok(None),
     };
-    let what = format!(
-        "the device is {member}: md:DISK,DISK reads the array, and mdadm --zero-superblock removes an old superblock"
-    );
+    let what = member.only_read();
     if is_write { Err(Error::unsupported(what)) } else { Ok(Some(what)) }
 }
 

@@ -4,6 +4,7 @@ mod bounds;
 #[path = "../common/mod.rs"]
 mod common;
 mod crash;
+mod full;
 mod hostile;
 mod make;
 mod reading;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ironmap::device::{Faults, Sim};
 use ironmap::location::LocationOptions;
 use ironmap::md::{assemble, look};
+use ironmap::partition::{NewPartition, NewTable};
 use ironmap::units::DevOffset;
 use ironmap::{ErrorKind, Location};
 
@@ -300,5 +301,55 @@ fn mdadm_reads_the_same_superblocks() {
         for text in [uuid, "raid5", "correct", "left-symmetric"] {
             assert!(shown.contains(text), "{text}: {shown}");
         }
+    }
+}
+
+/// A partition of a member is not written, as the member itself is not written, because the members would differ. A part that is named by
+/// its bytes can be written.
+#[test]
+fn a_partition_of_a_member_is_only_read() {
+    let dir = scratch();
+    let path = dir.path().join("member");
+    // The array has a partition table. A superblock at the end of a member leaves the table at its beginning.
+    std::fs::write(&path, vec![0; 2 << 20]).unwrap();
+    let device = ironmap::tools::device(&*path).unwrap();
+    let (kind, guid, name) = ([7; 16], [8; 16], "part".to_owned());
+    let (start, len, attributes) = (1 << 20, 512 << 10, 0);
+    let partitions = vec![NewPartition { kind, guid, start, len, attributes, name }];
+    NewTable { guid: [9; 16], sector: 512, partitions }.write(&*device).unwrap();
+    drop(device);
+    let content = std::fs::read(&path).unwrap();
+    let shape = Shape::new(0, 1, 0, 2, (content.len() / 512) as u64);
+    std::fs::write(&path, shape.image(0, &content)).unwrap();
+    for (part, is_written) in [("@p1", false), ("@1048576", false), ("@1048576+4096", true)] {
+        let location: Location = format!("{}{part}", path.display()).parse().unwrap();
+        location.open(&LocationOptions::new()).unwrap();
+        let opened = location.open(&LocationOptions::new().write(true));
+        match opened {
+            Ok(_) => assert!(is_written, "{part}"),
+            Err(error) => {
+                let said = error.to_string();
+                assert!(!is_written && said.contains("RAID 1 array"), "{part}: {said}");
+            }
+        }
+    }
+}
+
+/// The part at the end of `md:DISK,DISK@p1` belongs to the last disk. The error names the location of a part of the array.
+#[test]
+fn the_location_of_a_part_of_an_array_is_named() {
+    let content = Rng::new(SEED).bytes(1 << 20);
+    let dir = scratch();
+    let shape = Shape::new(2, 1, 0, 2, (content.len() / 512) as u64);
+    let paths = [0, 1].map(|number| {
+        let path = dir.path().join(format!("member{number}"));
+        std::fs::write(&path, shape.image(number, &content)).unwrap();
+        path.display().to_string()
+    });
+    let array = format!("md:{},{}", paths[0], paths[1]);
+    for part in ["p1", "4096+4096", "vg/root"] {
+        let location: Location = format!("{array}@{part}").parse().unwrap();
+        let error = location.open(&LocationOptions::new()).unwrap_err().to_string();
+        assert!(error.contains(&format!("write part:{part}@{array}")), "{error}");
     }
 }

@@ -113,6 +113,55 @@ fn members_that_cannot_be_used_are_left_out() {
     let _ = shape;
 }
 
+/// With equal numbers of events, the member that was changed last is preferred, and with equal times the member with the lowest role. The
+/// order of the arguments never matters.
+#[test]
+fn the_order_of_the_members_does_not_matter() {
+    let (content, other) = (content(), vec![0xEE; LEN]);
+    for minor in [0, 1, 2, 90] {
+        for later in 0..2 {
+            let (mut shape, mut images) = mirror(minor, &other);
+            shape.updated += 1;
+            images[later] = shape.image(later as u32, &content);
+            let newest = later.to_string();
+            let texts = ["the same number of events", &*format!("the data of {newest} are")];
+            assert_fault(&images, &content, &texts);
+            // The names of the members are their positions, so the names change too.
+            images.reverse();
+            assert_fault(&images, &content, &["the same number of events"]);
+        }
+        let (shape, mut images) = mirror(minor, &content);
+        images[1] = shape.image(1, &other);
+        for _ in 0..2 {
+            assert_fault(&images, &content, &[]);
+            images.reverse();
+        }
+    }
+}
+
+/// Members with the same identity of the array, but with another shape of the array, are refused by name.
+#[test]
+fn members_with_different_shapes_are_refused() {
+    let content = content();
+    for minor in [0, 1, 2, 90] {
+        for change in [
+            |shape: &mut Shape| shape.level = 4,
+            |shape: &mut Shape| shape.layout = 2,
+            |shape: &mut Shape| shape.chunk = 16,
+            |shape: &mut Shape| shape.disks = 3,
+        ] {
+            let (mut shape, mut images) = mirror(minor, &content);
+            change(&mut shape);
+            images[1] = shape.image(1, &content);
+            assert_refused(&images, ErrorKind::Corrupt, &["0", "1", " contradict each other: "]);
+            // An older member is left out, because the array may have been reshaped since then.
+            shape.events = 3;
+            images[1] = shape.image(1, &content);
+            assert_fault(&images, &content, &["1 is left out: it is older than 0"]);
+        }
+    }
+}
+
 /// Two halves of a mirror that were used separately are refused, because each has data that the other lacks.
 #[test]
 fn mirrors_that_were_used_separately_are_refused() {

@@ -18,6 +18,8 @@ pub(crate) struct Shape {
     /// The length of the used part of each member.
     pub(crate) size: u64,
     pub(crate) events: u64,
+    /// The time of the last change, in seconds.
+    pub(crate) updated: u32,
     pub(crate) features: u32,
     pub(crate) dirty: bool,
     /// The roles of members by their numbers.
@@ -45,6 +47,7 @@ impl Shape {
             disks,
             size,
             events: 7,
+            updated: 1_700_000_000,
             features,
             dirty: false,
             roles,
@@ -111,6 +114,7 @@ impl Shape {
         put64(block, 144, (place / SECTOR) as u64);
         put32(block, 160, number);
         block[168..184].fill(number as u8 + 1);
+        put64(block, 192, self.updated.into());
         put64(block, 200, self.events);
         put64(block, 208, if self.dirty { 0 } else { u64::MAX });
         put32(block, 220, ROLES as u32);
@@ -129,6 +133,7 @@ impl Shape {
         put(8, (self.size / 2) as u32);
         put(9, self.disks);
         put(10, self.disks);
+        put(32, self.updated);
         put(33, u32::from(!self.dirty));
         put(39, self.events as u32);
         put(64, self.layout);

@@ -6,10 +6,11 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use ironmap_image::Failure;
+use ironmap_image::new_image::{sync_name, target_of};
 use ironmap_image::part::part_name;
-use ironmap_image::room::{self, sync_name};
+use ironmap_image::replaced::carry_xattrs;
 use ironmap_image::spared::Spared;
+use ironmap_image::{Failure, device_name, room};
 
 use crate::failure::hint_at;
 
@@ -22,7 +23,7 @@ pub(crate) struct Whole {
     /// A duplicate of the writer's descriptor, which is used to sync the file. `None` for a pipe or a terminal.
     file: Option<File>,
     /// Whether the content of the existing file is overwritten. The file then keeps its inode. This is done if the file has several names
-    /// or another owner.
+    /// or another owner, or if an extended attribute cannot be set.
     in_place: bool,
 }
 
@@ -41,12 +42,13 @@ impl Whole {
         let failed = |error: io::Error| Failure::host(path.display(), error);
         let named = path;
         // Symbolic links are followed, as in every program that writes a file.
-        let path = path.canonicalize().unwrap_or_else(|_| room::target_of(path));
+        let path = path.canonicalize().unwrap_or_else(|_| target_of(path));
         let there = match named.metadata() {
             Ok(there) => Some(there),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(failed(error)),
         };
+        device_name::check(named)?;
         if spared.has(&path) {
             let what = format!("{}: the file is the source volume", path.display());
             return Err(Failure::new(what));
@@ -78,7 +80,9 @@ impl Whole {
             file.set_permissions(there.permissions()).map_err(failed)?;
             let new = file.metadata().map_err(failed)?;
             let owner = |stat: &fs::Metadata| (stat.uid(), stat.gid());
-            whole.in_place = there.nlink() > 1 || owner(&there) != owner(&new);
+            let carried = carry_xattrs(&whole.path, whole.part.as_deref().unwrap_or(named));
+            let is_carried = carried.is_ok_and(|failed| failed.is_empty());
+            whole.in_place = there.nlink() > 1 || owner(&there) != owner(&new) || !is_carried;
         }
         Ok((whole, file))
     }

@@ -77,7 +77,10 @@ impl Context {
     }
 
     /// Ends the use of a temporary name: the image has its final name, or was removed.
-    pub(crate) fn end_aside<T>(&self, made: Result<T, Failure>) -> Result<T, Failure> {
+    ///
+    /// # Errors
+    /// The failure of `made`, with the final name instead of the temporary name.
+    pub fn end_aside<T>(&self, made: Result<T, Failure>) -> Result<T, Failure> {
         let made = made.map_err(|failure| failure.renamed(|text| self.with_final_name(text)));
         *self.aside() = None;
         made

@@ -44,9 +44,13 @@ pub mod context;
 #[doc(hidden)]
 pub mod copy;
 #[doc(hidden)]
+pub mod device_name;
+#[doc(hidden)]
 pub mod host_stat;
 #[doc(hidden)]
 pub mod new;
+#[doc(hidden)]
+pub mod new_image;
 #[doc(hidden)]
 pub mod opening;
 #[doc(hidden)]
@@ -57,6 +61,8 @@ pub mod part;
 pub mod place;
 #[doc(hidden)]
 pub mod quote;
+#[doc(hidden)]
+pub mod replaced;
 #[doc(hidden)]
 pub mod report;
 #[doc(hidden)]

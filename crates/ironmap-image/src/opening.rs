@@ -78,7 +78,8 @@ impl Context {
         options.superblock(*superblock).journal(journal.clone()).realtime(realtime.clone())
     }
 
-    /// Opens the device at a location, and prints a note for each fault that the library tolerates.
+    /// Opens the device at a location, and prints a note for each fault that the library tolerates. With `--truncated`, a partition that is
+    /// only read may end past the end of the device.
     ///
     /// # Errors
     /// The errors of the library.
@@ -87,7 +88,8 @@ impl Context {
         location: &Location,
         options: &LocationOptions,
     ) -> ironmap::Result<OpenLocation> {
-        let opened = self.place_of(location).open(options)?;
+        let truncated = options.truncated || (self.opening.truncated && !options.write);
+        let opened = self.place_of(location).open(&options.truncated(truncated))?;
         self.tell_faults(location, &opened.faults);
         Ok(opened)
     }

@@ -5,6 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno as OsErrno;
 
 use crate::device::{BlockFile, OpenMode};
@@ -117,6 +118,48 @@ impl ImageFile {
             }
         }
         Ok(())
+    }
+
+    /// Reserves the space for a table that is not in the file yet, so that a later write of the table finds space. The length of the file does
+    /// not change.
+    ///
+    /// # Errors
+    /// `Io`, with ENOSPC if the file system is full.
+    pub(super) fn reserve_new(&self, at: u64, len: u64) -> Result<()> {
+        let failed = |errno: Errno| {
+            Error::io(errno, format!("allocation of {len} bytes at {at}")).at(self.path().display())
+        };
+        loop {
+            match rustix::fs::fallocate(self.fd(), FallocateFlags::KEEP_SIZE, at, len) {
+                Err(OsErrno::INTR) => {}
+                // The file system cannot reserve space, so zeros are written.
+                Err(OsErrno::OPNOTSUPP | OsErrno::NOSYS) => {
+                    let zeros = vec![0; len as usize];
+                    return self.write(&[IoSlice::new(&zeros)], at).map_err(failed);
+                }
+                result => return result.map_err(|errno| failed(errno.into())),
+            }
+        }
+    }
+
+    /// Reserves the space for an existing table, of which a part may be a hole of the file.
+    ///
+    /// # Errors
+    /// `Io`, with ENOSPC if the file system is full.
+    pub(super) fn reserve_table(&self, at: u64, len: u64) -> Result<()> {
+        // A full file system may refuse the allocation even if there is no hole, so holes are searched first.
+        match rustix::fs::seek(self.fd(), SeekFrom::Hole(at)) {
+            Ok(hole) if hole < at + len => {}
+            _ => return Ok(()),
+        }
+        match rustix::fs::fallocate(self.fd(), FallocateFlags::KEEP_SIZE, at, len) {
+            Err(OsErrno::NOSPC | OsErrno::DQUOT) => {
+                let what = format!("allocation of {len} bytes at {at}");
+                Err(Error::io(Errno::ENOSPC, what).at(self.path().display()))
+            }
+            // The write of the table reports all other errors.
+            _ => Ok(()),
+        }
     }
 
     /// Makes all earlier writes durable.

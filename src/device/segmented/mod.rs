@@ -36,7 +36,8 @@ pub struct Segment {
 
 impl Segment {
     /// A segment in one range.
-    pub(crate) fn linear(start: u64, len: u64) -> Self {
+    #[must_use]
+    pub fn linear(start: u64, len: u64) -> Self {
         Self { len, stripe: len, starts: SmallVec::from_buf([start]) }
     }
 

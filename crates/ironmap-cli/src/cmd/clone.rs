@@ -65,8 +65,14 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let source =
         report.context().open_device(&args.source, &how).map_err(|error| Failure::open(&error))?;
     room::refuse_name(&args.target, probe(&*source.device), args.force)?;
+    let made = copy_all(args, &source, report);
+    report.context().end_aside(made)
+}
+
+/// Makes the target if it is missing, and copies the source.
+fn copy_all(args: &Args, source: &OpenLocation, report: &Report) -> Result<(), Failure> {
     let size = source.device.size();
-    let room = make_room(args, size)?;
+    let room = make_room(args, size, report)?;
     let target = match open_target(args, size, report) {
         Ok(target) => target,
         Err(failure) => {
@@ -109,7 +115,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
 }
 
 /// Makes a file for the target if it is missing. A compressed image must be new.
-fn make_room(args: &Args, size: u64) -> Result<Room, Failure> {
+fn make_room(args: &Args, size: u64, report: &Report) -> Result<Room, Failure> {
     let Some((path, mut format)) = room::file_of(&args.target) else {
         return match args.compress {
             Some(_) => Err(room::not_compressed(&args.target)),
@@ -123,7 +129,9 @@ fn make_room(args: &Args, size: u64) -> Result<Room, Failure> {
         format = Format::Qcow2(method.into());
     }
     // The size of an image is a multiple of the sector size.
-    room::make(path, format, size.next_multiple_of(512), args.force).map_err(hint_at(FORCED))
+    let size = size.next_multiple_of(512);
+    let made = room::make(&args.target, (path, format), size, args.force, report.context());
+    made.map_err(hint_at(FORCED))
 }
 
 /// The alignment of the parts of a copy.

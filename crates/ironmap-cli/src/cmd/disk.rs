@@ -3,8 +3,8 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use ironmap::Location;
 use ironmap::fs::uuid_text;
+use ironmap::{Location, Part};
 use ironmap_image::disk::{Disk, DiskPart, MadeDisk, MadePart, kind_name};
 use ironmap_image::uuid::{Uuid, parse_uuid};
 use ironmap_image::{Failure, Report};
@@ -178,9 +178,11 @@ fn print(args: &Args, made: &MadeDisk) -> std::io::Result<()> {
     for (part, number) in made.parts.iter().zip(1..) {
         let MadePart { kind, guid, start, len, label, content, root_hash, .. } = part;
         let content = if content.is_empty() { "no content" } else { content };
+        let place = Location::Plain(args.disk.data().within(Part::Partition(number)));
+        let place = one_line(&place.to_string());
         write!(
             out,
-            "{disk}@p{number}: {}, {len} bytes at {start}, {content}; GUID {}",
+            "{place}: {}, {len} bytes at {start}, {content}; GUID {}",
             kind_name(kind),
             uuid_text(guid)
         )?;
@@ -189,7 +191,7 @@ fn print(args: &Args, made: &MadeDisk) -> std::io::Result<()> {
         }
         writeln!(out)?;
         if let Some(hash) = root_hash {
-            writeln!(out, "{disk}@p{number}: root hash {}", hexadecimal(hash))?;
+            writeln!(out, "{place}: root hash {}", hexadecimal(hash))?;
         }
     }
     out.flush()

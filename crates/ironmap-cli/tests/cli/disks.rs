@@ -405,3 +405,61 @@ fn a_block_device_becomes_a_disk() {
         fs::remove_file(image).unwrap();
     }
 }
+
+/// A description with one mistake is refused before anything on the target changes: a block device, a raw image and a qcow2 image keep every
+/// byte.
+#[test]
+fn a_wrong_description_changes_nothing() {
+    require!([Need::Root, Need::Tool("losetup")]);
+    let bench = Bench::empty();
+    sources(&bench);
+    for dir in ["case", "colon", "dot"] {
+        fs::create_dir(bench.path(dir)).unwrap();
+    }
+    for name in ["case/NAME", "case/name", "colon/a:b", "dot/a."] {
+        fs::write(bench.path(name), "").unwrap();
+    }
+    let long = "x".repeat(37);
+    let image = bench.path("backing.img");
+    fs::write(&image, pattern(64 << 20, 9)).unwrap();
+    let device = LoopDevice::new(&image);
+    bench.succeed(["disk", "-q", "disk.img", "64M", "-p", "home:rest:fs=ext4"]);
+    bench.succeed(["disk", "-q", "qcow2:disk.qcow2", "64M", "-p", "home:rest:fs=ext4"]);
+    for wrong in [
+        "root:8M:fs=ext4,fs-label=seventeen letters",
+        "root:min:files=tree,fs-label=seventeen letters",
+        "swap:8M:fs-label=seventeen letters",
+        "swap:36K",
+        "esp:8M:fs-label=twelve lette",
+        "esp:8M:fs-label=a+b",
+        "esp:8M:fs-label=größe",
+        "esp:8M:files=case",
+        "esp:8M:files=colon",
+        "esp:8M:files=dot",
+        "esp:1M:files=tree",
+        "esp:4K",
+        "root-verity:4K",
+        &format!("home:8M:label={long}"),
+        "root:8M:files=none",
+    ] {
+        for (target, file) in [
+            (device.node(), "backing.img"),
+            ("disk.img", "disk.img"),
+            ("qcow2:disk.qcow2", "disk.qcow2"),
+        ] {
+            let before = fs::read(bench.path(file)).unwrap();
+            let first = ["disk", "-F", target, "-p", "root:8M:files=tree", "-p", wrong];
+            let output = bench.run(first);
+            let said = text(&output.stderr);
+            assert!(!output.status.success() && said.lines().count() == 1, "{wrong}: {said}");
+            assert!(fs::read(bench.path(file)).unwrap() == before, "{target}: {wrong}: {said}");
+        }
+    }
+    // The same rule for a volume alone.
+    for (target, file) in [(device.node(), "backing.img"), ("disk.img", "disk.img")] {
+        let before = fs::read(bench.path(file)).unwrap();
+        let output = bench.run(["mkfs", "-F", "--discard", "-L", "seventeen letters", target]);
+        assert!(!output.status.success());
+        assert!(fs::read(bench.path(file)).unwrap() == before, "{target}");
+    }
+}

@@ -31,6 +31,8 @@ mod looking;
 mod making;
 mod measuring;
 mod messages;
+#[cfg(feature = "disk")]
+mod new_images;
 mod oci;
 mod outputs;
 mod pages;

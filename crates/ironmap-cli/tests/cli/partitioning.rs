@@ -422,3 +422,37 @@ fn each_table_of_a_disk_is_read_once() {
         assert!(read.contains(&sector), "sector {sector} is not read");
     }
 }
+
+/// The location that `info` shows for a partition names this partition, even if a file has the usual name of the partition. Commands accept the
+/// location.
+#[test]
+fn a_file_with_the_name_of_a_partition_is_not_meant() {
+    require!([Need::Tool("sfdisk")]);
+    let bench = Bench::empty();
+    disk(&bench, "gpt");
+    fs::write(bench.path("disk.img@p2"), "another file").unwrap();
+    let disk = bench.json(&["info", "--json", "disk.img"]);
+    let location = |number: usize| disk["parts"][number]["location"].as_str().unwrap().to_owned();
+    assert_eq!(location(0), "disk.img@p1");
+    assert_eq!(location(1), "part:p2@disk.img");
+    assert_eq!(disk["parts"][1]["content"], "ext4", "{disk}");
+    for location in [location(0), location(1)] {
+        bench.succeed(["mkdir", &format!("{location}:/new")]);
+        assert_eq!(text(&bench.succeed(["cat", &format!("{location}:/f")])), "yes");
+    }
+    assert_eq!(fs::read(bench.path("disk.img@p2")).unwrap(), b"another file");
+}
+
+/// With `--truncated`, `info` shows the volume of a partition whose end is missing.
+#[test]
+fn the_rest_of_a_truncated_partition_is_shown() {
+    require!([Need::Tool("sfdisk")]);
+    let bench = Bench::empty();
+    disk(&bench, "dos");
+    let image = bench.path("disk.img");
+    File::options().write(true).open(&image).unwrap().set_len(20 * MIB).unwrap();
+    let content = |args: &[&str]| bench.json(args)["parts"][1]["content"].to_string();
+    let whole = content(&["info", "--json", "disk.img"]);
+    assert!(whole.contains("--truncated reads the remaining part"), "{whole}");
+    assert_eq!(content(&["info", "--json", "--truncated", "disk.img"]), "\"ext4\"");
+}

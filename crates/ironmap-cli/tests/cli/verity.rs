@@ -141,3 +141,36 @@ fn impossible_trees_are_refused() {
         assert!(fs::read(bench.path("volume")).unwrap() == volume, "{args:?}");
     }
 }
+
+/// Data and the hash tree can be two partitions of one image, raw or qcow2. The tree is that of veritysetup, and parts that overlap are
+/// refused before a change.
+#[test]
+fn two_parts_of_one_image_have_data_and_tree() {
+    require!([Need::Tool("veritysetup"), Need::Tool("qemu-img")]);
+    let bench = Bench::empty();
+    fs::create_dir(bench.path("tree")).unwrap();
+    fs::write(bench.path("tree/file"), pattern(700_000, 5)).unwrap();
+    for (prefix, name) in [("", "disk.img"), ("qcow2:", "disk.qcow2")] {
+        let disk = format!("{prefix}{name}");
+        let parts = ["-p", "root:8M:files=tree", "-p", "linux-generic:1M"];
+        bench.succeed([&["disk", "-q", &disk], &parts[..]].concat());
+        let [data, hash] = ["p1", "p2"].map(|part| format!("{disk}@{part}"));
+        let made = bench.succeed(["verity", "make", "--salt", "-", &data, &hash]);
+        let root = root_hash(&made);
+        assert!(text(&made).starts_with(&format!("{hash}: ")));
+        bench.succeed(["verity", "check", "-q", &data, &hash, &root]);
+        bench.succeed(["clone", &data, &format!("{name}.data")]);
+        bench.succeed(["clone", &hash, &format!("{name}.hash")]);
+        let mut verify = tool("veritysetup");
+        verify.arg("verify").args([&format!("{name}.data"), &format!("{name}.hash"), &root]);
+        succeed(verify.current_dir(bench.path(".")));
+        let before = fs::read(bench.path(name)).unwrap();
+        let second = bench.run(["verity", "make", &data, &hash]);
+        assert!(text(&second.stderr).contains("-F overwrites it"), "{}", text(&second.stderr));
+        for (data, hash) in [(&data, &data), (&data, &disk), (&disk, &hash)] {
+            let refused = bench.run(["verity", "make", "-F", data, hash]);
+            assert!(text(&refused.stderr).contains("overlap"), "{}", text(&refused.stderr));
+        }
+        assert!(fs::read(bench.path(name)).unwrap() == before);
+    }
+}

@@ -17,6 +17,7 @@ use super::out::Out;
 use super::target::Target;
 use super::{Disk, DiskPart, Fill, Ids, MadeDisk, MadePart, PartSize, fat};
 use crate::context::Context;
+use crate::device_name;
 use crate::failure::{Failure, Reason};
 use crate::image::Image;
 use crate::part::part_name;
@@ -130,7 +131,7 @@ pub(super) fn build(
 }
 
 impl Job<'_> {
-    /// Checks the names of the partitions and the sources of volumes, before the old content of a device is destroyed.
+    /// Checks the whole description: the names of the partitions, and their contents. The old content of a device is destroyed afterwards.
     fn check(&self, disk: &Disk, ready: &[Ready], ranges: &[Range<u64>]) -> Result<(), Failure> {
         for (index, part) in disk.parts.iter().enumerate() {
             let units = part.label.encode_utf16().count();
@@ -144,10 +145,8 @@ impl Job<'_> {
             return Err(Failure::usage(format!("a disk has at most {MAX_PARTS} partitions")));
         }
         for (index, ready) in ready.iter().enumerate() {
-            if let Ready::Volume(image) = ready {
-                let checked = image.check_sources();
-                checked.map_err(|failure| self.named(&disk.parts, index, failure))?;
-            }
+            let checked = self.check_content(&disk.parts[index], index, ready, ranges);
+            checked.map_err(|failure| self.named(&disk.parts, index, failure))?;
         }
         Ok(())
     }
@@ -216,7 +215,7 @@ impl Job<'_> {
         image: Image,
         report: &mut Report,
     ) -> Result<(Scratch, u64), Failure> {
-        let beside = self.target.whole_file().filter(|path| !path.starts_with("/dev"));
+        let beside = self.target.whole_file().filter(|path| !device_name::is_of_node(path));
         let dir = beside.map_or_else(std::env::temp_dir, |path| {
             path.parent().unwrap_or(Path::new("")).to_owned()
         });

@@ -33,7 +33,47 @@ impl Job<'_> {
         Ok(Parameters { data_block, hash_block, data_blocks: len / 4096, salt, uuid })
     }
 
-    /// Makes the content of a partition. For a hash tree, returns the index of the data and the root hash.
+    /// Checks that a partition can have its content: its label, its size and its sources. The disk is not changed yet.
+    pub(super) fn check_content(
+        &self,
+        part: &DiskPart,
+        index: usize,
+        ready: &Ready,
+        ranges: &[Range<u64>],
+    ) -> Result<(), Failure> {
+        let len_of = |index: usize| ranges[index].end - ranges[index].start;
+        let len = len_of(index);
+        match ready {
+            Ready::Nothing | Ready::Copy(_) => Ok(()),
+            Ready::Volume(image) => {
+                label_of(part, check_ext4_label)?;
+                image.check_sources()
+            }
+            Ready::Fat(root) => {
+                label_of(part, fat::check_label)?;
+                fat::check(root, len, self.sector)
+            }
+            Ready::Swap => {
+                label_of(part, swap::check_label)?;
+                match len {
+                    ..swap::MIN => Err(Failure::usage("a swap area has at least 40K")),
+                    _ => Ok(()),
+                }
+            }
+            Ready::Verity(data) => {
+                let need = self.parameters(part, index, len_of(*data))?.tree_size();
+                if need <= len {
+                    return Ok(());
+                }
+                let need = need.div_ceil(1 << 20);
+                Err(Failure::new(format!(
+                    "the partition is too small for the hash tree: write {need}M, or min"
+                )))
+            }
+        }
+    }
+
+    /// Makes the content of a partition, for which [`check_content`](Self::check_content) has succeeded. For a hash tree, returns the index of the data and the root hash.
     pub(super) fn content(
         &self,
         parts: &[DiskPart],
@@ -53,7 +93,7 @@ impl Job<'_> {
             Ready::Nothing | Ready::Volume(_) => {}
             Ready::Copy(scratch) => self.copy(&scratch, &mut out)?,
             Ready::Fat(mut root) => {
-                let label = label_of(part, |label| fat::label_of(label).map(|_| ()))?;
+                let label = label_of(part, fat::check_label)?;
                 let [a, b, c, d, ..] = uuid("FAT")?;
                 let serial = u32::from_be_bytes([a, b, c, d]);
                 let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -65,28 +105,12 @@ impl Job<'_> {
                 fat::make(&mut out, &mut root, [len, self.sector], &identity, stop)?;
             }
             Ready::Swap => {
-                let is_possible = |label: &str| match label.len() {
-                    0..=swap::MAX_LABEL => Ok(()),
-                    _ => {
-                        Err(format!("the label {label:?} is longer than {} bytes", swap::MAX_LABEL))
-                    }
-                };
-                let label = label_of(part, is_possible)?;
-                if len < swap::MIN_PAGES * UNIT {
-                    return Err(Failure::usage("a swap area has at least 40K"));
-                }
+                let label = label_of(part, swap::check_label)?;
                 swap::make(&mut out, len, uuid("swap")?, label.as_bytes()).map_err(failed)?;
             }
             Ready::Verity(data) => {
                 let parameters =
                     self.parameters(part, index, ranges[data].end - ranges[data].start)?;
-                let need = parameters.tree_size();
-                if need > len {
-                    let need = need.div_ceil(1 << 20);
-                    return Err(Failure::new(format!(
-                        "the partition is too small for the hash tree: write {need}M, or min"
-                    )));
-                }
                 let places =
                     [ranges[data].start, start].map(|start| verity::Place { device, start });
                 let stop = self.context.stop();
@@ -122,6 +146,15 @@ impl Job<'_> {
             at += len;
         }
         Ok(())
+    }
+}
+
+fn check_ext4_label(label: &str) -> Result<(), String> {
+    // The length of the superblock's field.
+    const MAX: usize = 16;
+    match label.len() {
+        0..=MAX => Ok(()),
+        _ => Err(format!("the label {label:?} is longer than {MAX} bytes")),
     }
 }
 

@@ -6,11 +6,19 @@ use super::out::Out;
 
 /// The page size. Linux finds the signature at the end of the first page, so machines with other pages cannot use the area.
 const PAGE: usize = 4096;
-/// The minimum number of pages. mkswap refuses smaller areas.
-pub(super) const MIN_PAGES: u64 = 10;
+/// The smallest area in bytes: ten pages. mkswap refuses smaller areas.
+pub(super) const MIN: u64 = 10 * PAGE as u64;
 const SIGNATURE: &[u8] = b"SWAPSPACE2";
 /// The maximum length of the label in bytes.
-pub(super) const MAX_LABEL: usize = 16;
+const MAX_LABEL: usize = 16;
+
+/// Refuses a label that is too long. The text is the reason.
+pub(super) fn check_label(label: &str) -> Result<(), String> {
+    match label.len() {
+        0..=MAX_LABEL => Ok(()),
+        _ => Err(format!("the label {label:?} is longer than {MAX_LABEL} bytes")),
+    }
+}
 
 /// Writes the first page of an area of `len` bytes.
 pub(super) fn make(out: &mut Out<'_>, len: u64, uuid: [u8; 16], label: &[u8]) -> Result<()> {

@@ -6,8 +6,11 @@ use ironmap::location::LocationOptions;
 use ironmap::{Engine, Location, Part};
 
 use crate::context::Context;
+use crate::device_name;
 use crate::failure::Failure;
-use crate::room::{self, Format, NewImage, check_empty};
+use crate::new_image::{self, NewImage, target_of};
+use crate::replaced::{Replaced, is_same};
+use crate::room::{self, Format, check_empty};
 
 /// The sector size of an image.
 const SECTOR: u64 = 512;
@@ -21,6 +24,8 @@ pub(super) struct Target {
     pub(super) existing: Option<u64>,
     /// The path and the format of an image file, which is made new.
     file: Option<(PathBuf, Format)>,
+    /// The existing image that the new one replaces. The image is locked.
+    replaced: Option<Replaced>,
 }
 
 impl Target {
@@ -49,7 +54,7 @@ impl Target {
         // A missing device is not made as a file.
         let is_file = |path: &Path| match path.metadata() {
             Ok(found) => found.is_file(),
-            Err(_) => !path.starts_with("/dev"),
+            Err(_) => !device_name::is_of_node(path),
         };
         let file = room::file_of(location).filter(|(path, _)| is_file(path));
         let file = file.map(|(path, format)| (path.to_owned(), format));
@@ -58,17 +63,28 @@ impl Target {
         if let Some((path, _)) = &file
             && !path.exists()
         {
-            return Ok(Self { sector: images, size, existing: None, file });
+            return Ok(Self { sector: images, size, existing: None, file, replaced: None });
         }
+        let stat = || {
+            let path = file.as_ref().map(|(path, _)| target_of(path));
+            path.map(|path| path.metadata().map_err(|error| Failure::host(path.display(), error)))
+                .transpose()
+        };
+        let before = stat()?;
         let how = LocationOptions::new().engine(Engine::Psync).write(true);
         let opened = context.open_device(location, &how).map_err(|error| Failure::open(&error))?;
         if !force {
             check_empty(&*opened.device, location)?;
         }
         let found = opened.device.size();
-        if file.is_some() {
+        if let (Some((path, _)), Some(before), Some(after)) = (&file, before, stat()?) {
+            // The image was opened between the two calls of stat, so both results belong to the open image if they are the same file.
+            if !is_same(&before, &after) {
+                return Err(new_image::replaced(path));
+            }
             let existing = Some(found).filter(|size| *size > 0);
-            return Ok(Self { sector: images, size, existing, file });
+            let replaced = Some(Replaced::new(after, opened.device));
+            return Ok(Self { sector: images, size, existing, file, replaced });
         }
         let is_block = location.whole_file().is_some();
         let own = u64::from(opened.device.limits().logical_block).max(SECTOR);
@@ -83,7 +99,7 @@ impl Target {
                 "{location}: the device has {found} bytes, so its size cannot be {size}: omit the size"
             )));
         }
-        Ok(Self { sector, size: Some(found), existing: None, file: None })
+        Ok(Self { sector, size: Some(found), existing: None, file: None, replaced: None })
     }
 
     /// Makes an image file of `size` bytes under a temporary name. Returns `None` for a device.
@@ -97,10 +113,13 @@ impl Target {
         context: &Context,
     ) -> Result<Option<NewImage>, Failure> {
         let Some((path, format)) = self.file else { return Ok(None) };
-        // If the file was missing, it must still be missing when the image gets its name.
-        let image = match NewImage::create_aside(&path, format)? {
-            Some(image) => image,
-            None => NewImage::create_over(&path, format)?,
+        let image = match self.replaced {
+            Some(replaced) => NewImage::create_over(&path, format, replaced, context)?,
+            // The file was missing. It must still be missing, also when the image gets its name.
+            None => {
+                let image = NewImage::create_aside(&path, format)?;
+                image.ok_or_else(|| new_image::replaced(&path))?
+            }
         };
         context.make_aside(location, image.path());
         image.empty(size)?;

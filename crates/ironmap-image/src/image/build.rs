@@ -10,10 +10,11 @@ use ironmap::{Engine, Errno, Error, ErrorKind, Location};
 
 use super::fit::Fit;
 use super::{Plan, Size};
+use crate::device_name;
 use crate::failure::{Failure, named};
 use crate::needs::Dimensions;
 use crate::report::Report;
-use crate::room::{self, Format, NewImage, Room};
+use crate::room::{self, Format, Room};
 use crate::sources::{Layers, Sources};
 
 /// The maximum number of images to make, if an image proves too small.
@@ -51,16 +52,15 @@ impl Plan<'_> {
             return self.make_to_fit(fit, sources, report);
         }
         let layers = sources.open()?;
-        let room = match (room::file_of(self.volume), self.given()) {
-            (Some((path, format)), Some(size)) => match self.create(path, format, report)? {
-                Some(image) => {
-                    image.empty(size)?;
-                    Room::New(image)
-                }
-                None => room::make(path, format, size, self.options.force)?,
-            },
+        let mut room = match (self.file(), self.given()) {
+            (Some(file), Some(size)) => {
+                room::make(self.volume, file, size, self.options.force, report.context())?
+            }
             _ => Room::Old,
         };
+        if let (Room::New(image), Some(_)) = (&mut room, self.compression) {
+            image.compress(report.stop());
+        }
         let options = self.options.clone().size(self.given());
         let options = options.zeroed(self.options.zeroed || matches!(room, Room::New(_)));
         let made = match self.make(&options, self.given(), report) {
@@ -78,25 +78,14 @@ impl Plan<'_> {
         filled.and(kept).map(|()| made)
     }
 
-    /// Creates a new image file under a temporary name. `None` if the file exists.
-    pub(super) fn create(
-        &self,
-        path: &Path,
-        format: Format,
-        report: &Report,
-    ) -> Result<Option<NewImage>, Failure> {
+    /// The file of a new image, and its format.
+    pub(super) fn file(&self) -> Option<(&Path, Format)> {
+        let (path, format) = room::file_of(self.volume)?;
         let format = match (self.compression, format) {
             (Some(compression), Format::Qcow2(_)) => Format::Qcow2(compression),
             (_, format) => format,
         };
-        let mut image = NewImage::create_aside(path, format)?;
-        if let Some(image) = &mut image {
-            if self.compression.is_some() {
-                image.compress(report.stop());
-            }
-            report.context().make_aside(self.volume, image.path());
-        }
-        Ok(image)
+        Some((path, format))
     }
 
     /// Makes a new image with enough space for the sources, and fills it. After a failure, the image is removed.
@@ -206,7 +195,7 @@ fn dimensions(made: &Superblock) -> Dimensions {
 /// The error for a volume that cannot be opened. For a missing image file, the error names only the reason.
 fn missing(volume: &Location, error: Error) -> Error {
     match volume.whole_file() {
-        Some(path) if error.errno() == Errno::ENOENT && !path.starts_with("/dev") => {
+        Some(path) if error.errno() == Errno::ENOENT && !device_name::is_of_node(path) => {
             Error::new(ErrorKind::NotFound, "No such file or directory").at(volume)
         }
         _ => room::missing(volume, error),

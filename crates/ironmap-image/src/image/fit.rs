@@ -8,8 +8,9 @@ use std::path::Path;
 use super::{Plan, Size};
 use crate::failure::Failure;
 use crate::needs::Needs;
+use crate::new_image::NewImage;
 use crate::report::Report;
-use crate::room::{self, NewImage};
+use crate::room;
 use crate::sources::Sources;
 use crate::stop::Stop;
 use ironmap::fs::ext4::{MkfsOptions, RoCompat, Superblock};
@@ -37,10 +38,13 @@ impl<'a> Fit<'a> {
         sources: &mut Sources,
         report: &mut Report,
     ) -> Result<Option<Self>, Failure> {
-        let image = match room::file_of(plan.volume) {
-            Some((path, format)) if plan.fits(sources) => plan.create(path, format, report)?,
+        let mut image = match plan.file() {
+            Some((path, format)) if plan.fits(sources) => NewImage::create_aside(path, format)?,
             _ => None,
         };
+        if let (Some(image), Some(_)) = (&mut image, plan.compression) {
+            image.compress(report.stop());
+        }
         let Some(image) = image else {
             if plan.size == Size::Shrink {
                 let what = "shrink is possible only for a new image file";
@@ -48,6 +52,7 @@ impl<'a> Fit<'a> {
             }
             return Ok(None);
         };
+        report.context().make_aside(plan.volume, image.path());
         let dir = image.path().parent().filter(|dir| !dir.as_os_str().is_empty());
         let dir = dir.unwrap_or(Path::new("."));
         sources.keep_streams(dir)?;

@@ -5,6 +5,7 @@
 use std::path::Path;
 
 use super::super::file::ImageFile;
+use super::bitmaps::{Directory, EXTENSION};
 use crate::error::{Error, ErrorKind, Place, Result};
 
 /// The first four bytes of a qcow2 image: `QFI\xfb`.
@@ -25,10 +26,14 @@ const MAX_NAME: u32 = 1023;
 /// The types of header extensions.
 const BACKING_FORMAT: u32 = 0xE279_2ACA;
 const DATA_FILE_NAME: u32 = 0x4441_5441;
+const BITMAPS_DIRECTORY: u32 = 0x2385_2875;
 
 /// The positions of the header fields that a write to the image changes.
 pub(super) const REFCOUNTS: u64 = 48;
 pub(super) const AUTOCLEAR: u64 = 88;
+
+/// The feature of images whose bitmaps are up to date. A program that ignores bitmaps clears it, and their clusters are lost then.
+pub(super) const BITMAPS: u64 = 1;
 
 /// The incompatible features. An implementation must refuse an image with an unknown incompatible feature.
 const DIRTY: u64 = 1;
@@ -61,6 +66,8 @@ pub(in crate::device::image) struct Header {
     pub(super) backing: Option<(Vec<u8>, Option<String>)>,
     /// The name of the file with the data, if the image contains only the tables.
     pub(super) data_file: Option<Vec<u8>>,
+    /// The directory of the persistent bitmaps, if the image has any.
+    pub(super) bitmaps: Option<Directory>,
 }
 
 /// The extensions of a header that ironmap uses.
@@ -68,6 +75,7 @@ pub(in crate::device::image) struct Header {
 struct Extensions {
     backing_format: Option<String>,
     data_file: Option<Vec<u8>>,
+    bitmaps: Option<Directory>,
 }
 
 fn corrupt(field: &'static str, what: impl Into<String>) -> Error {
@@ -127,6 +135,7 @@ impl Header {
             refcount_order,
             backing: None,
             data_file: None,
+            bitmaps: None,
         };
         let compression = if header_len > V3_LEN as u64 { bytes[V3_LEN] } else { 0 };
         header.check_features(u32_at(&bytes, 32), compression)?;
@@ -134,6 +143,8 @@ impl Header {
         header.check_tables(file.len())?;
         let extensions = header.read_extensions(file, header_len)?;
         header.backing = header.read_backing(file, &bytes, extensions.backing_format)?;
+        // Without the feature, the directory has no meaning.
+        header.bitmaps = extensions.bitmaps.filter(|_| header.autoclear & BITMAPS != 0);
         // Without the feature, the name has no meaning: the data are in the image.
         header.data_file = extensions.data_file.filter(|_| header.has_data_file());
         if header.has_data_file() && header.data_file.is_none() {
@@ -321,6 +332,11 @@ impl Header {
                     DATA_FILE_NAME => found.data_file = Some(text),
                     _ => found.backing_format = Some(String::from_utf8_lossy(&text).into_owned()),
                 }
+            }
+            if kind == BITMAPS_DIRECTORY && len as usize >= EXTENSION {
+                let mut directory = [0; EXTENSION];
+                file.read_at(&mut directory, at + 8)?;
+                found.bitmaps = Some(Directory::parse(&directory));
             }
             at = end.next_multiple_of(8);
         }

@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::super::file::ImageFile;
+use super::bitmaps::Directory;
 use super::entry::{COPIED, OFFSET};
 use super::header::Header;
 use super::refcounts::{Refcounts, refcount};
@@ -23,6 +24,9 @@ pub(super) fn check(file: &ImageFile, header: &Header, l1: &[u64]) -> Result<Ref
     let blocks = table(file, header.refcounts_at, header.refcounts_len / 8)?;
     for (index, at) in (0_u64..).zip(&blocks).filter(|(_, at)| **at != 0) {
         clusters.add(*at, header.cluster(), refcounts.block(FsBlock(index)))?;
+    }
+    if let Some(directory) = header.bitmaps {
+        clusters.add(directory.at, directory.len, Directory::place())?;
     }
     for (index, entry) in (0_u64..).zip(l1) {
         let (at, place) = (entry & OFFSET, l1_place.block(FsBlock(index)));

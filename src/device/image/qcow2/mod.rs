@@ -5,11 +5,13 @@
 //! | `header`, `chain`, `snapshots` | the files of an image and what their headers state |
 //! | `entry`, `tables`, `packed` | the content of a range of the disk |
 //! | `metadata`, `refcounts` | the clusters of the file, and their allocation |
+//! | `bitmaps` | the persistent bitmaps of an image |
 //! | `write` | the changes of an image, and the order of their writes |
 //! | `create` | new images |
 //!
 //! Source: `docs/interop/qcow2.txt` of QEMU.
 
+mod bitmaps;
 mod chain;
 mod create;
 mod entry;
@@ -143,7 +145,7 @@ impl Qcow2 {
         let writer = match (write, &refused) {
             (false, _) => None,
             (true, Some(what)) => return Err(Error::unsupported(what.clone())),
-            (true, None) => Some(Writer::new(metadata::check(&file, &header, &l1)?, &header)),
+            (true, None) => Some(Writer::open(&file, &header, &l1)?),
         };
         Ok(Self {
             cache: tables::Cache::new(&header),

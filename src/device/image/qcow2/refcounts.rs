@@ -134,6 +134,15 @@ impl Refcounts {
         Ok(())
     }
 
+    /// Sets a larger refcount, after the space for the block was reserved in the file. The block must exist.
+    fn increase(&mut self, file: &ImageFile, cluster: u64, value: u64) -> Result<()> {
+        let index = (cluster / self.per_block()) as usize;
+        if !self.block(file, index)?.is_changed {
+            file.reserve_table(self.table[index], self.cluster)?;
+        }
+        self.set(file, cluster, value)
+    }
+
     /// Allocates up to `wanted` adjacent clusters, at least one. Returns the number of the first cluster, and their number.
     ///
     /// # Errors
@@ -155,7 +164,7 @@ impl Refcounts {
         let end = (first / self.per_block() + 1) * self.per_block();
         while count < wanted && first + count < end && self.get(file, first + count)? == 0 {
             self.check_new(file, first + count)?;
-            self.set(file, first + count, 1)?;
+            self.increase(file, first + count, 1)?;
             count += 1;
         }
         self.first_free = first + count;
@@ -186,6 +195,10 @@ impl Refcounts {
         }
         let first = index as u64 * self.per_block();
         self.check_new(file, first)?;
+        file.reserve_new(first * self.cluster, self.cluster)?;
+        if !self.has_moved() {
+            file.reserve_table(self.at + index as u64 * 8, 8)?;
+        }
         self.insert_block(index, first);
         self.set(file, first, 1)
     }
@@ -220,6 +233,7 @@ impl Refcounts {
         for cluster in start..start + clusters + blocks {
             self.check_new(file, cluster)?;
         }
+        file.reserve_new(start * self.cluster, (clusters + blocks) * self.cluster)?;
         let old = self.at / self.cluster;
         let old: Vec<u64> = (old..old + clusters / 2).collect();
         let first = self.table.len();
@@ -273,7 +287,7 @@ impl Refcounts {
         if count == most {
             return Ok(false);
         }
-        self.set(file, cluster, count + 1)?;
+        self.increase(file, cluster, count + 1)?;
         Ok(true)
     }
 

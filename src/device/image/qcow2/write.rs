@@ -7,6 +7,8 @@
 //! 3. the L2 tables that existed, and the pointers to new L2 tables;
 //! 4. the decreased refcounts of the clusters that are not in use any longer.
 //!
+//! The space for all tables is reserved when they are changed in memory, so a full host refuses a write, not a commit.
+//!
 //! Each step except the last one ends with `fdatasync`. So after a power cut the image is sound: each cluster has its old or new content, and
 //! some clusters may be unused although their refcount is not 0.
 
@@ -16,10 +18,13 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use smallvec::{SmallVec, smallvec};
+
+use super::super::file::ImageFile;
 use super::entry::{COPIED, Entry, OFFSET};
-use super::header::{AUTOCLEAR, Header};
+use super::header::{AUTOCLEAR, BITMAPS, Header};
 use super::refcounts::{MAX_GAP, Refcounts};
-use super::{Qcow2, State, packed, tables};
+use super::{Qcow2, State, bitmaps, metadata, packed, tables};
 use crate::error::{Errno, Error, Place, Result};
 use crate::units::FsBlock;
 
@@ -36,8 +41,10 @@ pub(super) struct Writer {
     refcounts: Refcounts,
     /// The clusters that become free with the next commit.
     freed: Vec<u64>,
-    /// Whether the header has features that a change of the content invalidates.
+    /// Whether the header has features, or the image has bitmaps, that a change of the content invalidates.
     has_autoclear: bool,
+    /// The flags of the bitmaps that are not marked as in use. `None` if the image has no bitmaps.
+    bitmaps: Option<Vec<(u64, u32)>>,
     /// The unused end of the cluster that contains the compressed cluster that was written last.
     rest: Range<u64>,
     /// Whether a write of a table or a flush has failed. The kernel reports a failure only once, so all later writes fail.
@@ -52,15 +59,18 @@ struct Changed {
 }
 
 impl Writer {
-    pub(super) fn new(refcounts: Refcounts, header: &Header) -> Self {
-        Self {
+    /// Prepares an image for writing, and checks its tables. `l1` contains the entries of the L1 table.
+    pub(super) fn open(file: &ImageFile, header: &Header, l1: &[u64]) -> Result<Self> {
+        let bitmaps = header.bitmaps.map(|directory| directory.flags(file, header)).transpose()?;
+        Ok(Self {
             changed: HashMap::new(),
-            refcounts,
+            refcounts: metadata::check(file, header, l1)?,
             freed: Vec::new(),
             has_autoclear: header.autoclear != 0,
+            bitmaps,
             rest: 0..0,
             is_broken: AtomicBool::new(false),
-        }
+        })
     }
 
     /// The L2 table number `index`, if it differs from the table on the disk.
@@ -119,14 +129,16 @@ impl State {
 }
 
 impl Qcow2 {
-    /// Changes the image. Before the first change, clears the features that a change invalidates.
+    /// Changes the image. Before the first change, clears the features that a change invalidates, and marks the bitmaps as in use.
     pub(super) fn change(&self, run: impl FnOnce(&Self, &mut State) -> Result<()>) -> Result<()> {
         let mut state = self.state.write();
         let writer = state.writer()?;
         writer.check()?;
         if writer.has_autoclear {
-            let cleared = [IoSlice::new(&[0; 8])];
-            let done = self.file.write(&cleared, AUTOCLEAR).and_then(|()| self.file.sync());
+            let kept = if writer.bitmaps.is_some() { BITMAPS } else { 0 };
+            let done = bitmaps::mark(&self.file, writer.bitmaps.as_deref().unwrap_or_default())
+                .and_then(|()| self.file.write(&[IoSlice::new(&kept.to_be_bytes())], AUTOCLEAR))
+                .and_then(|()| self.file.sync());
             writer.must(done)?;
             writer.has_autoclear = false;
         }
@@ -284,10 +296,20 @@ impl Qcow2 {
             return Ok(());
         }
         let (words, is_new) = match self.load(state, index)? {
-            Some(table) => (table.to_vec(), false),
+            Some(table) => {
+                let at = state.l1.get(index as usize).copied().unwrap_or(0) & OFFSET;
+                self.file.reserve_table(at, self.header.cluster())?;
+                (table.to_vec(), false)
+            }
             None => {
+                self.file.reserve_table(self.header.l1_at + index * 8, 8)?;
                 let refcounts = &mut state.writer()?.refcounts;
                 let (cluster, _) = refcounts.allocate(&self.file, 1)?;
+                let size = self.header.cluster();
+                if let Err(error) = self.file.reserve_new(cluster * size, size) {
+                    refcounts.release(&self.file, cluster)?;
+                    return Err(error);
+                }
                 refcounts.tables.insert(cluster);
                 let l1 = state.l1.get_mut(index as usize);
                 *l1.ok_or_else(|| tables::place(index).corrupt("the table is too short"))? =
@@ -336,28 +358,45 @@ impl Qcow2 {
     /// Writes a compressed cluster of the disk.
     fn write_packed(&self, state: &mut State, packed: &[u8], cluster: u64) -> Result<()> {
         self.add_table(state, cluster / self.header.mapped())?;
-        let to = self.place_packed(state, packed.len() as u64)?;
-        self.put(packed, to)?;
+        let (to, used) = self.place_packed(state, packed.len() as u64)?;
+        if let Err(error) = self.put(packed, to) {
+            let writer = state.writer()?;
+            writer.rest = 0..0;
+            used.into_iter().try_for_each(|one| writer.refcounts.release(&self.file, one))?;
+            return Err(error);
+        }
         self.map(state, cluster, Entry::of_packed(to, packed.len() as u64, &self.header))?;
         self.bound(state)
     }
 
-    /// Finds a place for compressed data. The data share their clusters with other compressed data, and may end in an adjacent cluster.
-    fn place_packed(&self, state: &mut State, len: u64) -> Result<u64> {
+    /// Finds a place for compressed data. The data share their clusters with other compressed data, and may end in an adjacent cluster. Also
+    /// returns the clusters whose refcounts were increased.
+    fn place_packed(&self, state: &mut State, len: u64) -> Result<(u64, SmallVec<[u64; 2]>)> {
         let size = self.header.cluster();
         let writer = state.writer()?;
         let Range { start, end } = writer.rest.clone();
+        let last = start / size;
         let fits = start < end && len <= end - start;
-        let (to, stop) = if fits && writer.refcounts.share(&self.file, start / size)? {
-            (start, end)
+        let (to, stop, used) = if fits && writer.refcounts.share(&self.file, last)? {
+            (start, end, smallvec![last])
         } else {
             let (next, _) = writer.refcounts.allocate(&self.file, 1)?;
             let is_adjacent = start < end && !fits && next * size == end;
-            let both = is_adjacent && writer.refcounts.share(&self.file, start / size)?;
-            (if both { start } else { next * size }, (next + 1) * size)
+            let both = match is_adjacent {
+                true => writer.refcounts.share(&self.file, last),
+                false => Ok(false),
+            };
+            if both.is_err() {
+                writer.refcounts.release(&self.file, next)?;
+            }
+            if both? {
+                (start, end + size, smallvec![last, next])
+            } else {
+                (next * size, (next + 1) * size, smallvec![next])
+            }
         };
         writer.rest = to + len..stop;
-        Ok(to)
+        Ok((to, used))
     }
 
     /// Commits the changes if they need much memory, or if the refcount table was replaced.

@@ -14,7 +14,7 @@ use ironmap::location::Medium;
 use ironmap::{ErrorKind, Location};
 use ironmap_image::oci::Platform;
 pub(crate) use ironmap_image::uuid::parse_uuid;
-use ironmap_image::{Content, Failure, Image, Report, room};
+use ironmap_image::{Content, Failure, Image, Report, device_name, room};
 use rustix::param::page_size;
 
 use self::advice::advice;
@@ -217,7 +217,7 @@ impl Args {
             failure.is_of(ErrorKind::NotFound).then(|| self.volume.whole_file()).flatten();
         match (advice, missing) {
             (Some(advice), _) => failure.because(advice),
-            (_, Some(path)) if !path.starts_with("/dev") => failure.because(format_args!(
+            (_, Some(path)) if !device_name::is_of_node(path) => failure.because(format_args!(
                 "add a size to make a new image, as in ironmap mkfs {} 1G",
                 path.display()
             )),

@@ -1,9 +1,11 @@
 //! `ironmap verity make`: makes a hash tree.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use ironmap::device::Device;
 use ironmap::fs::uuid_text;
+use ironmap::location::Site;
 use ironmap::{ErrorKind, Location};
 use ironmap_image::room::{self, Room};
 use ironmap_image::uuid::{Uuid, parse_uuid};
@@ -11,7 +13,7 @@ use ironmap_image::verity::{self, Parameters, Place};
 use ironmap_image::{Failure, Report};
 use serde::Serialize;
 
-use super::{bytes, failed, hexadecimal, open};
+use super::{bytes, failed, hexadecimal, open, options};
 use crate::failure::{FORCED, hint_at};
 use crate::interrupt;
 use crate::output::print_json;
@@ -76,17 +78,27 @@ struct Made {
     hash_size: u64,
 }
 
+/// A hash tree that was written.
+struct Written {
+    root: verity::Hash,
+    /// The position of the tree in its device.
+    offset: u64,
+    parameters: Parameters,
+}
+
 pub(super) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
     interrupt::catch();
-    let data = open(&args.data, args.hash.is_none(), report)?;
-    if args.hash.is_none() {
-        args.refuse_second(&*data)?;
-    }
-    let parameters = args.parameters(&*data, report)?;
-    parameters.validate().map_err(|error| args.refused(error))?;
-    let (root, offset) = match &args.hash {
-        Some(hash) => (args.separate(&*data, hash, &parameters, report)?, 0),
-        None => args.appended(data, &parameters, report)?,
+    let Written { root, offset, parameters } = match &args.hash {
+        None => args.appended(report)?,
+        Some(hash) => match (&args.data, hash) {
+            (Location::Plain(data), Location::Plain(to)) if data.shares_device(to) => {
+                args.in_parts(data, to, report)?
+            }
+            _ => {
+                let made = args.separate(hash, report);
+                report.context().end_aside(made)?
+            }
+        },
     };
     let made = Made {
         root_hash: hexadecimal(&root),
@@ -112,62 +124,86 @@ pub(super) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
 }
 
 impl Args {
-    fn parameters(&self, data: &dyn Device, report: &Report) -> Result<Parameters, Failure> {
+    /// The parameters of the tree of `len` bytes of data.
+    fn parameters(&self, len: u64, report: &Report) -> Result<Parameters, Failure> {
         let small = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
         let seed = report.context().source_date()?.map(|date| date.to_string());
-        let (uuid, salt) = verity::identity(seed, data.size())?;
+        let (uuid, salt) = verity::identity(seed, len)?;
         let (data_block, hash_block) = (small(self.data_block_size), small(self.hash_block_size));
-        let data_blocks = data.size() / u64::from(data_block.max(1));
-        if data_blocks * u64::from(data_block) != data.size() {
+        let data_blocks = len / u64::from(data_block.max(1));
+        if data_blocks * u64::from(data_block) != len {
             return Err(Failure::usage(format!(
-                "{}: {} bytes are not a multiple of the data block size, {data_block} bytes",
-                self.data,
-                data.size()
+                "{}: {len} bytes are not a multiple of the data block size, {data_block} bytes",
+                self.data
             )));
         }
-        Ok(Parameters {
-            data_block,
-            hash_block,
-            data_blocks,
-            salt: self.salt.clone().map_or_else(|| salt.to_vec(), |Salt(salt)| salt),
-            uuid: self.uuid.unwrap_or(uuid),
-        })
+        let salt = self.salt.clone().map_or_else(|| salt.to_vec(), |Salt(salt)| salt);
+        let uuid = self.uuid.unwrap_or(uuid);
+        let parameters = Parameters { data_block, hash_block, data_blocks, salt, uuid };
+        parameters.validate().map_err(|error| self.refused(error))?;
+        Ok(parameters)
     }
 
-    /// Writes the tree to HASH.
-    fn separate(
-        &self,
-        data: &dyn Device,
-        hash: &Location,
-        parameters: &Parameters,
-        report: &Report,
-    ) -> Result<verity::Hash, Failure> {
+    /// Writes the tree to HASH, which is not on the device of DATA.
+    fn separate(&self, hash: &Location, report: &Report) -> Result<Written, Failure> {
+        let data = open(&self.data, false, report)?;
+        let parameters = self.parameters(data.size(), report)?;
         let room = match room::file_of(hash) {
-            Some((path, format)) => room::make(path, format, parameters.tree_size(), self.force)
-                .map_err(hint_at(FORCED))?,
+            Some(file) => {
+                room::make(hash, file, parameters.tree_size(), self.force, report.context())
+                    .map_err(hint_at(FORCED))?
+            }
             None => Room::Old,
         };
-        let written = (|| {
-            let device = open(hash, true, report)?;
-            if !self.force {
-                room::check_empty(&*device, hash).map_err(hint_at(FORCED))?;
-            }
-            if device.size() < parameters.tree_size() {
-                return Err(Failure::new(format!(
-                    "{hash}: the hash tree needs {} bytes, but there are only {}",
-                    parameters.tree_size(),
-                    device.size()
-                )));
-            }
-            self.write(data, Place { device: &*device, start: 0 }, parameters, report)
-        })();
+        let written = open(hash, true, report).and_then(|device| {
+            let (from, to) = ((&*data, 0..data.size()), (&device, 0..device.size()));
+            self.write_to(hash, from, to, &parameters, report)
+        });
         match written {
-            Ok(root) => room.keep().map(|()| root),
+            Ok(root) => room.keep().map(|()| Written { root, offset: 0, parameters }),
             Err(failure) => {
                 room.undo();
                 Err(failure)
             }
         }
+    }
+
+    /// Writes the tree to HASH, which is another part of DATA's device or image.
+    fn in_parts(&self, data: &Site, hash: &Site, report: &Report) -> Result<Written, Failure> {
+        let opened = hash.open_with(data, &options());
+        let opened = opened.map_err(|error| failed(&self.data, error))?;
+        report.context().tell_faults(&self.data, &opened.faults);
+        let device = &opened.device;
+        let parameters = self.parameters(opened.read.end - opened.read.start, report)?;
+        let (from, to) = ((&**device, opened.read), (device, opened.written));
+        let root = self.write_to(&Location::Plain(hash.clone()), from, to, &parameters, report)?;
+        Ok(Written { root, offset: 0, parameters })
+    }
+
+    /// Writes the tree of a range of a device to a range of a device, if it is large enough and, without --force, empty.
+    fn write_to(
+        &self,
+        hash: &Location,
+        (data, read): (&dyn Device, Range<u64>),
+        (device, range): (&Arc<dyn Device>, Range<u64>),
+        parameters: &Parameters,
+        report: &Report,
+    ) -> Result<verity::Hash, Failure> {
+        let len = range.end - range.start;
+        if !self.force {
+            room::check_empty_range(device, &range, hash).map_err(hint_at(FORCED))?;
+        }
+        if len < parameters.tree_size() {
+            return Err(Failure::new(format!(
+                "{hash}: the hash tree needs {} bytes, but there are only {len}",
+                parameters.tree_size()
+            )));
+        }
+        let (from, to) = (
+            Place { device: data, start: read.start },
+            Place { device: &**device, start: range.start },
+        );
+        self.write(from, to, parameters, report)
     }
 
     /// Refuses to append a tree to data that end with a tree.
@@ -181,13 +217,11 @@ impl Args {
         Ok(())
     }
 
-    /// Appends the tree to DATA. Returns the root hash and the position of the tree.
-    fn appended(
-        &self,
-        data: Arc<dyn Device>,
-        parameters: &Parameters,
-        report: &Report,
-    ) -> Result<(verity::Hash, u64), Failure> {
+    /// Appends the tree to DATA.
+    fn appended(&self, report: &Report) -> Result<Written, Failure> {
+        let data = open(&self.data, true, report)?;
+        self.refuse_second(&*data)?;
+        let parameters = self.parameters(data.size(), report)?;
         let path = self.data.whole_file().filter(|path| path.is_file());
         let Some(path) = path else {
             return Err(Failure::usage(format!(
@@ -195,28 +229,27 @@ impl Args {
                 self.data
             )));
         };
-        let start = data.size().next_multiple_of(u64::from(parameters.hash_block));
+        let offset = data.size().next_multiple_of(u64::from(parameters.hash_block));
         drop(data);
-        let extended = room::extend(path, start + parameters.tree_size())?;
-        let written = (|| {
-            let device = open(&self.data, true, report)?;
-            let hashes = Place { device: &*device, start };
-            self.write(&*device, hashes, parameters, report)
-        })();
+        let extended = room::extend(path, offset + parameters.tree_size())?;
+        let written = open(&self.data, true, report).and_then(|device| {
+            let [data, hashes] = [0, offset].map(|start| Place { device: &*device, start });
+            self.write(data, hashes, &parameters, report)
+        });
         if written.is_err() {
             extended.undo();
         }
-        written.map(|root| (root, start))
+        written.map(|root| Written { root, offset, parameters })
     }
 
     fn write(
         &self,
-        data: &dyn Device,
+        data: Place<'_>,
         hashes: Place<'_>,
         parameters: &Parameters,
         report: &Report,
     ) -> Result<verity::Hash, Failure> {
-        let (data, stop) = (Place { device: data, start: 0 }, report.stop());
+        let stop = report.stop();
         let made = verity::make(data, hashes, parameters, &mut |_| verity::unless_stopped(stop));
         made.map_err(|error| stop.cause(self.refused(error)))
     }

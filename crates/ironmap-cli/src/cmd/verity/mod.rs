@@ -40,10 +40,13 @@ pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
 }
 
 fn open(location: &Location, write: bool, report: &Report) -> Result<Arc<dyn Device>, Failure> {
-    // The smallest hash block has 512 bytes.
-    let how = LocationOptions::new().engine(Engine::Psync).write(write).block_size(512);
-    let opened = report.context().open_device(location, &how);
+    let opened = report.context().open_device(location, &options().write(write));
     opened.map(|opened| opened.device).map_err(|error| failed(location, error))
+}
+
+fn options() -> LocationOptions {
+    // The smallest hash block has 512 bytes.
+    LocationOptions::new().engine(Engine::Psync).block_size(512)
 }
 
 fn failed(location: &Location, error: ironmap::Error) -> Failure {

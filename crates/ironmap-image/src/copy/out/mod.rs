@@ -17,6 +17,7 @@ pub(crate) use self::copier::{Copier, Done};
 pub(crate) use self::entry::Directory;
 use self::entry::Entry;
 use super::{CopyOptions, count};
+use crate::device_name;
 use crate::failure::Failure;
 use crate::report::Report;
 use crate::spared::Spared;
@@ -62,6 +63,9 @@ fn copy(
     options.check_kind(target, kind)?;
     options.check_content(target, kind)?;
     let destination = destination(options, &target.path, dest, kind == FileType::Directory)?;
+    if let (FileType::Regular, Destination::As(place)) = (kind, &destination) {
+        device_name::check(&place.path())?;
+    }
     let origin = Origin::new(source, inode.number());
     if let Destination::As(place) = &destination
         && kind != FileType::Directory

@@ -47,11 +47,16 @@ impl Identity {
     }
 }
 
+/// Refuses a label that FAT cannot store. The text is the reason.
+pub(super) fn check_label(label: &str) -> Result<(), String> {
+    label_of(label).map(|_| ())
+}
+
 /// The label as it is stored. Without a label, FAT stores the text `NO NAME`.
 ///
 /// # Errors
 /// Fails if FAT cannot store the label. The text is the reason.
-pub(super) fn label_of(label: &str) -> Result<[u8; LABEL], String> {
+fn label_of(label: &str) -> Result<[u8; LABEL], String> {
     let is_good = |char: char| (' '..='~').contains(&char) && !"\"*+,./:;<=>?[\\]|".contains(char);
     if label.len() > LABEL || !label.chars().all(is_good) || label.starts_with(' ') {
         return Err(format!(
@@ -79,10 +84,31 @@ pub(super) fn smallest(root: &Dir, sector: u64) -> Option<u64> {
     }
 }
 
+/// Checks that a file system of `size` bytes has enough space for the files of `root`.
+///
+/// # Errors
+/// Fails if the size is not possible or too small.
+pub(super) fn check(root: &Dir, size: u64, sector: u64) -> Result<(), Failure> {
+    geometry(root, size, sector).map(|_| ())
+}
+
+fn geometry(root: &Dir, size: u64, sector: u64) -> Result<Geometry, Failure> {
+    let Some(geometry) = Geometry::new(size, sector, root.slots() + 1) else {
+        return Err(Failure::usage(format!("FAT cannot have a size of {size} bytes")));
+    };
+    if geometry.needs(root) > geometry.clusters {
+        let enough = smallest(root, sector).unwrap_or(u64::MAX) >> 20;
+        return Err(Failure::new(format!(
+            "FAT has no space for the files: a size of {enough}M, or min, is enough"
+        )));
+    }
+    Ok(geometry)
+}
+
 /// Writes a file system of `size` bytes with the files of `root`.
 ///
 /// # Errors
-/// Fails if the size is not possible or too small for the files, if a file cannot be read, and if the device fails.
+/// The errors of [`check`]; fails if a file cannot be read, and if the device fails.
 pub(super) fn make(
     out: &mut Out<'_>,
     root: &mut Dir,
@@ -90,16 +116,7 @@ pub(super) fn make(
     identity: &Identity,
     stop: &Stop,
 ) -> Result<(), Failure> {
-    let Some(geometry) = Geometry::new(size, sector, root.slots() + 1) else {
-        return Err(Failure::usage(format!("FAT cannot have a size of {size} bytes")));
-    };
-    let needs = geometry.needs(root);
-    if needs > geometry.clusters {
-        let enough = smallest(root, sector).unwrap_or(u64::MAX) >> 20;
-        return Err(Failure::new(format!(
-            "FAT has no space for the files: a size of {enough}M, or min, is enough"
-        )));
-    }
+    let geometry = geometry(root, size, sector)?;
     let mut writer = Writer { out, geometry, stop, table: Vec::new(), next: 2 };
     writer.table.resize((geometry.table * sector) as usize, 0);
     writer.set(0, 0x0FFF_FFF8);
