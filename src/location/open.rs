@@ -457,13 +457,18 @@ fn part_of(
             "the engine dax cannot map a logical volume that is not one range of the device",
         ));
     }
-    let mut faults = Vec::from_iter(fault.take());
-    let device: Arc<dyn Device> = match above {
-        Above::Segments(segments) => Arc::new(Segmented::new(opened.device, segments)?),
+    let (device, faults): (Arc<dyn Device>, Vec<String>) = match above {
+        Above::Segments(segments) => {
+            (Arc::new(Segmented::new(opened.device, segments)?), Vec::new())
+        }
         #[cfg(feature = "lvm")]
-        Above::Stack(stack) => stack.open(&opened.device, &mut faults)?,
+        Above::Stack(stack) => {
+            let mut faults = Vec::new();
+            (stack.open(&opened.device, &mut faults)?, faults)
+        }
     };
-    *fault = (!faults.is_empty()).then(|| faults.join("; "));
+    let all: Vec<String> = fault.take().into_iter().chain(faults).collect();
+    *fault = (!all.is_empty()).then(|| all.join("; "));
     Ok(OpenedEngine { device, ..opened })
 }
 
