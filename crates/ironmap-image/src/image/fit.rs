@@ -10,7 +10,6 @@ use crate::failure::Failure;
 use crate::needs::Needs;
 use crate::new_image::NewImage;
 use crate::report::Report;
-use crate::room;
 use crate::sources::Sources;
 use crate::stop::Stop;
 use ironmap::fs::ext4::{MkfsOptions, RoCompat, Superblock};

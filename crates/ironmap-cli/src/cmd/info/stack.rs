@@ -161,8 +161,11 @@ impl Walk<'_> {
         for volume in groups.volumes().filter(|_| !is_part) {
             let (group, name) = (volume.group, volume.name);
             let logical = Part::Logical { group: group.to_owned(), volume: name.to_owned() };
-            let opened = groups.find(group, name).and_then(|segments| segmented(device, &segments));
-            self.add(layer, &site.within(logical), None, opened, groups.faults().first(), layers);
+            let mut faults = groups.faults().to_vec();
+            let stack = groups.find(group, name);
+            let disks = std::slice::from_ref(device);
+            let opened = stack.and_then(|stack| stack.open(disks, &mut faults));
+            self.add(layer, &site.within(logical), None, opened, faults.first(), layers);
         }
         Ok(())
     }
