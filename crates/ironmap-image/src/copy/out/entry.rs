@@ -19,20 +19,20 @@ use crate::spared::Spared;
 
 /// An open directory of the host.
 #[derive(Clone)]
-pub(super) struct Directory {
+pub(crate) struct Directory {
     pub(super) fd: Rc<OwnedFd>,
     path: PathBuf,
 }
 
 /// A name in a directory. A file with this name may exist or not.
-pub(super) struct Entry {
+pub(crate) struct Entry {
     pub(super) dir: Directory,
     pub(super) name: OsString,
 }
 
 impl Directory {
     /// Opens a directory that the user named.
-    pub(super) fn open(path: &Path) -> Result<Self, Failure> {
+    pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         match rustix_libc::fs::open(path, flags, Mode::empty()) {
             Ok(fd) => Ok(Self { fd: Rc::new(fd), path: path.to_owned() }),
@@ -40,17 +40,17 @@ impl Directory {
         }
     }
 
-    pub(super) fn place(&self, name: &OsStr) -> Entry {
+    pub(crate) fn place(&self, name: &OsStr) -> Entry {
         Entry { dir: self.clone(), name: name.to_owned() }
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 }
 
 impl Entry {
-    pub(super) fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.dir.path.join(&self.name)
     }
 
@@ -67,7 +67,7 @@ impl Entry {
     }
 
     /// Makes the directory, or opens an existing directory. A new directory is accessible only to its owner until the copy sets its mode.
-    pub(super) fn make_directory(&self) -> Result<Directory, Failure> {
+    pub(crate) fn make_directory(&self) -> Result<Directory, Failure> {
         match rustix_libc::fs::mkdirat(&*self.dir.fd, &self.name, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(self.failed(errno)),
