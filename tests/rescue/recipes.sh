@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What a skilled rescuer types, for each tool and each image of images.sh. A function TOOL_IMAGE runs in an empty directory, and copies all that
+# The commands of a skilled rescuer, for each tool and each image of images.sh. A function TOOL_IMAGE runs in an empty directory, and copies all that
 # comes back into $out. $image is the image without its suffix. The image must stay as it is, so a recipe that repairs works on a copy.
 # shellcheck disable=SC2154  # run.sh sets image, out, ironmap
 
@@ -11,22 +11,16 @@ lv_offset=2097152
 raw_disk() { qemu-img convert -O raw "$image.qcow2" disk.img && truncate -s 1G disk.img; }
 raw_volume() { raw_disk && dd if=disk.img of=volume.img bs=1M skip=$((lv_offset >> 20)) conv=sparse status=none; }
 
-# ironmap: one command. Without the command salvage, the command that reads that kind of damage.
-rescued() {
-    if "$ironmap" salvage --help >/dev/null 2>&1; then
-        "$ironmap" "${@:2}" salvage "$1" "$out"
-    else
-        "$ironmap" "${@:2}" cp -r "$1:/" "$out"
-    fi
-}
+# ironmap: one command for all damage. The report is no file of the volume.
+rescued() { "$ironmap" "${@:2}" salvage "$1" "$out"; rm -f "$out/report.jsonl"; }
 ironmap_superblock() { rescued "$image.img" --superblock 32768; }
 ironmap_blocks() { rescued "$image.img"; }
-ironmap_deleted() { "$ironmap" undelete "$image.img" -o "$out"; }
+ironmap_deleted() { rescued "$image.img"; }
 ironmap_xfs() { rescued "$image.img"; }
-# The second command is for a version that refuses a physical volume of LVM that was cut short: it names the volume by its first byte.
+# The second command is for a physical volume of LVM that was cut short, which ironmap refuses: it names the volume by its first byte.
 ironmap_cut() {
-    rescued "qcow2:$image.qcow2@vg/root" --truncated
-    [ -n "$(find "$out" -type f -print -quit)" ] || rescued "qcow2:$image.qcow2@$lv_offset" --truncated
+    rescued "qcow2:$image.qcow2@vg/root"
+    [ -n "$(find "$out" -type f -print -quit)" ] || rescued "qcow2:$image.qcow2@$lv_offset"
 }
 
 # guestfish: Linux in a virtual machine, and its e2fsck and xfs_repair. sb counts KiB.
