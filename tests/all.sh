@@ -97,6 +97,7 @@ rest() {
     path_from IRONMAP_XFSPROGS lab/xfsprogs.sh
     step "layers beneath" logged tests/beneath.sh short
     step users tests/users/run.sh "$target/debug"
+    step sandbox tests/sandbox/run.sh "$target/debug/ironmap"
     step miri tests/miri.sh
     step aarch64 logged tests/aarch64.sh "${aarch64[@]}"
     step lab logged lab/run.sh

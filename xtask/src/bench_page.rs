@@ -17,7 +17,7 @@ use crate::Result;
 use crate::bench_table::{Table, text, texts};
 
 /// The pages with tables, relative to the root of the workspace.
-const PAGES: [&str; 2] = ["docs/BENCHMARKS.md", "docs/bench/NOTES.md"];
+const PAGES: [&str; 3] = ["docs/BENCHMARKS.md", "docs/bench/NOTES.md", "docs/RESCUE.md"];
 const FILES: &str = "docs/bench";
 
 const BEGIN: &str = "<!-- bench ";
