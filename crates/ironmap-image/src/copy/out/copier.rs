@@ -244,7 +244,8 @@ impl<'a> Copier<'a> {
         let stat = inode.stat().clone();
         self.ahead.load(&mut self.queue, self.source, inode.number());
         let file = self.source.file(inode, path)?;
-        let replaces = place.check(HostType::RegularFile, &self.spared)?;
+        // A new directory contains only copies of this command. A damaged volume may list a name twice; the last file then remains.
+        let replaces = !place.dir.is_new && place.check(HostType::RegularFile, &self.spared)?;
         // The copy is written under a temporary name, because an incomplete copy must not replace an existing file, or be mistaken for a
         // complete file.
         let part = place.beside();
@@ -273,6 +274,7 @@ impl<'a> Copier<'a> {
         path: &[u8],
     ) -> Result<(), Failure> {
         let failed = |error: ironmap::Error| Failure::at(self.source.name(path), &error);
+        let mut end = 0;
         for mapping in file.mappings() {
             let mapping = mapping.map_err(failed)?;
             if matches!(mapping.kind, IomapType::Hole | IomapType::Unwritten) {
@@ -290,8 +292,15 @@ impl<'a> Copier<'a> {
                 pos += bytes.len() as u64;
                 Ok(())
             })?;
+            end = pos;
         }
-        copy.set_len(file.size()).map_err(|error| place.failed(error))
+        // The last write usually gives the copy its size, except if the file ends with a hole.
+        let is_whole = end == file.size();
+        if is_whole {
+            Ok(())
+        } else {
+            copy.set_len(file.size()).map_err(|error| place.failed(error))
+        }
     }
 
     fn copy_symlink(&mut self, place: &Entry, inode: &Inode, path: &[u8]) -> Result<bool, Failure> {
