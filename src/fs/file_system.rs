@@ -81,6 +81,19 @@ pub trait FileSystem: Any + Send + Sync {
         Err(Error::unsupported(format!("deleted files of {} cannot be found", self.format())))
     }
 
+    /// Calls `found` with each inode of a file that is in use, in the order of the inode numbers. These inodes include files without a name
+    /// in any directory, and files that were removed while they were open. Internal files, such as the journal, are left out. `found` gets
+    /// an error in the place of each inode or group of inodes that cannot be read, with the number of the first such inode.
+    ///
+    /// # Errors
+    /// `Unsupported` if the format cannot list its inodes; the errors of `found`, which end the list.
+    fn used_inodes(
+        &self,
+        _found: &mut dyn FnMut(InodeNo, Result<Inode>) -> Result<()>,
+    ) -> Result<()> {
+        Err(Error::unsupported(format!("the inodes of {} cannot be listed", self.format())))
+    }
+
     /// The inode with this number.
     ///
     /// # Errors

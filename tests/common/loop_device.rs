@@ -1,6 +1,7 @@
 //! Loop devices, which are detached when their guards are dropped.
 
 use std::ffi::OsStr;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use super::command::{output, run};
@@ -38,7 +39,12 @@ impl LoopDevice {
     pub(crate) fn partition(&self, number: u64, start: u64, len: u64) -> String {
         let sectors = |mib: u64| (mib * 2048).to_string();
         run("addpart", &[&self.node, &number.to_string(), &sectors(start), &sectors(len)]);
-        format!("{}p{number}", self.node)
+        let node = format!("{}p{number}", self.node);
+        // A program that writes to a missing device leaves a file with the device's name, and the kernel does not replace this file.
+        let is_device =
+            std::fs::metadata(&node).is_ok_and(|node| node.file_type().is_block_device());
+        assert!(is_device, "{node} is not a block device: remove the file with this name");
+        node
     }
 }
 

@@ -12,7 +12,8 @@ use crate::bench;
 use crate::cmd::{
     cat, chattr, check, chmod, chown, clone, complete, completions, cp, demo, df, diff, du, dump,
     fallocate, find, getfattr, host, info, integrity, ln, ls, man, map, mkdir, mkfs, mknod, mv,
-    readlink, resize, rm, rmdir, setfattr, stat, sync, tar, touch, truncate, tune, undelete, write,
+    readlink, resize, rm, rmdir, salvage, setfattr, stat, sync, tar, touch, truncate, tune,
+    undelete, write,
 };
 #[cfg(feature = "disk")]
 use crate::cmd::{disk, verity};
@@ -54,9 +55,9 @@ If several operations fail, each prints a line on standard error, and the highes
 const RESCUE: &str = "Options for damaged volumes and for external devices";
 
 /// Commands that read volumes, and accept the options for damaged volumes. Commands that change a volume refuse these options.
-const READS: [&str; 18] = [
+const READS: [&str; 19] = [
     "info", "ls", "stat", "cat", "map", "find", "du", "df", "readlink", "getfattr", "diff",
-    "check", "dump", "undelete", "cp", "tar", "mount", "complete",
+    "check", "dump", "undelete", "salvage", "cp", "tar", "mount", "complete",
 ];
 
 /// Commands that open no volume, or that open a volume only as a device. Options for damaged volumes would have no effect, so the commands
@@ -171,6 +172,7 @@ pub(crate) enum Command {
     Check(check::Args),
     Dump(dump::Args),
     Undelete(undelete::Args),
+    Salvage(salvage::Args),
     Integrity(integrity::Args),
     #[cfg(feature = "disk")]
     Verity(verity::Args),
@@ -230,6 +232,7 @@ impl Command {
             Self::Check(args) => check::run(args, report),
             Self::Dump(args) => dump::run(args, report),
             Self::Undelete(args) => undelete::run(args, report),
+            Self::Salvage(args) => salvage::run(args, report),
             Self::Integrity(args) => integrity::run(args, report),
             #[cfg(feature = "disk")]
             Self::Verity(args) => verity::run(args, report),

@@ -64,6 +64,8 @@ pub mod resize;
 #[doc(hidden)]
 pub mod room;
 #[doc(hidden)]
+pub mod salvage;
+#[doc(hidden)]
 pub mod size;
 #[doc(hidden)]
 pub mod source;

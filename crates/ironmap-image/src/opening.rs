@@ -74,8 +74,8 @@ impl Context {
     /// Adds the options that apply to every volume of the job.
     pub fn with_opening(&self, options: VolumeOptions) -> VolumeOptions {
         let Opening { superblock, truncated, journal, realtime, .. } = &self.opening;
-        let options = options.superblock(*superblock).truncated(*truncated);
-        options.journal(journal.clone()).realtime(realtime.clone())
+        let options = if *truncated { options.truncated(true) } else { options };
+        options.superblock(*superblock).journal(journal.clone()).realtime(realtime.clone())
     }
 
     /// Opens the device at a location, and prints a note for each fault that the library tolerates.

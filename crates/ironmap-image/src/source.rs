@@ -38,6 +38,29 @@ impl Source {
         Self::open_with(location, options, context)
     }
 
+    /// Opens a volume for reading, even if it is truncated or its journal cannot be read. A warning names the fault.
+    pub fn open_damaged(location: &Location, context: &Arc<Context>) -> Result<Self, Failure> {
+        let first = match Self::open(location, context) {
+            Ok(source) => return Ok(source),
+            Err(first) if first.is_missing() || first.is_of(ErrorKind::Busy) => return Err(first),
+            Err(first) => first,
+        };
+        let ways = [
+            (true, false, "as a truncated volume"),
+            (false, true, "without its journal"),
+            (true, true, "as a truncated volume without its journal"),
+        ];
+        for (truncated, no_load, how) in ways {
+            let no_load = no_load || context.no_load();
+            let options = VolumeOptions::new().truncated(truncated).no_load(no_load);
+            if let Ok(source) = Self::open_with(location, options, context) {
+                context.warning(format_args!("{location}: opened {how}: {first}"));
+                return Ok(source);
+            }
+        }
+        Err(first)
+    }
+
     /// Opens a volume for writing. If the time of a reproducible build is set, all changes have that time.
     pub fn open_for_writing(location: &Location, context: &Arc<Context>) -> Result<Self, Failure> {
         Self::open_at(location, context.source_date()?, context)

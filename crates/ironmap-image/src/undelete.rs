@@ -31,45 +31,74 @@ pub struct Recovery<'a> {
     pub partial: bool,
 }
 
-/// Copies deleted files into a directory. The failure of a file is reported, and the copy continues.
+/// Copies deleted files into a directory, and prints a line for each. The failure of a file is reported, and the copy continues.
 ///
 /// # Errors
 /// Fails if the directory cannot be made.
 pub fn recover(files: &[&Deleted], to: &Recovery<'_>, report: &mut Report) -> Result<(), Failure> {
-    let root = Root::make(to.dir)?;
-    let mut buffer = Buffer::aligned(CHUNK).map_err(|error| Failure::at("memory", &error))?;
-    report.each(files, |file, report| {
-        report.stop().check()?;
-        let name = format!("{}:{}", to.volume, shown(file));
-        if !file.is_whole() && !to.partial {
-            return Err(Failure::new(format!(
-                "{name}: copied only with --partial: {}",
-                state(file)
-            )));
-        }
-        let (out, path) = root.place(file).map_err(|(path, errno)| {
-            Failure::host(format_args!("{name}: {}", path.display()), errno)
-        })?;
-        copy(file, &out, &mut buffer, report.stop()).map_err(|error| {
-            let is_wanted = to.partial && matches!(error, Wrong::Reading(_));
-            if !is_wanted {
-                // The incomplete copy is removed, because it could be mistaken for a complete file. An error of the removal is ignored,
-                // because it would hide the error of the copy.
-                let _ = std::fs::remove_file(&path);
-            }
-            match error {
-                Wrong::Reading(error) => Failure::at(&name, &error),
-                Wrong::Writing(error) => {
-                    Failure::host(format_args!("{name}: {}", path.display()), error)
-                }
-                Wrong::Stopped(stopped) => stopped,
-            }
-        })?;
+    recover_each(files, to, report, &mut |file, copied, report| {
+        let path = copied.map_err(Clone::clone)?;
         if !file.is_whole() {
             report.warning(format!("{}: {}", path.display(), state(file)));
         }
         report.say(format!("{} <- {}", path.display(), shown(file)))
     })
+}
+
+/// A function that gets the result of each file.
+pub(crate) type Recovered<'a> =
+    dyn FnMut(&Deleted, Result<&Path, &Failure>, &mut Report) -> Result<(), Failure> + 'a;
+
+/// Copies deleted files into a directory. `each` gets the path of each copy, or the failure. An error of `each` is reported, and the copy
+/// continues.
+///
+/// # Errors
+/// Fails if the directory cannot be made.
+pub(crate) fn recover_each(
+    files: &[&Deleted],
+    to: &Recovery<'_>,
+    report: &mut Report,
+    each: &mut Recovered<'_>,
+) -> Result<(), Failure> {
+    let root = Root::make(to.dir)?;
+    let mut buffer = Buffer::aligned(CHUNK).map_err(|error| Failure::at("memory", &error))?;
+    report.each(files, |file, report| {
+        report.stop().check()?;
+        let copied = recover_one(file, to, &root, &mut buffer, report.stop());
+        each(file, copied.as_deref(), report)
+    })
+}
+
+fn recover_one(
+    file: &Deleted,
+    to: &Recovery<'_>,
+    root: &Root<'_>,
+    buffer: &mut Buffer,
+    stop: &Stop,
+) -> Result<PathBuf, Failure> {
+    let name = format!("{}:{}", to.volume, shown(file));
+    if !file.is_whole() && !to.partial {
+        return Err(Failure::new(format!("{name}: copied only with --partial: {}", state(file))));
+    }
+    let (out, path) = root.place(file).map_err(|(path, errno)| {
+        Failure::host(format_args!("{name}: {}", path.display()), errno)
+    })?;
+    copy(file, &out, buffer, stop).map_err(|error| {
+        let is_wanted = to.partial && matches!(error, Wrong::Reading(_));
+        if !is_wanted {
+            // The incomplete copy is removed, because it could be mistaken for a complete file. An error of the removal is ignored, because
+            // it would hide the error of the copy.
+            let _ = std::fs::remove_file(&path);
+        }
+        match error {
+            Wrong::Reading(error) => Failure::at(&name, &error),
+            Wrong::Writing(error) => {
+                Failure::host(format_args!("{name}: {}", path.display()), error)
+            }
+            Wrong::Stopped(stopped) => stopped,
+        }
+    })?;
+    Ok(path)
 }
 
 /// The path of a deleted file, or its inode number if no name is known.

@@ -91,6 +91,13 @@ impl FileSystem for Arc<Ext4> {
         self.take_left()
     }
 
+    fn used_inodes(
+        &self,
+        found: &mut dyn FnMut(InodeNo, Result<fs::Inode>) -> Result<()>,
+    ) -> Result<()> {
+        Ext4::used_inodes(self, found)
+    }
+
     fn inode(&self, number: InodeNo) -> Result<fs::Inode> {
         Ext4::inode(self, number).map(fs::Inode::new)
     }

@@ -49,6 +49,7 @@ mod symlink;
 mod tree;
 mod tune;
 mod undelete;
+mod used_inodes;
 mod writing;
 
 use std::sync::{Arc, OnceLock};

@@ -89,6 +89,13 @@ impl FileSystem for Arc<Xfs> {
         std::mem::take(&mut *self.notices.lock())
     }
 
+    fn used_inodes(
+        &self,
+        found: &mut dyn FnMut(InodeNo, Result<fs::Inode>) -> Result<()>,
+    ) -> Result<()> {
+        Xfs::used_inodes(self, found)
+    }
+
     fn inode(&self, number: InodeNo) -> Result<fs::Inode> {
         Xfs::inode_by_number(self, number).map(fs::Inode::new)
     }
@@ -118,8 +125,12 @@ impl FileSystem for Arc<Xfs> {
     }
 
     fn hold_read(&self, inode: fs::Inode) -> Result<(fs::Held, fs::Inode)> {
-        // The volume is open for reading, so the inode cannot have changed.
-        Ok((FileSystem::hold(self, inode.number())?, inode))
+        // No operation changes or frees an inode, so `inode` is its present state. It may be an inode without a name.
+        if self.overwriting.is_some() {
+            return Ok((FileSystem::hold(self, inode.number())?, inode));
+        }
+        let held = XfsHeld { fs: Arc::clone(self), number: inode.number() };
+        Ok((fs::Held::new(held), inode))
     }
 
     fn sync(&self) -> Result<()> {

@@ -35,6 +35,41 @@ impl Xfs {
         GroupTree { group, root, levels, magic, name: "tree of inodes" }
     }
 
+    /// The inode chunks of a group, in the order of their numbers. If the inode tree is damaged, returns the chunks before the fault, and the
+    /// fault.
+    pub(super) fn chunks(&self, group: u32) -> (Vec<RawChunk>, Option<Error>) {
+        let (mut chunks, mut next) = (Vec::new(), 0);
+        let read = group::inodes(&self.metadata, &self.superblock, group).and_then(|header| {
+            self.inode_tree(group, &header).leaves(self, |records: &[RawChunk], place| {
+                for record in records {
+                    let start = record.ir_startino.get();
+                    if start < next {
+                        let field = place.field("ir_startino");
+                        return Err(field.corrupt("the chunks are out of order"));
+                    }
+                    next = start.saturating_add(CHUNK);
+                    chunks.push(*record);
+                }
+                Ok(())
+            })
+        });
+        (chunks, read.err())
+    }
+
+    /// The numbers of the inodes that a chunk marks as in use.
+    pub(super) fn used_in(&self, group: u32, chunk: &RawChunk) -> impl Iterator<Item = InodeNo> {
+        let (start, free) = (u64::from(chunk.ir_startino.get()), chunk.ir_free.get());
+        let is_sparse = self.superblock.incompat.contains(Incompat::SPARSE_INODES);
+        let holes = if is_sparse { chunk.ir_holemask.get() } else { 0 };
+        let geometry = self.superblock.geometry;
+        let bits = geometry.group_blocks_log + geometry.inodes_per_block_log;
+        let is_used = move |index: &u32| {
+            free >> index & 1 == 0 && holes >> (index / INODES_PER_HOLE) & 1 == 0
+        };
+        let used = (0..CHUNK).filter(is_used);
+        used.map(move |index| InodeNo(u64::from(group) << bits | (start + u64::from(index))))
+    }
+
     /// Whether the inode tree of the group marks an inode as in use. The bytes at the inode's position do not suffice, because file content
     /// can look like an inode.
     pub(super) fn is_in_use(&self, number: InodeNo) -> Result<bool> {
@@ -50,12 +85,6 @@ impl Xfs {
         })?;
         let found = tree.find(self, within, |chunk: &RawChunk| chunk.ir_startino.get())?;
         let Some(raw) = found else { return Ok(false) };
-        let index = within - raw.ir_startino.get();
-        if index >= CHUNK {
-            return Ok(false);
-        }
-        let is_sparse = self.superblock.incompat.contains(Incompat::SPARSE_INODES);
-        let is_hole = is_sparse && raw.ir_holemask.get() >> (index / INODES_PER_HOLE) & 1 == 1;
-        Ok(!is_hole && raw.ir_free.get() >> index & 1 == 0)
+        Ok(self.used_in(group, &raw).any(|used| used == number))
     }
 }

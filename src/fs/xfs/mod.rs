@@ -26,6 +26,7 @@ mod shared_blocks;
 mod superblock;
 mod symlink;
 mod undelete;
+mod used_inodes;
 
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};

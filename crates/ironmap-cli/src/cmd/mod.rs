@@ -34,6 +34,7 @@ pub(crate) mod readlink;
 pub(crate) mod resize;
 pub(crate) mod rm;
 pub(crate) mod rmdir;
+pub(crate) mod salvage;
 pub(crate) mod setfattr;
 pub(crate) mod stat;
 pub(crate) mod sync;

@@ -42,6 +42,7 @@ mod reproducing;
 mod rescuing;
 mod rescuing_xfs;
 mod resizing;
+mod salvaging;
 mod searching;
 mod signatures;
 mod sources;

@@ -13,7 +13,7 @@ use crate::support::{Bench, IRONMAP, text, tool};
 const EVIL: &[u8] = b"a\x1b]0;t\x07\x1b[35;41m\x7f\xc2\x9b\xff\x0d\nsecond";
 
 /// For each command, the lines that run it. `$E` is a name with bytes that control a terminal. `@` is replaced by the program.
-const COMMANDS: [(&str, &str); 45] = [
+const COMMANDS: [(&str, &str); 46] = [
     ("info", "@ info i; @ info --json i; @ info \"$E\""),
     ("ls", "@ ls -lR i:/; @ ls i:/; @ ls -1 i:/; @ ls --json i:/; @ ls \"i:/$E\" \"i:/$E/none\""),
     (
@@ -35,6 +35,10 @@ const COMMANDS: [(&str, &str); 45] = [
     ("host", "@ host \"tree/$E/file\"; @ host --json \"tree/$E/file\"; @ host \"no$E\""),
     ("check", "@ check i; @ check --json i; @ check broken; @ check --json broken"),
     ("dump", "@ dump i superblock; @ dump i inode 2; @ dump \"$E\" journal"),
+    (
+        "salvage",
+        "@ salvage i saved; @ salvage broken saved2; @ salvage --json deleted \"saved$E\"; @ salvage \"$E\" saved3",
+    ),
     ("undelete", "@ undelete deleted; @ undelete --json deleted; @ undelete --to found deleted"),
     (
         "integrity",

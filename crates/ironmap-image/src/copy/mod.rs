@@ -3,7 +3,7 @@
 pub(crate) mod count;
 pub(crate) mod into;
 mod keep;
-mod out;
+pub(crate) mod out;
 
 use std::fmt::Display;
 

@@ -15,8 +15,6 @@ use crate::fs::xfs::disk::dir::{BLOCK, BLOCK_V5, DATA, DATA_V5};
 use crate::fs::xfs::disk::inode::{
     CRC_OFFSET, FORKS_V2, FORKS_V3, MAGIC, RawInode, RawInodeV3, format,
 };
-use crate::fs::xfs::disk::tree::RawChunk;
-use crate::fs::xfs::group;
 use crate::fs::xfs::header::{array, crc_of};
 use crate::fs::xfs::inode::XfsInode;
 use crate::fs::xfs::log::history::{InodeChange, Past};
@@ -157,25 +155,8 @@ pub(super) fn free_inodes(
     mut each: impl FnMut(Version) -> Result<()>,
 ) -> Result<()> {
     for number in 0..fs.superblock.geometry.groups {
-        let mut chunks = Vec::new();
-        let read = group::inodes(&fs.metadata, &fs.superblock, number).and_then(|header| {
-            let tree = fs.inode_tree(number, &header);
-            let mut next = 0;
-            tree.leaves(fs, |records: &[RawChunk], place| {
-                for record in records {
-                    let start = record.ir_startino.get();
-                    if start < next {
-                        return Err(place
-                            .field("ir_startino")
-                            .corrupt("the chunks are out of order"));
-                    }
-                    next = start.saturating_add(64);
-                    chunks.push(*record);
-                }
-                Ok(())
-            })
-        });
-        faults.extend(read.err());
+        let (chunks, fault) = fs.chunks(number);
+        faults.extend(fault);
         for chunk in chunks {
             for index in (0..64).filter(|index| chunk.ir_free.get() >> index & 1 == 1) {
                 let within = u64::from(chunk.ir_startino.get()) + index;

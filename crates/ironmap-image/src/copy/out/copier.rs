@@ -2,42 +2,41 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
-use std::fs::File as HostFile;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::vec;
 
+use ironmap::Queue;
 use ironmap::fs::{DirEntry, FileType, Inode, Xattr};
-use ironmap::iomap::IomapType;
 use ironmap::units::InodeNo;
-use ironmap::{File, Queue};
 use rustix_libc::fs::{AtFlags, CWD, FileType as HostType, Mode};
 
 use super::attributes::Attributes;
+use super::content::Gaps;
 use super::entry::{self, Directory, Entry};
 use crate::ahead::Ahead;
 use crate::copy::CopyOptions;
-use crate::failure::Failure;
+use crate::failure::{Failure, Reason};
 use crate::quote::quoted;
 use crate::report::Report;
+use crate::salvage::Ledger;
 use crate::source::{Source, join};
 use crate::spared::Spared;
 
 /// A source file: its volume and its inode. The volumes stay open until the command ends, so a pointer identifies a volume.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Origin(*const Source, InodeNo);
+pub(crate) struct Origin(*const Source, InodeNo);
 
 impl Origin {
-    pub(super) fn new(source: &Rc<Source>, number: InodeNo) -> Self {
+    pub(crate) fn new(source: &Rc<Source>, number: InodeNo) -> Self {
         Self(Rc::as_ptr(source), number)
     }
 }
 
 /// The files that a command has copied so far, from all its sources.
 #[derive(Default)]
-pub(super) struct Done {
+pub(crate) struct Done {
     /// The copies of files with several names. Each further name becomes a hard link. They are stored as paths, because the number of open
     /// descriptors is limited. A path stays valid, because a copy never replaces a directory.
     links: HashMap<Origin, Copied>,
@@ -52,24 +51,26 @@ struct Copied {
 }
 
 /// Copies from one volume. The failure of a file is reported, and the copy continues.
-pub(super) struct Copier<'a> {
+pub(crate) struct Copier<'a> {
     options: &'a CopyOptions,
-    source: &'a Rc<Source>,
+    pub(super) source: &'a Rc<Source>,
     spared: Spared,
-    report: &'a mut Report,
-    queue: Queue,
-    ahead: Ahead,
+    pub(crate) report: &'a mut Report,
+    pub(super) queue: Queue,
+    pub(super) ahead: Ahead,
     attributes: Attributes,
     pub(super) done: &'a mut Done,
     /// The directories copied so far. A damaged volume may list a directory in several directories, or below itself.
     directories: HashSet<InodeNo>,
+    /// With a ledger, a file is copied in part if only a part of it can be read.
+    pub(crate) ledger: Option<Ledger<'a>>,
 }
 
 /// A copy that has begun.
 enum Begun {
     /// A directory of the host was made, and receives the entries of this directory.
     Directory(Directory, Inode),
-    /// Whether a file that is not a directory was copied. `false` also for a directory that could not be made.
+    /// Whether a file that is not a directory was copied, perhaps in part. `false` also for a directory that could not be made.
     File(bool),
 }
 
@@ -82,7 +83,7 @@ struct Level {
 }
 
 impl<'a> Copier<'a> {
-    pub(super) fn new(
+    pub(crate) fn new(
         options: &'a CopyOptions,
         source: &'a Rc<Source>,
         spared: Spared,
@@ -100,18 +101,20 @@ impl<'a> Copier<'a> {
             attributes: Attributes::new(),
             done,
             directories: HashSet::new(),
+            ledger: None,
         })
     }
 
-    /// Warns about the attributes that could not be kept.
-    pub(super) fn finish(self) {
+    /// Warns about the attributes that could not be kept. Returns the ledger.
+    pub(crate) fn finish(self) -> Option<Ledger<'a>> {
         for warning in self.attributes.warnings() {
             self.report.warning(warning);
         }
+        self.ledger
     }
 
     /// Copies a file, and everything below it if it is a directory, to a name. Returns whether the file itself was copied.
-    pub(super) fn copy(&mut self, place: &Entry, inode: Inode, path: &[u8]) -> bool {
+    pub(crate) fn copy(&mut self, place: &Entry, inode: Inode, path: &[u8]) -> bool {
         match self.begin(place, inode, path) {
             Begun::Directory(into, dir) => {
                 self.fill(into, dir, path.to_vec());
@@ -139,23 +142,47 @@ impl<'a> Copier<'a> {
         {
             self.report.error(&failure);
         }
-        let result = if directory {
-            place.make_directory().map(|into| Begun::Directory(into, inode))
-        } else {
-            self.copy_file(place, inode, path).map(|()| Begun::File(true))
-        };
-        if !directory {
-            self.report.progress.end();
+        if directory {
+            return match place.make_directory() {
+                Ok(into) => Begun::Directory(into, inode),
+                Err(failure) => {
+                    self.lost(inode.number(), path, &failure);
+                    Begun::File(false)
+                }
+            };
         }
-        result.unwrap_or_else(|failure| {
-            self.report.error(&failure);
-            Begun::File(false)
-        })
+        let stat = inode.stat().clone();
+        let result = self.copy_file(place, inode, path);
+        self.report.progress.end();
+        match result {
+            Ok(gaps) => {
+                let failure = gaps.failure(&shown);
+                failure.iter().for_each(|failure| self.report.error(failure));
+                if let Some(ledger) = &mut self.ledger {
+                    ledger.copied(&stat, path, &place.path(), gaps);
+                }
+                Begun::File(true)
+            }
+            Err(failure) => {
+                self.lost(stat.inode, path, &failure);
+                Begun::File(false)
+            }
+        }
+    }
+
+    /// Reports a file that could not be copied.
+    pub(crate) fn lost(&mut self, number: InodeNo, path: &[u8], failure: &Failure) {
+        let Some(ledger) = &mut self.ledger else { return self.report.error(failure) };
+        ledger.lost(number, path, failure);
+        // A name of an inode that does not exist is damage.
+        let failure = failure.clone();
+        let is_damage = failure.is_missing();
+        self.report.error(&if is_damage { failure.worsened(Reason::Corrupt) } else { failure });
     }
 
     /// Copies the entries of a directory into an existing directory, and then the directory's attributes. The copy does not recurse, because
     /// the depth of a volume's tree has no limit.
-    pub(super) fn fill(&mut self, into: Directory, dir: Inode, path: Vec<u8>) {
+    pub(crate) fn fill(&mut self, into: Directory, dir: Inode, path: Vec<u8>) {
         let mut levels = Vec::new();
         self.enter(into, dir, path, &mut levels);
         while let Some(level) = levels.last_mut() {
@@ -173,7 +200,8 @@ impl<'a> Copier<'a> {
             }
             let path = join(&level.path, &entry.name);
             if entry.name.is_empty() || entry.name.iter().any(|byte| matches!(byte, b'/' | 0)) {
-                self.report.error(&Failure::corrupt(self.source.name(&path), "invalid name"));
+                let failure = Failure::corrupt(self.source.name(&path), "invalid name");
+                self.lost(entry.inode, &path, &failure);
                 continue;
             }
             let place = level.into.place(OsStr::from_bytes(&entry.name));
@@ -183,7 +211,7 @@ impl<'a> Copier<'a> {
                         self.enter(into, dir, path, &mut levels);
                     }
                 }
-                Err(failure) => self.report.error(&failure),
+                Err(failure) => self.lost(entry.inode, &path, &failure),
             }
         }
     }
@@ -192,10 +220,14 @@ impl<'a> Copier<'a> {
     fn enter(&mut self, into: Directory, dir: Inode, path: Vec<u8>, levels: &mut Vec<Level>) {
         if !self.directories.insert(dir.number()) {
             let what = format!("directory inode {} has more than one name", dir.number());
-            self.report.error(&Failure::corrupt(self.source.name(&path), &what));
+            let failure = Failure::corrupt(self.source.name(&path), &what);
+            self.lost(dir.number(), &path, &failure);
             return;
         }
-        let (entries, _) = self.source.entries_found(&dir, &path, self.report);
+        let (entries, all) = self.source.entries_found(&dir, &path, self.report);
+        if let Some(ledger) = &mut self.ledger {
+            ledger.directory(dir.stat(), &path, into.path(), all);
+        }
         self.ahead.expect(&entries);
         levels.push(Level { into, dir, path, entries: entries.into_iter() });
     }
@@ -209,24 +241,28 @@ impl<'a> Copier<'a> {
         }
     }
 
-    /// Copies a file that is not a directory.
-    fn copy_file(&mut self, place: &Entry, inode: Inode, path: &[u8]) -> Result<(), Failure> {
+    /// Copies a file that is not a directory. Returns the ranges of its content that could not be read.
+    fn copy_file(&mut self, place: &Entry, inode: Inode, path: &[u8]) -> Result<Gaps, Failure> {
         let origin = Origin::new(self.source, inode.number());
         if let Some(Copied { path: first, identity }) = self.done.links.get(&origin)
             && entry::identity(CWD, first) == Some(*identity)
         {
             self.report.progress.begin_link();
             if place.identity() == Some(*identity) {
-                return Ok(());
+                return Ok(Gaps::default());
             }
             place.clear(host_type(&inode), &self.spared)?;
             let (dir, none) = (&*place.dir.fd, AtFlags::empty());
             let linked = rustix_libc::fs::linkat(CWD, first, dir, &place.name, none);
-            return linked.map_err(|errno| place.failed(errno));
+            return linked.map(|()| Gaps::default()).map_err(|errno| place.failed(errno));
         }
         let several = inode.stat().links > 1;
+        let mut gaps = Gaps::default();
         let made = match inode.file_type() {
-            FileType::Regular => self.copy_regular(place, inode, path)?,
+            FileType::Regular => {
+                gaps = self.copy_regular(place, inode, path)?;
+                true
+            }
             FileType::Symlink => self.copy_symlink(place, &inode, path)?,
             _ => self.copy_node(place, &inode, path)?,
         };
@@ -236,10 +272,10 @@ impl<'a> Copier<'a> {
         {
             self.done.links.insert(origin, Copied { path: place.path(), identity });
         }
-        Ok(())
+        Ok(gaps)
     }
 
-    fn copy_regular(&mut self, place: &Entry, inode: Inode, path: &[u8]) -> Result<bool, Failure> {
+    fn copy_regular(&mut self, place: &Entry, inode: Inode, path: &[u8]) -> Result<Gaps, Failure> {
         let xattrs = self.xattrs(&inode, path);
         let stat = inode.stat().clone();
         self.ahead.load(&mut self.queue, self.source, inode.number());
@@ -250,57 +286,19 @@ impl<'a> Copier<'a> {
         // complete file.
         let part = place.beside();
         let copy = part.create()?;
-        let copied = self.copy_data(place, &copy, &file, path).and_then(|()| {
+        let copied = self.copy_data(place, &copy, &file, path).and_then(|gaps| {
             let result = self.attributes.set_file(place, &copy, &stat, &xattrs);
             result.map_err(|errno| place.failed(errno))?;
             if replaces {
                 // The sync before the rename ensures that, after a power cut, either the old file or the complete new file exists.
                 copy.sync_all().map_err(|error| place.failed(error))?;
             }
-            place.take(&part)
+            place.take(&part).map(|()| gaps)
         });
         if copied.is_err() {
             part.remove()?;
         }
-        copied.map(|()| true)
-    }
-
-    /// Copies the written ranges. Holes and unwritten extents become holes.
-    fn copy_data(
-        &mut self,
-        place: &Entry,
-        copy: &HostFile,
-        file: &File,
-        path: &[u8],
-    ) -> Result<(), Failure> {
-        let failed = |error: ironmap::Error| Failure::at(self.source.name(path), &error);
-        let mut end = 0;
-        for mapping in file.mappings() {
-            let mapping = mapping.map_err(failed)?;
-            if matches!(mapping.kind, IomapType::Hole | IomapType::Unwritten) {
-                self.report.progress.advance(mapping.len);
-                continue;
-            }
-            let mut pos = mapping.pos.0;
-            let range = pos..mapping.end().0;
-            let unread = |error: &ironmap::Error| self.source.read_failed(path, error);
-            let (progress, stop) = (&self.report.progress, self.report.stop());
-            self.ahead.read(&mut self.queue, file, range, unread, |bytes| {
-                stop.check()?;
-                copy.write_all_at(bytes, pos).map_err(|error| place.failed(error))?;
-                progress.advance(bytes.len() as u64);
-                pos += bytes.len() as u64;
-                Ok(())
-            })?;
-            end = pos;
-        }
-        // The last write usually gives the copy its size, except if the file ends with a hole.
-        let is_whole = end == file.size();
-        if is_whole {
-            Ok(())
-        } else {
-            copy.set_len(file.size()).map_err(|error| place.failed(error))
-        }
+        copied
     }
 
     fn copy_symlink(&mut self, place: &Entry, inode: &Inode, path: &[u8]) -> Result<bool, Failure> {

@@ -22,7 +22,7 @@ pub(super) const DEFAULT_LIST: &str = "system.posix_acl_default";
 
 /// An open directory of the host.
 #[derive(Clone)]
-pub(super) struct Directory {
+pub(crate) struct Directory {
     pub(super) fd: Rc<OwnedFd>,
     path: PathBuf,
     /// Whether this copy has made the directory.
@@ -32,14 +32,14 @@ pub(super) struct Directory {
 }
 
 /// A name in a directory. A file with this name may exist or not.
-pub(super) struct Entry {
+pub(crate) struct Entry {
     pub(super) dir: Directory,
     pub(super) name: OsString,
 }
 
 impl Directory {
     /// Opens a directory that the user named.
-    pub(super) fn open(path: &Path) -> Result<Self, Failure> {
+    pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         match rustix_libc::fs::open(path, flags, Mode::empty()) {
             Ok(fd) => Ok(Self::of(fd, path.to_owned(), false)),
@@ -53,17 +53,17 @@ impl Directory {
         Self { fd: Rc::new(fd), path, is_new, has_default_list }
     }
 
-    pub(super) fn place(&self, name: &OsStr) -> Entry {
+    pub(crate) fn place(&self, name: &OsStr) -> Entry {
         Entry { dir: self.clone(), name: name.to_owned() }
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 }
 
 impl Entry {
-    pub(super) fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.dir.path.join(&self.name)
     }
 
@@ -80,7 +80,7 @@ impl Entry {
     }
 
     /// Makes the directory, or opens an existing directory. A new directory is accessible only to its owner until the copy sets its mode.
-    pub(super) fn make_directory(&self) -> Result<Directory, Failure> {
+    pub(crate) fn make_directory(&self) -> Result<Directory, Failure> {
         let is_new = match rustix_libc::fs::mkdirat(&*self.dir.fd, &self.name, Mode::RWXU) {
             Ok(()) => true,
             Err(Errno::EXIST) => false,

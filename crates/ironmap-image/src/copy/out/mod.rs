@@ -1,6 +1,7 @@
 //! Copies out of a volume, with all attributes that the host can store.
 
 mod attributes;
+mod content;
 mod copier;
 mod entry;
 
@@ -10,8 +11,11 @@ use std::path::Path;
 
 use ironmap::fs::FileType;
 
-use self::copier::{Copier, Done, Origin};
-use self::entry::{Directory, Entry};
+pub(crate) use self::content::Gaps;
+use self::copier::Origin;
+pub(crate) use self::copier::{Copier, Done};
+pub(crate) use self::entry::Directory;
+use self::entry::Entry;
 use super::{CopyOptions, count};
 use crate::failure::Failure;
 use crate::report::Report;

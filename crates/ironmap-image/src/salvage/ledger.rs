@@ -1,0 +1,165 @@
+//! Records the result of a salvage for each file.
+
+use std::collections::HashSet;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use ironmap::fs::Stat;
+use ironmap::units::InodeNo;
+
+use crate::copy::out::Gaps;
+use crate::failure::Failure;
+
+/// The part of a volume in which a file was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// The tree of the root directory.
+    Tree,
+    /// Files in use that no directory of the tree contains.
+    Unreachable,
+    /// Files that were removed while a program had them open, when the volume was last in use.
+    Orphan,
+    /// Deleted files.
+    Deleted,
+}
+
+impl Found {
+    /// All parts, in the order in which they are copied.
+    pub const ALL: [Self; 4] = [Self::Tree, Self::Unreachable, Self::Orphan, Self::Deleted];
+
+    /// The directory that receives the copies.
+    #[must_use]
+    pub fn directory(self) -> &'static str {
+        match self {
+            Self::Tree => "tree",
+            Self::Unreachable => "unreachable",
+            Self::Orphan => "orphans",
+            Self::Deleted => "deleted",
+        }
+    }
+}
+
+/// The result of the copy of a file.
+#[derive(Debug)]
+pub enum State {
+    /// All content.
+    Whole,
+    /// A part. The copy has zeros in the missing ranges, or, without ranges, an unknown part of the copy is wrong. A directory without a
+    /// part of its names has no ranges.
+    Part {
+        /// The ranges in bytes.
+        missing: Vec<Range<u64>>,
+        /// The cause.
+        why: String,
+    },
+    /// Nothing.
+    Lost {
+        /// The cause.
+        why: String,
+    },
+}
+
+/// The result of one file.
+#[derive(Debug)]
+pub struct Outcome<'a> {
+    /// The part of the volume.
+    pub found: Found,
+    /// The inode.
+    pub inode: InodeNo,
+    /// The path on the volume. The path of a file without a name begins with its inode number, as in `<12>`.
+    pub path: &'a [u8],
+    /// The copy, relative to the directory of the salvage. `None` if there is no copy.
+    pub copy: Option<&'a Path>,
+    /// The size in bytes. `None` if the inode could not be read.
+    pub size: Option<u64>,
+    /// The result of the copy.
+    pub state: State,
+}
+
+/// The numbers of names in each state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Files with all their content. Directories are not counted.
+    pub whole: u64,
+    /// Files with a part of their content, and directories with a part of their names.
+    pub part: u64,
+    /// Files without content.
+    pub lost: u64,
+}
+
+/// The results of a salvage: see [`Counts`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary([Counts; 4]);
+
+impl Summary {
+    /// The counts of a part of the volume.
+    #[must_use]
+    pub fn of(&self, found: Found) -> Counts {
+        self.0[found as usize]
+    }
+}
+
+/// Records the result of each file, and passes it on.
+pub(crate) struct Ledger<'a> {
+    pub(super) found: Found,
+    pub(super) summary: Summary,
+    /// All inodes with a result.
+    pub(super) seen: HashSet<InodeNo>,
+    /// The orphans, which the log of XFS also describes as deleted files.
+    pub(super) orphans: HashSet<InodeNo>,
+    dir: PathBuf,
+    each: &'a mut dyn FnMut(&Outcome<'_>),
+}
+
+impl<'a> Ledger<'a> {
+    /// A ledger for copies below `dir`, which passes each result to `each`.
+    pub(super) fn new(dir: &Path, each: &'a mut dyn FnMut(&Outcome<'_>)) -> Self {
+        let (found, summary) = (Found::Tree, Summary::default());
+        let (seen, orphans) = (HashSet::new(), HashSet::new());
+        Self { found, summary, seen, orphans, dir: dir.to_owned(), each }
+    }
+
+    /// A file that is not a directory was copied, except the gaps.
+    pub(crate) fn copied(&mut self, stat: &Stat, path: &[u8], copy: &Path, gaps: Gaps) {
+        let state = match gaps.why {
+            Some(why) => State::Part { missing: gaps.ranges, why: why.to_string() },
+            None => State::Whole,
+        };
+        self.record(stat.inode, path, Some(copy), Some(stat.size), state);
+    }
+
+    /// A directory was made, with all of its names or a part of them.
+    pub(crate) fn directory(&mut self, stat: &Stat, path: &[u8], copy: &Path, all: bool) {
+        self.seen.insert(stat.inode);
+        if !all {
+            let why = "a part of the directory cannot be read".to_owned();
+            let state = State::Part { missing: Vec::new(), why };
+            self.record(stat.inode, path, Some(copy), Some(stat.size), state);
+        }
+    }
+
+    /// A file could not be copied.
+    pub(crate) fn lost(&mut self, number: InodeNo, path: &[u8], failure: &Failure) {
+        self.record(number, path, None, None, State::Lost { why: failure.to_string() });
+    }
+
+    pub(super) fn record(
+        &mut self,
+        inode: InodeNo,
+        path: &[u8],
+        copy: Option<&Path>,
+        size: Option<u64>,
+        state: State,
+    ) {
+        self.seen.insert(inode);
+        let counts = &mut self.summary.0[self.found as usize];
+        let count = match state {
+            State::Whole => &mut counts.whole,
+            State::Part { .. } => &mut counts.part,
+            State::Lost { .. } => &mut counts.lost,
+        };
+        *count += 1;
+        let copy = copy.map(|copy| copy.strip_prefix(&self.dir).unwrap_or(copy));
+        (self.each)(&Outcome { found: self.found, inode, path, copy, size, state });
+    }
+}
