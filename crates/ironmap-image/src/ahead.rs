@@ -1,4 +1,5 @@
-//! Reads a range of a file in order. On a device with a high latency, the reads run ahead of the caller.
+//! Reads a range of a file in order. On a device with a high latency, the reads run ahead of the caller. Small files are read together, if
+//! the engine can have several requests in flight.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -19,10 +20,11 @@ pub const CHUNK: usize = 1 << 20;
 /// read at a time, because several buffers would not fit into the processor's cache.
 const OF_SERVERS: u64 = 8;
 
-/// The maximum size in bytes of a file that is read together with other files, and the maximum number of these files. They use at most 4
-/// MiB of memory.
+/// The maximum size in bytes of a file that is read together with other files, and the maximum number of these files.
 const SMALL: u64 = 128 << 10;
-const TOGETHER: usize = 32;
+const TOGETHER: usize = 128;
+/// A batch ends after the file with which its content has this number of bytes.
+const BATCH: u64 = 4 << 20;
 /// The maximum number of files whose content stays in memory while the caller reads files of subdirectories. The content uses at most 32
 /// MiB.
 const MOST_LOADED: usize = 256;
@@ -30,6 +32,7 @@ const MOST_LOADED: usize = 256;
 /// Reads files through a queue, ahead of the caller. The queue must have no other requests.
 pub struct Ahead {
     depth: u64,
+    reads_together: bool,
     /// Unused buffers of the length of a chunk.
     free: Vec<Buffer>,
     /// The token of the next read. Each token is used once, so that a late completion after an error is not mistaken for the completion of
@@ -50,6 +53,7 @@ impl Ahead {
         let depth = if engine == Engine::Nbd { OF_SERVERS } else { 1 };
         Self {
             depth,
+            reads_together: !engine.is_immediate(),
             free: Vec::new(),
             token: 0,
             done: BTreeMap::new(),
@@ -61,7 +65,7 @@ impl Ahead {
 
     /// Whether several files are read together.
     pub fn reads_together(&self) -> bool {
-        self.depth > 1
+        self.reads_together
     }
 
     /// Announces that the caller will read the regular files of `entries`, in this order. The entries are those of one directory.
@@ -89,13 +93,16 @@ impl Ahead {
             return;
         };
         self.expected.truncate(at + 1);
-        let batch = self.expected.split_off((at + 1).saturating_sub(TOGETHER));
         if self.loaded.len() > MOST_LOADED {
             self.loaded.clear();
         }
         let first = self.token;
-        let mut files = Vec::new();
-        for number in batch.into_iter().rev() {
+        let (mut files, mut bytes) = (Vec::new(), 0);
+        let begin = self.expected.len().saturating_sub(TOGETHER);
+        while bytes < BATCH
+            && self.expected.len() > begin
+            && let Some(number) = self.expected.pop()
+        {
             self.loaded.insert(number, None);
             let Ok(inode) = source.inode(number, b"") else { continue };
             let size = inode.size();
@@ -105,6 +112,7 @@ impl Ahead {
                 && self.submit(queue, &file, 0, size as usize).is_ok()
             {
                 files.push((file.inode(), size as usize));
+                bytes += size;
             }
         }
         while queue.outstanding() > 0 && self.collect(queue).is_ok() {}
@@ -134,7 +142,7 @@ impl Ahead {
             let start = range.start.min(end);
             return take(&bytes[start as usize..end as usize]).map(|()| end);
         }
-        if !self.reads_together() {
+        if self.depth == 1 {
             return self.read_one_by_one(queue, file, range, failed, take);
         }
         let result = self.read_in_order(queue, file, range, failed, take);

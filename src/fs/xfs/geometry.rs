@@ -109,6 +109,12 @@ impl Geometry {
         first..(first + count).min(end)
     }
 
+    /// The range from [`inode_blocks`](Self::inode_blocks): its first block and the number of its blocks.
+    pub(crate) fn inode_run(&self, block: FsBlock) -> (FsBlock, u64) {
+        let Range { start, end } = self.inode_blocks(block);
+        (FsBlock(start), end - start)
+    }
+
     /// The length in bytes of the range from [`inode_blocks`](Self::inode_blocks): at least one block.
     pub(crate) fn inode_run_bytes(&self) -> usize {
         self.inodes_made() as usize * self.inode

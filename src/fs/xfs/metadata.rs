@@ -6,11 +6,11 @@ use std::sync::Arc;
 use super::geometry::Geometry;
 use super::overlay::{Overlay, Replayed};
 use super::symlink::MOST_BLOCKS;
-use crate::device::Device;
+use crate::device::{Ahead, AheadQueue, Device};
 use crate::error::{Context, ErrorKind, Place, Result};
 use crate::events::{Direction, ErrorEvent, Events};
 use crate::fs::block::Block;
-use crate::sync::Cache;
+use crate::sync::{Cache, Mutex};
 use crate::sys::Buffer;
 use crate::units::{DevOffset, FilePos, FsBlock, InodeNo};
 
@@ -32,6 +32,8 @@ pub(crate) struct Metadata {
     /// log positions.
     pub(super) head: u64,
     events: Arc<Events>,
+    /// The blocks that a check has announced.
+    ahead: Mutex<Ahead>,
 }
 
 impl Metadata {
@@ -41,7 +43,8 @@ impl Metadata {
         let largest = geometry.dir_block().max(MOST_BLOCKS as usize * geometry.block.bytes());
         let structures = Cache::new(CACHE_BYTES / largest);
         let (overlay, head) = (Overlay::default(), u64::MAX);
-        Self { device, geometry, cache, inodes, structures, overlay, head, events }
+        let ahead = Mutex::default();
+        Self { device, geometry, cache, inodes, structures, overlay, head, events, ahead }
     }
 
     /// Refuses a structure whose last change is past the head of the log, as Linux does. The log records of that change are lost. These
@@ -123,11 +126,30 @@ impl Metadata {
         Ok(buffer)
     }
 
+    /// Reads runs of blocks together, before a check asks for them. Each run consists of its first block and the number of its blocks. The
+    /// blocks of the previous call are forgotten. At most `BATCH` bytes are read; the rest is read when it is needed.
+    pub(super) fn announce(
+        &self,
+        queue: &mut AheadQueue<'_>,
+        runs: impl Iterator<Item = (FsBlock, u64)>,
+    ) {
+        let size = self.geometry.block;
+        let bytes = |(first, count): (FsBlock, u64)| {
+            let start = size.offset_of(first).0;
+            start..start.saturating_add(count.saturating_mul(size.bytes() as u64))
+        };
+        self.ahead.lock().read(queue, runs.map(bytes).collect());
+    }
+
     /// Reads whole sectors of the device in their state after recovery.
     pub(super) fn read_at(&self, at: DevOffset, bytes: &mut [u8]) -> Result<Replayed> {
-        let read = self.device.read_exact_at(bytes, at);
-        let read = self.told(read, at, bytes.len() as u64);
-        read.context(|| format!("read of metadata at byte {at}"))?;
+        if let Some((buffer, offset)) = self.ahead.lock().get(at.0, bytes.len()) {
+            bytes.copy_from_slice(&buffer[offset..offset + bytes.len()]);
+        } else {
+            let read = self.device.read_exact_at(bytes, at);
+            let read = self.told(read, at, bytes.len() as u64);
+            read.context(|| format!("read of metadata at byte {at}"))?;
+        }
         Ok(self.overlay.patch(at.0, bytes))
     }
 

@@ -27,6 +27,8 @@ const GROUP_COUNTS: std::ops::RangeInclusive<u64> = 2..=64;
 const SHIFTS: std::ops::RangeInclusive<u8> = 9..=16;
 /// The size of the largest group, which mkfs.xfs uses on devices of 4 TiB and more.
 const LARGEST_GROUP: u64 = 1 << 40;
+/// The size of the smallest group that mkfs.xfs makes.
+const SMALLEST_GROUP: u64 = 16 << 20;
 /// The maximum number of groups whose copies are compared.
 const COMPARED: u32 = 64;
 /// The ranges that a thorough search reads: the start of the device, and the surroundings of likely starts of groups. Stripes move the
@@ -124,6 +126,10 @@ fn find(
     group: Option<u64>,
     is_thorough: bool,
 ) -> Option<(Superblock, RawSuperblock)> {
+    // The number can be the block of a superblock of ext4. Then the device has no group with this number, and is not searched.
+    if group.is_some_and(|group| group.saturating_mul(SMALLEST_GROUP) >= device.size()) {
+        return None;
+    }
     let group = group.map(|group| u32::try_from(group).unwrap_or(u32::MAX));
     let starts = likely_starts(device);
     let found = starts.iter().find_map(|at| proven(device, *at, group));

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
+use std::ops::Range;
 
 use zerocopy::FromBytes;
 
@@ -10,7 +11,9 @@ use super::found::Found;
 use super::htree::Tree;
 use super::map::{Data, Piece, Walk};
 use super::reader::Bytes;
+use super::table::Directory;
 use super::{Checker, Pass};
+use crate::device::BATCH;
 use crate::error::Place;
 use crate::fs::check::{Findings, Kind, Severity};
 use crate::fs::ext4::casefold::fold;
@@ -25,8 +28,8 @@ const HEADER: usize = size_of::<RawDirEntry>();
 const TAIL: usize = size_of::<RawDirTail>();
 /// The length of the parent's inode number at the start of an inline directory.
 const INLINE_PARENT: usize = 4;
-/// The number of directories between two progress reports.
-const STEP: usize = 64;
+/// The number of directories that are read together.
+const STEP: usize = 256;
 
 /// A directory that is being read.
 pub(super) struct Reading {
@@ -51,17 +54,49 @@ pub(super) struct Entry<'a> {
 impl Checker<'_> {
     pub(super) fn check_directories(&mut self) {
         let count = self.directories.len();
-        for index in 0..count {
-            let directory = self.directories[index];
-            if let Some(inode) = self.inode(directory.number) {
+        for first in (0..count).step_by(STEP) {
+            let end = count.min(first + STEP);
+            let inodes = self.announce_directories(first..end);
+            for (index, inode) in (first..end).zip(inodes) {
+                let Some(inode) = inode else { continue };
                 let names = HashSet::new();
                 let keys = RandomState::new();
                 let mut reading = Reading { inode, index, names, keys, tree: None, entries: 0 };
-                self.check_directory(&mut reading, directory.broken);
+                self.check_directory(&mut reading, self.directories[index].broken);
             }
-            if index % STEP == 0 || index + 1 == count {
-                self.tell(Pass::Directories, index as u64 + 1, count as u64);
+            self.tell(Pass::Directories, end as u64, count as u64);
+        }
+    }
+
+    /// Returns the inodes of some directories, and announces the blocks of these directories.
+    fn announce_directories(&mut self, range: Range<usize>) -> Vec<Option<Found>> {
+        let unread = range.clone().filter(|index| *index >= self.kept.len());
+        let numbers: Vec<_> = unread.map(|index| self.directories[index].number).collect();
+        let blocks: Vec<_> = numbers.iter().filter_map(|number| self.position(*number)).collect();
+        self.reader.announce(blocks.into_iter().map(|(block, _)| (block, 1)));
+        let inodes: Vec<_> = range.clone().map(|index| self.directory_inode(index)).collect();
+        let (mut blocks, mut left) = (Vec::new(), BATCH >> self.fs.superblock.block_size.shift());
+        for (index, inode) in range.zip(&inodes) {
+            if let Some(inode) = inode
+                && left > 0
+                && !self.directories[index].broken
+                && !inode.flags().contains(InodeFlags::INLINE_DATA)
+            {
+                for data in self.blocks_of(inode, false) {
+                    blocks.push((FsBlock(data.start), data.count));
+                    left = left.saturating_sub(data.count);
+                }
             }
+        }
+        self.reader.announce(blocks.into_iter());
+        inodes
+    }
+
+    fn directory_inode(&mut self, index: usize) -> Option<Found> {
+        let Directory { number, inode_block, .. } = self.directories[index];
+        match self.kept.get(index) {
+            Some(bytes) => Found::new(number, inode_block, bytes.clone()),
+            None => self.inode(number),
         }
     }
 
@@ -123,7 +158,7 @@ impl Checker<'_> {
         blocks
     }
 
-    fn check_hole(&mut self, reading: &Reading, hole: std::ops::Range<u64>) {
+    fn check_hole(&mut self, reading: &Reading, hole: Range<u64>) {
         if !hole.is_empty() {
             let place = Place::new("directory").inode(reading.inode.number);
             let what =

@@ -2,10 +2,12 @@
 
 use super::found::Found;
 use super::map::{Data, Piece, Walk};
+use super::reader::Bytes;
 use super::table::{Directory, Record};
 use super::usage::Usage;
 use super::xattrs::Charged;
 use super::{Checker, Pass};
+use crate::device::BATCH;
 use crate::error::Place;
 use crate::fs::check::{Findings, Kind};
 use crate::fs::ext4::dir_block::entry_code;
@@ -19,6 +21,8 @@ use crate::units::FsBlock;
 const PLACE: Place = Place::new("inode");
 /// An offset in `i_block`. An inode without blocks does not use the words from this offset on.
 const SPARE_WORDS: usize = 16;
+/// The maximum size in bytes of the kept inodes of directories.
+const KEPT: usize = 16 << 20;
 /// The flag in `i_flags` that marks an inode of the AFS server.
 const IMAGIC: InodeFlags = InodeFlags::from_bits_retain(0x2000);
 
@@ -53,8 +57,14 @@ impl Checker<'_> {
             return;
         }
         let per_block = (sb.block_size.bytes() / size) as u32;
+        let batch = (BATCH >> sb.block_size.shift()).max(1);
+        let blocks = u64::from(inodes.div_ceil(per_block));
         for first in (0..inodes).step_by(per_block as usize) {
-            let block = FsBlock(table.0 + u64::from(first / per_block));
+            let index = u64::from(first / per_block);
+            let block = FsBlock(table.0 + index);
+            if index.is_multiple_of(batch) {
+                self.reader.announce([(block, (blocks - index).min(batch))].into_iter());
+            }
             let place = Place::new("inode table").block(block);
             let content = match self.reader.block(block, place) {
                 Ok(content) => content,
@@ -75,16 +85,21 @@ impl Checker<'_> {
 
     /// Checks an inode. The number must be valid.
     pub(super) fn inode(&mut self, number: u32) -> Option<Found> {
+        let (block, at) = self.position(number)?;
+        let content = self.reader.block(block, PLACE).ok()?;
+        let size = usize::from(self.fs.superblock.inode_size);
+        Found::new(number, block, content.part(at, size))
+    }
+
+    /// The block that contains an inode, and the inode's byte offset in the block.
+    pub(super) fn position(&self, number: u32) -> Option<(FsBlock, usize)> {
         let sb = &self.fs.superblock;
         let (group, index) =
             ((number - 1) / sb.inodes_per_group, (number - 1) % sb.inodes_per_group);
         let group = self.groups.get(group as usize).filter(|group| group.has_table)?;
-        let (size, table) = (usize::from(sb.inode_size), group.descriptor.inode_table);
-        let byte = u64::from(index) * size as u64;
-        let block = FsBlock(table.0 + (byte >> sb.block_size.shift()));
-        let content = self.reader.block(block, PLACE).ok()?;
-        let at = byte as usize % sb.block_size.bytes();
-        Found::new(number, block, content.part(at, size))
+        let byte = u64::from(index) * u64::from(sb.inode_size);
+        let block = FsBlock(group.descriptor.inode_table.0 + (byte >> sb.block_size.shift()));
+        Some((block, byte as usize % sb.block_size.bytes()))
     }
 
     fn check_inode(&mut self, number: u32, inode: &Found) {
@@ -138,6 +153,11 @@ impl Checker<'_> {
         if file_type == FileType::Directory {
             let broken = has_map && !extent.sound;
             let (inode_block, dot_dot, parent) = (inode.block, 0, 0);
+            if self.kept.len() == self.directories.len()
+                && (self.kept.len() + 1) * inode.bytes.len() <= KEPT
+            {
+                self.kept.push(Bytes::all(&inode.bytes));
+            }
             self.directories.push(Directory { number, inode_block, dot_dot, parent, broken });
         }
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use quick_cache::unsync::Cache;
 
+use crate::device::{Ahead, AheadQueue};
 use crate::error::{Place, Result};
 use crate::fs::ext4::Ext4;
 use crate::sys::Buffer;
@@ -27,7 +28,10 @@ pub(super) struct Reader<'a> {
     blocks_per_piece: u64,
     /// The number of the piece that follows the last read, and the number of pieces in that read.
     next: u64,
-    ahead: u64,
+    sequence: u64,
+    /// The blocks that the caller has announced.
+    ahead: Ahead,
+    queue: AheadQueue<'a>,
 }
 
 /// A buffer, and the number of the first block in it.
@@ -46,7 +50,7 @@ pub(super) struct Bytes {
 }
 
 impl Bytes {
-    fn all(content: &[u8]) -> Self {
+    pub(super) fn all(content: &[u8]) -> Self {
         Self { buffer: Arc::new(content.to_vec().into()), at: 0, len: content.len() }
     }
 
@@ -69,7 +73,35 @@ impl<'a> Reader<'a> {
     pub(super) fn new(fs: &'a Ext4) -> Self {
         let piece = PIECE.max(fs.superblock.block_size.bytes());
         let blocks_per_piece = (piece >> fs.superblock.block_size.shift()) as u64;
-        Self { fs, pieces: Cache::new(KEPT / piece), blocks_per_piece, next: 0, ahead: 1 }
+        let (ahead, queue) = (Ahead::default(), AheadQueue::new(&**fs.blocks.device()));
+        Self {
+            fs,
+            pieces: Cache::new(KEPT / piece),
+            blocks_per_piece,
+            next: 0,
+            sequence: 1,
+            ahead,
+            queue,
+        }
+    }
+
+    /// Reads runs of blocks together, before [`block`](Self::block) returns them. Each run consists of its first block and the number of its
+    /// blocks. The blocks of the previous call are forgotten. At most `BATCH` bytes are read; the rest is read when it is needed.
+    pub(super) fn announce(&mut self, runs: impl Iterator<Item = (FsBlock, u64)>) {
+        let size = self.fs.superblock.block_size;
+        let bytes = |(first, count): (FsBlock, u64)| {
+            let start = size.offset_of(first).0;
+            start..start.saturating_add(count.saturating_mul(size.bytes() as u64))
+        };
+        self.ahead.read(&mut self.queue, runs.map(bytes).collect());
+    }
+
+    /// Returns a block that was announced. A block in the overlay is elsewhere on the device.
+    fn announced(&self, block: FsBlock) -> Option<Bytes> {
+        let size = self.fs.superblock.block_size;
+        let (buffer, at) = self.ahead.get(size.offset_of(block).0, size.bytes())?;
+        let is_moved = self.fs.blocks.overlay().get(block).is_some();
+        (!is_moved).then(|| Bytes { buffer: Arc::clone(buffer), at, len: size.bytes() })
     }
 
     /// Reads a block, together with the adjacent blocks of its piece. If this read fails, the unreadable sector may be in another block of
@@ -81,6 +113,9 @@ impl<'a> Reader<'a> {
         }
         // The last piece may be shorter, because it ends at the volume's end.
         if self.fs.superblock.contains(block) {
+            if let Some(bytes) = self.announced(block) {
+                return Ok(bytes);
+            }
             let number = block.0 / self.blocks_per_piece;
             if let Some(piece) = self.pieces.get(&number) {
                 return Ok(self.within(piece.clone(), block));
@@ -100,8 +135,8 @@ impl<'a> Reader<'a> {
 
     /// Reads a piece. Each sequential read has twice as many pieces as the previous read, up to a limit.
     fn load(&mut self, number: u64) -> Result<Piece> {
-        self.ahead = if number == self.next { (self.ahead * 2).min(AHEAD) } else { 1 };
-        self.next = number + self.ahead;
+        self.sequence = if number == self.next { (self.sequence * 2).min(AHEAD) } else { 1 };
+        self.next = number + self.sequence;
         let (blocks, size) = (&self.fs.blocks, self.fs.superblock.block_size);
         let count = self.fs.superblock.blocks_count;
         let first = number * self.blocks_per_piece;

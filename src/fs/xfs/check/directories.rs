@@ -1,12 +1,14 @@
 //! Checks directories: the target of each name, and the hash index.
 
 use std::collections::HashSet;
+use std::ops::{Range, RangeInclusive};
 
 use super::super::disk::dir::{ALIGN, FREE_OFFSET, LEAF_OFFSET};
 use super::super::disk::inode::format;
 use super::Checker;
 use super::found::Found;
 use super::map::{Map, Which};
+use crate::device::BATCH;
 use crate::error::Place;
 use crate::fs::FileType;
 use crate::fs::check::{Findings, Kind, Pass};
@@ -14,7 +16,10 @@ use crate::fs::xfs::Xfs;
 use crate::units::InodeNo;
 
 /// The valid file-type codes in directory entries.
-const TYPES: std::ops::RangeInclusive<u8> = 1..=7;
+const TYPES: RangeInclusive<u8> = 1..=7;
+
+/// The number of directories that are read together. Adjacent directories share the blocks of their inodes.
+const TOGETHER: usize = 128;
 
 /// A directory that is being checked.
 pub(super) struct Dir<'d> {
@@ -47,15 +52,40 @@ impl Checker<'_> {
     /// Reads all directories. The first pass checks the directories. A second pass, if necessary, collects names for parent pointers.
     pub(super) fn check_directories(&mut self) {
         let count = self.directories.len();
-        for at in 0..count {
-            if at.is_multiple_of(64) {
-                self.tell(Pass::Directories, at as u64, count as u64);
-            }
-            let number = self.directories[at].number;
-            if let Some(found) = self.again(number) {
-                self.check_directory(at, &found);
+        for first in (0..count).step_by(TOGETHER) {
+            self.tell(Pass::Directories, first as u64, count as u64);
+            let range = first..count.min(first + TOGETHER);
+            let inodes = self.announce_directories(range.clone());
+            for (at, found) in range.zip(inodes) {
+                if let Some(found) = found {
+                    self.check_directory(at, &found);
+                }
             }
         }
+        self.fs.metadata.announce(&mut self.queue, std::iter::empty());
+    }
+
+    /// Returns the inodes of some directories, and announces the blocks of these directories.
+    fn announce_directories(&mut self, range: Range<usize>) -> Vec<Option<Found>> {
+        let geometry = self.fs.superblock.geometry;
+        let directories = &self.directories[range];
+        let places = directories.iter().filter_map(|dir| geometry.inode_place(dir.number).ok());
+        let runs = places.map(|place| geometry.inode_run(place.block));
+        self.fs.metadata.announce(&mut self.queue, runs);
+        let numbers: Vec<_> = directories.iter().map(|directory| directory.number).collect();
+        let inodes: Vec<_> = numbers.into_iter().map(|number| self.again(number)).collect();
+        let (mut runs, mut left) = (Vec::new(), BATCH >> geometry.block.shift());
+        for found in inodes.iter().flatten() {
+            if left > 0 {
+                let map = self.fs.check_map(&mut Findings::default(), found, Which::Data);
+                for piece in &map.pieces {
+                    runs.push((piece.start, piece.len.into()));
+                    left = left.saturating_sub(piece.len.into());
+                }
+            }
+        }
+        self.fs.metadata.announce(&mut self.queue, runs.into_iter());
+        inodes
     }
 
     fn check_directory(&mut self, at: usize, found: &Found) {

@@ -13,6 +13,8 @@ use crate::units::{FsBlock, InodeNo};
 
 /// The maximum length of a symbolic link's target.
 const LONGEST_TARGET: usize = 1024;
+/// The number of chunks whose inodes are read together: with inodes of 512 bytes, 2 MiB.
+const TOGETHER: usize = 64;
 
 impl Checker<'_> {
     pub(super) fn check_inodes(&mut self) {
@@ -20,6 +22,9 @@ impl Checker<'_> {
         for at in 0..self.inodes.chunks.len() {
             let group = self.inodes.chunks[at].group;
             self.tell(Pass::Inodes, group.into(), geometry.groups.into());
+            if at.is_multiple_of(TOGETHER) {
+                self.announce_chunks(at);
+            }
             for index in 0..CHUNK {
                 let chunk = &self.inodes.chunks[at];
                 if !chunk.exists(index) {
@@ -31,6 +36,14 @@ impl Checker<'_> {
                 self.inodes.chunks[at].states[index as usize] = state;
             }
         }
+    }
+
+    /// Announces the inode blocks of the next chunks.
+    fn announce_chunks(&mut self, first: usize) {
+        let geometry = &self.fs.superblock.geometry;
+        let chunks = self.inodes.chunks[first..].iter().take(TOGETHER);
+        let runs = chunks.map(|chunk| geometry.inode_run(chunk.place(geometry, 0).0));
+        self.fs.metadata.announce(&mut self.queue, runs);
     }
 
     fn check_inode(&mut self, number: InodeNo, at: (FsBlock, usize), free: bool) -> State {

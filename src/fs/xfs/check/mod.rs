@@ -20,6 +20,7 @@
 //! - each free realtime extent, up to four million extents: 24 bytes;
 //! - each directory: 48 bytes;
 //! - the names in metadata directories;
+//! - 8 MiB that were read ahead;
 //! - the map of one file, the names of one directory, and the records of one tree;
 //! - the first 100,000 findings.
 
@@ -70,6 +71,7 @@ use super::Xfs;
 use super::attr::Attribute;
 use super::disk::superblock::RawSuperblock;
 use super::realtime::Realtime;
+use crate::device::AheadQueue;
 use crate::error::{Place, Result};
 use crate::fs::block::Block;
 use crate::fs::check::{FindingSite, Findings, Kind, Pass, Progress, Report, Severity};
@@ -88,6 +90,7 @@ impl Xfs {
 /// A check in progress.
 struct Checker<'a> {
     fs: &'a Arc<Xfs>,
+    queue: AheadQueue<'a>,
     findings: Findings,
     progress: &'a mut dyn FnMut(Progress),
     superblock: RawSuperblock,
@@ -117,6 +120,7 @@ impl<'a> Checker<'a> {
         };
         Ok(Self {
             fs,
+            queue: AheadQueue::new(&**fs.metadata.device()),
             findings: Findings::default(),
             progress,
             superblock,

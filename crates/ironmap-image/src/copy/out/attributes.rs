@@ -1,7 +1,7 @@
 //! Sets the owner, mode, extended attributes and times of a copy.
 
 use ironmap::fs::{FileType, Inode, Stat, Timestamp, Xattr};
-use rustix_libc::fs::{AtFlags, Timespec, Timestamps, XattrFlags};
+use rustix_libc::fs::{AtFlags, Mode, Timespec, Timestamps, XattrFlags};
 use rustix_libc::io::Errno;
 use rustix_libc::process::Uid;
 use std::collections::BTreeMap;
@@ -11,9 +11,9 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{self, PermissionsExt};
 use std::path::Path;
 
-use super::entry::{Directory, Entry};
+use super::entry::{DEFAULT_LIST, Directory, Entry};
 
-const ACCESS_LISTS: [&str; 2] = ["system.posix_acl_access", "system.posix_acl_default"];
+const ACCESS_LISTS: [&str; 2] = ["system.posix_acl_access", DEFAULT_LIST];
 
 /// Sets the attributes of copies, and counts the extended attributes that the host refuses.
 pub(super) struct Attributes {
@@ -40,6 +40,10 @@ impl Attributes {
         stat: &Stat,
         xattrs: &[Xattr],
     ) -> Result<(), Errno> {
+        // The file is new, so it has a list only if its directory passes one on.
+        if place.dir.has_default_list {
+            drop_access_lists(file, xattrs)?;
+        }
         self.set_open(file, stat, xattrs, &place.path())
     }
 
@@ -50,6 +54,7 @@ impl Attributes {
         inode: &Inode,
         xattrs: &[Xattr],
     ) -> Result<(), Errno> {
+        drop_access_lists(&*dir.fd, xattrs)?;
         self.set_open(&*dir.fd, inode.stat(), xattrs, dir.path())
     }
 
@@ -65,14 +70,11 @@ impl Attributes {
         if let Some((user, group)) = self.owner(stat) {
             fs::fchown(&fd, Some(user), Some(group)).map_err(|error| errno(&error))?;
         }
-        drop_access_lists(&fd, xattrs)?;
         for Xattr { name, value } in xattrs {
             let result = rustix_libc::fs::fsetxattr(&fd, &**name, value, XattrFlags::empty());
             self.note(name, result, shown);
         }
-        let file = fd.as_fd().try_clone_to_owned().map(File::from);
-        file.and_then(|file| file.set_permissions(self.mode(stat)))
-            .map_err(|error| errno(&error))?;
+        rustix_libc::fs::fchmod(&fd, self.mode(stat))?;
         rustix_libc::fs::futimens(&fd, &times(stat))
     }
 
@@ -93,7 +95,8 @@ impl Attributes {
             self.note(name, result, &place.path());
         }
         if inode.file_type() != FileType::Symlink {
-            std::fs::set_permissions(&path, self.mode(stat)).map_err(|error| errno(&error))?;
+            let mode = Permissions::from_mode(self.mode(stat).as_raw_mode());
+            std::fs::set_permissions(&path, mode).map_err(|error| errno(&error))?;
         }
         rustix_libc::fs::utimensat(dir, &place.name, &times(stat), AtFlags::SYMLINK_NOFOLLOW)
     }
@@ -105,10 +108,10 @@ impl Attributes {
 
     /// The mode to set. The set-id bits are cleared if the copy has another owner, because set-id bits would grant the rights of that
     /// owner.
-    fn mode(&self, stat: &Stat) -> Permissions {
+    fn mode(&self, stat: &Stat) -> Mode {
         let keeps_owner = self.is_root() || self.user.as_raw() == stat.uid;
         let mask = if keeps_owner { 0o7777 } else { 0o1777 };
-        Permissions::from_mode(stat.mode & mask)
+        Mode::from_raw_mode(stat.mode & mask)
     }
 
     fn note(&mut self, name: &[u8], result: Result<(), Errno>, shown: &Path) {

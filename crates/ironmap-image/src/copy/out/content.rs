@@ -60,12 +60,15 @@ struct Content<'a> {
     gaps: Gaps,
     /// The number of bytes that were copied.
     copied: u64,
+    /// The size of the copy: the end of the last write.
+    end: u64,
 }
 
 impl Content<'_> {
     /// Writes bytes to the copy.
     fn write(&mut self, bytes: &[u8], pos: u64) -> Result<(), Failure> {
         self.copied += bytes.len() as u64;
+        self.end = self.end.max(pos + bytes.len() as u64);
         self.copy.write_all_at(bytes, pos).map_err(|error| self.place.failed(error))
     }
 }
@@ -81,7 +84,7 @@ impl Copier<'_> {
         path: &[u8],
     ) -> Result<Gaps, Failure> {
         let (gaps, mut mapped) = (Gaps::default(), 0);
-        let mut content = Content { file, path, place, copy, gaps, copied: 0 };
+        let mut content = Content { file, path, place, copy, gaps, copied: 0, end: 0 };
         for mapping in file.mappings() {
             let mapping = match mapping {
                 Ok(mapping) => mapping,
@@ -104,7 +107,10 @@ impl Copier<'_> {
         match content.gaps.why {
             Some(why) if content.copied == 0 => Err(why),
             _ => {
-                copy.set_len(file.size()).map_err(|error| place.failed(error))?;
+                // The last write usually gives the copy its size, except if the file ends with a hole.
+                if content.end != file.size() {
+                    copy.set_len(file.size()).map_err(|error| place.failed(error))?;
+                }
                 Ok(content.gaps)
             }
         }

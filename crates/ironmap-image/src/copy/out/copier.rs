@@ -280,7 +280,8 @@ impl<'a> Copier<'a> {
         let stat = inode.stat().clone();
         self.ahead.load(&mut self.queue, self.source, inode.number());
         let file = self.source.file(inode, path)?;
-        let replaces = place.check(HostType::RegularFile, &self.spared)?;
+        // A new directory contains only copies of this command. A damaged volume may list a name twice; the last file then remains.
+        let replaces = !place.dir.is_new && place.check(HostType::RegularFile, &self.spared)?;
         // The copy is written under a temporary name, because an incomplete copy must not replace an existing file, or be mistaken for a
         // complete file.
         let part = place.beside();

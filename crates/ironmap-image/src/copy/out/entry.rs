@@ -17,11 +17,18 @@ use crate::failure::Failure;
 use crate::part::part_name;
 use crate::spared::Spared;
 
+/// The attribute of a directory that contains the access control list of new files.
+pub(super) const DEFAULT_LIST: &str = "system.posix_acl_default";
+
 /// An open directory of the host.
 #[derive(Clone)]
 pub(crate) struct Directory {
     pub(super) fd: Rc<OwnedFd>,
     path: PathBuf,
+    /// Whether this copy has made the directory.
+    pub(super) is_new: bool,
+    /// Whether new files in the directory inherit an access control list.
+    pub(super) has_default_list: bool,
 }
 
 /// A name in a directory. A file with this name may exist or not.
@@ -35,9 +42,15 @@ impl Directory {
     pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         match rustix_libc::fs::open(path, flags, Mode::empty()) {
-            Ok(fd) => Ok(Self { fd: Rc::new(fd), path: path.to_owned() }),
+            Ok(fd) => Ok(Self::of(fd, path.to_owned(), false)),
             Err(errno) => Err(Failure::host(path.display(), errno)),
         }
+    }
+
+    fn of(fd: OwnedFd, path: PathBuf, is_new: bool) -> Self {
+        let list = rustix_libc::fs::fgetxattr(&fd, DEFAULT_LIST, &mut [0_u8; 0]);
+        let has_default_list = !matches!(list, Err(Errno::NODATA | Errno::OPNOTSUPP));
+        Self { fd: Rc::new(fd), path, is_new, has_default_list }
     }
 
     pub(crate) fn place(&self, name: &OsStr) -> Entry {
@@ -68,14 +81,15 @@ impl Entry {
 
     /// Makes the directory, or opens an existing directory. A new directory is accessible only to its owner until the copy sets its mode.
     pub(crate) fn make_directory(&self) -> Result<Directory, Failure> {
-        match rustix_libc::fs::mkdirat(&*self.dir.fd, &self.name, Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => {}
+        let is_new = match rustix_libc::fs::mkdirat(&*self.dir.fd, &self.name, Mode::RWXU) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
             Err(errno) => return Err(self.failed(errno)),
-        }
+        };
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC;
         let fd = rustix_libc::fs::openat(&*self.dir.fd, &self.name, flags, Mode::empty());
         let fd = fd.map_err(|errno| self.failed(errno))?;
-        Ok(Directory { fd: Rc::new(fd), path: self.path() })
+        Ok(Directory::of(fd, self.path(), is_new))
     }
 
     /// A temporary name, in the same directory, that no other copy uses.
