@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::{Found, Map, Ranges};
 use crate::bio::slices::cut_mut;
 use crate::bio::{Bio, BioFlags, BioOp, Buffer, Dev, Done, Whole};
-use crate::device::{AnyQueue, DeviceQueue, Drained, LentPart, QueueOptions};
+use crate::device::{AnyQueue, DeviceQueue, Drained, LentPart, OtherQueue, QueueOptions};
 use crate::error::{Errno, Result as Checked};
 use crate::units::DevOffset;
 
@@ -32,7 +32,8 @@ pub(super) fn queue_over(map: Arc<Map>, options: &QueueOptions) -> Checked<AnyQu
         )*};
     }
     of_kind!(Psync Uring Null);
-    Ok(AnyQueue::other(SegmentedQueue::new(map, queues.into(), options)))
+    let queues = queues.into_iter().map(OtherQueue::over).collect();
+    Ok(AnyQueue::other(SegmentedQueue::new(map, queues, options)))
 }
 
 struct SegmentedQueue<Q> {
@@ -96,22 +97,20 @@ impl<Q: DeviceQueue> SegmentedQueue<Q> {
     ) -> Result<usize, Errno> {
         let (len, mut done) = (bufs.iter().map(|buf| buf.len()).sum(), 0);
         let Self { map, queues, .. } = self;
-        let result = map.each(
-            at,
-            len,
-            || Errno::EINVAL,
-            |found, range| {
-                let count = range.len();
-                let mut one = [LentPart::new(cut_mut(bufs, range), found.at)];
-                queues[found.device].read_parts_now(Dev::OWN, &mut one, flags);
-                done += one[0].result?;
-                // An errno that no device returns ends the loop.
-                if one[0].result == Ok(count) { Ok(()) } else { Err(Errno::EAGAIN) }
-            },
-        );
-        match result {
-            Err(errno) if done == 0 => retried(&self.map, bufs, at, flags, errno),
-            _ => Ok(done),
+        // The error `None` ends the loop after a short read.
+        let past = || Some(Errno::EINVAL);
+        let result = map.each(at, len, past, |found, range| {
+            let count = range.len();
+            let mut one = [LentPart::new(cut_mut(bufs, range), found.at)];
+            queues[found.device].read_parts_now(Dev::OWN, &mut one, flags);
+            let read = one[0].result.map_err(Some)?;
+            done += read;
+            if read == count { Ok(()) } else { Err(None) }
+        });
+        let Err(Some(errno)) = result else { return Ok(done) };
+        match retried(&self.map, bufs, at, flags, errno) {
+            Err(_) if done > 0 => Ok(done),
+            result => result,
         }
     }
 
