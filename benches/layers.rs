@@ -34,7 +34,7 @@ const READS: u64 = 20_000;
 /// The number of reads in flight if they are queued.
 const DEPTH: u64 = 32;
 
-/// What lies beneath the volume.
+/// The layer or device beneath the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Below {
     /// A device that completes each request at once.

@@ -38,7 +38,7 @@ impl AnyQueue {
     /// The queue of a device that another program implements.
     #[must_use]
     pub fn other(queue: impl DeviceQueue + 'static) -> Self {
-        Self::Other(OtherQueue { below: Box::new(queue) })
+        Self::Other(OtherQueue::over(queue))
     }
 
     /// The engine of the queue. `Auto` means that another program implements the device, or that the device is over another device.
@@ -79,6 +79,12 @@ impl<'a> Through<'a> {
 /// A queue that is called through a trait object.
 pub struct OtherQueue {
     below: Box<dyn DeviceQueue>,
+}
+
+impl OtherQueue {
+    pub(crate) fn over(queue: impl DeviceQueue + 'static) -> Self {
+        Self { below: Box::new(queue) }
+    }
 }
 
 /// Runs an expression with the queue that a variable of type [`AnyQueue`] contains.

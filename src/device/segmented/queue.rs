@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::{Found, Map, Ranges};
 use crate::bio::slices::{cut, cut_mut};
 use crate::bio::{Bio, BioFlags, BioOp, Buffer, Dev, Done, Whole};
-use crate::device::{AnyQueue, DeviceQueue, Drained, LentPart, QueueOptions};
+use crate::device::{AnyQueue, DeviceQueue, Drained, LentPart, OtherQueue, QueueOptions};
 use crate::error::{Errno, Result as Checked};
 use crate::units::DevOffset;
 
@@ -36,7 +36,8 @@ pub(super) fn queue_over(
         )*};
     }
     of_kind!(Psync Uring Null);
-    Ok(AnyQueue::other(SegmentedQueue::new(map, writable, queues.into(), options)))
+    let queues = queues.into_iter().map(OtherQueue::over).collect();
+    Ok(AnyQueue::other(SegmentedQueue::new(map, writable, queues, options)))
 }
 
 struct SegmentedQueue<Q> {
@@ -102,22 +103,20 @@ impl<Q: DeviceQueue> SegmentedQueue<Q> {
     ) -> Result<usize, Errno> {
         let (len, mut done) = (bufs.iter().map(|buf| buf.len()).sum(), 0);
         let Self { map, queues, .. } = self;
-        let result = map.each(
-            at,
-            len,
-            || Errno::EINVAL,
-            |found, range| {
-                let count = range.len();
-                let mut one = [LentPart::new(cut_mut(bufs, range), found.at)];
-                queues[found.device].read_parts_now(Dev::OWN, &mut one, flags);
-                done += one[0].result?;
-                // An errno that no device returns ends the loop.
-                if one[0].result == Ok(count) { Ok(()) } else { Err(Errno::EAGAIN) }
-            },
-        );
-        match result {
-            Err(errno) if done == 0 => retried(&self.map, bufs, at, flags, errno),
-            _ => Ok(done),
+        // The error `None` ends the loop after a short read.
+        let past = || Some(Errno::EINVAL);
+        let result = map.each(at, len, past, |found, range| {
+            let count = range.len();
+            let mut one = [LentPart::new(cut_mut(bufs, range), found.at)];
+            queues[found.device].read_parts_now(Dev::OWN, &mut one, flags);
+            let read = one[0].result.map_err(Some)?;
+            done += read;
+            if read == count { Ok(()) } else { Err(None) }
+        });
+        let Err(Some(errno)) = result else { return Ok(done) };
+        match retried(&self.map, bufs, at, flags, errno) {
+            Err(_) if done > 0 => Ok(done),
+            result => result,
         }
     }
 
@@ -149,20 +148,16 @@ impl<Q: DeviceQueue> SegmentedQueue<Q> {
     ) -> Result<usize, Errno> {
         let (len, mut done) = (bufs.iter().map(|buf| buf.len()).sum(), 0);
         let Self { map, queues, .. } = self;
-        let result = map.each(
-            at,
-            len,
-            || Errno::EINVAL,
-            |found, range| {
-                let (count, bufs) = (range.len(), cut(bufs, range));
-                let written = queues[found.device].write_now(Dev::OWN, &bufs, found.at, flags)?;
-                done += written;
-                // An errno that no device returns ends the loop.
-                if written == count { Ok(()) } else { Err(Errno::EAGAIN) }
-            },
-        );
+        // The error `None` ends the loop after a short write.
+        let past = || Some(Errno::EINVAL);
+        let result = map.each(at, len, past, |found, range| {
+            let (count, bufs) = (range.len(), cut(bufs, range));
+            let written = queues[found.device].write_now(Dev::OWN, &bufs, found.at, flags);
+            done += written.map_err(Some)?;
+            if written == Ok(count) { Ok(()) } else { Err(None) }
+        });
         match result {
-            Err(errno) if done == 0 => Err(errno),
+            Err(Some(errno)) if done == 0 => Err(errno),
             _ => Ok(done),
         }
     }

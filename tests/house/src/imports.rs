@@ -226,7 +226,9 @@ mod tests {
         );
         assert_eq!(
             findings("src/fs/ext4/blocks.rs", "use crate::device::{Device, Psync};"),
-            ["1: `fs` may name only Ahead, AheadQueue, BATCH, Device, Dry, Fence, Limits of `device`, not `device::Psync`"]
+            [
+                "1: `fs` may name only Ahead, AheadQueue, BATCH, Device, Dry, Fence, Limits of `device`, not `device::Psync`"
+            ]
         );
         assert_eq!(findings("src/fs/ext4/blocks.rs", "use crate::device;").len(), 1);
     }

@@ -154,7 +154,8 @@ impl Walk<'_> {
                 segmented(device, &[segment])
             });
             let fault = table.as_ref().and_then(|table| table.fault.as_ref());
-            self.add(layer, &part, Some(&partition.name), opened, fault, layers);
+            self.tell(&part, fault);
+            self.add(layer, &part, Some(&partition.name), opened, layers);
         }
         // The physical volume of a partition belongs to the groups of the disk, which are shown once.
         let is_part = matches!(site.part, Part::Partition(_));
@@ -165,9 +166,19 @@ impl Walk<'_> {
             let stack = groups.find(group, name);
             let disks = std::slice::from_ref(device);
             let opened = stack.and_then(|stack| stack.open(disks, &mut faults));
-            self.add(layer, &site.within(logical), None, opened, faults.first(), layers);
+            let part = site.within(logical);
+            self.tell(&part, faults.first());
+            self.add(layer, &part, None, opened, layers);
         }
         Ok(())
+    }
+
+    /// Prints a note for a fault that was tolerated when a part was found.
+    fn tell(&self, part: &Site, fault: Option<&String>) {
+        if let Some(fault) = fault {
+            let location = Location::Plain(part.clone());
+            self.report.context().tell_faults(&location, std::slice::from_ref(fault));
+        }
     }
 
     /// Adds a part, unless too many layers are shown already.
@@ -177,15 +188,10 @@ impl Walk<'_> {
         part: &Site,
         name: Option<&String>,
         device: ironmap::Result<Arc<dyn Device>>,
-        fault: Option<&String>,
         layers: usize,
     ) {
         let Some(rest) = self.shown.checked_sub(1) else { return };
         self.shown = rest;
-        if let Some(fault) = fault {
-            let location = Location::Plain(part.clone());
-            self.report.context().tell_faults(&location, std::slice::from_ref(fault));
-        }
         layer.parts.push(self.look(part, name.cloned(), device, layers - 1));
         if self.shown == 0 && !layer.content.ends_with(MORE) {
             layer.content.push_str(MORE);
