@@ -142,7 +142,7 @@ mod tests {
         let found = requests(&ranges, size);
         assert_eq!(found, [0..25_000, 1 << 20..2 << 20, 2 << 20..3 << 20]);
         let past = size - 4096..size + 4096;
-        assert_eq!(requests(std::slice::from_ref(&past), size), [size - 4096..size]);
+        assert_eq!(requests(std::slice::from_ref(&past), size), vec![size - 4096..size; 1]);
         let all = requests(std::slice::from_ref(&(0..u64::MAX)), size);
         assert_eq!(all.iter().map(|range| range.end - range.start).sum::<u64>(), BATCH);
         assert!(all.iter().all(|range| range.end - range.start <= LONGEST));

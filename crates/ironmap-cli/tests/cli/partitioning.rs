@@ -404,7 +404,7 @@ fn each_table_of_a_disk_is_read_once() {
     strace.arg(bench.command().get_program()).args(["info", "disk.img"]);
     let shown = text(&succeed(strace.current_dir(bench.path("."))).stdout);
     assert_eq!(shown.matches("disk.img@vg/v").count(), 20, "{shown}");
-    let log = std::fs::read_to_string(log).unwrap();
+    let log = fs::read_to_string(log).unwrap();
     let mut read = std::collections::BTreeSet::new();
     // Before the first page is read, the open of an image reads two sectors: to find the sector size, and to test NOWAIT.
     let lines = log.lines().filter(|line| line.contains("/disk.img>"));
