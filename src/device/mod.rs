@@ -1,5 +1,6 @@
 //! Devices, which store sectors. This module also defines the limits and the queues of devices.
 
+mod ahead;
 mod any_queue;
 mod block_file;
 mod bounds;
@@ -49,6 +50,7 @@ use std::sync::Arc;
 use crate::error::{Errno, Error, Result};
 use crate::units::DevOffset;
 
+pub(crate) use ahead::{Ahead, AheadQueue, BATCH};
 pub use any_queue::{AnyQueue, OtherQueue};
 pub(crate) use any_queue::{Through, with_queue};
 pub use block_file::{BlockFile, OpenMode};

@@ -1,9 +1,7 @@
 //! The result and the progress of a check of a volume. All formats use these types.
 
-mod ahead;
 mod finding;
 
-pub(in crate::fs) use ahead::{Ahead, AheadQueue, BATCH};
 pub(in crate::fs) use finding::Findings;
 pub use finding::{Finding, FindingSite, Kind, Severity};
 

@@ -30,7 +30,7 @@ iomap: bio{CompletionWork} error units
 open_file: iomap sync bio{Completion,CompletionWork} sys{barrier} error units
 dio: open_file iomap bio sys{copy} device events error units
 # Beyond memory, a file system knows only the kernel's reports on host files and their leases.
-fs: open_file iomap device{Device,Dry,Fence,Limits} bio{Buffer} sorting sync events setters error units \
+fs: open_file iomap device{Ahead,AheadQueue,BATCH,Device,Dry,Fence,Limits} bio{Buffer} sorting sync events setters error units \
     sys{Buffer,FiemapExtent,FiemapFlags,fiemap,has_reflink,inode_generation,is_realtime,lease,coarse_time,rate,ticks}
 integrity: bio device protection sync setters error units
 partition: bio{Buffer} sorting device{Device} error units
@@ -224,7 +224,9 @@ mod tests {
         );
         assert_eq!(
             findings("src/fs/ext4/blocks.rs", "use crate::device::{Device, Psync};"),
-            ["1: `fs` may name only Device, Dry, Fence, Limits of `device`, not `device::Psync`"]
+            [
+                "1: `fs` may name only Ahead, AheadQueue, BATCH, Device, Dry, Fence, Limits of `device`, not `device::Psync`"
+            ]
         );
         assert_eq!(findings("src/fs/ext4/blocks.rs", "use crate::device;").len(), 1);
     }

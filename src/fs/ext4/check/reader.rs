@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use quick_cache::unsync::Cache;
 
+use crate::device::{Ahead, AheadQueue};
 use crate::error::{Place, Result};
-use crate::fs::check::{Ahead, AheadQueue};
 use crate::fs::ext4::Ext4;
 use crate::sys::Buffer;
 use crate::units::FsBlock;

@@ -8,9 +8,10 @@ use super::super::disk::inode::format;
 use super::Checker;
 use super::found::Found;
 use super::map::{Map, Which};
+use crate::device::BATCH;
 use crate::error::Place;
 use crate::fs::FileType;
-use crate::fs::check::{BATCH, Findings, Kind, Pass};
+use crate::fs::check::{Findings, Kind, Pass};
 use crate::fs::xfs::Xfs;
 use crate::units::InodeNo;
 

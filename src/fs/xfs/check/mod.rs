@@ -71,9 +71,10 @@ use super::Xfs;
 use super::attr::Attribute;
 use super::disk::superblock::RawSuperblock;
 use super::realtime::Realtime;
+use crate::device::AheadQueue;
 use crate::error::{Place, Result};
 use crate::fs::block::Block;
-use crate::fs::check::{AheadQueue, FindingSite, Findings, Kind, Pass, Progress, Report, Severity};
+use crate::fs::check::{FindingSite, Findings, Kind, Pass, Progress, Report, Severity};
 use crate::units::{DevOffset, FsBlock};
 
 impl Xfs {

@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::{BoundedQueue, Device, DeviceQueue, LentPart, QueueOptions};
 use crate::bio::{BioFlags, Dev};
-use crate::device::{BoundedQueue, Device, DeviceQueue, LentPart, QueueOptions};
 use crate::sorting::Sorting;
 use crate::sys::Buffer;
 use crate::units::DevOffset;
 
 /// The maximum memory of the ranges of one call in bytes. A caller divides its work into batches of this size.
-pub(in crate::fs) const BATCH: u64 = 4 << 20;
+pub(crate) const BATCH: u64 = 4 << 20;
 /// The maximum length of a request in bytes.
 const LONGEST: u64 = 1 << 20;
 /// Two ranges share a request if the gap between them is at most this number of bytes.
@@ -22,7 +22,7 @@ const GAP: u64 = 16 << 10;
 
 /// The ranges that were read by the last call of [`read`](Self::read).
 #[derive(Default)]
-pub(in crate::fs) struct Ahead {
+pub(crate) struct Ahead {
     /// In order of position, without overlaps.
     runs: Vec<Run>,
     /// Unused buffers of the length `LONGEST`. Without them, the kernel would have to map and zero new memory for each request.
@@ -30,13 +30,13 @@ pub(in crate::fs) struct Ahead {
 }
 
 /// The device, and its queue from the first use on. One thread uses a queue.
-pub(in crate::fs) struct AheadQueue<'d> {
+pub(crate) struct AheadQueue<'d> {
     device: &'d dyn Device,
     queue: Option<BoundedQueue>,
 }
 
 impl<'d> AheadQueue<'d> {
-    pub(in crate::fs) fn new(device: &'d dyn Device) -> Self {
+    pub(crate) fn new(device: &'d dyn Device) -> Self {
         Self { device, queue: None }
     }
 }
@@ -49,7 +49,7 @@ struct Run {
 impl Ahead {
     /// Reads ranges of bytes, in any order, and forgets the ranges of the previous call. Ranges past `BATCH` bytes in total are not read. A
     /// failed read is ignored: the caller reads what it needs again, and gets the error.
-    pub(in crate::fs) fn read(&mut self, to: &mut AheadQueue<'_>, mut ranges: Vec<Range<u64>>) {
+    pub(crate) fn read(&mut self, to: &mut AheadQueue<'_>, mut ranges: Vec<Range<u64>>) {
         self.clear();
         ranges.order_by_key(|range| range.start);
         let requests = requests(&ranges, to.device.size());
@@ -85,13 +85,13 @@ impl Ahead {
     }
 
     /// Forgets all ranges. Memory that a caller still uses stays valid.
-    pub(in crate::fs) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         let unused = self.runs.drain(..).filter_map(|run| Arc::try_unwrap(run.buffer).ok());
         self.free.extend(unused.filter(|buffer| buffer.len() as u64 == LONGEST));
     }
 
     /// The memory that contains a range of the device, and the offset of the range in this memory. `None` if the range was not read.
-    pub(in crate::fs) fn get(&self, at: u64, len: usize) -> Option<(&Arc<Buffer>, usize)> {
+    pub(crate) fn get(&self, at: u64, len: usize) -> Option<(&Arc<Buffer>, usize)> {
         let index = self.runs.partition_point(|run| run.start <= at).checked_sub(1)?;
         let Run { start, buffer } = &self.runs[index];
         let offset = usize::try_from(at - start).ok()?;
