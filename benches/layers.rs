@@ -51,8 +51,11 @@ enum Below {
     Qcow2,
 }
 
+/// A layer: its name, the device with it and the device below it, and the limits of instructions for one read and for a queued read.
+type Row = (&'static str, Below, Below, Option<(f64, f64)>);
+
 /// The layers with the device below, and the most instructions of a read by a call and of a queued read above that device.
-const LAYERS: [(&str, Below, Below, Option<(f64, f64)>); 9] = [
+const LAYERS: [Row; 9] = [
     ("LVM linear, 3 segments", Below::Linear(3), Below::Null, Some((90.0, 175.0))),
     ("LVM linear, 100 segments", Below::Linear(100), Below::Null, None),
     ("LVM striped", Below::Striped, Below::Null, None),
@@ -257,7 +260,7 @@ fn read(volume: &Volume, depth: u64, reads: u64) -> Result<Stats> {
         for _ in 0..reads {
             assert_eq!(file.read_at(&mut queue, &mut free[0], next())?, BLOCK as usize);
         }
-        return Ok(queue.stats().clone());
+        return Ok(*queue.stats());
     }
     for batch in (0..reads).step_by(depth as usize) {
         for _ in batch..(batch + depth).min(reads) {
@@ -269,5 +272,5 @@ fn read(volume: &Volume, depth: u64, reads: u64) -> Result<Stats> {
             free.push(completion.into_buffer()?.1);
         }
     }
-    Ok(queue.stats().clone())
+    Ok(*queue.stats())
 }

@@ -91,10 +91,12 @@ fn legs_that_are_not_in_sync_are_left_out() {
     extent(&mut unused, 0)[0] = 0;
     let (faults, first, _) = open(&unused).unwrap();
     assert!(first == 2 && faults.contains("the leg was never in use"), "{faults}");
-    // A leg says that another leg, which is as new, has failed.
+    // A leg says that another leg, which is as new, has failed. The first leg decides.
     let mut legs = sound;
     legs[0].failed = 1 << 2;
-    assert_refused(&raid1(&legs), ErrorKind::Corrupt, "used separately");
+    let (faults, first, last) = open(&raid1(&legs)).unwrap();
+    assert!(faults.contains("d2 is left out: it has failed, as d0 says"), "{faults}");
+    assert_eq!((first, last), (1, 1));
 }
 
 /// States of an array that ironmap cannot read are refused by name.

@@ -141,7 +141,7 @@ fn a_volume_in_several_segments_is_made_and_changed() {
 fn change(location: &str) {
     let volume = VolumeOptions::new().write(true).open(location).unwrap();
     volume.create_dir("/dir").unwrap();
-    volume.write("/dir/file", &vec![7; 9_000_000]).unwrap();
+    volume.write("/dir/file", vec![7; 9_000_000]).unwrap();
     volume.write("/dir/other", b"gone").unwrap();
     volume.remove_file("/dir/other").unwrap();
     volume.close().unwrap();
@@ -178,6 +178,7 @@ fn writes_are_refused_by_name() {
     check("other", "pvmove or lvconvert has not ended");
     disk.edit(|text| text.replace(", \"VISIBLE\", \"LOCKED\"", ""));
     check("other", "a part of other logical volumes");
+    disk.edit(|text| text.replace("[\"READ\", \"WRITE\"]", "[\"READ\", \"WRITE\", \"VISIBLE\"]"));
     disk.edit(|text| {
         text.replacen(
             "status = [\"RESIZEABLE\", \"READ\", \"WRITE\"]",

@@ -31,6 +31,11 @@ impl Context {
         self.opening.no_load
     }
 
+    /// Whether the remaining part of truncated volumes is read.
+    pub fn is_truncated(&self) -> bool {
+        self.opening.truncated
+    }
+
     /// Refuses the options that are only for reading. A caller that changes the volume itself (not only its files) calls this function.
     ///
     /// # Errors

@@ -532,7 +532,10 @@ mod tests {
             segment(8192, 0, &[0, 4096]),
             segment(8192, 100, &[0, 4096]),
         ] {
-            assert!(Segmented::new(Arc::clone(&ram), std::slice::from_ref(&wrong)).is_err(), "{wrong:?}");
+            assert!(
+                Segmented::new(Arc::clone(&ram), std::slice::from_ref(&wrong)).is_err(),
+                "{wrong:?}"
+            );
         }
         assert!(Segmented::new(ram, &[segment(MIB, MIB, &[0])]).is_ok());
     }

@@ -148,7 +148,7 @@ impl Walk<'_> {
         }
         for partition in table.iter().flat_map(|table| &table.partitions) {
             let part = site.within(Part::Partition(partition.number));
-            let range = partition.within(device.size(), false);
+            let range = partition.within(device.size(), self.report.context().is_truncated());
             let opened = range.and_then(|(start, len)| {
                 let segment = Segment { len, stripe: len, starts: [start].into() };
                 segmented(device, &[segment])

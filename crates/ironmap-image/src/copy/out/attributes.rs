@@ -1,7 +1,7 @@
 //! Sets the owner, mode, extended attributes and times of a copy.
 
 use ironmap::fs::{FileType, Inode, Stat, Timestamp, Xattr};
-use rustix_libc::fs::{AtFlags, Mode, Timespec, Timestamps, XattrFlags};
+use rustix_libc::fs::{AtFlags, Timespec, Timestamps, XattrFlags};
 use rustix_libc::io::Errno;
 use rustix_libc::process::Uid;
 use std::collections::BTreeMap;
@@ -74,7 +74,10 @@ impl Attributes {
             let result = rustix_libc::fs::fsetxattr(&fd, &**name, value, XattrFlags::empty());
             self.note(name, result, shown);
         }
-        rustix_libc::fs::fchmod(&fd, self.mode(stat))?;
+        // rustix calls the kernel directly here, and fakeroot would not see the mode.
+        let file = fd.as_fd().try_clone_to_owned().map(File::from);
+        file.and_then(|file| file.set_permissions(self.mode(stat)))
+            .map_err(|error| errno(&error))?;
         rustix_libc::fs::futimens(&fd, &times(stat))
     }
 
@@ -95,8 +98,7 @@ impl Attributes {
             self.note(name, result, &place.path());
         }
         if inode.file_type() != FileType::Symlink {
-            let mode = Permissions::from_mode(self.mode(stat).as_raw_mode());
-            std::fs::set_permissions(&path, mode).map_err(|error| errno(&error))?;
+            std::fs::set_permissions(&path, self.mode(stat)).map_err(|error| errno(&error))?;
         }
         rustix_libc::fs::utimensat(dir, &place.name, &times(stat), AtFlags::SYMLINK_NOFOLLOW)
     }
@@ -108,10 +110,10 @@ impl Attributes {
 
     /// The mode to set. The set-id bits are cleared if the copy has another owner, because set-id bits would grant the rights of that
     /// owner.
-    fn mode(&self, stat: &Stat) -> Mode {
+    fn mode(&self, stat: &Stat) -> Permissions {
         let keeps_owner = self.is_root() || self.user.as_raw() == stat.uid;
         let mask = if keeps_owner { 0o7777 } else { 0o1777 };
-        Mode::from_raw_mode(stat.mode & mask)
+        Permissions::from_mode(stat.mode & mask)
     }
 
     fn note(&mut self, name: &[u8], result: Result<(), Errno>, shown: &Path) {
