@@ -6,6 +6,20 @@ use super::BlockFile;
 use crate::units::DevOffset;
 
 impl BlockFile {
+    /// Whether a path leads to the open file or device.
+    pub(crate) fn is_at(&self, path: &Path) -> bool {
+        let (Ok(own), Ok(found)) = (rustix::fs::fstat(self.fd()), rustix::fs::stat(path)) else {
+            return false;
+        };
+        let is_device =
+            rustix::fs::FileType::from_raw_mode(own.st_mode) == rustix::fs::FileType::BlockDevice;
+        let id = |stat: &rustix::fs::Stat| match is_device {
+            true => (stat.st_rdev, 0),
+            false => (stat.st_dev, stat.st_ino),
+        };
+        own.st_mode == found.st_mode && id(&own) == id(&found)
+    }
+
     /// The identity of an open device: a hash of the disk's identity and of the device's offset on the disk. A partition has the same
     /// identity as the same range of its disk. The result is zeros for a device without an identity, for example an image or a RAM disk.
     ///

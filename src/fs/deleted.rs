@@ -11,7 +11,8 @@ pub struct Deleted {
     pub stat: Stat,
     /// The time of deletion, in seconds since 1970. `None` if neither the inode nor the log contains the time.
     pub deleted: Option<u32>,
-    /// The path of the file. `None` if a name in the path is found neither on the volume nor in the log.
+    /// The path of the file from the root. If the name of a directory in the path is found neither on the volume nor in the log, the path
+    /// begins with the inode number of the last such directory, as in `<12>/name`. `None` if the name of the file itself is not found.
     pub path: Option<Vec<u8>>,
     /// The number of data blocks in the file's map.
     pub blocks: u64,
@@ -45,6 +46,11 @@ pub(crate) trait Content: Send + Sync {
     fn check(&self) -> Result<()> {
         Ok(())
     }
+}
+
+/// The path of a file below a directory without a known name. `below` is the rest of the path, which is empty for the file itself.
+pub(crate) fn below_unnamed(dir: InodeNo, below: &[u8]) -> Option<Vec<u8>> {
+    (!below.is_empty()).then(|| [format!("<{dir}>").as_bytes(), below].concat())
 }
 
 impl Deleted {

@@ -266,8 +266,9 @@ impl Site {
         match &self.medium {
             Medium::File(path) => {
                 let window = self.window_of_file(path, options.truncated, options.write)?;
-                let Opening { window, above, mut fault } =
-                    Opening::of(window, options.write).at(|| self)?;
+                let opening = Opening::of(window, options.write).at(|| self)?;
+                let first = (self.part != Part::Whole).then(|| opening.place());
+                let Opening { window, above, mut fault } = opening;
                 let mode =
                     OpenMode { window, write: options.write, exclusive, ..OpenMode::default() };
                 let blocks = |device: &dyn Device| options.blocks_on(device);
@@ -276,6 +277,9 @@ impl Site {
                     Engine::Dax => Arc::new(BlockFile::open(path, &mode)?),
                     _ => BlockFile::for_blocks(path, &mode, options.cached, blocks)?,
                 };
+                if let Some(first) = &first {
+                    self.check_unchanged(path, &file, options, first)?;
+                }
                 // The identity of a file belongs to one range of the file.
                 let identity = if above.is_some() { [0; 16] } else { file.identity() };
                 let opened = open_engine(file, options.engine)?;
@@ -294,6 +298,24 @@ impl Site {
                 self.open_assembly(assembly, options).map_err(|error| assembly.advise(error))
             }
         }
+    }
+
+    /// Checks that the part has the place that was found before the file was locked. Another program may have changed the partition table or
+    /// the metadata of LVM, or replaced the file, until then.
+    fn check_unchanged(
+        &self,
+        path: &Path,
+        file: &BlockFile,
+        options: &LocationOptions,
+        first: &Place,
+    ) -> Result<()> {
+        let window = self.window_of_file(path, options.truncated, options.write)?;
+        let again = Opening::of(window, options.write).at(|| self)?.place();
+        if again == *first && file.is_at(path) {
+            return Ok(());
+        }
+        let what = "the parts of the disk changed while ironmap opened it: try again";
+        Err(Error::new(ErrorKind::Busy, what).at(self))
     }
 
     fn open_export(&self, address: &nbd::Address, options: &LocationOptions) -> Result<OpenSite> {
@@ -348,6 +370,19 @@ impl Site {
         Ok(OpenSite { opened, identity: [0; 16], fault })
     }
 
+    /// The part of an export that an assembled disk is, if there is one export.
+    fn on_one_export(&self, assembly: &Assembly) -> Option<Self> {
+        let [Self { medium, part: Part::Whole }] = &assembly.disks[..] else { return None };
+        let part = match (&assembly.kind, &self.part) {
+            (AssemblyKind::Same, part) => part.clone(),
+            (AssemblyKind::Logical { group, volume }, Part::Whole) => {
+                Part::Logical { group: group.clone(), volume: volume.clone() }
+            }
+            _ => return None,
+        };
+        Some(Self { medium: medium.clone(), part })
+    }
+
     /// Opens all disks of an assembled disk, and assembles them. The disks are locked as the options require.
     fn open_assembly(&self, assembly: &Assembly, options: &LocationOptions) -> Result<OpenSite> {
         if options.write && assembly.kind == AssemblyKind::Md {
@@ -355,7 +390,10 @@ impl Site {
         }
         if options.write && assembly.disks.iter().any(|disk| matches!(disk.medium, Medium::Nbd(_)))
         {
-            return Err(on_export().at(self));
+            return match self.on_one_export(assembly) {
+                Some(site) => site.open(options, true),
+                None => Err(on_export().at(self)),
+            };
         }
         if options.engine == Engine::Dax {
             return Err(Error::invalid("the engine dax cannot map an assembled disk").at(self));
@@ -465,7 +503,11 @@ fn assemble(
     }
 }
 
+/// The place of a part on its device: the range that is opened, and how the part is made of it.
+type Place = (Option<(u64, u64)>, Option<Above>);
+
 /// How a part is made of the device that contains it.
+#[derive(Clone, PartialEq, Eq)]
 enum Above {
     /// By segments, in order.
     Segments(Vec<Segment>),
@@ -485,6 +527,10 @@ struct Opening {
 }
 
 impl Opening {
+    fn place(&self) -> Place {
+        (self.window, self.above.clone())
+    }
+
     /// # Errors
     /// If `write` is set, fails for a part that can only be read.
     fn of(window: Option<Window>, write: bool) -> Result<Self> {
@@ -515,13 +561,18 @@ fn part_of(
             "the engine dax cannot map a logical volume that is not one range of the device",
         ));
     }
-    let mut faults = Vec::from_iter(fault.take());
-    let device: Arc<dyn Device> = match above {
-        Above::Segments(segments) => Arc::new(Segmented::new(opened.device, &segments)?.writable()),
+    let (device, faults): (Arc<dyn Device>, Vec<String>) = match above {
+        Above::Segments(segments) => {
+            (Arc::new(Segmented::new(opened.device, &segments)?.writable()), Vec::new())
+        }
         #[cfg(feature = "lvm")]
-        Above::Stack(stack) => stack.open(&[opened.device], &mut faults)?,
+        Above::Stack(stack) => {
+            let mut faults = Vec::new();
+            (stack.open(&[opened.device], &mut faults)?, faults)
+        }
     };
-    *fault = (!faults.is_empty()).then(|| faults.join("; "));
+    let all: Vec<String> = fault.take().into_iter().chain(faults).collect();
+    *fault = (!all.is_empty()).then(|| all.join("; "));
     Ok(OpenedEngine { device, ..opened })
 }
 

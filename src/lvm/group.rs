@@ -6,6 +6,7 @@ use super::label::{Id, Text};
 use super::layered::Layered;
 use super::text::{Section, corrupt};
 use crate::error::{ErrorKind, Result};
+use crate::sorting::Sorting;
 
 /// The unit of sizes and positions in LVM metadata, in bytes.
 pub(super) const SECTOR: u64 = 512;
@@ -26,6 +27,8 @@ pub(super) struct Group {
     pub(super) text_len: usize,
     pub(super) physical: Vec<Physical>,
     pub(super) logical: Vec<Logical>,
+    /// A contradiction in the metadata. Logical volumes can then only be read.
+    pub(super) fault: Option<String>,
 }
 
 /// A physical volume.
@@ -130,21 +133,58 @@ impl Group {
         let (name, id) = (check_name(name)?.to_owned(), group.text("id")?.to_owned());
         let (sequence, physical) = (group.number("seqno")?, physical.0);
         let (checksum, text_len) = (text.checksum, text.bytes.len());
-        Ok(Self { name, id, sequence, checksum, text_len, physical, logical })
+        let fault = overlap(&logical, &physical);
+        Ok(Self { name, id, sequence, checksum, text_len, physical, logical, fault })
     }
+}
+
+/// Finds two segments that use the same extents of a physical volume. LVM makes no such segments: a logical volume that shares the content of
+/// another one names it.
+fn overlap(logical: &[Logical], physical: &[Physical]) -> Option<String> {
+    let mut all = Vec::new();
+    for Logical { name, segments, .. } in logical {
+        let areas = segments.iter().filter_map(|segment| match &segment.kind {
+            Kind::Striped(_, areas) => Some(areas),
+            _ => None,
+        });
+        all.extend(areas.flatten().map(|Area { physical, at, len }| (*physical, *at, *len, name)));
+    }
+    all.order();
+    all.windows(2).find_map(|pair| {
+        let [(on, at, len, name), (next_on, next, _, other)] = *pair else { return None };
+        let overlaps = on == next_on && next < at.saturating_add(len);
+        let on = &physical[on].name;
+        overlaps.then(|| format!("segments of {name} and {other} overlap on {on}"))
+    })
+}
+
+/// The words of a status that do not matter for writes. LVM refuses a group with a word that it does not know.
+const KNOWN: [&str; 5] = ["READ", "WRITE", "VISIBLE", "FIXED_MINOR", "RESIZEABLE"];
+
+/// Whether a status has a word that is not known to permit writes.
+fn has_other_status(section: &Section) -> bool {
+    let words = section.texts("status").unwrap_or_default();
+    words.iter().any(|word| !KNOWN.contains(word))
 }
 
 /// The reason why no logical volume of a group can be written.
 fn only_read(group: &Section) -> Option<&'static str> {
     match () {
+        () if group.lists("status", "WRITE_LOCKED") => {
+            Some("its volume group belongs to the system that its system ID names")
+        }
         () if !group.lists("status", "WRITE") => Some("its volume group is read-only"),
         () if group.lists("status", "EXPORTED") => Some("its volume group is exported: vgimport"),
-        () if group.lists("flags", "SHARED") || group.lists("status", "CLUSTERED") => {
+        () if group.lists("status", "SHARED")
+            || group.lists("flags", "SHARED")
+            || group.lists("status", "CLUSTERED") =>
+        {
             Some("other nodes may use its volume group, which is shared")
         }
         () if group.find_text("lock_type").is_some_and(|kind| kind != "none") => {
             Some("other nodes may use its volume group, which is shared")
         }
+        () if has_other_status(group) => Some("the status of its volume group is not known"),
         () => None,
     }
 }
@@ -212,6 +252,7 @@ impl Logical {
             () if section.lists("status", "LOCKED") => {
                 Some("it is being changed: pvmove or lvconvert has not ended")
             }
+            () if has_other_status(section) => Some("its status in the metadata is not known"),
             () => None,
         };
         let mut logical = Self {

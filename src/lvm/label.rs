@@ -126,6 +126,11 @@ impl Label {
         Ok(Self { id, areas })
     }
 
+    /// The first byte and the length of the label and of each metadata area.
+    pub(super) fn metadata(&self) -> Vec<(u64, u64)> {
+        [(0, PLACES * SECTOR as u64)].into_iter().chain(self.areas.iter().copied()).collect()
+    }
+
     /// Reads the text of each metadata area, one after the other. Areas without a text are skipped. An area that cannot be read returns an
     /// error.
     pub(super) fn texts(&self, range: Range<'_>) -> impl Iterator<Item = Result<Text>> {

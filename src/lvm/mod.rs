@@ -20,6 +20,7 @@ pub use self::stack::Stack;
 use self::text::corrupt;
 use crate::device::{Device, Segment};
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::md::look_within;
 use crate::partition::{Partition, PartitionTable};
 
 /// The volume groups of a disk.
@@ -56,6 +57,8 @@ struct OnDisk {
     range: (u64, u64),
     /// The identity of the group in the physical volume's own metadata. `None` if the physical volume has no metadata.
     group: Option<String>,
+    /// The ranges of the label and of the metadata areas: the first byte in the physical volume, and the length.
+    metadata: Vec<(u64, u64)>,
 }
 
 impl Groups {
@@ -90,19 +93,16 @@ impl Groups {
             self.faults.push(error.to_string());
             None
         });
+        let whole = Range { device, start: 0, len: device.size() };
+        let what = if name.is_empty() { "the disk" } else { name };
         let Some(PartitionTable { partitions, fault, .. }) =
             table.filter(|table| !table.partitions.is_empty())
         else {
-            let what = if name.is_empty() { "the disk" } else { name };
-            #[cfg(feature = "md")]
-            if let Ok(Some(member)) = crate::md::look(device) {
-                self.faults.push(format!(
-                    "{what} is {member}: lvm:VG/LV@md:DISK,DISK reads its logical volumes"
-                ));
-                return Ok(());
-            }
-            return self.add(what, base, Range { device, start: 0, len: device.size() });
+            return self.add(what, base, whole);
         };
+        if self.is_member(what, whole) {
+            return Ok(());
+        }
         // If a label precedes the first partition, the label is older than the table. LVM ignores such a label too.
         self.faults.extend(fault);
         for Partition { number, start, len, .. } in partitions {
@@ -112,8 +112,20 @@ impl Groups {
         Ok(())
     }
 
+    /// Whether a range is a member of an MD array. Its logical volumes are those of the array: one member can have older content, and after
+    /// a write to one member the members would differ.
+    fn is_member(&mut self, what: &str, Range { device, start, len }: Range<'_>) -> bool {
+        let Ok(Some(member)) = look_within(device, start, len) else { return false };
+        let advice = "lvm:VG/LV@md:DISK,DISK reads its logical volumes, and mdadm --zero-superblock removes an old superblock";
+        self.faults.push(format!("{what} is {member}: {advice}"));
+        true
+    }
+
     /// Adds the metadata of the physical volume in the range, if there is one.
     fn add(&mut self, what: &str, base: u64, range: Range<'_>) -> Result<()> {
+        if self.is_member(what, range) {
+            return Ok(());
+        }
         let label = match Label::read(range) {
             Ok(None) => return Ok(()),
             Ok(Some(label)) => label,
@@ -149,7 +161,8 @@ impl Groups {
             }
         }
         let (what, range) = (what.to_owned(), (base + range.start, range.len));
-        self.physical.push(OnDisk { what, id: label.id, range, group: own.map(|(_, id)| id) });
+        let (id, group, metadata) = (label.id, own.map(|(_, id)| id), label.metadata());
+        self.physical.push(OnDisk { what, id, range, group, metadata });
         Ok(())
     }
 
@@ -226,7 +239,7 @@ impl Groups {
         };
         let stack = Search::new(self, group).stack(logical);
         let mut stack = stack.context(|| format!("the logical volume {}/{name}", group.name))?;
-        if let Some(fault) = self.faults.first() {
+        if let Some(fault) = self.faults.first().or(group.fault.as_ref()) {
             stack.only_read(format!("the metadata of LVM have a fault ({fault})"));
         }
         Ok(stack)
@@ -282,6 +295,13 @@ impl Groups {
                 ErrorKind::Corrupt,
                 format!("the metadata on {what} say that it belongs to another volume group"),
             ));
+        }
+        let overlaps = |(start, len): &(u64, u64)| {
+            area.at < start.saturating_add(*len) && *start < area.at.saturating_add(area.len)
+        };
+        if on_disk.metadata.iter().any(overlaps) {
+            let what = format!("a segment overlaps the label or the metadata of {what}");
+            return Err(Error::new(ErrorKind::Corrupt, what));
         }
         let (start, len) = on_disk.range;
         let end = area.at.checked_add(area.len).filter(|end| *end <= len);

@@ -183,8 +183,11 @@ impl<'a> Search<'a> {
         self.left = self.left.checked_sub(1).filter(|_| self.layers < LAYERS).ok_or_else(|| {
             Error::new(ErrorKind::Corrupt, "it consists of too many logical volumes")
         })?;
+        let missing = self.was_missing(&logical.name);
+        let missing = missing.then_some("a physical volume was missing when the group was last changed: vgextend --restoremissing");
         let hidden = (!logical.visible).then_some("it is a part of other logical volumes");
-        let (len, mut only_read) = (logical.len, hidden.or(logical.only_read).map(str::to_owned));
+        let (len, mut only_read) =
+            (logical.len, hidden.or(logical.only_read).or(missing).map(str::to_owned));
         let [only] = &logical.segments[..] else {
             let body = self.groups.segments(self.group, logical).map(Body::Segments)?;
             return Ok(Stack { len, body, only_read });

@@ -10,6 +10,8 @@ mod parity;
 mod superblock;
 #[cfg(feature = "lvm")]
 mod target;
+#[cfg(feature = "lvm")]
+mod within;
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -58,6 +60,19 @@ pub fn look(device: &dyn Device) -> Result<Option<Description>> {
         },
         uuid: found.uuid,
     }))
+}
+
+/// Describes the array of which a range of a device is a member, as [`look`] does for a device.
+///
+/// # Errors
+/// The errors of [`look`].
+#[cfg(feature = "lvm")]
+pub(crate) fn look_within(
+    device: &dyn Device,
+    start: u64,
+    len: u64,
+) -> Result<Option<Description>> {
+    look(&within::Within { device, start, len })
 }
 
 /// Shows a member in one line: `device 1 of the RAID 5 array host:data of 3 devices, metadata 1.2, UUID 0123...`.

@@ -16,8 +16,9 @@ use crate::shape::*;
 fn disk(extents: usize, segment: &str) -> Vec<u8> {
     let mut text = volume("root", extents, segment);
     for leg in 0..3 {
-        text += &linear(&format!("m{leg}"), 0, leg * 3, 1);
-        text += &linear(&format!("d{leg}"), 0, leg * 3 + 1, 2);
+        let parts = linear(&format!("m{leg}"), 0, leg * 3, 1)
+            + &linear(&format!("d{leg}"), 0, leg * 3 + 1, 2);
+        text += &parts.replace(", \"VISIBLE\"", "");
     }
     let mut disk = disks(1, 9, &text).remove(0);
     for leg in 0..3 {

@@ -1,6 +1,9 @@
 //! Logical volumes of LVM, read and written without the device mapper. The oracle is lvm2: its tools make the volumes on loop devices, and
 //! show where each segment is.
 
+#[path = "../md/shape.rs"]
+#[allow(dead_code, reason = "these tests use only a part of the module")]
+mod array;
 #[path = "../common/mod.rs"]
 mod common;
 mod kernel;

@@ -49,7 +49,7 @@ pub(crate) fn disks(count: usize, extents: usize, volumes: &str) -> Vec<Vec<u8>>
         })
         .collect();
     let text = format!(
-        "vg {{ id = \"group\" seqno = 7 extent_size = 128 physical_volumes {{ {physical} }} logical_volumes {{ {volumes} }} }}\n"
+        "vg {{ id = \"group\" seqno = 7 status = [\"RESIZEABLE\", \"READ\", \"WRITE\"] extent_size = 128 physical_volumes {{ {physical} }} logical_volumes {{ {volumes} }} }}\n"
     );
     let disk = |disk| {
         let mut bytes = vec![0; EXTENT * (extents + 1)];

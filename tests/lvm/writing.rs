@@ -230,3 +230,55 @@ fn every_disk_of_a_written_volume_is_locked() {
     drop(held);
     location.open(&write_options()).unwrap();
 }
+
+/// Metadata with valid checksums that LVM refuses, or that make a write dangerous: the logical volume is not written.
+#[test]
+fn contradictions_in_the_metadata_forbid_writes() {
+    let future = shape::linear("root", 0, 0, 4).replace("\"VISIBLE\"", "\"VISIBLE\", \"FUTURE\"");
+    for (volumes, what) in [
+        (shape::linear("root", 0, 0, 4), ""),
+        (shape::linear("root", 0, 0, 4) + &shape::linear("other", 0, 4, 2), ""),
+        (shape::linear("root", 0, 0, 4) + &shape::linear("other", 0, 3, 2), "overlap on pv0"),
+        (future, "its status in the metadata is not known"),
+        (shape::linear("root", 0, 0, 4).replace("\"WRITE\", ", ""), "permission r"),
+        (shape::linear("root", 0, 0, 4).replace(", \"VISIBLE\"", ""), "a part of other"),
+    ] {
+        let disk = Ram::from_image(&shape::disks(1, 8, &volumes)[0]);
+        let found = Groups::read(&disk).and_then(|groups| groups.find("vg", "root")).unwrap();
+        match found.check_writable() {
+            Ok(()) => assert_eq!(what, "", "{volumes}"),
+            Err(error) => {
+                assert!(!what.is_empty() && error.to_string().contains(what), "{what}: {error}");
+            }
+        }
+    }
+}
+
+/// A physical volume that is a member of an array is not a physical volume of its own, as a whole disk and as a partition. A write to one
+/// member would make the members differ.
+#[test]
+fn a_member_of_an_array_is_no_physical_volume() {
+    let volume = &shape::disks(1, 12, &shape::linear("root", 0, 0, 4))[0];
+    let member = array::Shape::new(0, 1, 0, 2, volume.len() as u64 / 512).image(0, volume);
+    let mut disk = vec![0; MIB as usize];
+    let entry = &mut disk[446..462];
+    entry[4] = 0x8E;
+    entry[8..12].copy_from_slice(&2048_u32.to_le_bytes());
+    entry[12..16].copy_from_slice(&(member.len() as u32 / 512).to_le_bytes());
+    disk[510..512].copy_from_slice(&[0x55, 0xAA]);
+    disk.extend(&member);
+    let dir = scratch();
+    for (name, content) in [("whole", &member), ("partition", &disk)] {
+        let path = dir.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        let path = path.display();
+        for text in [format!("{path}@vg/root"), format!("lvm:vg/root@{path}")] {
+            for write in [false, true] {
+                let location: Location = text.parse().unwrap();
+                let opened = location.open(&LocationOptions::new().write(write)).map(drop);
+                let error = opened.unwrap_err().to_string();
+                assert!(error.contains("lvm:VG/LV@md:DISK,DISK"), "{text}: {error}");
+            }
+        }
+    }
+}

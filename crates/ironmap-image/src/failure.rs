@@ -134,6 +134,11 @@ impl Failure {
         matches!(self.kind, Some(ErrorKind::Io(_)))
     }
 
+    /// Whether a call of the host has failed.
+    pub(crate) fn is_of_host(&self) -> bool {
+        self.host.is_some()
+    }
+
     /// Returns the failure with `reason`, which is the reason of a more severe failure.
     pub(crate) fn worsened(self, reason: Reason) -> Self {
         Self { reason, ..self }

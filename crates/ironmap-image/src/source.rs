@@ -42,7 +42,7 @@ impl Source {
     pub fn open_damaged(location: &Location, context: &Arc<Context>) -> Result<Self, Failure> {
         let first = match Self::open(location, context) {
             Ok(source) => return Ok(source),
-            Err(first) if first.is_missing() || first.is_of(ErrorKind::Busy) => return Err(first),
+            Err(first) if first.is_of(ErrorKind::Busy) => return Err(first),
             Err(first) => first,
         };
         let ways = [

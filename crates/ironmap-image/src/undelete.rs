@@ -19,6 +19,7 @@ use crate::failure::Failure;
 use crate::quote;
 use crate::report::Report;
 use crate::stop::Stop;
+use crate::target::inode_of;
 
 /// The options for the copy of deleted files.
 #[derive(Clone, Copy, Debug)]
@@ -141,9 +142,12 @@ impl<'a> Root<'a> {
     /// Makes the file for a copy, and the directories above it. An error contains the path too.
     fn place(&self, file: &Deleted) -> Result<(File, PathBuf), (PathBuf, Errno)> {
         let suffix = format!(".inode-{}", file.number());
-        // A path from the library begins with a slash and has no `.` or `..`, so only the slash must be removed.
+        // A path from the library has no `.` or `..`. It begins with a slash, or with the inode number of a directory, as in `<12>/name`.
         let path = match &file.path {
-            Some(path) => path[1..].to_vec(),
+            Some(path) => match inode_of(path) {
+                Some((dir, below)) => [format!("inode-{dir}").as_bytes(), below].concat(),
+                None => path[1..].to_vec(),
+            },
             None => suffix.as_bytes()[1..].to_vec(),
         };
         let names: Vec<_> = path.split(|byte| *byte == b'/').collect();

@@ -95,13 +95,13 @@ impl Ext4 {
         if let Err(error) = content.verify_once(self.descriptor_part(group), verify) {
             self.left.pass_over(group, error)?;
             // With a wrong checksum, all fields are unreliable. The caller uses only the location of the inode table. The code below checks
-            // this location. `inodes_uninit` is cleared, and the caller then reads the table.
-            group_found.inodes_uninit = false;
+            // this location. The fields about unused inodes are cleared, and the caller then reads the whole table.
+            (group_found.inodes_uninit, group_found.unused_inodes) = (false, 0);
         }
         if sb.copy != 0 {
-            // The volume was opened with a backup superblock. The descriptors next to a backup are outdated. `inodes_uninit` is therefore
-            // cleared.
-            group_found.inodes_uninit = false;
+            // The volume was opened with a backup superblock. The descriptors next to a backup are outdated. The fields about unused inodes
+            // are therefore cleared.
+            (group_found.inodes_uninit, group_found.unused_inodes) = (false, 0);
         }
         let inode_table = group_found.inode_table;
         if !self.blocks.contain(inode_table, sb.inode_table_blocks()) {

@@ -4,9 +4,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::{Ext4, ROOT};
-use crate::error::{ErrorKind, Place, Result};
+use crate::error::{ErrorKind, Result};
 use crate::fs::{Inode, InodeFlags};
-use crate::units::{FsBlock, InodeNo};
+use crate::units::InodeNo;
 
 impl Ext4 {
     /// Calls `found` with each inode that is in use: see [`FileSystem::used_inodes`](crate::fs::FileSystem::used_inodes).
@@ -33,31 +33,20 @@ impl Ext4 {
             Ok(group) => group,
             Err(error) => return found(first, Err(error)),
         };
-        // The group descriptors beside a backup superblock are outdated, so their counts of unused inodes are ignored.
-        let end = match (sb.copy, self.fast_commits.is_empty()) {
-            (0, true) if group.inodes_uninit => 0,
-            (0, true) => sb.inodes_per_group.saturating_sub(group.unused_inodes),
+        let end = match self.fast_commits.is_empty() {
+            true if group.inodes_uninit => 0,
+            true => sb.inodes_per_group.saturating_sub(group.unused_inodes),
             // A fast commit can create an inode in the part of the table that the descriptor counts as unused.
-            _ => sb.inodes_per_group,
+            false => sb.inodes_per_group,
         };
-        let per_block = (sb.block_size.bytes() / usize::from(sb.inode_size)) as u32;
-        for index in (0..end).step_by(per_block as usize) {
-            let block = FsBlock(group.inode_table.0 + u64::from(index / per_block));
-            let inodes =
-                first.0 + u64::from(index)..first.0 + u64::from(end.min(index + per_block));
-            // Without this read, an unreadable block would cause an error for each of its inodes.
-            if let Err(error) = self.blocks.read(block, Place::new("inode table").block(block)) {
-                found(InodeNo(inodes.start), Err(error))?;
-                continue;
-            }
-            for inode in inodes.map(InodeNo).filter(|inode| !self.is_internal(*inode)) {
-                match self.inode_or_orphan(inode) {
-                    Ok(inode) if inode.flags.contains(InodeFlags::EA_INODE) => {}
-                    Ok(known) if known.stat().links == 0 && !orphans.contains(&inode) => {}
-                    Ok(known) => found(inode, Ok(Inode::new(known)))?,
-                    Err(error) if error.kind() == ErrorKind::NotFound => {}
-                    Err(error) => found(inode, Err(error))?,
-                }
+        let inodes = (first.0..first.0 + u64::from(end)).map(InodeNo);
+        for number in inodes.filter(|number| !self.is_internal(*number)) {
+            match self.inode_or_orphan(number) {
+                Ok(inode) if inode.flags.contains(InodeFlags::EA_INODE) => {}
+                Ok(inode) if inode.stat().links == 0 && !orphans.contains(&number) => {}
+                Ok(inode) => found(number, Ok(Inode::new(inode)))?,
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => found(number, Err(error))?,
             }
         }
         Ok(())

@@ -36,7 +36,7 @@ integrity: bio device protection sync setters error units
 partition: bio{Buffer} sorting device{Device} error units
 md: partition sorting error units \
     device{AnyQueue,Device,InRange,Limits,OnlyReads,QueueOptions,Ranges,Segment,Segmented}
-lvm: md{Leg,assemble_legs,look} partition device{AnyQueue,Device,InRange,Limits,OnlyReads,QueueOptions,Ranges,Segment,Segmented} sync \
+lvm: md{Leg,assemble_legs,look_within} partition sorting device{AnyQueue,Device,InRange,Limits,OnlyReads,QueueOptions,Ranges,Segment,Segmented} sync \
     error units
 probe: lvm md device{Device} partition error units
 location: lvm md probe partition integrity fs{block_size_on} device setters error units

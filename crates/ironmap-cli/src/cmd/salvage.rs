@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use ironmap::Location;
 use ironmap_image::salvage::{Counts, Found, Outcome, State, Summary, salvage};
+use ironmap_image::source::Source;
 use ironmap_image::{Failure, Report};
 use serde::Serialize;
 
@@ -32,8 +33,8 @@ Examples:
   ironmap salvage --json disk.img@p2 rescued
   jq -c 'select(.state != \"whole\")' rescued/report.jsonl
 
-Exit codes: 0 if every file is whole, 4 if a file is lost or copied only in part because of damage, 1 if a file could not be copied for \
-another reason. Deleted files that are not whole do not change the exit code.")]
+Exit codes: 0 if every file is whole, 4 if metadata are damaged, 1 if the device or the host has failed or the volume is truncated. Deleted \
+files that are not whole do not change the exit code.")]
 pub(crate) struct Args {
     /// Write the totals as one JSON object
     #[arg(long)]
@@ -86,13 +87,14 @@ struct CountsRecord {
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     interrupt::catch();
+    let source = Source::open_damaged(&args.volume, report.context())?;
     make_empty(&args.dir)?;
     let path = args.dir.join(REPORT);
     let failed = |error: io::Error| Failure::host(path.display(), error);
     let mut out = BufWriter::new(File::create_new(&path).map_err(failed)?);
     let mut written = Ok(());
     let salvaged = salvage(
-        &args.volume,
+        source,
         &args.dir,
         &mut |outcome| {
             if written.is_ok() {

@@ -36,7 +36,7 @@ pub(crate) struct Args {
     /// List the files, which is the default without -o
     #[arg(short, long, conflicts_with = "output")]
     list: bool,
-    /// Copy the files into this directory, by their paths, or as inode-N if no name is known. No file is overwritten: if a name exists,
+    /// Copy the files into this directory, by their paths, or as inode-N if no name is known. A directory without a known name is inode-N. No file is overwritten: if a name exists,
     /// .inode-N is appended. Symbolic links below the directory are not followed
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,

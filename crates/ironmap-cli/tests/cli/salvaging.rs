@@ -161,6 +161,15 @@ fn debugfs(image: &Image, commands: &str) {
     image.debugfs(commands);
 }
 
+/// Gives a file or directory the name of another file of /a, so that /a has two entries with this name.
+fn name_again(image: &Image, path: &str) {
+    debugfs(image, &format!("ln {path} /a/file-70001\nunlink {path}\n"));
+    let block = image.bmap("/a", std::iter::once(0))[0];
+    let content = image.block(block);
+    let at = content.windows(10).position(|bytes| bytes == b"file-70001").expect("the name");
+    image.poke_block(block, at as u64, b"file-70000");
+}
+
 const EXT4: &[Damage] = &[
     Damage { what: "none", damage: |_| {}, unreachable: Some(0), lost: Some(0) },
     Damage {
@@ -204,6 +213,24 @@ const EXT4: &[Damage] = &[
         damage: |image| image.poke("/many", 1, 200, &[0xA5; 64]),
         unreachable: None,
         lost: None,
+    },
+    Damage {
+        what: "a name twice",
+        damage: |image| name_again(image, "/d/file-5000"),
+        unreachable: None,
+        lost: None,
+    },
+    Damage {
+        what: "a directory with the name of a file",
+        damage: |image| name_again(image, "/d/e"),
+        unreachable: None,
+        lost: None,
+    },
+    Damage {
+        what: "the inode of the journal",
+        damage: |image| debugfs(image, "clri <8>\nfeature needs_recovery\n"),
+        unreachable: Some(0),
+        lost: Some(0),
     },
     Damage {
         what: "the bitmaps",
@@ -294,7 +321,7 @@ fn every_file_of_xfs_is_in_the_report() {
     }
 }
 
-/// A volume that ends in the middle of a file: this file comes back in part, with zeros in the missing range.
+/// A volume that ends in the middle of a file: this file comes back in part under each of its names, with zeros in the missing range.
 #[test]
 fn a_truncated_volume_comes_back_in_part() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("filefrag")]);
@@ -305,6 +332,7 @@ fn a_truncated_volume_comes_back_in_part() {
         let files: Vec<_> = names.collect();
         for (seed, file) in (0..).zip(&files) {
             fs::write(file, pattern(1_500_000, seed)).unwrap();
+            fs::hard_link(file, file.with_extension("link")).unwrap();
         }
         rustix::fs::syncfs(File::open(mount.dir()).unwrap()).unwrap();
         let (truth, maps) = (truth_of(mount.dir()), kernel::maps(&files));
@@ -317,7 +345,7 @@ fn a_truncated_volume_comes_back_in_part() {
             let found = Salvaged::new(&bench, &image.path(), &truth, &what);
             let warning = "opened as a truncated volume";
             assert!(found.stderr.contains(warning), "{what}: {}", found.stderr);
-            assert_eq!(found.count("state", "part"), 1, "{what}: {}", found.stderr);
+            assert_eq!(found.count("state", "part"), 2, "{what}: {}", found.stderr);
             found.check_complete(&truth, &what);
         }
     }
@@ -380,6 +408,9 @@ fn a_directory_with_files_is_refused() {
     assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
     assert!(text(&refused.stderr).contains("the directory is not empty"));
     assert_eq!(fs::read_dir(bench.path("full")).unwrap().count(), 1);
+    let missing = bench.run(["salvage", "missing", "none"]);
+    assert_eq!(missing.status.code(), Some(3), "{}", text(&missing.stderr));
+    assert!(!bench.path("none").exists());
     let totals = bench.json(&["salvage", "--json", "image", "new"]);
     assert_eq!((&totals["tree"]["lost"], &totals["deleted"]["lost"]), (&0.into(), &0.into()));
 }

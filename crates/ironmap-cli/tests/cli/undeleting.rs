@@ -81,6 +81,32 @@ fn files_that_debugfs_deleted_are_found_in_the_inodes() {
     }
 }
 
+/// If the name of a deleted directory is lost, the names below it are kept: the path begins with the inode number of the directory.
+#[test]
+fn names_below_a_directory_without_a_name_are_kept() {
+    let bench = Bench::with(&["-t", "ext2", "-b", "1024"]);
+    let inode = |path: &str| bench.json(&["stat", "--json", &bench.target(path)])["inode"].clone();
+    let (dir, large) = (inode("/dir"), fs::read(bench.source().join("dir/large")).unwrap());
+    for request in ["rm dir/large", "rm dir/.hidden", "rm dir/again", "rm dir/link"] {
+        bench.debugfs(request);
+    }
+    bench.debugfs("rmdir dir/empty");
+    bench.debugfs("rmdir dir");
+    let block: u64 = bench.ask("blocks /").split_whitespace().next().unwrap().parse().unwrap();
+    let image = File::options().read(true).write(true).open(bench.image()).unwrap();
+    let mut root = vec![0; 1024];
+    image.read_exact_at(&mut root, block * 1024).unwrap();
+    let at = root.windows(3).position(|bytes| bytes == b"dir").expect("the name in a gap");
+    image.write_all_at(&[0; 3], block * 1024 + at as u64).unwrap();
+    let path = format!("<{dir}>/large");
+    let found = deleted_files(&bench, &bench.image());
+    let file =
+        found.iter().find(|file| file["path"] == path).unwrap_or_else(|| panic!("{found:?}"));
+    assert_eq!(file["whole"], true, "{file}");
+    bench.succeed(["undelete", "image", "large", "-o", "out"]);
+    assert!(fs::read(bench.path(&format!("out/inode-{dir}/large"))).unwrap() == large);
+}
+
 /// Fills a directory, and returns the content of each file. The file `scattered` has a separate extent for each block.
 fn fill(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     fs::create_dir_all(dir.join("tree/below")).unwrap();

@@ -140,7 +140,12 @@ impl<'a> Ledger<'a> {
 
     /// A file could not be copied.
     pub(crate) fn lost(&mut self, number: InodeNo, path: &[u8], failure: &Failure) {
+        let was_seen = self.seen.contains(&number);
         self.record(number, path, None, None, State::Lost { why: failure.to_string() });
+        // The host has refused this name. The file may be copied under another name, as a file without a name.
+        if failure.is_of_host() && !was_seen {
+            self.seen.remove(&number);
+        }
     }
 
     pub(super) fn record(

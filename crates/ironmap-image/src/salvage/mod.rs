@@ -7,8 +7,8 @@ use std::fs;
 use std::path::Path;
 use std::rc::Rc;
 
+use ironmap::Deleted;
 use ironmap::fs::Follow;
-use ironmap::{Deleted, Location};
 
 pub(crate) use self::ledger::Ledger;
 pub use self::ledger::{Counts, Found, Outcome, State, Summary};
@@ -20,22 +20,22 @@ use crate::source::Source;
 use crate::spared::Spared;
 use crate::undelete::{self, Recovery};
 
-/// Copies everything that can be read out of a volume, into the directories of [`Found::directory`] below `dir`. A volume that is truncated,
-/// or whose journal cannot be read, is opened all the same, with a warning. The failure of a file is reported, and the copy continues. `each`
+/// Copies everything that can be read out of a volume, into the directories of [`Found::directory`] below `dir`. [`Source::open_damaged`] opens
+/// the volume. The failure of a file is reported, and the copy continues. `each`
 /// gets the result of each file.
 ///
 /// # Errors
-/// Fails if the volume cannot be opened, or if a directory cannot be made.
+/// Fails if a directory cannot be made.
 pub fn salvage(
-    volume: &Location,
+    source: Source,
     dir: &Path,
     each: &mut dyn FnMut(&Outcome<'_>),
     report: &mut Report,
 ) -> Result<Summary, Failure> {
     report.context().caller.catch_signals();
-    let source = Rc::new(Source::open_damaged(volume, report.context())?);
+    let source = Rc::new(source);
     report.show_progress();
-    let spared = Spared::of(volume, report.context());
+    let spared = Spared::of(source.location(), report.context());
     let (options, mut done) = (options(), Done::default());
     let mut copier = Copier::new(&options, &source, spared, &mut done, report)?;
     copier.ledger = Some(Ledger::new(dir, each));

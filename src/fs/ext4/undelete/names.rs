@@ -9,12 +9,12 @@ use std::sync::Arc;
 use zerocopy::FromBytes;
 
 use crate::error::{Place, Result};
-use crate::fs::FileType;
 use crate::fs::ext4::dir_block::record_length;
 use crate::fs::ext4::disk::dir::RawDirEntry;
 use crate::fs::ext4::inode::Inode;
 use crate::fs::ext4::jbd2::History;
 use crate::fs::ext4::{Ext4, Incompat, ROOT};
+use crate::fs::{FileType, deleted};
 use crate::iomap::Extent;
 use crate::units::{BlockSize, FileBlock, FsBlock, InodeNo};
 
@@ -202,15 +202,14 @@ impl Names {
         known.seen.extend(new);
     }
 
-    /// The path of a file in the state before transaction `end`, or in the current state if `end` is `None`.
+    /// The path of a file in the state before transaction `end`, or in the current state if `end` is `None`: see
+    /// [`Deleted::path`](crate::fs::Deleted::path).
     pub(super) fn path(&self, number: InodeNo, end: Option<usize>) -> Option<Vec<u8>> {
         let (mut number, mut path, mut kind) = (number, Vec::new(), REGULAR);
         for _ in 0..MAX_DEPTH {
-            let names = self.wanted.get(&number)?.iter().filter(|name| name.is_of(kind));
-            let seen = names.map(|name| (name, name.last_before(end)));
-            // A name that was in use only from transaction `end` on referred to another file.
-            let possible = seen.filter(|(name, last)| last.is_some() || name.seen.is_empty());
-            let (name, _) = possible.max_by_key(|(_, last)| *last)?;
+            let Some(name) = self.name(number, kind, end) else {
+                return deleted::below_unnamed(number, &path);
+            };
             path = [b"/", &name.name[..], &path].concat();
             if let Some(above) = self.paths.get(&name.dir) {
                 return Some([&above[..], &path].concat());
@@ -218,6 +217,15 @@ impl Names {
             (number, kind) = (name.dir, DIRECTORY);
         }
         None
+    }
+
+    /// The newest name of a file or directory before transaction `end`.
+    fn name(&self, number: InodeNo, kind: u8, end: Option<usize>) -> Option<&Name> {
+        let names = self.wanted.get(&number)?.iter().filter(|name| name.is_of(kind));
+        let seen = names.map(|name| (name, name.last_before(end)));
+        // A name that was in use only from transaction `end` on referred to another file.
+        let possible = seen.filter(|(name, last)| last.is_some() || name.seen.is_empty());
+        possible.max_by_key(|(_, last)| *last).map(|(name, _)| name)
     }
 }
 

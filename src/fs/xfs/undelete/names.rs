@@ -15,7 +15,7 @@ use crate::fs::xfs::disk::inode::{FORKS_V2, FORKS_V3, format};
 use crate::fs::xfs::header::array;
 use crate::fs::xfs::inode::XfsInode;
 use crate::fs::xfs::log::history::{InodeChange, Past};
-use crate::fs::{DirCursor, FileType};
+use crate::fs::{DirCursor, FileType, deleted};
 use crate::units::{DevOffset, FileBlock, FsBlock, InodeNo};
 
 /// The maximum depth of nested directories in a path.
@@ -82,10 +82,13 @@ impl Names {
         let mut names: Vec<&[u8]> = Vec::new();
         let mut at = number;
         for _ in 0..MAX_DEPTH {
-            let of = self.of.get(&at)?.iter();
+            let of = self.of.get(&at).into_iter().flatten();
             // The newest name before the transaction. A name in unused space has no known time, so it comes last.
             let name = of.filter(|name| name.seen.is_none_or(|seen| seen <= order));
-            let name = name.max_by_key(|name| name.seen)?;
+            let Some(name) = name.max_by_key(|name| name.seen) else {
+                let below = names.iter().rev().flat_map(|name| [b"/", *name].concat());
+                return deleted::below_unnamed(at, &below.collect::<Vec<_>>());
+            };
             names.push(&name.name);
             if let Some(path) = self.paths.get(&name.dir) {
                 let mut path = path.clone();

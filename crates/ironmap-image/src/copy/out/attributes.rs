@@ -93,6 +93,12 @@ impl Attributes {
         if let Some((user, group)) = self.owner(stat) {
             fs::lchown(&path, Some(user), Some(group)).map_err(|error| errno(&error))?;
         }
+        if place.dir.has_default_list && inode.file_type() != FileType::Symlink {
+            let list = ACCESS_LISTS[0];
+            if !xattrs.iter().any(|xattr| xattr.name == list.as_bytes()) {
+                removed(rustix_libc::fs::lremovexattr(&path, list))?;
+            }
+        }
         for Xattr { name, value } in xattrs {
             let result = rustix_libc::fs::lsetxattr(&path, &**name, value, XattrFlags::empty());
             self.note(name, result, &place.path());
@@ -140,13 +146,17 @@ fn drop_access_lists(fd: impl AsFd, xattrs: &[Xattr]) -> Result<(), Errno> {
         if xattrs.iter().any(|xattr| xattr.name == list.as_bytes()) {
             continue;
         }
-        match rustix_libc::fs::fremovexattr(&fd, list) {
-            // The list does not exist, or this file or file system does not support lists.
-            Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::ACCESS) => {}
-            Err(errno) => return Err(errno),
-        }
+        removed(rustix_libc::fs::fremovexattr(&fd, list))?;
     }
     Ok(())
+}
+
+/// The result of the removal of a list. It is no error if the list does not exist, or if the file or file system does not support lists.
+fn removed(result: Result<(), Errno>) -> Result<(), Errno> {
+    match result {
+        Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::ACCESS) => Ok(()),
+        result => result,
+    }
 }
 
 fn errno(error: &io::Error) -> Errno {

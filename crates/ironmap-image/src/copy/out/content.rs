@@ -21,7 +21,7 @@ const UNIT: u64 = 4096;
 const MOST: usize = 4096;
 
 /// The ranges of a file that could not be read, in order. A copy has zeros in these ranges.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Gaps {
     pub(crate) ranges: Vec<Range<u64>>,
     /// The first error.
@@ -108,8 +108,15 @@ impl Copier<'_> {
             Some(why) if content.copied == 0 => Err(why),
             _ => {
                 // The last write usually gives the copy its size, except if the file ends with a hole.
-                if content.end != file.size() {
-                    copy.set_len(file.size()).map_err(|error| place.failed(error))?;
+                if content.end != file.size()
+                    && let Err(error) = copy.set_len(file.size())
+                {
+                    let failure = place.failed(error);
+                    if self.ledger.is_none() {
+                        return Err(failure);
+                    }
+                    // The size can be damaged, and larger than the host permits.
+                    content.gaps.add(content.end..file.size(), failure);
                 }
                 Ok(content.gaps)
             }

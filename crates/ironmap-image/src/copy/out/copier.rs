@@ -24,6 +24,9 @@ use crate::salvage::Ledger;
 use crate::source::{Source, join};
 use crate::spared::Spared;
 
+/// The length at which a search for an unused name ends. Longer names are refused by the host.
+const LONGEST_NAME: usize = 256;
+
 /// A source file: its volume and its inode. The volumes stay open until the command ends, so a pointer identifies a volume.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Origin(*const Source, InodeNo);
@@ -48,6 +51,8 @@ pub(crate) struct Done {
 struct Copied {
     path: PathBuf,
     identity: (u64, u64),
+    /// The ranges that the copy lacks, under each of its names.
+    gaps: Gaps,
 }
 
 /// Copies from one volume. The failure of a file is reported, and the copy continues.
@@ -80,6 +85,8 @@ struct Level {
     dir: Inode,
     path: Vec<u8>,
     entries: vec::IntoIter<DirEntry>,
+    /// The name of the last entry. The entries are sorted by name.
+    last: Vec<u8>,
 }
 
 impl<'a> Copier<'a> {
@@ -155,7 +162,13 @@ impl<'a> Copier<'a> {
         let result = self.copy_file(place, inode, path);
         self.report.progress.end();
         match result {
-            Ok(gaps) => {
+            Ok(None) => {
+                if let Some(ledger) = &mut self.ledger {
+                    ledger.lost(stat.inode, path, &Failure::new("only root can make device nodes"));
+                }
+                Begun::File(true)
+            }
+            Ok(Some(gaps)) => {
                 let failure = gaps.failure(&shown);
                 failure.iter().for_each(|failure| self.report.error(failure));
                 if let Some(ledger) = &mut self.ledger {
@@ -199,12 +212,30 @@ impl<'a> Copier<'a> {
                 continue;
             }
             let path = join(&level.path, &entry.name);
-            if entry.name.is_empty() || entry.name.iter().any(|byte| matches!(byte, b'/' | 0)) {
-                let failure = Failure::corrupt(self.source.name(&path), "invalid name");
-                self.lost(entry.inode, &path, &failure);
-                continue;
+            let what = match &*entry.name {
+                name if name.is_empty() || name.iter().any(|byte| matches!(byte, b'/' | 0)) => {
+                    Some("invalid name")
+                }
+                name if *name == *level.last => Some("the directory lists this name twice"),
+                _ => None,
+            };
+            let mut name = OsStr::from_bytes(&entry.name).to_owned();
+            if let Some(what) = what {
+                let failure = Failure::corrupt(self.source.name(&path), what);
+                if self.ledger.is_none() {
+                    self.report.error(&failure);
+                    continue;
+                }
+                self.report.warning(failure);
+                name = format!("inode-{}", entry.inode).into();
             }
-            let place = level.into.place(OsStr::from_bytes(&entry.name));
+            level.last = entry.name.to_vec();
+            let mut place = level.into.place(&name);
+            // A salvage replaces no file, because each file that is there is a copy.
+            while self.ledger.is_some() && place.is_taken() && name.len() < LONGEST_NAME {
+                name.push(format!(".inode-{}", entry.inode));
+                place = level.into.place(&name);
+            }
             match self.source.inode(entry.inode, &path) {
                 Ok(inode) => {
                     if let Begun::Directory(into, dir) = self.begin(&place, inode, &path) {
@@ -229,7 +260,8 @@ impl<'a> Copier<'a> {
             ledger.directory(dir.stat(), &path, into.path(), all);
         }
         self.ahead.expect(&entries);
-        levels.push(Level { into, dir, path, entries: entries.into_iter() });
+        let (entries, last) = (entries.into_iter(), Vec::new());
+        levels.push(Level { into, dir, path, entries, last });
     }
 
     /// Sets the attributes of a directory whose entries were copied.
@@ -241,20 +273,25 @@ impl<'a> Copier<'a> {
         }
     }
 
-    /// Copies a file that is not a directory. Returns the ranges of its content that could not be read.
-    fn copy_file(&mut self, place: &Entry, inode: Inode, path: &[u8]) -> Result<Gaps, Failure> {
+    /// Copies a file that is not a directory. Returns the ranges of its content that could not be read. `None` for a file that is left out.
+    fn copy_file(
+        &mut self,
+        place: &Entry,
+        inode: Inode,
+        path: &[u8],
+    ) -> Result<Option<Gaps>, Failure> {
         let origin = Origin::new(self.source, inode.number());
-        if let Some(Copied { path: first, identity }) = self.done.links.get(&origin)
+        if let Some(Copied { path: first, identity, gaps }) = self.done.links.get(&origin)
             && entry::identity(CWD, first) == Some(*identity)
         {
             self.report.progress.begin_link();
             if place.identity() == Some(*identity) {
-                return Ok(Gaps::default());
+                return Ok(Some(gaps.clone()));
             }
             place.clear(host_type(&inode), &self.spared)?;
             let (dir, none) = (&*place.dir.fd, AtFlags::empty());
             let linked = rustix_libc::fs::linkat(CWD, first, dir, &place.name, none);
-            return linked.map(|()| Gaps::default()).map_err(|errno| place.failed(errno));
+            return linked.map(|()| Some(gaps.clone())).map_err(|errno| place.failed(errno));
         }
         let several = inode.stat().links > 1;
         let mut gaps = Gaps::default();
@@ -270,9 +307,10 @@ impl<'a> Copier<'a> {
             && several
             && let Some(identity) = place.identity()
         {
-            self.done.links.insert(origin, Copied { path: place.path(), identity });
+            let copied = Copied { path: place.path(), identity, gaps: gaps.clone() };
+            self.done.links.insert(origin, copied);
         }
-        Ok(gaps)
+        Ok(made.then_some(gaps))
     }
 
     fn copy_regular(&mut self, place: &Entry, inode: Inode, path: &[u8]) -> Result<Gaps, Failure> {
@@ -280,7 +318,7 @@ impl<'a> Copier<'a> {
         let stat = inode.stat().clone();
         self.ahead.load(&mut self.queue, self.source, inode.number());
         let file = self.source.file(inode, path)?;
-        // A new directory contains only copies of this command. A damaged volume may list a name twice; the last file then remains.
+        // A new directory contains only copies of this command, and each name once.
         let replaces = !place.dir.is_new && place.check(HostType::RegularFile, &self.spared)?;
         // The copy is written under a temporary name, because an incomplete copy must not replace an existing file, or be mistaken for a
         // complete file.

@@ -1,0 +1,48 @@
+//! A range of a device, as a device of its own, for a search for a superblock.
+
+use std::io::IoSlice;
+
+use crate::device::{AnyQueue, Device, InRange, Limits, QueueOptions};
+use crate::error::{Error, Result};
+use crate::units::DevOffset;
+
+/// A range of a device. It is only read.
+pub(super) struct Within<'a> {
+    pub(super) device: &'a dyn Device,
+    pub(super) start: u64,
+    pub(super) len: u64,
+}
+
+impl Device for Within<'_> {
+    fn limits(&self) -> &Limits {
+        self.device.limits()
+    }
+
+    fn size(&self) -> u64 {
+        self.len
+    }
+
+    fn read_within(&self, buf: &mut [u8], at: DevOffset, _: InRange) -> Result<()> {
+        self.device.read_exact_at(buf, DevOffset(self.start.saturating_add(at.0)))
+    }
+
+    fn is_writable(&self) -> bool {
+        false
+    }
+
+    fn write_within(&self, _: &[IoSlice<'_>], _: DevOffset, _: bool, _: InRange) -> Result<()> {
+        Err(only_read())
+    }
+
+    fn flush(&self) -> Result<()> {
+        Err(only_read())
+    }
+
+    fn queue_within(&self, _: &QueueOptions, _: InRange) -> Result<AnyQueue> {
+        Err(only_read())
+    }
+}
+
+fn only_read() -> Error {
+    Error::read_only("the range is only searched for a superblock")
+}
