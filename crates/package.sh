@@ -5,7 +5,7 @@ source "$(dirname "$0")/../tests/lib.sh"
 # In the order of publication.
 packages=(ironmap ironmap-async ironmap-image ironmap-object-store ironmap-load ironmap-cli)
 # The maximum size of each compressed package in KiB.
-declare -A kib=([ironmap]=1152 [ironmap-async]=32 [ironmap-object-store]=64 [ironmap-image]=256 [ironmap-load]=64 [ironmap-cli]=512)
+declare -A kib=([ironmap]=1280 [ironmap-async]=32 [ironmap-object-store]=64 [ironmap-image]=256 [ironmap-load]=64 [ironmap-cli]=512)
 version=$(workspace_value version)
 
 say "house rules, the lists of files among them"
