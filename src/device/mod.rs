@@ -132,8 +132,11 @@ pub trait Device: Send + Sync {
     /// The errors of [`read_exact_at`](Self::read_exact_at).
     fn read_within(&self, buf: &mut [u8], at: DevOffset, checked: InRange) -> Result<()>;
 
-    /// Whether the device was opened for writing.
-    fn is_writable(&self) -> bool;
+    /// Whether the device was opened for writing. A device that can be written implements this method, [`write_within`](Self::write_within)
+    /// and [`flush`](Self::flush).
+    fn is_writable(&self) -> bool {
+        false
+    }
 
     /// Writes all of `bufs`, one after the other, from `at` on. Returns after all bytes were written. Position, lengths and memory must be
     /// aligned as [`limits`](Self::limits) require. With `fua` the data are durable when the call returns, otherwise after the next
@@ -147,23 +150,27 @@ pub trait Device: Send + Sync {
         self.write_within(bufs, at, fua, checked)
     }
 
-    /// The device's implementation of [`write_all_at`](Self::write_all_at).
+    /// The device's implementation of [`write_all_at`](Self::write_all_at). `ReadOnly` by default.
     ///
     /// # Errors
     /// The errors of [`write_all_at`](Self::write_all_at).
     fn write_within(
         &self,
-        bufs: &[IoSlice<'_>],
-        at: DevOffset,
-        fua: bool,
-        checked: InRange,
-    ) -> Result<()>;
+        _bufs: &[IoSlice<'_>],
+        _at: DevOffset,
+        _fua: bool,
+        _checked: InRange,
+    ) -> Result<()> {
+        Err(only_read())
+    }
 
-    /// Makes all earlier writes durable.
+    /// Makes all earlier writes durable. `ReadOnly` by default.
     ///
     /// # Errors
     /// `Io` with the device's errno: all data written since the last flush may be lost.
-    fn flush(&self) -> Result<()>;
+    fn flush(&self) -> Result<()> {
+        Err(only_read())
+    }
 
     /// Discards a range. Later reads of the range return undefined data.
     ///
@@ -242,6 +249,11 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// The errors of [`queue`](Self::queue).
     fn queue_within(&self, options: &QueueOptions, checked: InRange) -> Result<AnyQueue>;
+}
+
+/// The error of a write to a device that can only be read.
+fn only_read() -> Error {
+    Error::read_only("the device can only be read")
 }
 
 /// Prints only the size. If the trait required `Debug`, every program would contain the `Debug` code of all devices.

@@ -1,7 +1,6 @@
 //! The content of an array: reads from the members, and the reconstruction of data that a member lacks.
 
 use std::fmt;
-use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -326,10 +325,6 @@ impl fmt::Debug for Assembled {
     }
 }
 
-fn only_read() -> Error {
-    Error::read_only("an MD array can only be read")
-}
-
 impl Device for Assembled {
     fn limits(&self) -> &Limits {
         &self.limits
@@ -341,18 +336,6 @@ impl Device for Assembled {
 
     fn read_within(&self, buf: &mut [u8], at: DevOffset, _: InRange) -> Result<()> {
         self.body.read(buf, at)
-    }
-
-    fn is_writable(&self) -> bool {
-        false
-    }
-
-    fn write_within(&self, _: &[IoSlice<'_>], _: DevOffset, _: bool, _: InRange) -> Result<()> {
-        Err(only_read())
-    }
-
-    fn flush(&self) -> Result<()> {
-        Err(only_read())
     }
 
     fn queue_within(&self, options: &QueueOptions, _: InRange) -> Result<AnyQueue> {

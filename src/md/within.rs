@@ -1,7 +1,5 @@
 //! A range of a device, as a device of its own, for a search for a superblock.
 
-use std::io::IoSlice;
-
 use crate::device::{AnyQueue, Device, InRange, Limits, QueueOptions};
 use crate::error::{Error, Result};
 use crate::units::DevOffset;
@@ -26,23 +24,7 @@ impl Device for Within<'_> {
         self.device.read_exact_at(buf, DevOffset(self.start.saturating_add(at.0)))
     }
 
-    fn is_writable(&self) -> bool {
-        false
-    }
-
-    fn write_within(&self, _: &[IoSlice<'_>], _: DevOffset, _: bool, _: InRange) -> Result<()> {
-        Err(only_read())
-    }
-
-    fn flush(&self) -> Result<()> {
-        Err(only_read())
-    }
-
     fn queue_within(&self, _: &QueueOptions, _: InRange) -> Result<AnyQueue> {
-        Err(only_read())
+        Err(Error::read_only("the range is only searched for a superblock"))
     }
-}
-
-fn only_read() -> Error {
-    Error::read_only("the range is only searched for a superblock")
 }

@@ -93,6 +93,25 @@ impl Disk {
         self.lvm("lvcreate", &[&["-y", "-an", "-Zn", "-Wn"], args, &["vg"]].concat());
     }
 
+    /// Makes logical volumes with one range (`gap`, `whole`), with two ranges (`root`), with ranges on both physical volumes (`spread`), and a
+    /// striped one.
+    fn make_all_kinds(&self) {
+        self.make(&["-n", "root", "-L", "4M"]);
+        self.make(&["-n", "gap", "-L", "3M"]);
+        self.lvm("lvextend", &["-y", "-L", "9M", "vg/root"]);
+        self.make(&["-n", "striped", "-L", "8M", "-i", "2", "-I", "64k"]);
+        self.make(&["-n", "whole", "-L", "2M", "--alloc", "contiguous"]);
+        self.make(&["-n", "spread", "-l", "100%FREE"]);
+    }
+
+    /// Makes the logical volume `root` of 30 MiB, with two linear segments and a striped one.
+    fn make_root_in_segments(&self) {
+        self.make(&["-n", "root", "-L", "6M"]);
+        self.make(&["-n", "gap", "-L", "3M"]);
+        self.lvm("lvextend", &["-y", "-L", "14M", "vg/root"]);
+        self.lvm("lvextend", &["-y", "-i", "2", "-I", "4k", "-L", "30M", "vg/root"]);
+    }
+
     fn location(&self, name: &str) -> Location {
         format!("{}@vg/{name}", self.path.display()).parse().unwrap()
     }
@@ -158,12 +177,7 @@ fn numbers(bytes: &[u8]) -> Vec<u64> {
 fn logical_volumes_are_read_where_lvs_shows_them() {
     require!(NEEDS);
     let disk = Disk::new();
-    disk.make(&["-n", "root", "-L", "4M"]);
-    disk.make(&["-n", "gap", "-L", "3M"]);
-    disk.lvm("lvextend", &["-y", "-L", "9M", "vg/root"]);
-    disk.make(&["-n", "striped", "-L", "8M", "-i", "2", "-I", "64k"]);
-    disk.make(&["-n", "whole", "-L", "2M", "--alloc", "contiguous"]);
-    disk.make(&["-n", "spread", "-l", "100%FREE"]);
+    disk.make_all_kinds();
     assert!(disk.segments("root").len() > 1 && disk.segments("spread").len() > 1);
     for name in ["root", "gap", "striped", "whole", "spread"] {
         let expected = disk.expected(name);
@@ -200,10 +214,7 @@ fn logical_volumes_are_read_where_lvs_shows_them() {
 fn a_volume_in_several_segments_is_read() {
     require!(NEEDS);
     let disk = Disk::new();
-    disk.make(&["-n", "root", "-L", "6M"]);
-    disk.make(&["-n", "gap", "-L", "3M"]);
-    disk.lvm("lvextend", &["-y", "-L", "14M", "vg/root"]);
-    disk.lvm("lvextend", &["-y", "-i", "2", "-I", "4k", "-L", "30M", "vg/root"]);
+    disk.make_root_in_segments();
     let content: Vec<u8> = (0..20 * MIB as usize).map(|at| (at % 251) as u8).collect();
     let tree = disk.dir.path().join("tree");
     std::fs::create_dir(&tree).unwrap();

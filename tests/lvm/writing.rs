@@ -22,12 +22,7 @@ fn writes_reach_the_places_that_lvs_shows() {
     const SEED: u64 = 0x1F_57A6;
     require!(NEEDS);
     let disk = Disk::new();
-    disk.make(&["-n", "root", "-L", "4M"]);
-    disk.make(&["-n", "gap", "-L", "3M"]);
-    disk.lvm("lvextend", &["-y", "-L", "9M", "vg/root"]);
-    disk.make(&["-n", "striped", "-L", "8M", "-i", "2", "-I", "64k"]);
-    disk.make(&["-n", "whole", "-L", "2M", "--alloc", "contiguous"]);
-    disk.make(&["-n", "spread", "-l", "100%FREE"]);
+    disk.make_all_kinds();
     let mut rng = Rng::new(SEED);
     for name in ["root", "striped", "whole", "spread"] {
         let places = disk.expected(name);
@@ -100,10 +95,7 @@ fn write_queued(queue: &mut impl DeviceQueue, buffer: Buffer, at: u64) {
 fn a_volume_in_several_segments_is_made_and_changed() {
     require!(NEEDS);
     let disk = Disk::new();
-    disk.make(&["-n", "root", "-L", "6M"]);
-    disk.make(&["-n", "gap", "-L", "3M"]);
-    disk.lvm("lvextend", &["-y", "-L", "14M", "vg/root"]);
-    disk.lvm("lvextend", &["-y", "-i", "2", "-I", "4k", "-L", "30M", "vg/root"]);
+    disk.make_root_in_segments();
     let places = disk.expected("root");
     let image = disk.dir.path().join("root.img");
     run("mke2fs", &["-q", "-t", "ext4", "-b", "4096", image.to_str().unwrap(), "30M"]);

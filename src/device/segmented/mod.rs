@@ -12,7 +12,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use self::queue::queue_over;
-use super::{AnyQueue, Device, InRange, Limits, QueueOptions};
+use super::{AnyQueue, Device, InRange, Limits, QueueOptions, only_read};
 use crate::bio::slices::cut;
 use crate::error::{Errno, Error, Result};
 use crate::sorting::Sorting;
@@ -404,10 +404,6 @@ impl Device for Segmented {
 
 fn past(len: u64, at: DevOffset) -> Error {
     Error::invalid(format!("{len} bytes at {at} are past the end of the device"))
-}
-
-fn only_read() -> Error {
-    Error::read_only("the device consists of ranges of other devices, and was opened for reading")
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@
 mod tree;
 
 use std::fmt;
-use std::io::IoSlice;
 use std::sync::Arc;
 
 use self::tree::{Nodes, Spot, checksum, corrupt};
@@ -230,10 +229,6 @@ impl fmt::Debug for Thin {
     }
 }
 
-fn only_read() -> Error {
-    Error::read_only("a thin volume can only be read")
-}
-
 impl Device for Thin {
     fn limits(&self) -> &Limits {
         &self.limits
@@ -245,18 +240,6 @@ impl Device for Thin {
 
     fn read_within(&self, buf: &mut [u8], at: DevOffset, _: InRange) -> Result<()> {
         self.blocks.read(buf, at)
-    }
-
-    fn is_writable(&self) -> bool {
-        false
-    }
-
-    fn write_within(&self, _: &[IoSlice<'_>], _: DevOffset, _: bool, _: InRange) -> Result<()> {
-        Err(only_read())
-    }
-
-    fn flush(&self) -> Result<()> {
-        Err(only_read())
     }
 
     fn queue_within(&self, options: &QueueOptions, _: InRange) -> Result<AnyQueue> {

@@ -1,12 +1,11 @@
 //! A device whose metadata are read once, even if several functions need them.
 
 use std::collections::BTreeMap;
-use std::io::IoSlice;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use ironmap::Result;
 use ironmap::device::{AnyQueue, Device, InRange, Limits, QueueOptions};
 use ironmap::units::DevOffset;
-use ironmap::{Error, ErrorKind, Result};
 
 /// The length of a page. The device below is read in whole pages.
 const PAGE: u64 = 4096;
@@ -78,23 +77,7 @@ impl Device for Once {
         Ok(())
     }
 
-    fn is_writable(&self) -> bool {
-        false
-    }
-
-    fn write_within(&self, _: &[IoSlice<'_>], _: DevOffset, _: bool, _: InRange) -> Result<()> {
-        Err(only_read())
-    }
-
-    fn flush(&self) -> Result<()> {
-        Err(only_read())
-    }
-
     fn queue_within(&self, options: &QueueOptions, _: InRange) -> Result<AnyQueue> {
         Ok(AnyQueue::other(self.below.queue(options)?))
     }
-}
-
-fn only_read() -> Error {
-    Error::new(ErrorKind::ReadOnly, "the device was opened for reading")
 }
