@@ -235,7 +235,7 @@ mod tests {
             assert_eq!((read.kind, &*read.partitions), (TableKind::Gpt, &expected[..]));
             assert_eq!(read.fault, None);
             // The last sector contains the backup. It serves if the first header is lost.
-            disk.write_all_at(&[IoSlice::new(&[0; 4096])], DevOffset(sector), false).unwrap();
+            disk.write_zeroes(DevOffset(sector), 4096).unwrap();
             let read = PartitionTable::read(&disk).unwrap().unwrap();
             assert_eq!((&*read.partitions, read.fault.is_some()), (&expected[..], true));
         }
