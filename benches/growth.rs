@@ -27,7 +27,7 @@ const BLOCK: u64 = 4096;
 const BLOCKS: u64 = 1 << 20;
 const EXTENTS: [u64; 3] = [1, 1 << 10, 1 << 20];
 const DEVICE_BYTES: u64 = 16 << 30;
-/// A round reads one chunk of each file. A chunk consists of `READS` reads, which need about two milliseconds.
+/// In each round, the bench reads one chunk of each file. A chunk consists of `READS` reads, which take about two milliseconds.
 const ROUNDS: usize = 300;
 const READS: u64 = 2000;
 const OPENINGS: usize = 11;
@@ -38,7 +38,7 @@ fn main() -> Result<()> {
     openings(scratch.path())
 }
 
-/// The position of a data block in a file with this number of extents. All extents have the same length. A hole of one block follows each
+/// The position of a data block in a file with `extents` extents. All extents have the same length. A hole of one block follows each
 /// extent.
 fn pos(block: u64, extents: u64) -> u64 {
     let length = BLOCKS / extents;
@@ -47,7 +47,8 @@ fn pos(block: u64, extents: u64) -> u64 {
 
 fn reads(scratch: &Path) -> Result<()> {
     let device = Zram::new()?;
-    // The volume has no backup superblocks, and all bitmaps are at its beginning. So one extent can be as long as the file.
+    // An extent must be able to be as long as the file. Therefore the volume has no backup superblocks, and all bitmaps are at its
+    // beginning.
     let options =
         "-q -F -t ext4 -b 4096 -O sparse_super2,^resize_inode -E num_backup_sb=0,nodiscard -G 128";
     run("mke2fs", options.split(' ').chain([device.path().as_str()]))?;
@@ -89,7 +90,7 @@ fn reads(scratch: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes a file with this number of extents.
+/// Writes a file with the given number of extents.
 fn write(path: &Path, extents: u64) -> Result<()> {
     let direct = rustix::fs::OFlags::DIRECT.bits() as i32;
     let file = OpenOptions::new().write(true).create_new(true).custom_flags(direct).open(path)?;
@@ -173,7 +174,7 @@ fn openings(scratch: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The CPU time of this thread, in nanoseconds. Other programs change it very little.
+/// The CPU time of this thread, in nanoseconds. The load by other programs hardly affects it.
 fn cpu_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
@@ -199,7 +200,7 @@ fn run<'a>(program: &str, args: impl IntoIterator<Item = &'a str>) -> Result<()>
     Ok(())
 }
 
-/// A compressed RAM disk. A file records its name, so that `./x clean-up` can find it.
+/// A compressed RAM disk. A mark file contains the name of the disk, so that `./x clean-up` can find the disk.
 struct Zram {
     number: String,
     mark: PathBuf,

@@ -1,8 +1,7 @@
-//! Guard tags of sectors. Measures which crate computes them fastest, and how much time the tags of many sectors need, both to encode and
-//! to verify.
+//! Guard tags of sectors. Measures which crate computes guard tags fastest, and the time to encode and to verify the tags of many sectors.
 //!
 //! `cargo bench --bench guard`. The candidates run in turns on one core. The result of a candidate is the median of its turns. The crate
-//! `crc` is measured with its largest table. It is the fallback for processors without carry-less multiplication.
+//! `crc` is measured with its largest table. This crate is the fallback for processors without carry-less multiplication.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -12,8 +11,8 @@ use crc_fast::CrcAlgorithm::{Crc16T10Dif, Crc64Nvme};
 use ironmap::protection::{Interval, Protection, TupleKind, guard};
 
 const ROUNDS: usize = 101;
-/// The number of bytes that a candidate processes in one turn, and the size of the data. The data fit into the second-level cache, like
-/// data that a program has just read.
+/// The number of bytes that a candidate processes in one turn, and the size of the data in bytes. The data fit into the second-level cache,
+/// like data that a program has just read.
 const TURN: usize = 1 << 20;
 const DATA: usize = 128 << 10;
 
@@ -72,7 +71,7 @@ fn main() {
     }
 }
 
-/// All pieces of 4 KiB are equal. So the tuples of the first piece are correct for all pieces.
+/// The data repeat one piece of 4 KiB. So the tuples of the first piece are correct for all pieces.
 fn data() -> Vec<u8> {
     let once = Vec::from_iter((0..4096).map(|at| (at % 251) as u8));
     once.repeat(DATA / once.len())

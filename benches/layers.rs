@@ -1,8 +1,10 @@
-//! The instructions of a 4 KiB read through the layers beneath a volume: LVM, MD and qcow2. The program fails if a count exceeds its limit.
+//! Counts the instructions of a 4 KiB read in the layers beneath a volume: LVM, MD and qcow2. The program fails if a count exceeds its
+//! limit.
 //!
-//! `cargo bench --features images,lvm,md --bench layers` needs valgrind. A layer over devices that complete each request at once is
-//! compared with such a device, and a qcow2 image with a raw file. Both engines then execute the same instructions for a transfer. Each
-//! count is the difference between two runs of callgrind, divided by the difference of their numbers of reads.
+//! `cargo bench --features images,lvm,md --bench layers` needs valgrind. A layer of LVM or MD is compared with a null device, which
+//! completes each request at once. The devices below such a layer are null devices too. A qcow2 image is compared with a raw file. In each
+//! comparison, the I/O engine executes the same instructions for a transfer with and without the layer. Two runs of callgrind make
+//! different numbers of reads. A count is the difference of their instructions, divided by the difference of their reads.
 
 #[path = "../tests/md/shape.rs"]
 #[allow(dead_code, reason = "the bench uses a part of it")]
@@ -31,7 +33,7 @@ const CHUNK: usize = 64 << 10;
 const SEED: u64 = 0x9E37_79B9_7F4A_7C15;
 /// The number of reads of the shorter run. The longer run makes twice as many.
 const READS: u64 = 20_000;
-/// The number of reads in flight if they are queued.
+/// The number of queued reads in flight.
 const DEPTH: u64 = 32;
 
 /// The layer or device beneath the volume.
@@ -39,11 +41,11 @@ const DEPTH: u64 = 32;
 enum Below {
     /// A device that completes each request at once.
     Null,
-    /// A logical volume with this number of segments.
+    /// A logical volume with the given number of segments.
     Linear(usize),
     /// A logical volume with two stripes.
     Striped,
-    /// An array of this level with this number of members.
+    /// An array with the given level and number of members.
     Md(i32, u32),
     /// A raw image.
     Raw,
@@ -51,10 +53,11 @@ enum Below {
     Qcow2,
 }
 
-/// A layer: its name, the device with it and the device below it, and the limits of instructions for one read and for a queued read.
+/// A layer: its name, the device with the layer, the device without it, and two limits. The limits are the numbers of instructions that the
+/// layer may add to a read by `read_at` and to a queued read.
 type Row = (&'static str, Below, Below, Option<(f64, f64)>);
 
-/// The layers with the device below, and the most instructions of a read by a call and of a queued read above that device.
+/// Each layer with its devices and limits.
 const LAYERS: [Row; 9] = [
     ("LVM linear, 3 segments", Below::Linear(3), Below::Null, Some((90.0, 175.0))),
     ("LVM linear, 100 segments", Below::Linear(100), Below::Null, None),
@@ -95,7 +98,7 @@ fn main() -> Result<()> {
     if exceeded { Err("a count exceeds its limit".into()) } else { Ok(()) }
 }
 
-/// The instructions of a read through a layer above those of the device below, and the part of the reads that take the simple path.
+/// The number of instructions that a layer adds to a read, and the fraction of the reads that take the simple path.
 fn above(image: &Path, layer: usize, depth: u64) -> Result<(f64, f64)> {
     let of = |which| -> Result<(f64, f64)> {
         let (twice, hits) = collected(image, layer, which, depth, 2 * READS)?;
@@ -149,12 +152,12 @@ fn qcow2(image: &Path) -> PathBuf {
     image.with_extension("qcow2")
 }
 
-/// A device with these bytes whose queues complete each request at once.
+/// A device that contains these bytes. Its queues complete each request at once.
 fn null(bytes: &[u8]) -> Arc<dyn Device> {
     Arc::new(Null::over(Arc::new(Ram::from_image(bytes))))
 }
 
-/// Distributes chunks of the image to a number of members, one after the other.
+/// Distributes the chunks of the image to the members in turn.
 fn dealt(image: &[u8], members: usize) -> Vec<Vec<u8>> {
     let mut all = vec![Vec::new(); members];
     for (number, chunk) in image.chunks(CHUNK).enumerate() {
@@ -177,7 +180,7 @@ impl Below {
     fn device(self, image: &[u8]) -> Result<Arc<dyn Device>> {
         match self {
             Self::Linear(segments) => {
-                // On the device, the parts of the image are in reverse order.
+                // The parts of the image are stored on the device in reverse order.
                 let len = image.len() / segments / 4096 * 4096;
                 let len = if len * segments < image.len() { len + 4096 } else { len };
                 let mut parts: Vec<&[u8]> = image.chunks(len).collect();
@@ -225,7 +228,7 @@ impl Below {
     }
 }
 
-/// An array of members with these data.
+/// An array whose members contain these data.
 fn assembled(level: i32, data: &[Vec<u8>]) -> Result<Arc<dyn Device>> {
     let layout = match level {
         10 => 0x102,

@@ -9,9 +9,9 @@
 //! - `zram`: a compressed RAM disk, with psync, because zram does not support NOWAIT; needs root
 //! - `disk`: an image in the temporary directory, with io_uring; the directory must be on a disk
 //!
-//! Each round measures each way once, and computes the ratios between the ways. A result row contains the median of each ratio over all
-//! rounds. The CPU time includes all threads of this process. Other programs hardly change the CPU time. `IRONMAP_ROUNDS` sets the number
-//! of rounds.
+//! Each round measures each way of making requests once, and computes the ratios between the ways. A result row contains the median of each
+//! ratio over all rounds. The CPU time includes all threads of this process. The load by other programs hardly affects the CPU time.
+//! `IRONMAP_ROUNDS` sets the number of rounds.
 
 use std::error::Error;
 use std::fs;
@@ -58,7 +58,7 @@ enum Way {
 }
 
 impl Way {
-    /// The ways that are compared. With psync, each thread of a pool has one request in flight.
+    /// The ways of making requests that are compared. With psync, each thread of a pool has one request in flight.
     fn all(engine: Engine) -> Vec<Self> {
         let psync = [1, 4, 8, 16, 32].map(|threads| Self::Tasks { threads });
         let one = |threads| [Self::OneTask { threads }, Self::Tasks { threads }];

@@ -15,10 +15,10 @@ use crate::promise::{Answer, Wakes, promise};
 use crate::threads::Threads;
 use crate::worker::{Job, Store, Worker};
 
-/// The number of threads, if each thread has only one request in flight.
+/// The default number of threads of a pool whose threads have only one request in flight each.
 const ONE_EACH: usize = 16;
 
-/// Whether a queue of the engine can have several requests in flight. This also requires a device that supports NOWAIT.
+/// Whether a queue of the engine can have several requests in flight. Besides such an engine, this requires a device that supports NOWAIT.
 fn is_ring(engine: Engine) -> bool {
     matches!(engine, Engine::IoUring | Engine::IoUringPoll)
 }
@@ -44,11 +44,12 @@ impl PoolOptions {
         Self::default()
     }
 
-    /// Sets the number of threads, at least one. By default, a pool has two threads. One submits and completes most requests. The other one
-    /// takes requests while the first is busy, for example with a sync. With psync, a request occupies its thread until it is complete, so
-    /// each thread has only one request in flight. Then the default is [`depth`](Self::depth) threads, at most 16. If the device of a host
-    /// file does not support NOWAIT ([`DeviceReport::nowait`](ironmap::DeviceReport::nowait)), the kernel waits in the submission of each
-    /// read. So the pool of a host also starts this number of threads when it opens the first such file.
+    /// Sets the number of threads, at least one. By default, a pool has two threads. One thread submits and completes most requests. The
+    /// second thread takes requests while the first is busy, for example with a sync. With psync, a request occupies its thread until it is
+    /// complete, so each thread has only one request in flight. The default with psync is therefore [`depth`](Self::depth) threads, at most
+    /// 16. If the device of a host file does not support NOWAIT ([`DeviceReport::nowait`](ironmap::DeviceReport::nowait)), the kernel waits
+    /// in the submission of each read. So when the pool of a host opens the first such file, it also increases its threads to the default
+    /// number of psync.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = Some(threads.max(1));
@@ -62,7 +63,7 @@ impl PoolOptions {
         self
     }
 
-    /// Sets the other options of the queues. Their depth remains the value of [`depth`](Self::depth).
+    /// Sets the options of the queues, except their depth. The depth remains the value of [`depth`](Self::depth).
     #[must_use]
     pub fn queue(mut self, options: QueueOptions) -> Self {
         self.queue = options;
@@ -71,7 +72,7 @@ impl PoolOptions {
 
     fn report(&self, files: &impl Files) -> PoolReport {
         let (engine, no_io_uring) = (files.engine(), files.no_io_uring());
-        // Requests to the null engine do not wait, so a second thread would not help them.
+        // Requests to the null engine do not wait, so a second thread would not make them faster.
         let blocks = engine.is_immediate() && engine != Engine::Null;
         let (chosen, depth) = match blocks {
             true => ((self.depth as usize).min(ONE_EACH), 1),

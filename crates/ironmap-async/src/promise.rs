@@ -48,7 +48,7 @@ impl<T> Shared<T> {
 
     /// Sets the final state, and returns the waker of the task that waits for the value. The waker runs code of the executor. So the caller
     /// releases the lock before it calls the waker.
-    #[inline(always)] // each request runs this function, and a call moves the value once more
+    #[inline(always)] // each request runs this function, and a call that is not inlined moves the value once more
     fn end(&self, end: State<T>) -> Option<Waker> {
         match std::mem::replace(&mut *self.state(), end) {
             State::Waiting(waker) => waker,
@@ -59,7 +59,7 @@ impl<T> Shared<T> {
 
 impl<T> Promise<T> {
     /// Sets the value. A task that waits for the value is added to `wakes`. All tasks in `wakes` are woken together.
-    #[inline(always)] // as `end`
+    #[inline(always)] // inlined for the same reason as `end`
     pub(crate) fn keep(mut self, value: T, wakes: &mut Wakes) {
         if let Some(shared) = self.0.take() {
             wakes.add(shared.end(State::Ready(value)));

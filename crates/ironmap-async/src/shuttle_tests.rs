@@ -272,7 +272,7 @@ fn all(mut answers: Vec<Answer<Reply>>) -> Vec<Reply> {
     replies.into_iter().flatten().collect()
 }
 
-/// Asserts that all buffers are freed and that this number of requests was carried out.
+/// Asserts that all buffers are freed, and that the device has carried out the given number of requests.
 fn check(counts: &Counts, carried_out: usize) {
     assert_eq!(counts.live.load(Ordering::Relaxed), 0, "memory was lost");
     assert_eq!(counts.carried_out.load(Ordering::Relaxed), carried_out);

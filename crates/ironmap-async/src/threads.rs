@@ -47,7 +47,7 @@ type Started = mpsc::Sender<Result<()>>;
 /// the accepted jobs, and end.
 pub(crate) struct Threads<J> {
     handover: Arc<Handover<J>>,
-    /// Closes the hand-over when the last handle is dropped.
+    /// Closes the hand-over of jobs to the threads when the last handle is dropped.
     close: Arc<Close<J>>,
 }
 
@@ -222,7 +222,7 @@ impl<J> Handover<J> {
     }
 }
 
-/// One thread. When the value is dropped, also by a panic, it records that the thread has ended.
+/// One thread of the pool. The drop of this value records that the thread has ended, also after a panic.
 struct Thread<'a, J> {
     handover: &'a Handover<J>,
     index: usize,
@@ -322,7 +322,8 @@ impl<J> Thread<'_, J> {
         bell.wait(work.source().filter(|_| in_flight));
         let mut jobs = self.handover.jobs();
         match jobs.asleep.iter().position(|index| *index == self.index) {
-            // A completion has ended the wait, so this thread is still in the list of sleeping threads.
+            // A completion has ended the wait before the bell rang. So this thread is still in the list of sleeping threads, and is removed
+            // here.
             Some(at) => drop(jobs.asleep.remove(at)),
             // The bell was rung or will be rung soon. If it rings only after the reset, the next sleep ends early.
             None => {

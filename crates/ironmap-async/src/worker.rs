@@ -257,7 +257,7 @@ impl Work for Worker {
 
     fn wait(&mut self) {
         if let Some(own) = &mut self.own {
-            // An error is ignored: `collect` gets it too.
+            // An error of this wait is ignored, because `collect` gets the same error.
             let _ = own.queue.wait(1);
         }
     }
@@ -289,7 +289,7 @@ impl Job {
 }
 
 impl InFlight {
-    #[inline(always)] // each request runs this function, and a call moves the result once more
+    #[inline(always)] // each request runs this function, and a call that is not inlined moves the result once more
     fn end(self, result: Result<usize>, buffer: Option<Buffer>, wakes: &mut Wakes) {
         let answer = |result: Result<usize>| match (result, buffer) {
             (Ok(count), Some(buffer)) => Ok((count, buffer)),

@@ -69,7 +69,7 @@ impl Ground {
 
 impl Drop for Ground {
     fn drop(&mut self) {
-        // The kernel closes the rings of a process some time after the process has ended.
+        // The unmount is repeated, because the kernel closes the rings of a process only some time after the process has ended.
         until("the file system is unmounted", || output("umount", &[&self.mount]).status.success());
     }
 }
@@ -107,7 +107,7 @@ fn a_lost_queue_ends_its_requests() {
     }
 }
 
-/// The child process of the test above.
+/// The child process. It runs the case that the parent test names in an environment variable.
 #[test]
 fn run_in_a_process() {
     let Ok(case) = std::env::var(CASE) else { return };
@@ -178,7 +178,7 @@ impl World {
         run("fsfreeze", &["--unfreeze".as_ref(), self.ground.as_os_str()]);
     }
 
-    /// Waits until the device has at least this number of reads (kind 0) or writes (kind 1) in flight.
+    /// Waits until the device has at least `count` reads (kind 0) or writes (kind 1) in flight.
     fn until_in_flight(&self, kind: usize, count: u32) {
         let name = self.place.file_name().unwrap().to_str().unwrap();
         until("requests are in flight", || {
@@ -187,7 +187,7 @@ impl World {
         });
     }
 
-    /// Through this function, the thread of the pool loses its queue.
+    /// Runs `loss` on the thread of the pool. The thread thereby loses its queue.
     fn lose(&self, loss: fn()) {
         let lost = self.pool.run(move |_| {
             loss();
@@ -233,7 +233,7 @@ impl World {
         if refused.is_none() {
             assert!(is_full_of(&self.read().unwrap().1, OLD));
         }
-        // Any other thread can still read the file.
+        // A thread outside the pool can still read the file through its own queue.
         let mut read = memory(0);
         let mut queue = self.volume.queue(&QueueOptions::new().depth(1)).unwrap();
         self.file.file().read_at(&mut queue, &mut read, 0).unwrap();

@@ -101,7 +101,7 @@ fn dropped_futures_leave_no_request_behind() {
         let at = round % 64;
         let mut read = file.read_at(Buffer::aligned(BLOCK).unwrap(), (at * BLOCK) as u64);
         if round % 2 == 0 {
-            // The future is polled once before it is dropped. So it has a waker.
+            // The future is polled once before the drop, so that it contains a waker.
             if let Poll::Ready(answer) = Pin::new(&mut read).poll(&mut context) {
                 let (_, buffer) = answer.unwrap();
                 assert!([0, 1].iter().any(|version| buffer[..] == block(at, *version)[..]));
@@ -186,7 +186,7 @@ async fn a_stream_is_a_file_of_tokio() {
         stream.read_exact(&mut five).await.unwrap();
         assert_eq!(five, content[at as usize..at as usize + 5]);
     }
-    // A write is between two reads. The second read returns the written data.
+    // Data are written to the stream after a read, and are read again. The second read returns the written data.
     stream.seek(SeekFrom::Start(10)).await.unwrap();
     stream.write_all(b"between").await.unwrap();
     stream.seek(SeekFrom::Start(8)).await.unwrap();

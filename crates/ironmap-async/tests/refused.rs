@@ -1,5 +1,5 @@
-//! A pool on a kernel that refuses io_uring, as in many containers. The filter of system calls cannot be removed, so this program has only
-//! one test.
+//! Tests a pool on a kernel that refuses io_uring, as in many containers. The filter of system calls cannot be removed, so this program has
+//! only one test.
 
 #[path = "../../../tests/common/sys.rs"]
 mod sys;

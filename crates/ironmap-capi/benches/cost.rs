@@ -20,7 +20,7 @@ const DEPTH: usize = 32;
 const FILE_BYTES: u64 = 64 << 20;
 const SEED: u64 = 0x9E37_79B9_7F4A_7C15;
 const COUNTED: u64 = 20_000;
-/// The ways of reading. For each way, the maximum number of instructions that C may need more than Rust.
+/// The ways of reading. Each has a limit: the number of instructions by which a read in C may exceed a read in Rust.
 const GOALS: [(&str, f64); 2] = [("pread", 15.0), ("queue", 20.0)];
 
 fn main() -> Result<()> {
@@ -103,7 +103,7 @@ fn next(state: &mut u64) -> u64 {
     *state % (FILE_BYTES / BLOCK as u64) * BLOCK as u64
 }
 
-/// Like a call of a C library, this read is not inlined into its caller.
+/// This read is not inlined into its caller, because a call of a C library is not inlined either.
 #[inline(never)]
 fn called(file: &File, queue: &mut Queue, memory: &mut [u8], pos: u64) -> ironmap::Result<usize> {
     file.read_at(queue, memory, pos)

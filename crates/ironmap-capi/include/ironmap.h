@@ -12,13 +12,13 @@
 // Memory for requests. Any thread may use it.
 struct ironmap_buffer;
 
-// The entries of a directory. Any thread may use it.
+// An open directory, whose entries can be read. Any thread may use it.
 struct ironmap_directory;
 
 // A file that was opened on a queue. Only the thread of the queue may use it.
 struct ironmap_file;
 
-// The files of the mounted file systems. Any thread may use it.
+// The host: access to the files of the mounted file systems. Any thread may use it.
 struct ironmap_host;
 
 // The description of an image to build. Any thread may use it.
@@ -85,11 +85,11 @@ struct ironmap_dirent {
 struct ironmap_failure {
     // The errno.
     int error;
-    // The name of the kind.
+    // The name of the kind of failure.
     char kind[28];
     // The name of the structure on disk.
     char structure[64];
-    // The name of its field.
+    // The name of the field in the structure.
     char field[64];
     // The inode number.
     uint64_t inode;
@@ -161,7 +161,7 @@ struct ironmap_host_report {
 
 // A read of `ironmap_pool_read_many`.
 struct ironmap_pool_read {
-    // The memory.
+    // The memory that receives the data.
     void *memory;
     // The number of bytes to read.
     size_t len;
@@ -379,8 +379,8 @@ ptrdiff_t ironmap_pwrite(struct ironmap_file *file,
 
 // Reads from position `pos` into several ranges of memory, and waits. `flags` are 0 or RWF_NOWAIT and RWF_HIPRI of `preadv2`.
 //
-// Returns as `ironmap_pread`; -EAGAIN if the call has RWF_NOWAIT and would have to wait; -EINVAL for other flags or a `count` that is not 0
-// to 1024.
+// Returns the same as `ironmap_pread`; -EAGAIN if the call has RWF_NOWAIT and would have to wait; -EINVAL for other flags or a `count`
+// that is not 0 to 1024.
 //
 // Requires:
 // `iov` points to `count` structures, whose memory can be written to and does not overlap.
@@ -393,7 +393,7 @@ ptrdiff_t ironmap_preadv(struct ironmap_file *file,
 // Writes several ranges of memory at position `pos`, and waits. `flags` are 0 or RWF_DSYNC, RWF_SYNC, RWF_NOWAIT, RWF_HIPRI and RWF_ATOMIC
 // of `pwritev2`.
 //
-// Returns as `ironmap_pwrite` and `ironmap_preadv`; -EOPNOTSUPP if the device cannot write the data atomically as RWF_ATOMIC asks.
+// Returns the same as `ironmap_pwrite` and `ironmap_preadv`; -EOPNOTSUPP if the device cannot write the data atomically as RWF_ATOMIC asks.
 //
 // Requires:
 // `iov` points to `count` structures, whose memory can be read.
@@ -420,7 +420,7 @@ int ironmap_append(struct ironmap_file *file,
 // the volume read-only; -EBADF, -EPERM or -EBUSY as any call on a queue.
 int ironmap_fsync(struct ironmap_file *file);
 
-// Makes all completed writes of the file durable, with the metadata that a read needs. Returns as `ironmap_fsync`.
+// Makes all completed writes of the file durable, with the metadata that a read needs. Returns the same as `ironmap_fsync`.
 int ironmap_fdatasync(struct ironmap_file *file);
 
 // The size of the file in bytes, or -EBADF, -EPERM or -EBUSY as any call on a queue.
@@ -437,12 +437,12 @@ int ironmap_fstat(struct ironmap_file *file,
                   struct ironmap_stat *stat,
                   size_t size);
 
-// Sets the size of a file of a volume. A larger file reads as zeros there.
+// Sets the size of a file of a volume. If the file becomes larger, the added range reads as zeros.
 //
 // Returns 0; -EFBIG; -EROFS, also for a host file; -EIO; -EBADF, -EPERM or -EBUSY as any call on a queue.
 int ironmap_ftruncate(struct ironmap_file *file, uint64_t len);
 
-// Sets the permissions of a file of a volume: the lower twelve bits of its mode. Returns as `ironmap_ftruncate`.
+// Sets the permissions of a file of a volume: the lower twelve bits of its mode. Returns the same as `ironmap_ftruncate`.
 int ironmap_fchmod(struct ironmap_file *file, uint32_t mode);
 
 // Allocates, frees or moves the blocks of a range of a file of a volume. `mode` is that of `fallocate(2)`: 0, FALLOC_FL_KEEP_SIZE, or
@@ -491,7 +491,7 @@ int ironmap_image_size(struct ironmap_image *image,
 
 // Adds a directory, or a tar archive, which may be compressed by gzip or zstd. The path "-" is standard input.
 //
-// Returns as `ironmap_image_size`.
+// Returns the same as `ironmap_image_size`.
 //
 // Requires:
 // `path` ends with a zero byte.
@@ -499,7 +499,7 @@ int ironmap_image_add_path(struct ironmap_image *image, const char *path);
 
 // Adds an image of a container: an OCI layout, or the output of `docker save`. The whiteouts of its layers are applied.
 //
-// Returns as `ironmap_image_size`.
+// Returns the same as `ironmap_image_size`.
 //
 // Requires:
 // `path` ends with a zero byte.
@@ -507,7 +507,7 @@ int ironmap_image_add_oci(struct ironmap_image *image, const char *path);
 
 // Adds the entries of a directory of another volume. The directory begins with a slash.
 //
-// Returns as `ironmap_image_size`.
+// Returns the same as `ironmap_image_size`.
 //
 // Requires:
 // The texts end with a zero byte.
@@ -519,7 +519,7 @@ int ironmap_image_add_volume(struct ironmap_image *image, const char *location, 
 // bytes. It returns their number, 0 at the end of the archive, or an errno with a minus sign. `name` stands for the archive in messages.
 // If `layer` is not 0, the archive is a layer of a container image, whose whiteouts hide files of earlier sources.
 //
-// Returns as `ironmap_image_size`.
+// Returns the same as `ironmap_image_size`.
 //
 // Requires:
 // `name` ends with a zero byte. `read` can be called with `arg` until the description was built or freed.
@@ -531,7 +531,7 @@ int ironmap_image_add_tar(struct ironmap_image *image,
 
 // Adds a file with this content, mode and owner. It replaces a file of the sources.
 //
-// Returns as `ironmap_image_size`.
+// Returns the same as `ironmap_image_size`.
 //
 // Requires:
 // `path` ends with a zero byte, and `content` can be read for `len` bytes.
@@ -545,7 +545,7 @@ int ironmap_image_inject(struct ironmap_image *image,
 
 // Sets the label of the volume: at most 16 bytes.
 //
-// Returns as `ironmap_image_size`.
+// Returns the same as `ironmap_image_size`.
 //
 // Requires:
 // `label` ends with a zero byte.
@@ -553,7 +553,7 @@ int ironmap_image_label(struct ironmap_image *image, const char *label);
 
 // Sets the UUID of the volume: 16 bytes. Without this call it is random.
 //
-// Returns as `ironmap_image_size`.
+// Returns the same as `ironmap_image_size`.
 //
 // Requires:
 // `uuid` can be read for 16 bytes.
@@ -562,18 +562,18 @@ int ironmap_image_uuid(struct ironmap_image *image, const uint8_t *uuid);
 // Sets the latest time that the image may contain, in seconds since 1970. It replaces all later times. So two builds of the same content
 // have the same bytes. The UUID then depends on the content.
 //
-// Returns as `ironmap_image_size`.
+// Returns the same as `ironmap_image_size`.
 int ironmap_image_source_date_epoch(struct ironmap_image *image,
                                     int64_t seconds);
 
 // Sets the owner of all files.
 //
-// Returns as `ironmap_image_size`.
+// Returns the same as `ironmap_image_size`.
 int ironmap_image_owner(struct ironmap_image *image, uint32_t uid, uint32_t gid);
 
 // Replaces an existing file system, if `force` is not 0.
 //
-// Returns as `ironmap_image_size`.
+// Returns the same as `ironmap_image_size`.
 int ironmap_image_force(struct ironmap_image *image, int force);
 
 // Builds the image at a location: the path of an image file, which appears when it is complete, or a device.
@@ -687,8 +687,8 @@ int ironmap_rename(struct ironmap_volume *volume,
 // The texts end with a zero byte.
 int ironmap_symlink(struct ironmap_volume *volume, const char *target, const char *path);
 
-// Gives a file another name. A symbolic link is not followed. Returns 0; -EEXIST; -EMLINK; -EPERM for a directory; -EROFS; -ENOSPC; and the
-// errors of `ironmap_stat`.
+// Gives a file an additional name (a hard link). A symbolic link is not followed. Returns 0; -EEXIST; -EMLINK; -EPERM for a directory;
+// -EROFS; -ENOSPC; and the errors of `ironmap_stat`.
 //
 // Requires:
 // The paths end with a zero byte.
@@ -705,7 +705,7 @@ int ironmap_chmod(struct ironmap_volume *volume,
                   uint32_t mode);
 
 // Sets the user and the group that own a file. UINT32_MAX leaves the user or the group unchanged. `flags` are 0 or AT_SYMLINK_NOFOLLOW.
-// Returns as `ironmap_chmod`.
+// Returns the same as `ironmap_chmod`.
 //
 // Requires:
 // `path` ends with a zero byte.
@@ -715,8 +715,8 @@ int ironmap_chown(struct ironmap_volume *volume,
                   uint32_t gid,
                   int flags);
 
-// Sets the times of a file. NULL leaves a time unchanged. `flags` are 0 or AT_SYMLINK_NOFOLLOW. Returns as `ironmap_chmod`; -EINVAL for
-// nanoseconds outside their range.
+// Sets the times of a file. NULL leaves a time unchanged. `flags` are 0 or AT_SYMLINK_NOFOLLOW. Returns the same as `ironmap_chmod`;
+// -EINVAL for nanoseconds outside their range.
 //
 // Requires:
 // `path` ends with a zero byte, and the times are NULL or can be read.
@@ -792,9 +792,9 @@ int ironmap_volume_pool(struct ironmap_volume *volume,
                         uint32_t depth,
                         struct ironmap_pool **pool);
 
-// Starts a pool of threads for the files of the host. Otherwise the call is like `ironmap_volume_pool`.
+// Starts a pool of threads for the files of the host. In all other respects, the call is like `ironmap_volume_pool`.
 //
-// Returns as `ironmap_volume_pool`.
+// Returns the same as `ironmap_volume_pool`.
 //
 // Requires:
 // `pool` can be written to.
@@ -805,7 +805,7 @@ int ironmap_pool_free(struct ironmap_pool *pool);
 
 // Opens a file on a pool. `flags` and `mode` are those of `ironmap_open`. The caller closes the file by `ironmap_pool_close`.
 //
-// Returns as `ironmap_open`.
+// Returns the same as `ironmap_open`.
 //
 // Requires:
 // `path` ends with a zero byte, and `file` can be written to.
@@ -818,19 +818,19 @@ int ironmap_pool_open(struct ironmap_pool *pool,
 // Closes a file of a pool. Calls of other threads on it are carried out. Returns 0 or -EBADF.
 int ironmap_pool_close(struct ironmap_pool_file *file);
 
-// Reads up to `len` bytes from position `pos`, and waits. Returns as `ironmap_pread`; any thread may call it.
+// Reads up to `len` bytes from position `pos`, and waits. Returns the same as `ironmap_pread`; any thread may call it.
 //
 // Requires:
 // `memory` can be written to for `len` bytes.
 ptrdiff_t ironmap_pool_pread(struct ironmap_pool_file *file, void *memory, size_t len, uint64_t pos);
 
-// Writes `len` bytes at position `pos`, and waits. Returns as `ironmap_pwrite`; any thread may call it.
+// Writes `len` bytes at position `pos`, and waits. Returns the same as `ironmap_pwrite`; any thread may call it.
 //
 // Requires:
 // `memory` can be read for `len` bytes.
 ptrdiff_t ironmap_pool_pwrite(struct ironmap_pool_file *file, const void *memory, size_t len, uint64_t pos);
 
-// Writes all `len` bytes at the end of the file, and waits. Returns as `ironmap_append`; any thread may call it.
+// Writes all `len` bytes at the end of the file, and waits. Returns the same as `ironmap_append`; any thread may call it.
 //
 // Requires:
 // `memory` can be read for `len` bytes, and `pos` is NULL or can be written to.
@@ -851,7 +851,7 @@ int ironmap_pool_read_many(struct ironmap_pool_file *file,
 // Reads up to `len` bytes from position `pos` of a file of a pool, and waits. The read uses a queue of the calling thread. So no other
 // thread takes part, and no data are copied. The queue must belong to the volume or host of the pool.
 //
-// Returns as `ironmap_pread`; -EINVAL for a queue of another volume or host.
+// Returns the same as `ironmap_pread`; -EINVAL for a queue of another volume or host.
 //
 // Requires:
 // `memory` can be written to for `len` bytes.
@@ -861,8 +861,8 @@ ptrdiff_t ironmap_pread_on(struct ironmap_queue *queue,
                            size_t len,
                            uint64_t pos);
 
-// Reads several ranges of a file of a pool through a queue of the calling thread, and waits for all of them. Otherwise as
-// `ironmap_pool_read_many` and `ironmap_pread_on`.
+// Reads several ranges of a file of a pool through a queue of the calling thread, and waits for all of them. In all other respects, the
+// call works in the same way as `ironmap_pool_read_many` and `ironmap_pread_on`.
 //
 // Returns 0 if the reads have results; -EBADF, -EPERM or -EBUSY as any call on a queue; -EINVAL for another `size` or a NULL `reads`.
 //
@@ -874,14 +874,14 @@ int ironmap_read_many_on(struct ironmap_queue *queue,
                          size_t count,
                          size_t size);
 
-// Tells how a host file of a pool is read. Otherwise as `ironmap_file_report`; any thread may call it.
+// Tells how a host file of a pool is read, in the same way as `ironmap_file_report`. Any thread may call it.
 //
 // Requires:
 // `report` can be written to for `size` bytes.
 int ironmap_pool_file_report(struct ironmap_pool_file *file, struct ironmap_host_report *report, size_t size);
 
 // Makes all completed writes of the file durable, with all metadata. If `data_only` is not 0, only the metadata that a read needs are made
-// durable. Returns as `ironmap_fsync`; any thread may call it.
+// durable. Returns the same as `ironmap_fsync`; any thread may call it.
 int ironmap_pool_fsync(struct ironmap_pool_file *file,
                        int data_only);
 
@@ -901,9 +901,9 @@ int ironmap_volume_queue(struct ironmap_volume *volume,
                          uint32_t depth,
                          struct ironmap_queue **queue);
 
-// Makes a queue for the files of the host, for the calling thread. Otherwise the call is like `ironmap_volume_queue`.
+// Makes a queue for the files of the host, for the calling thread. In all other respects, the call is like `ironmap_volume_queue`.
 //
-// Returns as `ironmap_volume_queue`.
+// Returns the same as `ironmap_volume_queue`.
 //
 // Requires:
 // `queue` can be written to.
@@ -922,8 +922,8 @@ int ironmap_queue_free(struct ironmap_queue *queue);
 // The call sets the `result` of each read to the number of bytes, or to an errno with a minus sign. The number is smaller than `len` only
 // at the end of the file. `size` is `sizeof(struct ironmap_read)`.
 //
-// Returns 0 if the reads have results; -EBADF, -EPERM or -EBUSY as any call on a queue; -EINVAL for another `size` or a NULL `reads`. The
-// results are not changed then.
+// Returns 0 if the reads have results; -EBADF, -EPERM or -EBUSY as any call on a queue; -EINVAL for another `size` or a NULL `reads`. If
+// the call returns an error, it does not change the results.
 //
 // Requires:
 // `reads` points to `count` structures. The memory of each read can be written to, and the memory of two reads does not overlap.
@@ -951,10 +951,10 @@ int ironmap_submit_read(struct ironmap_file *file,
                         int flags,
                         void *user);
 
-// Submits a write of `len` bytes at position `pos`. `flags` may also have RWF_DSYNC, RWF_SYNC and RWF_ATOMIC. Otherwise the call is like
-// `ironmap_submit_read`.
+// Submits a write of `len` bytes at position `pos`. `flags` may also have RWF_DSYNC, RWF_SYNC and RWF_ATOMIC. In all other respects, the
+// call is like `ironmap_submit_read`.
 //
-// Returns as `ironmap_submit_read`; -EROFS, -ENOSPC and other errors of `ironmap_pwrite`.
+// Returns the same as `ironmap_submit_read`; -EROFS, -ENOSPC and other errors of `ironmap_pwrite`.
 //
 // Requires:
 // The memory stays valid, and nothing changes it, until `ironmap_reap` has returned the completion or `ironmap_queue_free` has returned.
@@ -965,10 +965,10 @@ int ironmap_submit_write(struct ironmap_file *file,
                          int flags,
                          void *user);
 
-// Submits a read of `len` bytes from position `pos` into a buffer, at the byte `offset` of the buffer. Otherwise the call is like
-// `ironmap_submit_read`. The buffer may be freed while the request is in flight: its memory is then released after the request.
+// Submits a read of `len` bytes from position `pos` into a buffer, at the byte `offset` of the buffer. In all other respects, the call is
+// like `ironmap_submit_read`. The buffer may be freed while the request is in flight: its memory is then released after the request.
 //
-// Returns as `ironmap_submit_read`; -EBADF for a buffer that was freed; -ERANGE for bytes outside the buffer.
+// Returns the same as `ironmap_submit_read`; -EBADF for a buffer that was freed; -ERANGE for bytes outside the buffer.
 //
 // Requires:
 // Nothing else accesses these bytes of the buffer until the request is complete.
@@ -980,10 +980,10 @@ int ironmap_submit_read_buffer(struct ironmap_file *file,
                                int flags,
                                void *user);
 
-// Submits a write of `len` bytes at position `pos`. The data begin at the byte `offset` of the buffer. Otherwise the call is like
-// `ironmap_submit_write` and `ironmap_submit_read_buffer`.
+// Submits a write of `len` bytes at position `pos`. The data begin at the byte `offset` of the buffer. In all other respects, the call is
+// like `ironmap_submit_write` and `ironmap_submit_read_buffer`.
 //
-// Returns as `ironmap_submit_write` and `ironmap_submit_read_buffer`.
+// Returns the same as `ironmap_submit_write` and `ironmap_submit_read_buffer`.
 //
 // Requires:
 // Nothing changes these bytes of the buffer until the request is complete.
@@ -1089,7 +1089,7 @@ ptrdiff_t ironmap_volume_notice(struct ironmap_volume *volume,
                                 char *text,
                                 size_t len);
 
-// Opens the files of the mounted file systems for reading around their file systems.
+// Opens the host: the files of the mounted file systems. The library reads these files directly from their devices.
 //
 // `engine` is the name of the I/O engine, or NULL. The caller closes the host by `ironmap_host_close`. Any thread may call it.
 //

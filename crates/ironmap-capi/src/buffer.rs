@@ -24,7 +24,8 @@ pub(crate) struct Memory {
 // SAFETY: `base` is the address of memory that the buffer owns. The memory is accessed by C code and by requests, as the contract of each
 // function says.
 unsafe impl Send for Memory {}
-// SAFETY: the proof is the same as for `Send`.
+// SAFETY: the proof of `Send` also proves this: `base` is memory that the buffer owns, and the contract of each function says how C code
+// and requests access the memory.
 unsafe impl Sync for Memory {}
 
 impl Memory {
@@ -48,7 +49,7 @@ impl Memory {
         }
         // SAFETY: the offset is not larger than the length of the memory.
         let base = unsafe { self.base.add(offset) };
-        // SAFETY: the bytes are in the buffer, and the caller guarantees the rest.
+        // SAFETY: the bytes are in the buffer. The caller guarantees that nothing else uses these bytes until the part is dropped.
         Ok(unsafe { self.buffer.lock().alias(base, len) })
     }
 
@@ -69,7 +70,7 @@ struct Release {
 
 // SAFETY: the contract of `ironmap_buffer_wrap` says that any thread may call the function.
 unsafe impl Send for Release {}
-// SAFETY: the proof is the same as for `Send`.
+// SAFETY: the contract of `ironmap_buffer_wrap` says that any thread may call the function.
 unsafe impl Sync for Release {}
 
 impl Drop for Release {
@@ -129,7 +130,7 @@ pub unsafe extern "C" fn ironmap_buffer_wrap(
         // SAFETY: the caller guarantees that the memory is valid until the release, which drops the owner.
         let whole = unsafe { Buffer::from_raw_parts(base, size, Arc::clone(&owner)) };
         let handle = BUFFERS.add(Memory::new(whole))?;
-        // The function is set last, so that a failure does not call it.
+        // `release` is set after the last step that can fail. So a call that fails does not run `release`.
         *owner.function.lock() = release;
         *place = handle.pointer();
         Ok(())

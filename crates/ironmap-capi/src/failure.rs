@@ -28,11 +28,11 @@ use crate::tables::{is_open, tables};
 pub struct ironmap_failure {
     /// The errno.
     pub error: c_int,
-    /// The name of the kind.
+    /// The name of the kind of failure.
     pub kind: [c_char; 28],
     /// The name of the structure on disk.
     pub structure: [c_char; 64],
-    /// The name of its field.
+    /// The name of the field in the structure.
     pub field: [c_char; 64],
     /// The inode number.
     pub inode: u64,
@@ -164,7 +164,7 @@ pub(crate) fn panicked(panic: &(dyn Any + Send)) -> Error {
 /// Runs a call from C. The outer error means that `work` has panicked. The objects that `work` has changed are then in an unknown state.
 #[inline(always)]
 pub(crate) fn catch<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<Result<T, Error>, Error> {
-    // The caller makes the objects of the call unusable.
+    // After a panic, the caller of `catch` makes the objects of the call unusable.
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| panicked(&*panic))
 }
 

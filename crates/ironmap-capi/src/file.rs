@@ -99,8 +99,8 @@ pub unsafe extern "C" fn ironmap_pread(
     with_file(file, move |open, local| unsafe { read(open, memory, len, pos, local) })
 }
 
-/// Reads. This large function is not inlined. So its arguments are passed in registers, and not through the guard against panics. They have
-/// the same order as in the calling function, so they stay in their registers.
+/// Reads. This large function is not inlined. So its arguments are passed in registers, and not in memory through the guard against panics.
+/// The arguments have the same order as in the calling function, so they stay in their registers.
 ///
 /// # Safety
 /// `memory` can be written to for `len` bytes.
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn ironmap_pwrite(
     with_file(file, move |open, local| unsafe { write(open, memory, len, pos, local) })
 }
 
-/// Writes. For `inline(never)` see [`read`].
+/// Writes. The reason for `inline(never)` is given at [`read`].
 ///
 /// # Safety
 /// `memory` can be read for `len` bytes.
@@ -168,8 +168,8 @@ unsafe fn ranges<'a>(iov: *const libc::iovec, count: c_int) -> Result<&'a [libc:
 
 /// Reads from position `pos` into several ranges of memory, and waits. `flags` are 0 or RWF_NOWAIT and RWF_HIPRI of `preadv2`.
 ///
-/// Returns as `ironmap_pread`; -EAGAIN if the call has RWF_NOWAIT and would have to wait; -EINVAL for other flags or a `count` that is not 0
-/// to 1024.
+/// Returns the same as `ironmap_pread`; -EAGAIN if the call has RWF_NOWAIT and would have to wait; -EINVAL for other flags or a `count`
+/// that is not 0 to 1024.
 ///
 /// # Safety
 /// `iov` points to `count` structures, whose memory can be written to and does not overlap.
@@ -196,7 +196,7 @@ pub unsafe extern "C" fn ironmap_preadv(
 /// Writes several ranges of memory at position `pos`, and waits. `flags` are 0 or RWF_DSYNC, RWF_SYNC, RWF_NOWAIT, RWF_HIPRI and RWF_ATOMIC
 /// of `pwritev2`.
 ///
-/// Returns as `ironmap_pwrite` and `ironmap_preadv`; -EOPNOTSUPP if the device cannot write the data atomically as RWF_ATOMIC asks.
+/// Returns the same as `ironmap_pwrite` and `ironmap_preadv`; -EOPNOTSUPP if the device cannot write the data atomically as RWF_ATOMIC asks.
 ///
 /// # Safety
 /// `iov` points to `count` structures, whose memory can be read.
@@ -255,7 +255,7 @@ pub extern "C" fn ironmap_fsync(file: *mut ironmap_file) -> c_int {
     with_file(file, |open, local| open.file.sync(&mut local.queue)) as c_int
 }
 
-/// Makes all completed writes of the file durable, with the metadata that a read needs. Returns as `ironmap_fsync`.
+/// Makes all completed writes of the file durable, with the metadata that a read needs. Returns the same as `ironmap_fsync`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_fdatasync(file: *mut ironmap_file) -> c_int {
     with_file(file, |open, local| open.file.sync_data(&mut local.queue)) as c_int
@@ -271,7 +271,7 @@ impl OpenFile {
     fn stat(&self, local: &LocalQueue) -> Result<Stat, Error> {
         match &local.store {
             Store::Volume(volume) => {
-                // The file may have lost its last name.
+                // The attributes are read by inode number, because the file may have no name any longer.
                 volume.volume.fs().inspect(self.file.inode(), |inode| Ok(inode.stat().clone()))
             }
             Store::Host(host) => {
@@ -307,7 +307,7 @@ pub unsafe extern "C" fn ironmap_fstat(
     }) as c_int
 }
 
-/// Sets the size of a file of a volume. A larger file reads as zeros there.
+/// Sets the size of a file of a volume. If the file becomes larger, the added range reads as zeros.
 ///
 /// Returns 0; -EFBIG; -EROFS, also for a host file; -EIO; -EBADF, -EPERM or -EBUSY as any call on a queue.
 #[unsafe(no_mangle)]
@@ -315,7 +315,7 @@ pub extern "C" fn ironmap_ftruncate(file: *mut ironmap_file, len: u64) -> c_int 
     with_file(file, |open, local| open.writer(local)?.truncate(open.file.inode(), len)) as c_int
 }
 
-/// Sets the permissions of a file of a volume: the lower twelve bits of its mode. Returns as `ironmap_ftruncate`.
+/// Sets the permissions of a file of a volume: the lower twelve bits of its mode. Returns the same as `ironmap_ftruncate`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_fchmod(file: *mut ironmap_file, mode: u32) -> c_int {
     with_file(file, |open, local| {
@@ -325,7 +325,7 @@ pub extern "C" fn ironmap_fchmod(file: *mut ironmap_file, mode: u32) -> c_int {
 }
 
 impl OpenFile {
-    /// Returns the file system, through which the content is changed.
+    /// Returns the interface of the file system for changes. Fails if the file was not opened for writing.
     fn writer<'a>(&self, local: &'a LocalQueue) -> Result<&'a dyn ironmap::fs::Writer, Error> {
         if !self.writes {
             let what = "the file was not opened for writing";

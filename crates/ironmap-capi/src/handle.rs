@@ -78,7 +78,7 @@ impl From<Refusal> for Error {
     }
 }
 
-/// Not enough slots.
+/// The error for a table without a free slot.
 fn no_slot() -> Error {
     Error::io(Errno(libc::EMFILE), "too many handles are open")
 }
@@ -96,7 +96,7 @@ impl Handle {
         Self(pointer.addr() as u64)
     }
 
-    /// The form for C code.
+    /// The number as a pointer for C code.
     pub(crate) fn pointer<T>(self) -> *mut T {
         std::ptr::without_provenance_mut(self.0 as usize)
     }
@@ -105,21 +105,21 @@ impl Handle {
         (self.0 as u32 >> KIND_BITS) as usize
     }
 
-    /// The state of this handle's slot while the object cannot be used. This state contains the position of another slot. So it differs
-    /// from all handles of this slot, and a single comparison shows whether the slot has a given handle.
+    /// The state of this handle's slot while its object cannot be used. This state contains the index of another slot, so it differs from
+    /// all handles of this slot. Therefore a single comparison shows whether the slot has a given handle.
     fn unusable(self, kind: u64) -> u64 {
         (self.0 ^ 1 << KIND_BITS) & !KIND_MASK | kind
     }
 
-    /// Whether the number has the kind of a handle.
+    /// Whether the kind in the number is that of an object, so that the number can be an open handle.
     fn can_be_open(self) -> bool {
         self.0 & KIND_MASK > FORKED
     }
 }
 
-/// A type of C, whose handles have a kind of their own.
+/// A type that C code knows. The handles of each type have a different kind.
 pub(crate) trait Kind {
-    /// The kind.
+    /// The kind of the type's handles.
     const KIND: u64;
 }
 
@@ -156,7 +156,7 @@ impl<C> Slot<C> {
         self.state.load(Ordering::Acquire) == handle.0
     }
 
-    /// The handle of the slot's object, during a call on this object.
+    /// The handle of the object in this slot. The caller is in a call on the object, so the handle does not change.
     pub(crate) fn handle(&self) -> Handle {
         Handle(self.state.load(Ordering::Relaxed))
     }
@@ -198,8 +198,8 @@ impl<C> Slot<C> {
 /// file does not contain the table. Therefore the kind is a parameter of the type, and not a field.
 pub(crate) struct Table<C: 'static, const N: usize, const KIND: u64> {
     slots: [Slot<C>; N],
-    /// A fork locks this mutex. A mutex of parking_lot could pass its lock to a thread that waits, and in the child this thread does not
-    /// exist. So this is a mutex of std.
+    /// The mutex that a fork locks. It is a mutex of std, because a mutex of parking_lot could pass its lock to a thread that waits. Such a
+    /// thread does not exist in the child, so the lock would never be released.
     unused: std::sync::Mutex<Unused>,
 }
 
@@ -208,7 +208,7 @@ struct Unused {
     /// Slots whose objects were closed. The slot that was closed first is reused first, so that each slot stays unused as long as possible.
     #[allow(clippy::box_collection, reason = "all bytes of an empty table are zero")]
     closed: Option<Box<VecDeque<u32>>>,
-    /// The number of slots that have been used at least once. They follow slot 0.
+    /// The number of slots that have been used at least once. These slots follow slot 0 in the table.
     used: u32,
 }
 
@@ -272,7 +272,7 @@ impl<C, const N: usize, const KIND: u64> Table<C, N, KIND> {
     /// slot.
     ///
     /// # Errors
-    /// The slot does not have this handle. A poisoned handle is closed, and its object is leaked.
+    /// Fails if the slot does not have this handle. Also fails for a poisoned handle: the handle is then closed, and its object is leaked.
     pub(crate) fn end(&self, handle: Handle) -> Result<&C, Refusal> {
         let slot = self.slot(handle);
         if !handle.can_be_open() {
@@ -401,7 +401,8 @@ impl<T: Send + Sync, const N: usize, const KIND: u64> Table<Shared<T>, N, KIND> 
     /// The object. It stays alive during the call, even if another thread closes the handle.
     pub(crate) fn get(&self, handle: Handle) -> Result<Arc<T>, Error> {
         let slot = self.slot(handle);
-        // The state is compared before the lock is acquired. In a forked child, the lock of a disowned slot may be locked for ever.
+        // The state is compared before the lock is acquired. In a forked child, the lock of a slot with a handle of the parent may be
+        // locked for ever.
         if slot.has(handle) {
             let object = slot.content.0.lock();
             if let (true, Some(object)) = (slot.has(handle), &*object) {

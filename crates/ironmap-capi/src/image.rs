@@ -94,7 +94,7 @@ pub extern "C" fn ironmap_image_size(image: *mut ironmap_image, bytes: u64) -> c
 
 /// Adds a directory, or a tar archive, which may be compressed by gzip or zstd. The path "-" is standard input.
 ///
-/// Returns as `ironmap_image_size`.
+/// Returns the same as `ironmap_image_size`.
 ///
 /// # Safety
 /// `path` ends with a zero byte.
@@ -110,7 +110,7 @@ pub unsafe extern "C" fn ironmap_image_add_path(
 
 /// Adds an image of a container: an OCI layout, or the output of `docker save`. The whiteouts of its layers are applied.
 ///
-/// Returns as `ironmap_image_size`.
+/// Returns the same as `ironmap_image_size`.
 ///
 /// # Safety
 /// `path` ends with a zero byte.
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn ironmap_image_add_oci(
 
 /// Adds the entries of a directory of another volume. The directory begins with a slash.
 ///
-/// Returns as `ironmap_image_size`.
+/// Returns the same as `ironmap_image_size`.
 ///
 /// # Safety
 /// The texts end with a zero byte.
@@ -162,7 +162,7 @@ impl Read for Source {
         match usize::try_from(count) {
             Ok(count) if count <= to.len() => Ok(count),
             Ok(_) => Err(io::Error::other("the read function returned more bytes than requested")),
-            // A reader tries again after EINTR, so this errno would not end the build.
+            // EINTR is replaced by another error: a reader tries again after EINTR, so the build would not end.
             Err(_) => match i32::try_from(count.unsigned_abs()) {
                 Ok(errno @ 1..=4095) if errno != libc::EINTR => {
                     Err(io::Error::from_raw_os_error(errno))
@@ -181,7 +181,7 @@ impl Read for Source {
 /// bytes. It returns their number, 0 at the end of the archive, or an errno with a minus sign. `name` stands for the archive in messages.
 /// If `layer` is not 0, the archive is a layer of a container image, whose whiteouts hide files of earlier sources.
 ///
-/// Returns as `ironmap_image_size`.
+/// Returns the same as `ironmap_image_size`.
 ///
 /// # Safety
 /// `name` ends with a zero byte. `read` can be called with `arg` until the description was built or freed.
@@ -205,7 +205,7 @@ pub unsafe extern "C" fn ironmap_image_add_tar(
 
 /// Adds a file with this content, mode and owner. It replaces a file of the sources.
 ///
-/// Returns as `ironmap_image_size`.
+/// Returns the same as `ironmap_image_size`.
 ///
 /// # Safety
 /// `path` ends with a zero byte, and `content` can be read for `len` bytes.
@@ -230,7 +230,7 @@ pub unsafe extern "C" fn ironmap_image_inject(
 
 /// Sets the label of the volume: at most 16 bytes.
 ///
-/// Returns as `ironmap_image_size`.
+/// Returns the same as `ironmap_image_size`.
 ///
 /// # Safety
 /// `label` ends with a zero byte.
@@ -246,7 +246,7 @@ pub unsafe extern "C" fn ironmap_image_label(
 
 /// Sets the UUID of the volume: 16 bytes. Without this call it is random.
 ///
-/// Returns as `ironmap_image_size`.
+/// Returns the same as `ironmap_image_size`.
 ///
 /// # Safety
 /// `uuid` can be read for 16 bytes.
@@ -264,7 +264,7 @@ pub unsafe extern "C" fn ironmap_image_uuid(image: *mut ironmap_image, uuid: *co
 /// Sets the latest time that the image may contain, in seconds since 1970. It replaces all later times. So two builds of the same content
 /// have the same bytes. The UUID then depends on the content.
 ///
-/// Returns as `ironmap_image_size`.
+/// Returns the same as `ironmap_image_size`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_image_source_date_epoch(
     image: *mut ironmap_image,
@@ -275,7 +275,7 @@ pub extern "C" fn ironmap_image_source_date_epoch(
 
 /// Sets the owner of all files.
 ///
-/// Returns as `ironmap_image_size`.
+/// Returns the same as `ironmap_image_size`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_image_owner(image: *mut ironmap_image, uid: u32, gid: u32) -> c_int {
     describe(image, || Ok(()), |image, ()| image.owner(uid, gid))
@@ -283,7 +283,7 @@ pub extern "C" fn ironmap_image_owner(image: *mut ironmap_image, uid: u32, gid: 
 
 /// Replaces an existing file system, if `force` is not 0.
 ///
-/// Returns as `ironmap_image_size`.
+/// Returns the same as `ironmap_image_size`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_image_force(image: *mut ironmap_image, force: c_int) -> c_int {
     describe(image, || Ok(force != 0), Image::force)
@@ -301,7 +301,7 @@ struct Progress {
 
 // SAFETY: the contract of the calls says that any thread may call the function, and `calling` lets one thread do so at a time.
 unsafe impl Send for Progress {}
-// SAFETY: the proof is the same as for `Send`.
+// SAFETY: the contract of the calls says that any thread may call the function, and `calling` lets one thread do so at a time.
 unsafe impl Sync for Progress {}
 
 impl Progress {

@@ -148,11 +148,11 @@ const ROUNDS: usize = 4;
 static END: OnceLock<Option<libc::pthread_key_t>> = OnceLock::new();
 
 thread_local! {
-    /// The thread is about to end.
+    /// Whether the destructors of the thread already run, so that the thread ends soon.
     static ENDS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Asks for a call of [`thread_ends`] in a round of the thread's end.
+/// Asks the C library to call [`thread_ends`] in the given round of destructors when the thread ends.
 fn at_end_of_thread(round: usize) -> bool {
     let key = *END.get_or_init(|| {
         let mut key = 0;
@@ -165,8 +165,8 @@ fn at_end_of_thread(round: usize) -> bool {
 }
 
 /// Called when a thread ends. A later thread may have the same number. Therefore this function revokes the thread's permission for all
-/// queues that the thread has not freed. It waits for the last round of destructors, because destructors of the program may still free
-/// queues before that.
+/// queues that the thread has not freed. It does so in the last round of destructors, because destructors of the program may free queues in
+/// earlier rounds.
 extern "C" fn thread_ends(round: *mut c_void) {
     let round = round.addr();
     ENDS.set(true);
@@ -212,7 +212,7 @@ impl Drop for Entered<'_> {
 }
 
 impl Entered<'_> {
-    /// The queue.
+    /// Returns the queue that this call may use.
     #[inline(always)]
     fn queue(&mut self) -> Option<&mut LocalQueue> {
         // SAFETY: `self` is the only permission, and it is borrowed exclusively.
@@ -455,7 +455,7 @@ fn lose_queue(slot: &Slot<QueueSlot>) {
 /// Returns the open file with this handle, for use during a call on its queue.
 ///
 /// # Errors
-/// The handle is not that of an open file, or the file was opened on another queue.
+/// Fails if the handle is not that of an open file, or if the file was opened on another queue.
 ///
 /// # Safety
 /// The calling thread is in a call on this queue. The reference is not used after the call, and no file of the queue is closed meanwhile.
@@ -540,7 +540,7 @@ mod tests {
         assert_eq!(ironmap_queue_free(queue) as isize, LOST);
         assert_eq!(ironmap_queue_free(queue), -Errno::EBADF.0);
         assert_eq!(ironmap_volume_sync(volume.pointer()), 0);
-        // The lost queue still uses the volume.
+        // The volume cannot be closed, because the lost queue still uses it.
         assert_eq!(ironmap_volume_close(volume.pointer()), -Errno::EBUSY.0);
     }
 

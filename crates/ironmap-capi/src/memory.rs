@@ -53,7 +53,7 @@ fn empty_or_wrong(memory: *const c_void, len: usize) -> Result<(), Error> {
     }
 }
 
-/// A list of structures.
+/// Returns a list of structures that C code passes, as a slice.
 ///
 /// # Safety
 /// `list` points to `count` structures that nothing else accesses during `'a`.
@@ -71,7 +71,7 @@ pub(crate) unsafe fn list_mut<'a, T>(list: *mut T, count: usize) -> Result<&'a m
     Ok(unsafe { slice::from_raw_parts_mut(list, count) })
 }
 
-/// The bytes of a text.
+/// Returns the bytes of a text that C code passes.
 ///
 /// # Safety
 /// A text that is not null ends with a zero byte, and does not change during `'a`.
@@ -83,10 +83,10 @@ pub(crate) unsafe fn text<'a>(text: *const c_char, what: &'static str) -> Result
     Ok(unsafe { CStr::from_ptr(text) }.to_bytes())
 }
 
-/// A path.
+/// Returns a path that C code passes.
 ///
 /// # Safety
-/// As for [`text`].
+/// A path that is not null ends with a zero byte, and does not change during `'a`.
 pub(crate) unsafe fn path<'a>(path: *const c_char) -> Result<&'a Path, Error> {
     // SAFETY: the caller guarantees that a path that is not NULL ends with a zero byte.
     let bytes = unsafe { text(path, "the path") }?;

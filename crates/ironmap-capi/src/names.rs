@@ -161,7 +161,7 @@ pub unsafe extern "C" fn ironmap_rmdir(volume: *mut ironmap_volume, path: *const
 /// The directory of a path, and the last name in it.
 fn parent_and_name(path: &Path) -> Result<(&[u8], &[u8]), Error> {
     let no_name = || Error::invalid("the path has no name at its end");
-    // `Path` leaves out a dot at the end, but the dot names the directory before it.
+    // `Path::file_name` skips a dot at the end of a path. But such a dot stands for the directory before it, and is not a name.
     let last = path_bytes(path).rsplit(|byte| *byte == b'/').find(|name| !name.is_empty());
     let name = path.file_name().filter(|name| last == Some(name.as_bytes())).ok_or_else(no_name)?;
     let parent = path.parent().map_or(&b"/"[..], path_bytes);
@@ -232,8 +232,8 @@ pub unsafe extern "C" fn ironmap_symlink(
     unsafe { at(volume, path, work) as c_int }
 }
 
-/// Gives a file another name. A symbolic link is not followed. Returns 0; -EEXIST; -EMLINK; -EPERM for a directory; -EROFS; -ENOSPC; and the
-/// errors of `ironmap_stat`.
+/// Gives a file an additional name (a hard link). A symbolic link is not followed. Returns 0; -EEXIST; -EMLINK; -EPERM for a directory;
+/// -EROFS; -ENOSPC; and the errors of `ironmap_stat`.
 ///
 /// # Safety
 /// The paths end with a zero byte.
@@ -270,7 +270,7 @@ pub unsafe extern "C" fn ironmap_chmod(
 }
 
 /// Sets the user and the group that own a file. UINT32_MAX leaves the user or the group unchanged. `flags` are 0 or AT_SYMLINK_NOFOLLOW.
-/// Returns as `ironmap_chmod`.
+/// Returns the same as `ironmap_chmod`.
 ///
 /// # Safety
 /// `path` ends with a zero byte.
@@ -292,8 +292,8 @@ pub unsafe extern "C" fn ironmap_chown(
     unsafe { at(volume, path, work) as c_int }
 }
 
-/// Sets the times of a file. NULL leaves a time unchanged. `flags` are 0 or AT_SYMLINK_NOFOLLOW. Returns as `ironmap_chmod`; -EINVAL for
-/// nanoseconds outside their range.
+/// Sets the times of a file. NULL leaves a time unchanged. `flags` are 0 or AT_SYMLINK_NOFOLLOW. Returns the same as `ironmap_chmod`;
+/// -EINVAL for nanoseconds outside their range.
 ///
 /// # Safety
 /// `path` ends with a zero byte, and the times are NULL or can be read.
@@ -337,7 +337,7 @@ unsafe fn attribute<'a>(name: *const c_char) -> Result<&'a [u8], Error> {
     Ok(name)
 }
 
-/// Returns the error for an attribute that does not exist. A name with any other prefix than the four below is not supported.
+/// Returns the error for an attribute that does not exist. A name whose prefix is not in `prefixes` is not supported.
 fn no_attribute(name: &[u8]) -> Error {
     let prefixes: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
     if prefixes.iter().any(|prefix| name.starts_with(prefix)) {

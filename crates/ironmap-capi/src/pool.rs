@@ -126,9 +126,9 @@ pub unsafe extern "C" fn ironmap_volume_pool(
     }) as c_int
 }
 
-/// Starts a pool of threads for the files of the host. Otherwise the call is like `ironmap_volume_pool`.
+/// Starts a pool of threads for the files of the host. In all other respects, the call is like `ironmap_volume_pool`.
 ///
-/// Returns as `ironmap_volume_pool`.
+/// Returns the same as `ironmap_volume_pool`.
 ///
 /// # Safety
 /// `pool` can be written to.
@@ -167,7 +167,7 @@ pub extern "C" fn ironmap_pool_free(pool: *mut ironmap_pool) -> c_int {
 
 /// Opens a file on a pool. `flags` and `mode` are those of `ironmap_open`. The caller closes the file by `ironmap_pool_close`.
 ///
-/// Returns as `ironmap_open`.
+/// Returns the same as `ironmap_open`.
 ///
 /// # Safety
 /// `path` ends with a zero byte, and `file` can be written to.
@@ -212,7 +212,7 @@ pub extern "C" fn ironmap_pool_close(file: *mut ironmap_pool_file) -> c_int {
     }) as c_int
 }
 
-/// Reads up to `len` bytes from position `pos`, and waits. Returns as `ironmap_pread`; any thread may call it.
+/// Reads up to `len` bytes from position `pos`, and waits. Returns the same as `ironmap_pread`; any thread may call it.
 ///
 /// # Safety
 /// `memory` can be written to for `len` bytes.
@@ -235,7 +235,7 @@ pub unsafe extern "C" fn ironmap_pool_pread(
     })
 }
 
-/// Writes `len` bytes at position `pos`, and waits. Returns as `ironmap_pwrite`; any thread may call it.
+/// Writes `len` bytes at position `pos`, and waits. Returns the same as `ironmap_pwrite`; any thread may call it.
 ///
 /// # Safety
 /// `memory` can be read for `len` bytes.
@@ -258,8 +258,8 @@ pub unsafe extern "C" fn ironmap_pool_pwrite(
 /// Limits the length of a read to about the rest of the file, because the pool allocates memory of this length. If the file grows
 /// meanwhile, the read is short, like a read before the growth.
 fn within(open: &PoolFile, len: usize, pos: u64) -> usize {
-    /// A length in bytes that is allocated even for a shorter file. Direct I/O needs lengths in multiples of the device's blocks, so a
-    /// shorter length is not cut.
+    /// The unit of the limit in bytes. A read of at most one unit is never shortened. Direct I/O needs lengths in multiples of the device's
+    /// blocks, and a multiple of this unit is such a length.
     const ALWAYS: usize = 1 << 20;
     let rest = open.file.file().size().saturating_sub(pos);
     let rest = usize::try_from(rest).unwrap_or(usize::MAX).saturating_add(ALWAYS - 1);
@@ -272,7 +272,7 @@ fn copied(bytes: &[u8]) -> Result<Buffer, Error> {
     Ok(buffer)
 }
 
-/// Writes all `len` bytes at the end of the file, and waits. Returns as `ironmap_append`; any thread may call it.
+/// Writes all `len` bytes at the end of the file, and waits. Returns the same as `ironmap_append`; any thread may call it.
 ///
 /// # Safety
 /// `memory` can be read for `len` bytes, and `pos` is NULL or can be written to.
@@ -302,7 +302,7 @@ pub unsafe extern "C" fn ironmap_pool_append(
 #[derive(Clone, Copy)]
 #[allow(non_camel_case_types, reason = "the name in C")]
 pub struct ironmap_pool_read {
-    /// The memory.
+    /// The memory that receives the data.
     pub memory: *mut c_void,
     /// The number of bytes to read.
     pub len: usize,
@@ -366,7 +366,7 @@ pub unsafe extern "C" fn ironmap_pool_read_many(
 /// Reads up to `len` bytes from position `pos` of a file of a pool, and waits. The read uses a queue of the calling thread. So no other
 /// thread takes part, and no data are copied. The queue must belong to the volume or host of the pool.
 ///
-/// Returns as `ironmap_pread`; -EINVAL for a queue of another volume or host.
+/// Returns the same as `ironmap_pread`; -EINVAL for a queue of another volume or host.
 ///
 /// # Safety
 /// `memory` can be written to for `len` bytes.
@@ -386,8 +386,8 @@ pub unsafe extern "C" fn ironmap_pread_on(
     })
 }
 
-/// Reads several ranges of a file of a pool through a queue of the calling thread, and waits for all of them. Otherwise as
-/// `ironmap_pool_read_many` and `ironmap_pread_on`.
+/// Reads several ranges of a file of a pool through a queue of the calling thread, and waits for all of them. In all other respects, the
+/// call works in the same way as `ironmap_pool_read_many` and `ironmap_pread_on`.
 ///
 /// Returns 0 if the reads have results; -EBADF, -EPERM or -EBUSY as any call on a queue; -EINVAL for another `size` or a NULL `reads`.
 ///
@@ -411,7 +411,7 @@ pub unsafe extern "C" fn ironmap_read_many_on(
         let mut list: SmallVec<[ReadAt<'_>; 64]> = SmallVec::new();
         let mut results = Vec::with_capacity(reads.len());
         for read in reads.iter_mut() {
-            // SAFETY: the caller guarantees this.
+            // SAFETY: the caller guarantees that the memory of each read can be written to, and does not overlap.
             match unsafe { bytes_mut(read.memory, read.len) } {
                 Ok(memory) => {
                     list.push(ReadAt::new(open.file.file(), memory, read.pos));
@@ -428,7 +428,7 @@ pub unsafe extern "C" fn ironmap_read_many_on(
     }) as c_int
 }
 
-/// Tells how a host file of a pool is read. Otherwise as `ironmap_file_report`; any thread may call it.
+/// Tells how a host file of a pool is read, in the same way as `ironmap_file_report`. Any thread may call it.
 ///
 /// # Safety
 /// `report` can be written to for `size` bytes.
@@ -447,7 +447,7 @@ pub unsafe extern "C" fn ironmap_pool_file_report(
 }
 
 /// Makes all completed writes of the file durable, with all metadata. If `data_only` is not 0, only the metadata that a read needs are made
-/// durable. Returns as `ironmap_fsync`; any thread may call it.
+/// durable. Returns the same as `ironmap_fsync`; any thread may call it.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_pool_fsync(file: *mut ironmap_pool_file, data_only: c_int) -> c_int {
     let handle = Handle::of(file);

@@ -1,8 +1,8 @@
 //! Forks. The child of a process shares the files and rings of its parent, but not its threads. So the child cannot use the handles of the
 //! parent, and opens its own handles.
 //!
-//! A thread that opens or closes something may hold locks of the process. So a fork waits until no other thread does this. All locks here
-//! are those of std, because they never pass to a thread that waits. In the child, such a thread would not exist.
+//! A thread that opens or closes something may hold locks of the process. So a fork waits until no other thread opens or closes something.
+//! All locks here are those of std. A lock of std never passes to a thread that waits. In the child, such a thread would not exist.
 
 use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
@@ -16,7 +16,7 @@ use crate::failure::lock_handles;
 use crate::handle::{LockedTable, Refusal};
 use crate::tables::tables;
 
-/// The threads that open or close something.
+/// Counts the threads that open or close something. A fork waits until no other thread is in the gate.
 struct Gate {
     threads: usize,
     /// Whether a thread forks, or waits for other threads before it forks.
@@ -84,7 +84,7 @@ extern "C" fn before_fork() {
 }
 
 fn after_fork(in_child: bool) {
-    // SAFETY: `before_fork` has locked the gate in this thread, and in the child it is the only thread.
+    // SAFETY: `before_fork` has locked the gate in this thread, and the child has no other thread.
     let Some(mut fork) = unsafe { &mut *FORK.0.get() }.take() else { return };
     if in_child {
         fork.tables.iter().for_each(|table| table.disown());
@@ -172,7 +172,7 @@ impl Drop for Blocked {
     }
 }
 
-/// Watches for forks.
+/// Registers the handlers for forks, once.
 extern "C" fn watch() {
     WATCHING.call_once(|| {
         // SAFETY: the handlers change only the state of this library, which stays loaded: it is linked with `-z nodelete`.

@@ -94,9 +94,9 @@ pub unsafe extern "C" fn ironmap_volume_queue(
     }) as c_int
 }
 
-/// Makes a queue for the files of the host, for the calling thread. Otherwise the call is like `ironmap_volume_queue`.
+/// Makes a queue for the files of the host, for the calling thread. In all other respects, the call is like `ironmap_volume_queue`.
 ///
-/// Returns as `ironmap_volume_queue`.
+/// Returns the same as `ironmap_volume_queue`.
 ///
 /// # Safety
 /// `queue` can be written to.
@@ -137,8 +137,8 @@ pub(crate) fn call_free(work: impl FnOnce() -> isize) -> c_int {
 /// The call sets the `result` of each read to the number of bytes, or to an errno with a minus sign. The number is smaller than `len` only
 /// at the end of the file. `size` is `sizeof(struct ironmap_read)`.
 ///
-/// Returns 0 if the reads have results; -EBADF, -EPERM or -EBUSY as any call on a queue; -EINVAL for another `size` or a NULL `reads`. The
-/// results are not changed then.
+/// Returns 0 if the reads have results; -EBADF, -EPERM or -EBUSY as any call on a queue; -EINVAL for another `size` or a NULL `reads`. If
+/// the call returns an error, it does not change the results.
 ///
 /// # Safety
 /// `reads` points to `count` structures. The memory of each read can be written to, and the memory of two reads does not overlap.
@@ -195,7 +195,7 @@ impl Direction {
     }
 }
 
-/// Submits a request. Its memory belongs to the queue until it is complete.
+/// Submits a request. The memory of the request belongs to the queue until the request is complete.
 #[inline(always)]
 fn submit(
     open: &OpenFile,
@@ -246,8 +246,8 @@ fn no_memory() -> Error {
     Error::io(Errno::EFAULT, "the memory of a request is NULL or too long")
 }
 
-/// Submits a request without flags. This large function is not inlined. So its arguments are passed in registers, and not through the guard
-/// against panics. They have the same order as in the calling function, so they stay in their registers.
+/// Submits a request without flags. This large function is not inlined. So its arguments are passed in registers, and not in memory through
+/// the guard against panics. The arguments have the same order as in the calling function, so they stay in their registers.
 ///
 /// # Safety
 /// The memory stays valid, and is not used otherwise, until the request is complete.
@@ -329,10 +329,10 @@ pub unsafe extern "C" fn ironmap_submit_read(
     unsafe { submit_memory::<true>(file, memory, len, (pos, flags, user)) }
 }
 
-/// Submits a write of `len` bytes at position `pos`. `flags` may also have RWF_DSYNC, RWF_SYNC and RWF_ATOMIC. Otherwise the call is like
-/// `ironmap_submit_read`.
+/// Submits a write of `len` bytes at position `pos`. `flags` may also have RWF_DSYNC, RWF_SYNC and RWF_ATOMIC. In all other respects, the
+/// call is like `ironmap_submit_read`.
 ///
-/// Returns as `ironmap_submit_read`; -EROFS, -ENOSPC and other errors of `ironmap_pwrite`.
+/// Returns the same as `ironmap_submit_read`; -EROFS, -ENOSPC and other errors of `ironmap_pwrite`.
 ///
 /// # Safety
 /// The memory stays valid, and nothing changes it, until `ironmap_reap` has returned the completion or `ironmap_queue_free` has returned.
@@ -367,10 +367,10 @@ unsafe fn submit_buffer(
     }) as c_int
 }
 
-/// Submits a read of `len` bytes from position `pos` into a buffer, at the byte `offset` of the buffer. Otherwise the call is like
-/// `ironmap_submit_read`. The buffer may be freed while the request is in flight: its memory is then released after the request.
+/// Submits a read of `len` bytes from position `pos` into a buffer, at the byte `offset` of the buffer. In all other respects, the call is
+/// like `ironmap_submit_read`. The buffer may be freed while the request is in flight: its memory is then released after the request.
 ///
-/// Returns as `ironmap_submit_read`; -EBADF for a buffer that was freed; -ERANGE for bytes outside the buffer.
+/// Returns the same as `ironmap_submit_read`; -EBADF for a buffer that was freed; -ERANGE for bytes outside the buffer.
 ///
 /// # Safety
 /// Nothing else accesses these bytes of the buffer until the request is complete.
@@ -388,10 +388,10 @@ pub unsafe extern "C" fn ironmap_submit_read_buffer(
     unsafe { submit_buffer(file, Direction::Read, (buffer, offset, len), (pos, flags, user)) }
 }
 
-/// Submits a write of `len` bytes at position `pos`. The data begin at the byte `offset` of the buffer. Otherwise the call is like
-/// `ironmap_submit_write` and `ironmap_submit_read_buffer`.
+/// Submits a write of `len` bytes at position `pos`. The data begin at the byte `offset` of the buffer. In all other respects, the call is
+/// like `ironmap_submit_write` and `ironmap_submit_read_buffer`.
 ///
-/// Returns as `ironmap_submit_write` and `ironmap_submit_read_buffer`.
+/// Returns the same as `ironmap_submit_write` and `ironmap_submit_read_buffer`.
 ///
 /// # Safety
 /// Nothing changes these bytes of the buffer until the request is complete.

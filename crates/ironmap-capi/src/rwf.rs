@@ -8,7 +8,7 @@ use ironmap::{Error, FileOptions};
 /// The promise that no program dedupes a host file on XFS while it is open. A flag of `ironmap_open` that no flag of `open(2)` equals.
 pub const IRONMAP_O_ASSUME_NO_DEDUPE: c_int = 0x4000_0000;
 
-// Not in libc: include/uapi/linux/fs.h.
+// The crate libc has no constant for this flag. The number is from include/uapi/linux/fs.h.
 const RWF_ATOMIC: c_int = 0x40;
 
 /// The flags of `preadv2` that a request can have.
@@ -60,7 +60,7 @@ pub(crate) fn read_flags(flags: c_int) -> Result<DioFlags, Error> {
 /// The flags of an open file.
 pub(crate) struct OpenFlags {
     pub(crate) options: FileOptions,
-    /// The flags of each of its writes.
+    /// The flags of each write to the file.
     pub(crate) durable: DioFlags,
     pub(crate) writes: bool,
     /// Whether the file must be emptied after it was opened. The options of the open cannot empty a file that is opened for appends.

@@ -20,7 +20,7 @@ impl Kind for ironmap_volume {
     const KIND: u64 = 5;
 }
 
-/// The files of the mounted file systems. Any thread may use it.
+/// The host: access to the files of the mounted file systems. Any thread may use it.
 #[allow(non_camel_case_types, reason = "the name in C")]
 pub struct ironmap_host {
     _private: (),
@@ -60,7 +60,7 @@ impl Kind for ironmap_buffer {
     const KIND: u64 = 7;
 }
 
-/// The entries of a directory. Any thread may use it.
+/// An open directory, whose entries can be read. Any thread may use it.
 #[allow(non_camel_case_types, reason = "the name in C")]
 pub struct ironmap_directory {
     _private: (),

@@ -220,7 +220,7 @@ pub unsafe extern "C" fn ironmap_volume_notice(
     })
 }
 
-/// Opens the files of the mounted file systems for reading around their file systems.
+/// Opens the host: the files of the mounted file systems. The library reads these files directly from their devices.
 ///
 /// `engine` is the name of the I/O engine, or NULL. The caller closes the host by `ironmap_host_close`. Any thread may call it.
 ///

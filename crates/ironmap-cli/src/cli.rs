@@ -292,8 +292,8 @@ mod tests {
         }
     }
 
-    /// Every command that reads volumes accepts the options for damaged volumes. A command that is in neither list must refuse these
-    /// options itself.
+    /// Each command is in exactly one of three lists. The commands in `READS` show the options for damaged volumes. The commands in
+    /// `changes` must refuse these options themselves.
     #[test]
     fn options_for_damaged_volumes_are_where_they_apply() {
         let changes = [

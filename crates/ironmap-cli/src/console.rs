@@ -59,7 +59,7 @@ impl Caller for Console {
 /// Shows files, bytes, rate and remaining time.
 struct CopyBar {
     bar: ProgressBar,
-    /// The number of files that are done.
+    /// The number of files that were copied.
     files: Arc<AtomicU64>,
 }
 

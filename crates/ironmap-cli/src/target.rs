@@ -60,7 +60,7 @@ pub(crate) fn end_of_volume(text: &[u8]) -> Option<usize> {
     let prefix = prefix_of_volume(text);
     let begin = |at| end_of_host(text, at).or_else(|| end_of_format(text, at)).unwrap_or(at);
     let is_assembled = |at: usize| Assembly::prefix_of(text.get(at..).unwrap_or_default());
-    // Where the name of a disk begins, a prefix of its own may follow.
+    // The name of another disk begins after such a byte, and may have its own prefix.
     let divides = |byte: u8| match byte {
         b',' => text[..prefix].ends_with(INTEGRITY.as_bytes()) || is_assembled(prefix).is_some(),
         b'@' => is_assembled(prefix).is_some(),

@@ -170,7 +170,7 @@ impl Output {
         Ok(Self { whole, file })
     }
 
-    /// Writes the content, and keeps the file.
+    /// Writes the content to the file, and gives the file its final name.
     ///
     /// # Errors
     /// The errors of the host.

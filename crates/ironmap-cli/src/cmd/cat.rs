@@ -32,7 +32,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
-    // The output is a `File`. io::Stdout buffers lines, which is useless for large chunks.
+    // The output is a `File`, because io::Stdout would buffer lines, which is useless for large chunks.
     let out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     let mut cat = Cat { out, volumes: Volumes::to_read(report.context()), queue: None, host: None };
     report.each(&args.targets, |target, report| match target {

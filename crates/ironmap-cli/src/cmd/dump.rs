@@ -77,7 +77,7 @@ impl Serialize for Json<'_> {
         match self.0 {
             Value::Number(number) => serializer.serialize_u64(*number),
             Value::Flag(flag) => serializer.serialize_bool(*flag),
-            // This text is an element of a list. `record_to_json` writes the texts of records.
+            // Only the texts in lists are written here. `record_to_json` writes the texts of records.
             Value::Text(text) => serializer.serialize_str(&String::from_utf8_lossy(text)),
             Value::Bytes(bytes) => serializer.serialize_str(&hex(bytes)),
             Value::List(values) => serializer.collect_seq(values.iter().map(Json)),

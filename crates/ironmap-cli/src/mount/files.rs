@@ -92,7 +92,7 @@ impl Mount {
         open.iter().filter(|open| open.writes).map(|open| open.held.number()).collect()
     }
 
-    /// Whether an inode is open for writing. Otherwise, the kernel has no dirty pages of the inode.
+    /// Whether an inode is open for writing. Only such an inode can have dirty pages in the kernel's cache.
     pub(super) fn is_open_for_writing(&self, inode: InodeNo) -> bool {
         self.files.any(|open| open.writes && open.held.number() == inode)
     }
@@ -136,11 +136,12 @@ impl Mount {
         Ok(done?)
     }
 
-    /// Writes data. If the space runs out or the device fails after some bytes were written, the reply is a short count. In two
-    /// cases, the kernel does not pass a short count to the program.
+    /// Writes data. If the space runs out or the device fails after some bytes were written, the reply is a short count. There are two
+    /// exceptions, in which the kernel does not pass a short count to the program.
     ///
-    /// For a write of cached pages, the kernel checks only the errno. For an asynchronous direct write, the kernel changes a short reply to
-    /// EIO. The request does not show whether the write is asynchronous. In both cases, the reply is the full count or an error.
+    /// The first exception is a write of cached pages: the kernel checks only the errno of its reply. The second is an asynchronous direct
+    /// write: the kernel changes a short reply to EIO. The request does not show whether the write is asynchronous. In both cases, the
+    /// reply is the full count or an error.
     pub(super) fn write(
         &self,
         handle: FileHandle,

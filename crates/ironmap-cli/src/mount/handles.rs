@@ -17,7 +17,8 @@ pub(super) struct OpenFile {
     pub(super) no_atime: bool,
     /// Whether each write is durable when it returns. Metadata that are needed to read the data are then durable too.
     pub(super) sync: bool,
-    /// The `O_SYNC` and `O_DSYNC` flags of `open`. Of the later requests, only writes contain these flags.
+    /// The `O_SYNC` and `O_DSYNC` flags of `open`. They are stored here, because writes are the only later requests that contain these
+    /// flags.
     pub(super) sync_flags: i32,
     /// The file for cached I/O. Cached requests may have any position and length.
     pub(super) file: File,
@@ -39,8 +40,8 @@ impl OpenDirectory {
     }
 }
 
-/// A listing in progress. When a name is removed, the entries that were read ahead are dropped. If the listing reported a removed entry,
-/// the kernel would cache this entry forever.
+/// A listing in progress. Entries that were read ahead are dropped when a name in the directory is removed. If the listing reported a
+/// removed entry, the kernel would cache this entry forever.
 pub(super) struct Reading {
     pub(super) listing: Listing,
     /// The [change number of the names](super::nodes::Node::names) at the start of the listing.

@@ -98,7 +98,7 @@ fn requests_are_those_of_fio() {
         assert_eq!(ours.kinds, theirs.kinds, "{kind}");
         assert!(ours.direct && theirs.direct, "{kind}");
         for (from, to) in [ours.reach, theirs.reach] {
-            // With this number of random requests, some must be near the beginning, and some near the end.
+            // The programs make so many random requests that some requests must be near the beginning of the range, and some near its end.
             assert!(
                 from < SIZE / 16 && to > SIZE - SIZE / 16 && to <= SIZE,
                 "{kind}: {from} to {to}"

@@ -300,7 +300,7 @@ fn volumes_change_as_mounted_ones_do_by_the_namesakes() {
     let mount = own.mount("ro");
     compare(&expected, &view(mount.dir(), begun));
     for (path, blocks) in space(mount.dir(), &expected) {
-        // An extent tree may have one more block than the kernel's tree, because extents were split.
+        // An extent tree of ironmap may have one more block than the kernel's tree, because ironmap has split extents.
         assert!(blocks.abs_diff(theirs[&path]) <= 8, "{}: {blocks}", path.display());
     }
 }

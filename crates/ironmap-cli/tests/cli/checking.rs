@@ -150,7 +150,7 @@ fn the_command_that_reads_an_inode_without_a_name_does() {
     run(&dir);
     let copied = bench.path(&format!("inode-{dir}"));
     assert_eq!(fs::read(copied.join(".hidden")).unwrap(), b"hidden");
-    // Findings of other kinds have no command.
+    // Only a finding about an inode without a name contains a command.
     for finding in json["findings"].as_array().unwrap() {
         assert_eq!(finding["kind"] == "unconnected", finding["command"].is_string(), "{finding}");
     }

@@ -110,7 +110,7 @@ fn qcow2_images_are_made() {
     require!([Need::Tool("qemu-img")]);
     let bench = Bench::new();
     let expected = sparse(&bench);
-    // Text can be compressed. The data of the source cannot.
+    // The text can be compressed. The data of the source cannot be compressed.
     let words = "all bytes of this file are words of a text\n".repeat(40_000);
     fs::write(bench.path("text.img"), &words.as_bytes()[..words.len() / 512 * 512]).unwrap();
     for (name, options) in [

@@ -200,7 +200,7 @@ fn equal_calls_make_equal_disks() {
     }
     make(&bench, &DISK);
     succeed(tool("cmp").args(["first.img", "disk.img"]).current_dir(bench.path(".")));
-    // Another seed gives other GUIDs.
+    // A different `--seed` gives different GUIDs.
     let other = make(&bench, &["disk", "other.img", "--json", "--seed", "x", "-p", "home:8M"]);
     let again = make(&bench, &["disk", "again.img", "--json", "--seed", "x", "-p", "home:8M"]);
     let third = make(&bench, &["disk", "third.img", "--json", "--seed", "y", "-p", "home:8M"]);
@@ -209,7 +209,7 @@ fn equal_calls_make_equal_disks() {
     assert_eq!(other["size"].as_u64(), Some(10 * MIB));
 }
 
-/// The names of types are those of systemd, and sfdisk knows the others.
+/// Each type that systemd knows has systemd's name. sfdisk knows the GUIDs of the other types.
 #[test]
 fn types_have_the_names_of_systemd() {
     require!([Need::Tool("systemd-id128"), Need::Tool("sfdisk")]);
@@ -233,7 +233,8 @@ fn types_have_the_names_of_systemd() {
     assert!(compared > 40 && known.len() > 40);
 }
 
-/// FAT of each kind and at the bounds between the kinds, with names that need long entries, and with a directory of several clusters.
+/// Makes volumes of each FAT type, with sizes at the limits between the types. They contain names that need long entries, and a directory
+/// of several clusters. fsck.fat finds no fault.
 #[test]
 fn fat_of_every_size_is_sound() {
     require!([Need::Tool("fsck.fat"), Need::Tool("mcopy"), Need::Tool("minfo")]);
@@ -316,7 +317,7 @@ fn a_call_that_fails_leaves_nothing() {
     }
 }
 
-/// An image with content is refused without --force. With it, a failure leaves the old image, and a success replaces it.
+/// An image with content is refused without --force. With --force, a failure leaves the old image, and a success replaces it.
 #[test]
 fn an_existing_image_is_replaced_only_by_a_complete_one() {
     let bench = Bench::empty();
@@ -332,7 +333,7 @@ fn an_existing_image_is_replaced_only_by_a_complete_one() {
         assert!(text(&output.stderr).contains(says), "{}", text(&output.stderr));
         assert!(fs::read(bench.path("disk.img")).unwrap() == before);
     }
-    // With a rest, an existing image keeps its size. Nothing of its content is left.
+    // If a partition takes the rest of the disk, an existing image keeps its size. No byte of the old content remains.
     make(&bench, &["disk", "-F", "disk.img", "--json", "-p", "home:rest"]);
     let forced = fs::read(bench.path("disk.img")).unwrap();
     assert_eq!(forced.len() as u64, 16 * MIB);
@@ -366,7 +367,7 @@ fn a_qcow2_image_becomes_a_disk() {
     assert_eq!(fs::read_dir(bench.path(".")).unwrap().count(), 4);
 }
 
-/// A block device gets the same disk as an image. Older content is not found again, with sectors of both sizes.
+/// A block device gets the same disk as an image, with each sector size. Content that the device had before is not recognised any longer.
 #[test]
 fn a_block_device_becomes_a_disk() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("sfdisk"), Need::Tool("blkid")]);
@@ -398,7 +399,7 @@ fn a_block_device_becomes_a_disk() {
         fs::copy(&image, bench.path("disk.img")).unwrap();
         cut(&bench, &made["partitions"][0], "esp");
         is_fat_of(&bench, "esp", "efi");
-        // The partition without content shows no older content.
+        // In the partition without content, blkid finds no content that the device had before.
         cut(&bench, &made["partitions"][1], "home");
         let found = tool("blkid").args(["-p"]).arg(bench.path("home")).output().unwrap();
         assert_eq!(text(&found.stdout), "");
@@ -455,7 +456,7 @@ fn a_wrong_description_changes_nothing() {
             assert!(fs::read(bench.path(file)).unwrap() == before, "{target}: {wrong}: {said}");
         }
     }
-    // The same rule for a volume alone.
+    // A refused mkfs of a single volume does not change its target either.
     for (target, file) in [(device.node(), "backing.img"), ("disk.img", "disk.img")] {
         let before = fs::read(bench.path(file)).unwrap();
         let output = bench.run(["mkfs", "-F", "--discard", "-L", "seventeen letters", target]);

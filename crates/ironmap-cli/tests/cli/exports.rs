@@ -81,7 +81,7 @@ fn small_files_of_servers_are_read_together() {
     }
 }
 
-/// On a read-only device, `info` reports that the volume is not writable. The format itself would be writable.
+/// On a read-only device, `info` reports that the volume is not writable, although its format is writable.
 #[test]
 fn an_export_that_is_read_only_is_shown_so() {
     require!([Need::Tool("nbdkit"), Need::Tool("qemu-img")]);

@@ -158,8 +158,8 @@ fn halves_are_partitions_of_one_disk() {
     refused(&inside, 3, &["disk@p1 and disk@2097152 overlap"]);
 }
 
-/// A sector is wrong. Each read counts and reports the sector once, although the device itself repeats the failed read. The rule holds for
-/// each method that keeps the memory of a write unchanged.
+/// A sector does not match its tag. Each read counts and reports the sector once, although the device itself repeats the failed read. This
+/// rule holds for each method that keeps the memory of a write unchanged.
 #[test]
 fn a_wrong_sector_is_reported_once_for_each_read() {
     let bench = protected(&[]);
@@ -405,7 +405,7 @@ fn a_tail_that_a_damaged_volume_may_have_is_not_taken_by_force() {
     bench.succeed(["integrity", "format", "--force", "other"]);
 }
 
-/// One superblock is enough to open the device, and the check reports the damaged copy.
+/// One undamaged superblock is enough to open the device. The check reports the other superblock as damaged.
 #[test]
 fn a_damaged_superblock_is_reported() {
     let bench = protected(&[]);

@@ -26,7 +26,7 @@ impl Twin {
         Self::with(|_| {}, &[])
     }
 
-    /// A twin with more files in its source tree. Requests to debugfs then change its image.
+    /// Makes a `Twin` whose source tree also contains the files that `more` makes. After that, the requests to debugfs change its image.
     pub(crate) fn with(more: impl FnOnce(&Path), requests: &[&str]) -> Self {
         let bench = Bench::empty();
         fill(&bench.source(), true);
@@ -244,7 +244,7 @@ fn links_that_lead_in_a_circle_are_refused_by_ls() {
 /// Names that need quotes.
 const QUOTED: [&str; 4] = ["it's", "quo\"te's", "new\nline's", "tab\t"];
 
-/// A twin with more files: names that need quotes, times before 1970, and a device with the number 0.
+/// Makes a `Twin` with additional files: names that need quotes, times before 1970, and a device with the number 0.
 fn odd_twin() -> Twin {
     let more = |root: &Path| {
         QUOTED.iter().for_each(|name| fs::write(root.join(name), "").unwrap());

@@ -117,8 +117,8 @@ fn a_copied_request_costs_at_most_so_many_instructions_above_its_copy() {
     const COPY: f64 = 4096.0;
     const STAMP: f64 = 55.0;
     for (work, depth, most) in [
-        // The code calls one function before and one function after the system call, instead of one function around it. The two calls cost
-        // 50 instructions. They save about 400 ns, because a return after a system call is slow.
+        // The code calls one function before and one function after the system call, instead of one function around the system call. The
+        // two calls cost 50 instructions, but save about 400 ns, because a return after a system call is slow.
         ("randread", "1", 245.0),
         ("randread", "32", 470.0),
         // Under valgrind, requests are slow. The update of the timestamp may be counted in either row.

@@ -42,8 +42,8 @@ fn args(command: &str, new: &str) -> Vec<String> {
     command.split(' ').map(|word| word.replace("NEW", new)).collect()
 }
 
-/// A missing name on the file system of the device nodes is the name of a missing device, and no command makes a file there. A file system
-/// that is mounted below /dev can contain images.
+/// In the file system of the device nodes, a missing name counts as a missing device, and no command makes a file with this name. Other
+/// file systems that are mounted below /dev can contain images.
 #[test]
 fn the_name_of_a_missing_device_never_becomes_a_file() {
     let device = |path: &str| fs::metadata(path).map(|found| found.dev()).ok();
@@ -54,7 +54,7 @@ fn the_name_of_a_missing_device_never_becomes_a_file() {
     }
     let bench = sources();
     let name = format!("ironmap-none-{}", std::process::id());
-    // A symbolic link to a missing device is another name of it.
+    // A symbolic link to a missing device also counts as a missing device.
     std::os::unix::fs::symlink(format!("/dev/{name}"), bench.path("link")).unwrap();
     let link = bench.path("link").display().to_string();
     let missing = format!("/dev/{name}");
@@ -89,7 +89,7 @@ fn a_killed_command_leaves_no_incomplete_image() {
     fs::write(bench.path("data"), pattern(64 << 20, 3)).unwrap();
     for command in ["clone data NEW", "clone data qcow2:NEW", "verity make data NEW"] {
         let mut shell = tool("sh");
-        // 256 blocks of 512 bytes.
+        // The limit of the file size is 256 blocks of 512 bytes.
         shell.args(["-c", "ulimit -c 0; ulimit -f 256; exec \"$@\"", "sh", IRONMAP]);
         let output =
             shell.args(args(command, "new")).current_dir(bench.path(".")).output().unwrap();
@@ -158,7 +158,7 @@ fn a_replaced_disk_is_locked() {
     assert_eq!(temporary(&bench), 0);
 }
 
-/// If another program gives the name to another file meanwhile, that file stays.
+/// If another program gives the final name to another file while the image is made, that file is not replaced.
 #[test]
 fn a_file_that_took_the_name_is_not_replaced() {
     let replacement = Replacement::begin();

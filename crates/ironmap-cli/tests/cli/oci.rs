@@ -213,7 +213,7 @@ fn member(archive: &mut Vec<u8>, kind: EntryType, name: &str, link: &str, conten
 
 const FILE: EntryType = EntryType::Regular;
 
-/// The bytes of the image that is made from a source.
+/// Makes an image from a source, and returns the bytes of the image.
 fn image_of(bench: &Bench, source: &str) -> Vec<u8> {
     let mut mkfs = bench.command();
     mkfs.env("SOURCE_DATE_EPOCH", "1").args(["mkfs", "-q", "--oci", "-d", source, "image", "8M"]);

@@ -409,7 +409,7 @@ fn each_table_of_a_disk_is_read_once() {
     // Before the first page is read, the open of an image reads two sectors: to find the sector size, and to test NOWAIT.
     let lines = log.lines().filter(|line| line.contains("/disk.img>"));
     for line in lines.skip_while(|line| !line.contains(", 4096, 0)")) {
-        // pread64(3</tmp/disk.img>, "..."..., 4096, 8192) = 4096
+        // An example of a line: `pread64(3</tmp/disk.img>, "..."..., 4096, 8192) = 4096`
         let (call, count) = line.rsplit_once(" = ").unwrap();
         let at = call.trim_end_matches([')', ' ']).rsplit_once(", ").unwrap().1;
         let (at, count): (u64, u64) = (at.parse().unwrap(), count.parse().unwrap());
@@ -417,7 +417,7 @@ fn each_table_of_a_disk_is_read_once() {
             assert!(read.insert(sector), "sector {sector} is read twice: {line}");
         }
     }
-    // The labels of both physical volumes, and both copies of the partition table.
+    // The log contains reads of the labels of both physical volumes, and of both copies of the partition table.
     for sector in [1, 2049, 126977, 160 * 2048 - 1] {
         assert!(read.contains(&sector), "sector {sector} is not read");
     }

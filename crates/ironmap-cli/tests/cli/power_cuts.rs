@@ -156,7 +156,7 @@ fn judge(bench: &Bench, ended: usize, what: &str) {
     };
     let marked = fs::read(bench.path("torn")).unwrap()[79] & 1 != 0;
     assert!(!marked, "{what}: the image is marked as dirty");
-    // The image can be used at once. At most, it has clusters that are in use without need.
+    // The image can be used without a repair. At worst, some of its clusters are allocated but not used.
     let listed = bench.run(["ls", "qcow2:torn:/"]);
     assert!(listed.status.success(), "{what}: {}", text(&listed.stderr));
     qemu(&["check", "-q", "-r", "leaks", "torn"]);

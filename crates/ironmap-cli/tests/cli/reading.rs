@@ -44,7 +44,7 @@ fn long_lists_equal_those_of_ls() {
     assert!(empty.starts_with("dr-xr-xr-t 2 ") && empty.contains("2033-05-18 03:33"), "{empty}");
 }
 
-/// A device node shows its numbers, and `-R` walks into every directory.
+/// For a device node, `ls` shows its numbers. `-R` lists every directory below.
 #[test]
 fn ls_walks_and_shows_devices() {
     let bench = Bench::new();

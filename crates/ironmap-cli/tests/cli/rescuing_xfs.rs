@@ -119,7 +119,8 @@ fn the_copy_of_a_group_is_named() {
     assert_eq!(alone.status.code(), Some(3), "{}", text(&alone.stderr));
 }
 
-/// The image of another volume in a file contains superblocks too. They are not used for the volume around it.
+/// A file of the volume contains the image of another volume, which has superblocks of its own. These superblocks are not used for the
+/// outer volume.
 #[test]
 fn the_superblocks_of_an_image_in_a_file_are_not_used() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_db")]);
@@ -176,7 +177,7 @@ fn errors_name_the_option_that_helps() {
     assert!(read.stdout == fs::read(expected.join("file")).unwrap());
 }
 
-/// The deleted files of an image by path, which the command must not change.
+/// Returns the deleted files of an image by path. Asserts that the command does not change the image.
 fn deleted(bench: &Bench, image: &Path) -> BTreeMap<String, Value> {
     let before = fs::read(image).unwrap();
     let found = bench.json(&["undelete", "--json", image.to_str().unwrap()]);
@@ -261,8 +262,8 @@ fn files_that_the_kernel_deleted_are_found_in_the_log() {
     }
 }
 
-/// If the log does not contain a deletion any more, the extents are in the free inode, and most names in unused space of the directory.
-/// The size is lost, so the copy is the content and zeros up to the end of the block, and only `--partial` copies the file.
+/// If the log no longer contains the deletion of a file, the extents are in the free inode, and most names are in unused space of the
+/// directory. The size is lost. The copy then contains the content, and zeros up to the end of the block. Only `--partial` copies the file.
 #[test]
 fn files_that_the_log_does_not_contain_are_found_in_free_inodes() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_db")]);
@@ -270,7 +271,7 @@ fn files_that_the_log_does_not_contain_are_found_in_free_inodes() {
     let image = Image::mkfs_xfs("320M", &[]).unwrap();
     let files = delete(&image);
     let path = image.path();
-    // The cycle is higher than the cycle in all metadata, so the log counts as newer than they are.
+    // The new log has a higher cycle than all metadata, so it counts as newer than the metadata.
     succeed(tool("xfs_db").args(["-x", "-c", "logformat -c 9"]).arg(&path));
     let found = deleted(&bench, &path);
     assert!(found.values().all(|file| file["whole"] == false), "{found:?}");

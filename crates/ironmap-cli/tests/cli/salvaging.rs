@@ -64,7 +64,7 @@ struct Salvaged {
 }
 
 impl Salvaged {
-    /// Salvages a volume, which must not be changed. Each copy has the content of the truth, except in its missing ranges.
+    /// Salvages a volume, and asserts that the volume is not changed. Each copy has the original content, except in its missing ranges.
     fn new(bench: &Bench, image: &Path, truth: &Truth, what: &str) -> Self {
         let (before, out) = (modified(image), bench.path("out"));
         let ended = bench.run(["salvage", image.to_str().unwrap(), out.to_str().unwrap()]);
@@ -120,7 +120,7 @@ fn is_whole(line: &Value) -> bool {
     line["state"] == "whole"
 }
 
-/// A whole copy has the content. A copy in part has the content outside of the missing ranges, and zeros in them.
+/// A whole copy has the original content. A copy in part has the original content outside of the missing ranges, and zeros in these ranges.
 fn compare(copy: &Path, content: &[u8], line: &Value) {
     let mut expected = content.to_vec();
     let ranges = line["missing"].as_array().cloned().unwrap_or_default();
@@ -290,7 +290,7 @@ fn inode_of(image: &Image, number: u64) -> u64 {
     offset.split(',').next().and_then(|offset| offset.parse().ok()).expect(&said)
 }
 
-/// The report contains every file of an XFS volume: without the header of inodes of a group, and without the inode of a directory.
+/// The report contains every file of an XFS volume, even if the inode header of a group or the inode of a directory is damaged.
 #[test]
 fn every_file_of_xfs_is_in_the_report() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_db")]);
@@ -321,7 +321,7 @@ fn every_file_of_xfs_is_in_the_report() {
     }
 }
 
-/// A volume that ends in the middle of a file: this file comes back in part under each of its names, with zeros in the missing range.
+/// If a volume ends in the middle of a file, salvage copies this file in part under each of its names, with zeros in the missing range.
 #[test]
 fn a_truncated_volume_comes_back_in_part() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("filefrag")]);
@@ -359,7 +359,7 @@ fn copy_of_mounted(image: &Image, mount: &LoopMount) -> Image {
     image.copy()
 }
 
-/// A file that is removed while it is open comes back as an orphan, and a deleted file from the log.
+/// A file that was removed while it was open is copied as an orphan. A file whose deletion is in the log is copied as a deleted file.
 #[test]
 fn orphans_and_deleted_files_come_back() {
     require!([Need::Root, Need::Tool("mkfs.xfs")]);

@@ -20,7 +20,7 @@ fn deleted(bench: &Bench, image: &Path) -> BTreeMap<u64, Value> {
     deleted_files(bench, image).into_iter().map(by_inode).collect()
 }
 
-/// The deleted files of an image, which the command must not change.
+/// Returns the deleted files of an image. Asserts that the command does not change the image.
 fn deleted_files(bench: &Bench, image: &Path) -> Vec<Value> {
     let before = fs::read(image).unwrap();
     let found = bench.json(&["undelete", "--json", image.to_str().unwrap()]);

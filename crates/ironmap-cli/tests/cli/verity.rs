@@ -1,4 +1,4 @@
-//! Hash trees of dm-verity, compared with those of veritysetup.
+//! Tests hash trees of dm-verity, and compares them with the trees of veritysetup.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -15,8 +15,8 @@ fn root_hash(output: &[u8]) -> String {
     line.trim().to_owned()
 }
 
-/// With the same salt and UUID, the hash tree has the same bytes as the tree of veritysetup, with block sizes of all kinds, with one data
-/// block, and at the bounds of a level.
+/// With the same salt and UUID, the hash tree has the same bytes as the tree of veritysetup. The test uses several block sizes, a single
+/// data block, and numbers of blocks at which the tree gets another level.
 #[test]
 fn hash_trees_are_those_of_veritysetup() {
     require!([Need::Tool("veritysetup")]);

@@ -243,7 +243,7 @@ fn symbolic_links_have_times_of_reads() {
         check(&image);
         drop(kernels);
     }
-    // The times were also written to the volume.
+    // The access times that reads have updated are also in the volume after the unmount.
     let ours = Ours::mount(&image, &bench.path("mounted"), "ro");
     assert!(access_time(&ours.dir.join("short")).0 > 1_000_000_000);
     ours.unmount();

@@ -100,7 +100,7 @@ fn a_damaged_block_loses_its_own_names() {
     assert!((20..200).contains(&names.len()), "{} names", names.len());
 }
 
-/// A sector does not match its guard tag. The program that reads it gets only an errno. The mount prints the sector and the fault.
+/// A sector does not match its guard tag. The program that reads this sector gets only an errno. The mount prints the sector and the fault.
 #[test]
 fn a_wrong_sector_is_named() {
     require_mounts!("a_wrong_sector_is_named");

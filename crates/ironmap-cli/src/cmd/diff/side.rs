@@ -197,7 +197,7 @@ pub(super) fn first_difference(
 ) -> Result<Option<u64>, Failure> {
     let (a, b) = (a.content()?, b.content()?);
     let mut pos = 0;
-    // `end` is the end of the last range of data.
+    // `end` is the end of the last range in which one of the files may have data.
     let mut end = 0;
     loop {
         if pos >= end && pos < size {

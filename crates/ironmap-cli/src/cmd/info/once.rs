@@ -9,10 +9,10 @@ use ironmap::units::DevOffset;
 
 /// The length of a page. The device below is read in whole pages.
 const PAGE: u64 = 4096;
-/// The most pages in memory. If more are read, all earlier pages are forgotten.
+/// The maximum number of pages in memory. If a read would exceed this number, all earlier pages are forgotten.
 const PAGES: usize = 16 << 10;
 
-/// A device over another device. It stores the pages that were read by calls.
+/// A device over another device. It stores the pages that synchronous reads return. Queues bypass the stored pages.
 pub(super) struct Once {
     below: Arc<dyn Device>,
     pages: Mutex<BTreeMap<u64, Vec<u8>>>,
@@ -59,7 +59,7 @@ impl Device for Once {
         if end - at.0 > PAGES as u64 * PAGE
             || self.fetch(&mut pages, at.0 / PAGE, end.div_ceil(PAGE)).is_err()
         {
-            // A page contains a sector that cannot be read. Perhaps the range does not contain it.
+            // One of the pages may contain a sector that cannot be read, outside the requested range. So exactly this range is read.
             return self.below.read_exact_at(buf, at);
         }
         let mut done = 0;

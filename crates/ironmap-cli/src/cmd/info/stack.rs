@@ -18,10 +18,11 @@ use crate::output::print_json;
 use crate::show::human;
 use crate::terminal::{one_line, stdout};
 
-/// The most layers on top of each other, and the most layers that are shown. A hostile disk can contain more.
+/// The maximum number of layers on top of each other, and the maximum number of layers that are shown. A hostile disk can contain more
+/// layers.
 const LAYERS: usize = 6;
 const SHOWN: usize = 500;
-/// The end of the content of a layer some of whose parts are not shown.
+/// The end of the text `content` of a layer, if some parts of this layer are not shown.
 const MORE: &str = "; more parts follow";
 
 /// A disk, a part of a disk, or a logical volume.
@@ -33,7 +34,7 @@ pub(super) struct Layer {
     name: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     size: Option<u64>,
-    /// The format: `ext4`, `GPT partition table`, or the reason why they cannot be read.
+    /// The format, such as `ext4` or `GPT partition table`, or the reason why the layer cannot be read.
     content: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     label: Option<String>,

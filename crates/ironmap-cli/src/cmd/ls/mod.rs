@@ -132,8 +132,8 @@ fn find(args: &Args, volumes: &mut Volumes, target: &Target) -> Result<Listed, F
             Err(failure) => return Err(failure),
         }
     }
-    // With several arguments, each name begins with the volume. A heading always begins with the volume, like the heading of `ls` with the
-    // argument.
+    // With several arguments, each name begins with the volume. A heading always begins with the volume, because headings of GNU ls begin
+    // with the argument.
     let headed = args.recursive && found.is_directory() && !args.directory;
     let named = headed || args.targets.len() > 1;
     let name = if named { target.bytes() } else { target.path.clone() };

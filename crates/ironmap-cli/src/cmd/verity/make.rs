@@ -180,7 +180,8 @@ impl Args {
         Ok(Written { root, offset: 0, parameters })
     }
 
-    /// Writes the tree of a range of a device to a range of a device, if it is large enough and, without --force, empty.
+    /// Writes the hash tree of a range of a device to a target range. Fails if the target range is too short. Without --force, also fails
+    /// if the target range has content.
     fn write_to(
         &self,
         hash: &Location,

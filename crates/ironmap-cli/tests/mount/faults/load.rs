@@ -49,7 +49,8 @@ impl Load {
     fn step(&mut self) -> io::Result<()> {
         let name = format!("file{}", self.rng.below(8));
         let now = self.allowed.entry(name.clone()).or_insert_with(|| vec![None]).clone();
-        // If the device did not cause the last error, the allowed state is the current state of the file.
+        // A single allowed state is the current state of the file. After a failed step, several states may be allowed. The file is then
+        // replaced.
         match (now.as_slice(), self.rng.below(8)) {
             ([Some(content)], 0..=2) => self.extend(&name, *content),
             ([Some(_)], 3) => self.remove(&name),
