@@ -36,6 +36,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let files = copy(&volume, from.as_ref(), to.as_ref())?;
     volume.sync()?; // after this call, the tree survives a crash
     println!("{files} files");
-    volume.close()?; // the next open needs no recovery
+    volume.close()?; // the next open needs no recovery after this call
     Ok(())
 }

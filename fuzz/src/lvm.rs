@@ -18,11 +18,11 @@ const ARRAYS: [(&str, u32, u32); 5] =
     [("raid1", 1, 0), ("raid10", 10, 0x102), ("raid4", 5, 4), ("raid5", 5, 2), ("raid6", 6, 18)];
 const LEGS: usize = 5;
 
-/// The damage of a group's metadata.
+/// The damage to the metadata of a volume group.
 #[derive(Arbitrary, Debug)]
 pub struct LvmDamage {
     array: u8,
-    /// Changes of words of the pool's metadata, of the legs' superblocks, and of the text.
+    /// Changes of words in the metadata of the pool, in the superblocks of the legs, and in the text metadata of the group.
     pool: Vec<(u16, u32)>,
     legs: Vec<(u16, u32)>,
     text: Vec<(u16, u8)>,

@@ -21,26 +21,26 @@ pub struct MdDamage {
     minor: u8,
     /// For each member: changes of words of the superblock and of its table of roles, and the length that is cut off.
     members: [(Vec<(u8, u32)>, u8); 4],
-    /// The members that are given.
+    /// A bit for each member: members whose bit is set are missing.
     given: u8,
     reads: Vec<u16>,
 }
 
 impl MdDamage {
-    /// Looks at the members, assembles the array and reads it.
+    /// Examines each member, assembles the array and reads it.
     pub fn survive(&self) {
         let (level, layout) = ARRAYS[usize::from(self.array) % ARRAYS.len()];
         let minor = [0, 1, 2, 90][usize::from(self.minor % 4)];
         let mut shape = Shape::new(minor, level, layout, 4, SIZE);
         let mut members = Vec::new();
         for (index, (changes, cut)) in (0_u32..).zip(&self.members) {
-            // Members of different lengths make several zones.
+            // The members have different lengths, so that a RAID 0 array has several zones.
             let len = (SIZE as usize + 8 * index as usize) * 512;
             let mut image = shape.image(index, &vec![index as u8 + 1; len]);
             let place = shape.place(image.len());
             let block = &mut image[place..place + 4096];
             for (word, value) in changes {
-                // In version 0.90, the fields are farther apart.
+                // In version 0.90, the fields are spread over the whole block, so only every fourth word is changed.
                 let word = usize::from(*word) * if minor == 90 { 4 } else { 1 };
                 put32(block, word % 1024 * 4, *value);
             }

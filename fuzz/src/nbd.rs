@@ -15,9 +15,9 @@ pub struct Replies {
 
 #[derive(Arbitrary, Debug)]
 enum Part {
-    /// A part of the reply to one of these reads.
+    /// A chunk of the reply to one of the `reads`.
     Chunk { read: u8, flags: u8, kind: Kind, at: i16, len: u16 },
-    /// The complete reply to one of these reads.
+    /// The complete reply to one of the `reads`.
     Simple { read: u8, error: u8, len: u16 },
     Bytes(Vec<u8>),
 }

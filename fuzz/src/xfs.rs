@@ -68,7 +68,7 @@ enum Value {
         word: u32,
         count: u8,
     },
-    /// The block number of another structure. If `inode` is set, the inode number that belongs to the position of this structure.
+    /// The position of another structure: its inode number if `inode` is set, or its block number.
     Place {
         structure: u16,
         inode: bool,

@@ -24,7 +24,7 @@ pub enum BioOp {
 }
 
 bitflags! {
-    /// How a bio is carried out.
+    /// The flags of a bio.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct BioFlags: u8 {
         /// If the device cannot begin the request without waiting, the request fails with EAGAIN (`RWF_NOWAIT`).
@@ -35,8 +35,8 @@ bitflags! {
         const DSYNC = 0x4;
         /// The device writes all of the data or nothing (`RWF_ATOMIC`).
         const ATOMIC = 0x8;
-        /// If a read fails with EILSEQ (the data do not match their checksums), the queue repeats the read into its own memory. Perhaps
-        /// another thread has changed the caller's memory during the read. Devices ignore this flag.
+        /// If a read fails with EILSEQ (the data do not match their checksums), the queue repeats the read into its own memory, because
+        /// another thread may have changed the caller's memory during the read. Devices ignore this flag.
         const REREAD = 0x10;
     }
 }
@@ -71,9 +71,9 @@ bitflags! {
         const CONVERT = 0x1;
         /// The write ends past the end of the file, so the file's size must grow.
         const GROW = 0x2;
-        /// The file must be synced (`fdatasync`).
+        /// The file must be synced with `fdatasync`.
         const DATASYNC = 0x4;
-        /// The file must be synced (`fsync`).
+        /// The file must be synced with `fsync`.
         const SYNC = 0x8;
         /// The data were written to new blocks, because the file shares its old blocks with other files. The new blocks enter the file's
         /// extent map before the write is reported as complete. Until then, reads use the old blocks.
@@ -116,8 +116,8 @@ pub enum BioEnd {
 }
 
 impl BioEnd {
-    /// For a whole request that needs no more work after a full transfer: returns the token and the file's index. The index is `None` if
-    /// the file cannot change. For all other bios the result is `None`.
+    /// Returns the token and the file's index of a whole request that needs no more work after a full transfer. The index is `None` if the
+    /// file cannot change. For any other bio, the result is `None`.
     #[inline(always)]
     pub(crate) fn whole(&self) -> Option<(u64, Option<u32>)> {
         match *self {
@@ -127,7 +127,7 @@ impl BioEnd {
         }
     }
 
-    /// Replaces the caller's number by another one, and returns the caller's number. The number of a part must have at most 32 bits.
+    /// Stores `number` in the bio, and returns the number that it replaces. For a part of a request, `number` must have at most 32 bits.
     #[inline(always)]
     pub(crate) fn renumber(&mut self, number: u64) -> u64 {
         match self {
@@ -144,7 +144,7 @@ impl BioEnd {
 pub struct Bio {
     /// The operation.
     pub op: BioOp,
-    /// How the device carries it out.
+    /// The flags of the request.
     pub flags: BioFlags,
     /// The device of the request.
     pub dev: Dev,
@@ -161,11 +161,11 @@ pub struct Bio {
 pub struct Done {
     /// The bio.
     pub bio: Bio,
-    /// Bytes transferred, or the device's errno.
+    /// The number of bytes that were transferred, or the errno of the device.
     pub result: Result<usize, Errno>,
 }
 
-/// The result of a whole request. Its bio has transferred all of its bytes, and needs no more work.
+/// The result of a bio that is a whole request, has transferred all of its bytes, and needs no more work.
 #[derive(Debug)]
 pub struct Whole {
     /// The token with which the caller identifies the request.

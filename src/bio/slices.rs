@@ -35,7 +35,7 @@ pub(crate) fn within_mut(
     })
 }
 
-/// The bytes of a range, as buffers for a transfer.
+/// The bytes of a range, as buffers from which a transfer reads.
 pub(crate) fn cut<'b>(bufs: &'b [impl Deref<Target = [u8]>], range: Range<usize>) -> Slices<'b> {
     within(bufs, range).map(IoSlice::new).collect()
 }
@@ -48,7 +48,7 @@ pub(crate) fn cut_mut<'b>(
     within_mut(bufs, range).map(IoSliceMut::new).collect()
 }
 
-/// For each buffer in turn: computes which of its bytes are in a range.
+/// Computes for each buffer in turn which of its bytes belong to a range.
 struct Cutter {
     range: Range<usize>,
     /// The position of the next buffer's first byte.
@@ -72,8 +72,8 @@ impl Cutter {
 mod tests {
     use super::*;
 
-    /// A range contains the same bytes, however the memory is divided into buffers. The test divides ten bytes into three buffers in every
-    /// possible way.
+    /// The same range contains the same bytes for every division of the memory into buffers. The test divides ten bytes into three buffers
+    /// in every possible way.
     #[test]
     fn a_range_is_the_same_however_the_memory_is_divided() {
         let whole: Vec<u8> = (0..10).collect();

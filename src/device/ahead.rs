@@ -13,7 +13,7 @@ use crate::sorting::Sorting;
 use crate::sys::Buffer;
 use crate::units::DevOffset;
 
-/// The maximum memory of the ranges of one call in bytes. A caller divides its work into batches of this size.
+/// The maximum number of bytes that one call reads. A caller divides its work into batches of this size.
 pub(crate) const BATCH: u64 = 4 << 20;
 /// The maximum length of a request in bytes.
 const LONGEST: u64 = 1 << 20;
@@ -23,13 +23,13 @@ const GAP: u64 = 16 << 10;
 /// The ranges that were read by the last call of [`read`](Self::read).
 #[derive(Default)]
 pub(crate) struct Ahead {
-    /// In order of position, without overlaps.
+    /// The ranges that are in memory, in order of position and without overlaps.
     runs: Vec<Run>,
     /// Unused buffers of the length `LONGEST`. Without them, the kernel would have to map and zero new memory for each request.
     free: Vec<Buffer>,
 }
 
-/// The device, and its queue from the first use on. One thread uses a queue.
+/// A device, and a queue of this device. The first read creates the queue. Only one thread uses it.
 pub(crate) struct AheadQueue<'d> {
     device: &'d dyn Device,
     queue: Option<BoundedQueue>,
@@ -47,8 +47,9 @@ struct Run {
 }
 
 impl Ahead {
-    /// Reads ranges of bytes, in any order, and forgets the ranges of the previous call. Ranges past `BATCH` bytes in total are not read. A
-    /// failed read is ignored: the caller reads what it needs again, and gets the error.
+    /// Reads ranges of bytes, in any order, and forgets the ranges of the previous call. If the ranges have more than `BATCH` bytes
+    /// together, the last of them are not read. A failed read is ignored: the caller repeats the read if it needs the data, and gets the
+    /// error.
     pub(crate) fn read(&mut self, to: &mut AheadQueue<'_>, mut ranges: Vec<Range<u64>>) {
         self.clear();
         ranges.order_by_key(|range| range.start);
@@ -90,7 +91,8 @@ impl Ahead {
         self.free.extend(unused.filter(|buffer| buffer.len() as u64 == LONGEST));
     }
 
-    /// The memory that contains a range of the device, and the offset of the range in this memory. `None` if the range was not read.
+    /// Returns the memory that contains a range of the device, and the offset of the range in this memory. `None` if the range was not
+    /// read.
     pub(crate) fn get(&self, at: u64, len: usize) -> Option<(&Arc<Buffer>, usize)> {
         let index = self.runs.partition_point(|run| run.start <= at).checked_sub(1)?;
         let Run { start, buffer } = &self.runs[index];
@@ -148,7 +150,7 @@ mod tests {
         assert!(all.iter().all(|range| range.end - range.start <= LONGEST));
     }
 
-    /// The bytes of a range are those of the device, also if the memory of an earlier range is used again.
+    /// The bytes of a range are those of the device, even if the range is read into the memory of an earlier range.
     #[test]
     fn ranges_contain_the_bytes_of_the_device() {
         let size = 6 << 20;

@@ -35,7 +35,7 @@ pub enum AnyQueue {
 }
 
 impl AnyQueue {
-    /// The queue of a device that another program implements.
+    /// Wraps a queue of a type that has no variant of its own, such as the queue of a device that another program implements.
     #[must_use]
     pub fn other(queue: impl DeviceQueue + 'static) -> Self {
         Self::Other(OtherQueue::over(queue))

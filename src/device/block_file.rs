@@ -23,14 +23,14 @@ use crate::units::DevOffset;
 
 /// The size of a page. Every image file should accept requests that are aligned to pages.
 pub(super) const PAGE: u32 = 4096;
-/// `IOV_MAX`: Linux refuses a request with more buffers.
+/// The maximum number of buffers of a request in Linux (`IOV_MAX`). The kernel refuses a request with more buffers.
 const MAX_SEGMENTS: usize = 1024;
 /// The shortest block that a volume can have.
 const SHORTEST: usize = 512;
 /// The length of the bounce buffer for a misaligned read.
 const BOUNCE: usize = 256 << 10;
 
-/// How to open a device.
+/// The options for opening a device.
 #[derive(Clone, Debug)]
 pub struct OpenMode {
     /// Requests bypass the page cache (`O_DIRECT`). If the file system of an image refuses such requests, they use the page cache.
@@ -39,7 +39,7 @@ pub struct OpenMode {
     /// The open fails if another program has the device mounted, attached or locked. A benchmark clears this field to measure the raw
     /// device of an open volume.
     pub exclusive: bool,
-    /// Open for reading and writing.
+    /// The device is opened for reading and writing.
     pub write: bool,
     /// The first byte and the length of the part to use, such as a partition of an image. `None` means the whole device.
     pub window: Option<(u64, u64)>,
@@ -62,7 +62,7 @@ pub struct BlockFile {
     size: u64,
     writable: bool,
     is_device: bool,
-    /// This field is declared after the file, so that the file is closed first.
+    /// The locks. They are declared after `file`, so that the file is closed before the locks are released.
     hold: Arc<Hold>,
     limits: Limits,
     notice: Option<String>,
@@ -108,7 +108,7 @@ impl BlockFile {
             let end = rustix::fs::seek(&file, SeekFrom::End(0));
             end.map_err(|errno| Error::io(errno, path.display().to_string()))?
         } else {
-            // Another program may have extended the file until this process got the lock.
+            // Another program may have extended the file before this process got the lock, so the size is read again.
             let locked = rustix::fs::fstat(&file);
             locked.map_err(|errno| Error::io(errno, path.display().to_string()))?.st_size as u64
         };
@@ -217,12 +217,14 @@ impl BlockFile {
         Ok(Self { path: path.to_owned(), limits, namespace: Some(namespace), ..block })
     }
 
-    /// The NVMe namespace, if it was opened through its character device and its blocks have no metadata. Its commands contain no tuples.
+    /// The NVMe namespace, if it was opened through its character device and its blocks have no metadata. Its commands do not transfer
+    /// tuples of protection information.
     pub(super) fn namespace(&self) -> Option<&Namespace> {
         self.namespace.as_ref().filter(|namespace| namespace.id().metadata == 0)
     }
 
-    /// The NVMe namespace, if it was opened through its character device and its blocks have metadata. Its commands contain tuples.
+    /// The NVMe namespace, if it was opened through its character device and its blocks have metadata. Its commands transfer tuples of
+    /// protection information.
     pub(super) fn protected_namespace(&self) -> Option<&Namespace> {
         self.namespace.as_ref().filter(|namespace| namespace.id().metadata != 0)
     }
@@ -232,7 +234,7 @@ impl BlockFile {
         self.protection.as_ref()
     }
 
-    /// The path, as given.
+    /// The path with which the device was opened.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

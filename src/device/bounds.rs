@@ -55,8 +55,8 @@ impl BoundedQueue {
         Self { below, ends: vec![end.0], refused: Vec::new() }
     }
 
-    /// Returns the queue without the checks. Only benchmarks of the raw device use it, and devices whose map contains only ranges that are
-    /// on the device below.
+    /// Returns the queue without the checks of positions. Only two callers use it: benchmarks of a raw device, and a device whose map
+    /// contains only ranges within the devices below it.
     #[doc(hidden)]
     #[must_use]
     pub fn unbounded(self) -> AnyQueue {

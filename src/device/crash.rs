@@ -93,10 +93,10 @@ impl Crashes {
         &self.log
     }
 
-    /// The names of several states at every cut. The states of a cut differ in the writes that are not durable. One state contains none of
-    /// these writes, and one contains all. `random` states contain a random selection. If all writes before a cut were durable, the cut has
-    /// only one state. If consecutive cuts allow the same states, only the last of these cuts is named. The application has made the most
-    /// progress there.
+    /// Returns the names of several states at every cut of the log. The states of one cut differ in the writes that are not durable: one
+    /// state contains none of these writes, one contains all of them, and `random` states contain a random selection. If all writes before
+    /// a cut were durable, the cut has only one state. If consecutive cuts allow the same states, only the states of the last of these cuts
+    /// are named, because the application has made the most progress there.
     #[must_use]
     pub fn names(&self, seed: u64, random: u32) -> Vec<CrashState> {
         let mut fates = Fates::new(self.base.limits().volatile_cache);
@@ -114,8 +114,8 @@ impl Crashes {
         cuts.into_iter().flat_map(names).collect()
     }
 
-    /// The content of the device in the named state. Log entries after the state's cut do not affect this content. Calls are fastest in
-    /// ascending order of cuts.
+    /// Returns the content of the device in the named state. Log entries after the power cut do not affect this content. A sequence of
+    /// calls is fastest if their cuts are in ascending order.
     pub fn state(&mut self, name: CrashState) -> Ram {
         let cut = name.cut.min(self.log.len());
         if cut < self.fates.cut {

@@ -41,9 +41,9 @@ struct Mapped {
     mapping: Mapping,
     /// The distance in bytes from the start of the mapping to the first byte of the part in use.
     skip: usize,
-    /// The file for writes, if the mapping is read-only.
+    /// The file through which all writes are made. `None` if writes use the mapping.
     writer: Option<Writer>,
-    /// This field is declared after the mapping, so that the mapping is removed first. The mapping keeps the image open.
+    /// The locks. They are declared after `mapping`, so that the mapping is removed first. The mapping keeps the image open.
     _hold: Arc<Hold>,
 }
 
@@ -91,11 +91,11 @@ impl Dax {
                 }
             }
         }
-        // A copy from or to a mapping accepts any position, length and address.
+        // A transfer copies memory, so it can have any position, length and address.
         let limits = Limits {
             logical_block: 1,
             dma_align: 1,
-            // A flush syncs the whole mapping. So every durable write ends with a flush.
+            // A flush syncs the whole mapping. A durable write ends with such a flush, so it also flushes all earlier writes.
             through_flushes: ThroughFlushes::Always,
             nowait: true,
             poll: false,

@@ -30,7 +30,7 @@ struct Changes {
 /// Where the content of a block is stored.
 enum Content<'a> {
     Written(&'a [u8]),
-    /// The content is on the device below. The fields are the first block there, and the number of contiguous blocks.
+    /// The content is on the device below. The fields are the number of the first block there, and the number of contiguous blocks.
     Below(u64, u64),
 }
 
@@ -39,7 +39,7 @@ impl Dry {
         Self { base, size, changes: Mutex::default() }
     }
 
-    /// Copies blocks. Contents that only the device below stores are not read.
+    /// Copies blocks. A content that is only on the device below is not read: the copy refers to it.
     pub(crate) fn copy(&self, from: u64, to: u64, count: u64) {
         let mut changes = self.changes.lock();
         let (mut blocks, mut ranges) = (Vec::new(), Vec::new());
@@ -105,8 +105,8 @@ impl Dry {
 }
 
 impl Changes {
-    /// Returns where the content of a block is stored. Also returns the number of blocks, at most `most`, whose contents are contiguous
-    /// from there on.
+    /// Returns where the content of `block` is stored. For a content on the device below, also returns the number of blocks from `block`
+    /// on, at most `most`, whose contents are contiguous there.
     fn content(&self, block: u64, most: u64) -> Content<'_> {
         if let Some(content) = self.written.get(&block) {
             return Content::Written(content);

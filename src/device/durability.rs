@@ -1,8 +1,8 @@
 //! The flushes of a device, or of two devices that may share a cache. Examples of two such devices are partitions of one disk, files of one
 //! file system, and exports of one server.
 //!
-//! The kernel reports a failed flush once. The next flush succeeds, although data are lost. So this module remembers the failure. No flush
-//! of either device succeeds after a failed flush or concurrently with it.
+//! The kernel reports a failed flush only once. The next flush succeeds, although data are lost. Therefore this module remembers the
+//! failure: no flush of a device that shares the cache succeeds after a failed flush or concurrently with it.
 //!
 //! On some devices the kernel also flushes for a write-through request. If this flush fails, only the write-through request gets the error.
 //! So ironmap sends no write-through requests to such a device. Instead, a durable write consists of a write and a flush by this module.
@@ -15,8 +15,8 @@ use super::{Device, Limits, ThroughFlushes};
 use crate::error::{Errno, Error, Result};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
-/// The longest duration of a cheap flush. If flushes take longer, waiting threads share a flush. Otherwise each thread makes its own flush,
-/// and these flushes overlap.
+/// The longest duration of a cheap flush. While flushes take longer, waiting threads share a flush. While flushes are cheap, each thread
+/// makes its own flush, and these flushes overlap.
 const CHEAP: Duration = Duration::from_micros(100);
 /// The number of condition variables that signal the ends of flushes. With only one variable, each end would wake every waiting thread.
 const CONDITIONS: usize = 16;
@@ -82,8 +82,8 @@ impl Durability {
         [first, Self { cache, device: 1, ..second }]
     }
 
-    /// Makes durable all data that were written before the call. Threads that wait here at the same time share one flush, unless flushes
-    /// are cheap.
+    /// Makes durable all data that were written before the call. Threads that wait here at the same time share one flush. If flushes are
+    /// cheap, each thread makes its own flush.
     ///
     /// # Errors
     /// `Io` with the device's errno, if this flush or an earlier flush has failed. Writes since the last successful flush may then be lost.
@@ -440,7 +440,7 @@ mod shuttle_tests {
                 let durability = Arc::clone(&durability);
                 thread::spawn(move || {
                     for number in [number, number + 10] {
-                        // This closure does the same as the kernel for a write-through request.
+                        // Like the kernel, this closure writes the data, and then flushes if the write is write-through.
                         let write = |through: bool| {
                             medium.cached.lock().insert(number);
                             thread::yield_now();

@@ -21,7 +21,7 @@ pub enum Engine {
     /// io_uring if the device and the kernel support it, else psync.
     #[default]
     Auto,
-    /// One `pread` per request.
+    /// psync: one system call such as `pread` per request.
     Psync,
     /// io_uring, batched. Falls back to psync, with a notice, if the device does not support NOWAIT.
     IoUring,

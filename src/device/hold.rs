@@ -36,8 +36,9 @@ impl Hold {
     }
 }
 
-/// The locks on a file. The drop releases the locks explicitly. The file may stay open longer than this process uses it. A new child
-/// process has the file open until it executes a program. The kernel closes the files of an io_uring ring some time after the ring's end.
+/// The locks on a file. The drop releases the locks explicitly, because the file may stay open after this process has closed it: a new
+/// child process has the file open until it executes a program, and the kernel closes the files of an io_uring ring some time after the end
+/// of the ring.
 #[derive(Debug)]
 struct Locks(OwnedFd);
 
@@ -45,8 +46,8 @@ impl Locks {
     fn take(path: &Path, file: &File, is_image: bool, write: bool) -> Result<Self> {
         let copy = rustix::io::fcntl_dupfd_cloexec(file, 0)
             .map_err(|errno| Error::io(errno, path.display().to_string()))?;
-        // The value is created before the first lock is acquired. If a later step fails, the drop of this value releases the acquired
-        // locks.
+        // `locks` is created before the first lock is acquired. If a later step fails, its drop releases the locks that were already
+        // acquired.
         let locks = Self(copy);
         if is_image {
             owner::lock_image(path, file, write)?;
@@ -58,7 +59,7 @@ impl Locks {
 
 impl Drop for Locks {
     fn drop(&mut self) {
-        // Errors are ignored. They occur if the file system does not support locks. The file was not locked then.
+        // An error means that the file system does not support locks. The file was then never locked, so the error is ignored.
         let _ = rustix::fs::flock(&self.0, FlockOperation::NonBlockingUnlock);
         let _ = file_locks::release_all(self.0.as_fd());
     }

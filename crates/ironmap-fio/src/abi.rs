@@ -1,4 +1,5 @@
-//! The C interface: the functions and structures of `shim/shim.h`. Panics are caught here, because they must not unwind into C code.
+//! The C interface: the functions and structures of `shim/shim.h`. These functions catch panics, because a panic must not unwind into C
+//! code.
 
 use std::any::Any;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -17,7 +18,7 @@ use crate::options::{Options, Source, stable_pages};
 use crate::tell::tell;
 use crate::version;
 
-/// `struct ironmap_job`.
+/// The Rust form of `struct ironmap_job` in shim.h.
 #[repr(C)]
 pub(crate) struct RawJob {
     volume: *const c_char,
@@ -35,7 +36,7 @@ pub(crate) struct RawJob {
     unused: [u8; 3],
 }
 
-/// `struct ironmap_layout`.
+/// The Rust form of `struct ironmap_layout` in shim.h.
 #[repr(C)]
 pub(crate) struct RawLayout {
     size: u64,
@@ -47,7 +48,7 @@ pub(crate) struct RawLayout {
     unused: [u8; 3],
 }
 
-/// `struct ironmap_request`.
+/// The Rust form of `struct ironmap_request` in shim.h.
 #[repr(C)]
 pub(crate) struct RawRequest {
     memory: *mut u8,
@@ -58,7 +59,7 @@ pub(crate) struct RawRequest {
     index: u32,
 }
 
-/// `struct ironmap_end`.
+/// The Rust form of `struct ironmap_end` in shim.h.
 #[repr(C)]
 pub(crate) struct RawEnd {
     done: u64,
@@ -66,13 +67,13 @@ pub(crate) struct RawEnd {
     error: i32,
 }
 
-// shim.h contains assertions of the same sizes.
+// shim.h contains assertions of the same structure sizes.
 const _: () = assert!(size_of::<RawJob>() == 56);
 const _: () = assert!(size_of::<RawLayout>() == 40);
 const _: () = assert!(size_of::<RawRequest>() == 40);
 const _: () = assert!(size_of::<RawEnd>() == 16);
 
-// enum ironmap_queued
+// The values of `enum ironmap_queued` in shim.h.
 const COMPLETED: c_int = 0;
 const QUEUED: c_int = 1;
 const BUSY: c_int = 2;
@@ -102,7 +103,7 @@ pub(crate) unsafe extern "C" fn get_ioengine(ops: *mut *mut c_void) {
     });
 }
 
-/// Runs a call from C. A panic is reported, and the call returns `otherwise`.
+/// Runs `work` for a call from C. If `work` panics, reports the panic and returns `otherwise`.
 #[inline(always)]
 fn guard<T>(otherwise: T, work: impl FnOnce() -> T) -> T {
     // A panic may leave the state of the job inconsistent. fio gets an error, so the job ends.
@@ -117,7 +118,7 @@ fn message(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic")
 }
 
-/// The path of the file, in the form for error messages.
+/// The name of a file in error messages: `PATH`, or `VOLUME:PATH` for a file of a volume.
 fn named(options: &Options, path: &CStr) -> String {
     let path = path.to_string_lossy();
     match &options.source {

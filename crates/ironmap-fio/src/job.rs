@@ -119,8 +119,8 @@ impl Job {
         }
     }
 
-    /// Whether the memory is the request's own buffer. Only such a request can be in flight. Otherwise the memory is fio's own memory (at
-    /// depth 1), or the remaining part of a buffer after a short transfer.
+    /// Whether the memory of the request is the whole buffer that the job has for it. Only such a request can be in flight. The memory of
+    /// any other request is fio's own (at depth 1), or the rest of a buffer after a short transfer.
     #[inline(always)]
     pub(crate) fn owns(&self, request: &Request) -> bool {
         let transfers = matches!(request.op, Op::Read | Op::Write);
@@ -253,7 +253,7 @@ impl IoUnit {
         Some(buffer)
     }
 
-    /// Returns the memory after a request.
+    /// Takes back the memory of a completed request.
     #[inline]
     fn put(&mut self, memory: Memory) {
         let Memory::Flat(mut buffer) = memory else { return };

@@ -10,7 +10,7 @@ use crate::tell::tell;
 
 static VOLUMES: Mutex<Vec<Shared>> = Mutex::new(Vec::new());
 
-/// A volume, by the name in the options of the jobs. The entry is kept when the volume is closed.
+/// A volume that a job names in its options. The entry stays in the list after the volume is closed.
 struct Shared {
     name: String,
     /// Whether a job of this process writes, or will write.
@@ -28,7 +28,7 @@ struct Open {
     process: u32,
 }
 
-/// A reference to an open volume. The last user closes the volume.
+/// A job's reference to an open volume. The last job that returns its reference closes the volume.
 pub(crate) struct Lent {
     /// The volume, or `None` after it was returned.
     volume: Option<Volume>,

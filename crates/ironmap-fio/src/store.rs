@@ -43,7 +43,8 @@ impl Store {
         }
     }
 
-    /// Opens a file. If the kernel serves the reads of a host file, the figures measure the kernel. So this is reported.
+    /// Opens a file. If the kernel serves the reads of a host file, prints a note, because the figures of fio then measure the kernel
+    /// instead of ironmap.
     pub(crate) fn open_file(&self, path: &[u8], options: FileOptions) -> Result<File> {
         match self {
             Self::Volume(lent) => {

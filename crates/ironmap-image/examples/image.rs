@@ -1,4 +1,5 @@
-//! Makes, fills and resizes images with the library alone. `bench.py` measures this program or `ironmap`. Both have these commands:
+//! Makes, fills and resizes images with the library alone. `bench.py` measures either this program or `ironmap`, because both have these
+//! commands:
 //!
 //! - `image mkfs -q -d TREE [--owner=UID:GID] IMAGE SIZE`
 //! - `image cp -a FILE... IMAGE:/DIRECTORY`

@@ -23,7 +23,7 @@ const OF_SERVERS: u64 = 8;
 /// The maximum size in bytes of a file that is read together with other files, and the maximum number of these files.
 const SMALL: u64 = 128 << 10;
 const TOGETHER: usize = 128;
-/// A batch ends after the file with which its content has this number of bytes.
+/// A batch of small files ends when its content has at least this number of bytes.
 const BATCH: u64 = 4 << 20;
 /// The maximum number of files whose content stays in memory while the caller reads files of subdirectories. The content uses at most 32
 /// MiB.

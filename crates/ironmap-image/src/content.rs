@@ -70,7 +70,7 @@ impl Content {
         Self(Origin::Volume(Target { volume, path: path.into() }))
     }
 
-    /// Chooses the image with this name or digest, if an image layout has several images. This has no effect on other sources.
+    /// Chooses the image with this name or digest, if an image layout has several images. The call has no effect on other sources.
     #[must_use]
     pub fn image(mut self, image: Option<String>) -> Self {
         if let Origin::Path { layers: Some(wanted), .. } = &mut self.0 {
@@ -79,8 +79,8 @@ impl Content {
         self
     }
 
-    /// Chooses the image for this platform, if an image layout has several images. Without a choice, the image for Linux and the processor
-    /// of this machine is taken. This has no effect on other sources.
+    /// Chooses the image for this platform, if an image layout has several images. By default, the image for Linux and the processor of
+    /// this machine is taken. The call has no effect on other sources.
     #[must_use]
     pub fn platform(mut self, platform: Option<Platform>) -> Self {
         if let Origin::Path { layers: Some(wanted), .. } = &mut self.0 {
@@ -99,7 +99,7 @@ impl Content {
 }
 
 impl<P: AsRef<Path>> From<P> for Content {
-    /// Makes the same source as [`path`](Content::path).
+    /// Makes the source that [`path`](Content::path) makes.
     fn from(path: P) -> Self {
         Self::path(path.as_ref())
     }

@@ -19,7 +19,7 @@ pub trait Caller: Send + Sync {
     /// Prints one message: an error, a warning or a note. The message may contain any character.
     fn print(&self, message: &str);
 
-    /// Prints a message about finished work.
+    /// Prints a message that reports finished work.
     ///
     /// # Errors
     /// `BrokenPipe` if the reader of these messages has closed its pipe.
@@ -76,7 +76,7 @@ impl Context {
         *self.aside() = Some((volume.clone(), aside));
     }
 
-    /// Ends the use of a temporary name: the image has its final name, or was removed.
+    /// Ends the use of a temporary name, after the image has got its final name or was removed.
     ///
     /// # Errors
     /// The failure of `made`, with the final name instead of the temporary name.

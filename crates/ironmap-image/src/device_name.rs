@@ -23,7 +23,7 @@ pub fn is_of_node(path: &Path) -> bool {
     };
     let device = |path: &Path| path.metadata().map(|found| found.dev()).ok();
     let Some(nodes) = device(Path::new(NODES)) else { return false };
-    // In a chroot, /dev can be a directory of the root file system. Then only the files below /dev are meant.
+    // In a chroot, /dev can be a directory of the root file system. In this case, the function checks the path instead of the file system.
     let is_mounted = device(Path::new("/")) != Some(nodes);
     device(&dir) == Some(nodes) && (is_mounted || dir.starts_with(NODES))
 }

@@ -14,7 +14,7 @@ pub enum Reason {
     Unread,
     /// The operation failed.
     Failed,
-    /// The arguments request something impossible.
+    /// The arguments request an operation that is not possible.
     Usage,
     /// A volume cannot be opened.
     Refused,
@@ -24,7 +24,7 @@ pub enum Reason {
     Stopped(i32),
 }
 
-/// An operation that failed.
+/// The failure of an operation.
 #[derive(Clone, Debug)]
 pub struct Failure {
     reason: Reason,
@@ -32,9 +32,9 @@ pub struct Failure {
     message: String,
     /// The file or volume that the message begins with.
     place: Option<String>,
-    /// The kind of the library's error.
+    /// The kind of the error, if the library returned it.
     kind: Option<ErrorKind>,
-    /// The error of the host.
+    /// The errno, if a call of the host failed.
     host: Option<Errno>,
     too_small: Option<Box<TooSmall>>,
 }
@@ -65,17 +65,17 @@ impl Failure {
         Self { reason, message, place: None, kind: None, host: None, too_small: None }
     }
 
-    /// The failure for arguments that request something impossible.
+    /// The failure for arguments that request an operation that is not possible.
     pub fn usage(what: impl Display) -> Self {
         Self::with(Reason::Usage, what.to_string())
     }
 
-    /// Arguments that the library refuses.
+    /// The failure for arguments that the library refuses.
     pub fn refused_arguments(error: &Error) -> Self {
         Self { kind: Some(error.kind()), ..Self::usage(error) }
     }
 
-    /// A volume that cannot be opened. The text of the error names the volume.
+    /// The failure to open a volume. The text of the error names the volume.
     pub fn open(error: &Error) -> Self {
         let reason = if is_corrupt(error) { Reason::Corrupt } else { Reason::Refused };
         Self { kind: Some(error.kind()), ..Self::with(reason, error.to_string()) }
@@ -99,7 +99,7 @@ impl Failure {
         Self { place, kind: Some(error.kind()), ..Self::with(reason, message) }
     }
 
-    /// Returns the failure, with its cause added to the message.
+    /// Appends the cause to the message of the failure.
     pub fn because(self, cause: impl Display) -> Self {
         Self { message: format!("{}: {cause}", self.message), ..self }
     }
@@ -123,7 +123,7 @@ impl Failure {
         self.kind == Some(kind)
     }
 
-    /// The failure with changed texts.
+    /// Returns the failure after `rename` has changed its texts.
     pub(crate) fn renamed(self, rename: impl Fn(&str) -> String) -> Self {
         let place = self.place.as_deref().map(&rename);
         Self { message: rename(&self.message), place, ..self }
@@ -139,7 +139,7 @@ impl Failure {
         self.host.is_some()
     }
 
-    /// Returns the failure with `reason`, which is the reason of a more severe failure.
+    /// Returns the failure with another reason, which must be more severe than the reason of the failure itself.
     pub(crate) fn worsened(self, reason: Reason) -> Self {
         Self { reason, ..self }
     }
@@ -169,7 +169,7 @@ impl Failure {
         self.host.or(self.kind.map(ErrorKind::errno))
     }
 
-    /// The file or volume that the message begins with, if the failed call concerns one.
+    /// The file or volume that the message begins with. `None` if the failed call does not concern a file or a volume.
     pub fn place(&self) -> Option<&str> {
         self.place.as_deref()
     }
@@ -179,7 +179,7 @@ impl Failure {
         self.reason
     }
 
-    /// The failure of an operation of the host on a file of the host.
+    /// The failure of a system call on a file of the host.
     pub fn host(place: impl Display, error: impl Into<io::Error>) -> Self {
         let (error, place) = (error.into(), place.to_string());
         let text = error.to_string();
@@ -206,7 +206,7 @@ impl Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Only errors of standard output are converted with `?`. Other errors name their file: see [`Failure::host`].
+/// The operator `?` converts only errors of standard output. For other errors, [`Failure::host`] makes a failure that names the file.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         Self::stdout(error)

@@ -29,7 +29,7 @@ pub fn device(path: &Path, follow: bool) -> Result<(u32, u32), Errno> {
     Ok((found.stx_dev_major, found.stx_dev_minor))
 }
 
-/// The fields that [`decode`] needs.
+/// The fields of `statx` that [`decode`] needs.
 pub const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
 
 /// Converts the result of `statx`. The result has no inode flags, because another system call reads them.

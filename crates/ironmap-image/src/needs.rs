@@ -13,7 +13,7 @@ const IN_INODE: u64 = 59;
 pub struct Needs {
     /// The number of inodes: one for each file.
     pub inodes: u64,
-    /// The space in bytes, in whole blocks or clusters.
+    /// The space in bytes. The space of each file is rounded up to whole blocks or clusters.
     pub bytes: u64,
     /// The content to copy.
     pub total: Total,

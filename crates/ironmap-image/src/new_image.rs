@@ -22,16 +22,16 @@ use crate::stop::Stop;
 
 /// An image file that this command has created. The drop removes the file if it was not kept.
 pub struct NewImage {
-    /// An `O_PATH` descriptor. Any other descriptor would prevent a lease on the file. The check whether a loop device uses the image needs
-    /// a lease.
+    /// An `O_PATH` descriptor. Any other descriptor would prevent a lease on the file, and without a lease, it is not possible to check
+    /// whether a loop device uses the image.
     file: File,
     path: PathBuf,
     format: Format,
     /// The final name, if the image is made under a temporary name.
     name: Option<PathBuf>,
-    /// The existing image of the final name, which this image replaces.
+    /// The existing image that this image will replace.
     replaces: Option<Box<Replaced>>,
-    /// If the clusters are compressed when the image is complete: the request to end this early.
+    /// If the clusters are compressed when the image is complete: the request to end the compression early.
     compresses: Option<Stop>,
     kept: bool,
 }
@@ -118,7 +118,7 @@ impl NewImage {
         name: Option<PathBuf>,
     ) -> Result<Self, Failure> {
         let failed = |error: io::Error| Failure::host(path.display(), error);
-        // The file is opened by its name, because /proc may be missing (in a chroot, for example).
+        // The file is opened a second time by its name. Its link in /proc could be missing, for example in a chroot.
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::open(&path, flags, Mode::empty());
         let file = File::from(file.map_err(|errno| failed(errno.into()))?);
@@ -142,7 +142,7 @@ impl NewImage {
         let no_follow = OFlags::NOFOLLOW.bits().cast_signed();
         let file = OpenOptions::new().write(true).custom_flags(no_follow).open(&self.path);
         let file = file.map_err(failed)?;
-        // Another program may have replaced the file, so the name may belong to another file.
+        // Another program may have replaced the image, so the path may lead to another file.
         if !self.is(&file.metadata().map_err(failed)?) {
             return Err(replaced(&self.path));
         }
@@ -161,8 +161,9 @@ impl NewImage {
         self.compresses = Some(stop.clone());
     }
 
-    /// Copies the image to a new image with compressed clusters, which takes its place. A cluster is compressed only when it is written for
-    /// the first time, and a volume is filled by many writes to the same clusters. So the clusters of a complete volume are compressed.
+    /// Copies the image to a new image with compressed clusters, and returns the new image. A cluster can be compressed only at its first
+    /// write, but a volume is filled by many writes to the same clusters. Therefore the clusters are compressed after the volume is
+    /// complete.
     fn packed(mut self, stop: &Stop) -> Result<Self, Failure> {
         const PIECE: u64 = 1 << 20;
         let name = self.name.clone().unwrap_or_else(|| self.path.clone());
@@ -255,19 +256,19 @@ impl Drop for NewImage {
 /// `AlreadyExists`; the errors of the host.
 fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // The file system does not support `RenameFlags::NOREPLACE`.
+        // The file system does not support `RenameFlags::NOREPLACE`, so a hard link is tried.
         Err(OsErrno::INVAL | OsErrno::NOSYS) => match std::fs::hard_link(from, to) {
             Ok(()) => std::fs::remove_file(from),
             Err(error) if error.kind() == IoErrorKind::AlreadyExists => Err(error),
             Err(_) if to.symlink_metadata().is_ok() => Err(IoErrorKind::AlreadyExists.into()),
-            // The file system also does not support hard links.
+            // The file system does not support hard links either.
             Err(_) => std::fs::rename(from, to),
         },
         renamed => renamed.map_err(io::Error::from),
     }
 }
 
-/// The error for an image whose name leads to another file.
+/// The error for an image whose path leads to another file.
 pub fn replaced(path: &Path) -> Failure {
     Failure::new(format!("{}: another program has replaced the image", path.display()))
 }

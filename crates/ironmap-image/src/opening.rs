@@ -10,7 +10,7 @@ use ironmap::{Location, Volume, VolumeOptions};
 use crate::context::Context;
 use crate::failure::Failure;
 
-/// The options that apply to every volume of a job. These options are refused if the job changes a volume.
+/// The options that apply to every volume of a job. A job that changes a volume refuses them.
 #[derive(Debug, Default)]
 pub struct Opening {
     /// Whether `--noload` is given, so that journals are not replayed.
@@ -36,10 +36,11 @@ impl Context {
         self.opening.truncated
     }
 
-    /// Refuses the options that are only for reading. A caller that changes the volume itself (not only its files) calls this function.
+    /// Refuses the options that permit only reads. A caller that changes the volume itself, and not only files in the volume, must call
+    /// this function.
     ///
     /// # Errors
-    /// Fails if an option is set that is only for reading.
+    /// Fails if an option is set that permits only reads.
     pub fn check_changes(&self, location: &Location) -> Result<(), Failure> {
         let Opening { no_load, superblock, truncated, journal, realtime } = &self.opening;
         let what = if *no_load || matches!(location, Location::NoLoad(_)) {
@@ -83,8 +84,8 @@ impl Context {
         options.superblock(*superblock).journal(journal.clone()).realtime(realtime.clone())
     }
 
-    /// Opens the device at a location, and prints a note for each fault that the library tolerates. With `--truncated`, a partition that is
-    /// only read may end past the end of the device.
+    /// Opens the device at a location, and prints a note for each fault that the library tolerates. With `--truncated`, a partition may end
+    /// past the end of the device if the device is opened only for reading.
     ///
     /// # Errors
     /// The errors of the library.

@@ -1,9 +1,9 @@
-//! Temporary names of files that replace another file.
+//! Temporary names for new files that will replace existing files.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// A temporary name in the same directory. It is random, because processes of containers or machines that share the directory may have the
-/// same PID.
+/// A temporary name in the same directory. The name is random, because a process ID is not sufficient: processes in several containers or
+/// machines that share the directory may have the same process ID.
 pub fn part_name() -> String {
     // Each `RandomState` has different random keys, so the hash of an empty input is a random number.
     format!(".ironmap-{:016x}.part", RandomState::new().build_hasher().finish())

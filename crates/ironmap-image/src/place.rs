@@ -18,7 +18,7 @@ pub(crate) struct Place {
     pub(crate) path: PathBuf,
     /// The position and length, if the content is only a part of the file.
     pub(crate) part: Option<(u64, u64)>,
-    /// The decompressed file that contains the part, if the file at the path is compressed.
+    /// If the file at `path` is compressed: the decompressed file, which contains the part.
     pub(crate) unpacked: Option<Arc<File>>,
     /// The name of the source in messages.
     pub(crate) shown: String,

@@ -17,7 +17,7 @@ use crate::stop::Stop;
 pub struct Total {
     /// The number of files, without directories.
     pub files: u64,
-    /// The bytes of their content.
+    /// The sum of the sizes of these files, in bytes.
     pub bytes: u64,
 }
 
@@ -34,17 +34,17 @@ fn content(kind: FileType, size: u64) -> u64 {
     if kind == FileType::Regular { size } else { 0 }
 }
 
-/// Shows the progress of a copy. Two threads call it: the copying thread and the counting thread.
+/// Shows the progress of a copy. Two threads call the methods: the copying thread and the counting thread.
 pub trait Bar: Send + Sync {
-    /// The copy of a file begins.
+    /// Called when the copy of a file begins.
     fn begin(&self, name: &str);
-    /// This number of bytes was copied since the last call.
+    /// Called after progress: `bytes` were copied since the last call.
     fn advance(&self, bytes: u64);
-    /// One more file is done.
+    /// Called when the copy of a file has ended.
     fn add_file(&self);
-    /// The totals are known.
+    /// Called when the totals are known.
     fn set_total(&self, total: Total);
-    /// The copy has ended.
+    /// Called when the whole copy has ended.
     fn finish(&self);
     /// Whether a thread shall count the files to copy, so that [`set_total`](Self::set_total) is called.
     fn wants_total(&self) -> bool {
@@ -106,12 +106,12 @@ impl Progress {
         self.counter = thread.map(|thread| Counter { stop, thread });
     }
 
-    /// Whether the totals are shown.
+    /// Whether the progress display shows the totals.
     pub(crate) fn wants_total(&self) -> bool {
         self.bar.as_ref().is_some_and(|bar| bar.wants_total())
     }
 
-    /// The copy of a file begins.
+    /// Called when the copy of a file begins.
     pub fn begin(&self, name: &str, kind: FileType, size: u64) {
         if let Some(bar) = &self.bar {
             bar.begin(name);
@@ -119,7 +119,7 @@ impl Progress {
         self.left.set((kind != FileType::Directory).then(|| content(kind, size)));
     }
 
-    /// This number of bytes of the file were copied, or are a hole.
+    /// Called when this number of bytes of the file were copied or skipped as a hole.
     pub fn advance(&self, bytes: u64) {
         if let Some(bar) = &self.bar {
             bar.advance(bytes);
@@ -127,12 +127,12 @@ impl Progress {
         self.left.set(self.left.get().map(|left| left.saturating_sub(bytes)));
     }
 
-    /// A further name of a copied file begins. No content is copied for this name.
+    /// Called for a further name of a copied file. No content is copied for this name.
     pub(crate) fn begin_link(&self) {
         self.left.set(Some(0));
     }
 
-    /// The file is done. Bytes that were not copied count as done: they are a hole, or were skipped.
+    /// Called when the copy of a file has ended. Bytes that were not copied count as done, because they are in a hole or were skipped.
     pub(crate) fn end(&self) {
         if let (Some(left), Some(bar)) = (self.left.take(), &self.bar) {
             bar.add_file();
@@ -140,7 +140,7 @@ impl Progress {
         }
     }
 
-    /// Ends the progress display and the counting thread, which reads the volume. After this, the volume can be closed.
+    /// Ends the progress display, and the counting thread, which reads the volume. The volume can be closed only after this call.
     pub(crate) fn finish(&mut self) {
         if let Some(Counter { stop, thread }) = self.counter.take() {
             stop.store(true, Ordering::Relaxed);

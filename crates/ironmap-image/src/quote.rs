@@ -16,7 +16,7 @@ pub fn name(bytes: &[u8]) -> String {
 
 /// A name in quotes that a shell accepts, as `stat -c %N` prints it.
 pub fn quoted(name: &[u8]) -> String {
-    // Characters that need no escape within quotes of either kind.
+    // Characters that need no escape in single quotes or in double quotes.
     let plain = |char: char| char.is_ascii_alphanumeric() || "%+,-./:@]_' ".contains(char);
     if let Ok(text) = std::str::from_utf8(name)
         && text.contains('\'')

@@ -23,12 +23,12 @@ const SET_ID: u32 = 0o6000;
 /// An existing image. While this value exists, the image is locked for writing, so no other program can change it.
 pub struct Replaced {
     found: Metadata,
-    /// The open device has the lock.
+    /// The open device, which holds the lock of the image.
     _device: Arc<dyn Device>,
 }
 
 impl Replaced {
-    /// `found` are the attributes of the image that `device` has open.
+    /// `device` has the image open. `found` are the attributes of the image.
     pub fn new(found: Metadata, device: Arc<dyn Device>) -> Self {
         Self { found, _device: device }
     }
@@ -76,7 +76,7 @@ impl Replaced {
 /// # Errors
 /// The attributes of `old` cannot be listed.
 pub fn carry_xattrs(old: &Path, new: &Path) -> io::Result<Vec<(OsString, io::Error)>> {
-    // The directory may have given the new file an ACL. The file may have none, so an error is ignored.
+    // The new file may have an ACL from its directory, which must not be kept. An error is ignored, because the file usually has no ACL.
     let _ = lremovexattr(new, "system.posix_acl_access");
     let mut names = vec![0; MAX_XATTR];
     let len = match llistxattr(old, &mut names[..]) {
@@ -91,7 +91,8 @@ pub fn carry_xattrs(old: &Path, new: &Path) -> io::Result<Vec<(OsString, io::Err
     for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
         let name = OsStr::from_bytes(name);
         let carried = lgetxattr(old, name, &mut value[..]).and_then(|len| {
-            // The user may not be permitted to set an attribute that has its value already, such as a security label.
+            // The user may not be permitted to set an attribute, such as a security label. This is no failure if the new file already has
+            // the right value.
             match lgetxattr(new, name, &mut present[..]) {
                 Ok(same) if present[..same] == value[..len] => Ok(()),
                 _ => lsetxattr(new, name, &value[..len], XattrFlags::empty()),

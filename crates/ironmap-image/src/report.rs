@@ -12,7 +12,7 @@ use crate::stop::Stop;
 pub struct Report {
     worst: Option<Reason>,
     first: Option<Failure>,
-    /// Shows nothing until [`show_progress`](Self::show_progress).
+    /// The progress of the job. It is not shown until [`show_progress`](Self::show_progress) is called.
     pub progress: Progress,
     context: Arc<Context>,
 }
@@ -52,10 +52,10 @@ impl Report {
         self.first.get_or_insert_with(|| failure.clone());
     }
 
-    /// Fails if a failure was reported.
+    /// Fails if any failure was reported.
     ///
     /// # Errors
-    /// Returns the first failure, with the worst reason of all failures.
+    /// Returns the first failure. Its reason is the most severe reason of all failures.
     pub fn result(&self) -> Result<(), Failure> {
         match (self.worst, &self.first) {
             (Some(worst), Some(first)) => Err(first.clone().worsened(worst)),
@@ -102,7 +102,7 @@ impl Report {
         said.or_else(|failure| if failure.is_unread() { Ok(()) } else { Err(failure) })
     }
 
-    /// The worst reason of all failures.
+    /// The most severe reason of all failures.
     pub fn worst(&self) -> Option<Reason> {
         self.worst
     }

@@ -7,8 +7,8 @@ use crate::failure::{Failure, named};
 use crate::report::Report;
 use crate::room::{Room, extend, set_len};
 
-/// Resizes a volume. An image file that is shorter than a given size is extended first; if the volume becomes smaller, the file is
-/// truncated.
+/// Resizes a volume. An image file that is shorter than a given size is extended before the volume grows. If the volume becomes smaller,
+/// the file is truncated after that.
 ///
 /// # Errors The volume cannot be opened, or cannot have this size. The image file then keeps its length. After an error of the device, the
 /// file may get another length, because the volume may already have the new size.

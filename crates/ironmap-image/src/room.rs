@@ -17,7 +17,7 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::new_image::NewImage;
 
-/// The change that gave an image the requested size.
+/// How an image got the requested size.
 pub enum Room {
     /// The image is new.
     New(NewImage),
@@ -55,14 +55,14 @@ impl Room {
 /// The format of a new image file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// The bytes of the disk.
+    /// A raw image: the bytes of the disk, without a header.
     Raw,
-    /// qcow2, with this method for compressed clusters.
+    /// A qcow2 image, with this method for compressed clusters.
     Qcow2(Compression),
 }
 
-/// The file of a location that is a whole image, and the format that a new file gets. `None` for other locations: a new file cannot be made
-/// for them.
+/// The file of a location that is a whole image, and the format of a file that is made there. `None` for other locations, because no file
+/// can be made for them.
 #[must_use]
 pub fn file_of(location: &Location) -> Option<(&Path, Format)> {
     match location {
@@ -88,8 +88,8 @@ pub fn make(
         if format != Format::Raw {
             return Ok(Room::Old);
         }
-        // Guard tags and the backup of a partition table are found from the end of the file. An extension would move the end away from
-        // them.
+        // The positions of guard tags, and of the backup of a partition table, count from the end of the file. An extension would move the
+        // end, so the tags and the backup would not be found.
         if !force && path.is_file() {
             let file = BlockFile::open(path, &OpenMode { write: true, ..OpenMode::default() });
             let file = file.map_err(|error| Failure::open(&error))?;
@@ -102,8 +102,8 @@ pub fn make(
     Ok(Room::New(image))
 }
 
-/// Refuses to write a raw image under a name that suggests another format, except if the content has the format `holds`. With `force`, an
-/// existing file is overwritten.
+/// Refuses to write a raw image under a name that suggests another format. The name is accepted if the content to write is itself an image
+/// of that format (`holds` describes the content), or if `force` is set and the file exists.
 pub fn refuse_name(target: &Location, holds: Option<&str>, force: bool) -> Result<(), Failure> {
     let Some(path) = target.whole_file() else { return Ok(()) };
     let is_one = |format: &str| {
@@ -133,14 +133,14 @@ fn other_name(path: &Path, content: &str, instead: &str) -> Failure {
     Failure::usage(format!("{}: the name is not suitable for {content}: {instead}", path.display()))
 }
 
-/// The way to create an image of the format that a name suggests; `None` if the name suggests no such format.
+/// A hint how to make an image of the format that a name suggests. `None` if the name suggests no such format.
 fn instead_of(path: &Path) -> Option<String> {
     let name = path.display();
     Some(match format_of(path).as_deref() {
         Some("qcow2") => {
             format!("write qcow2:{name} to make a qcow2 image")
         }
-        // ironmap can only read images in the formats VMDK and VHDX. The prefix of the format must be before the name.
+        // ironmap can only read images in the formats VMDK and VHDX. A user names such an image with the prefix of the format.
         Some(format @ ("vmdk" | "vhdx")) => {
             format!(
                 "{format}:{name} can only be read; qemu-img convert -O {format} makes an image of this format from a raw image"
@@ -201,7 +201,7 @@ pub fn check_empty_range(
     check_empty(&part.map_err(|error| Failure::open(&error))?, place)
 }
 
-/// Refuses to replace a block device or image with content. A pipe or a terminal has no content.
+/// Refuses to replace a block device or an image that has content. A pipe or a terminal has no content, so it is accepted.
 ///
 /// # Errors
 /// A failure of the kind `Exists` if the file has content that is not empty; the errors of the host.
@@ -213,7 +213,8 @@ pub fn check_replaced(path: &Path) -> Result<(), Failure> {
     let mode = OpenMode { direct: false, exclusive: false, ..OpenMode::default() };
     match BlockFile::open(path, &mode) {
         Ok(file) => check_empty(&Psync::new(Arc::new(file)), path.display()),
-        // The file cannot be read, so its content is unknown. The host's permissions decide whether the file can be replaced.
+        // The file cannot be read, so it is not known whether the file has content. The permissions of the host decide whether it can be
+        // replaced.
         Err(error) if error.errno() == Errno::EACCES => Ok(()),
         Err(error) => Err(Failure::open(&error)),
     }

@@ -66,7 +66,7 @@ impl Source {
         Self::open_at(location, context.source_date()?, context)
     }
 
-    /// Opens a volume for writing. If a time is given, all changes have that time, and the result does not depend on the duration of the
+    /// Opens a volume for writing. If `time` is given, all changes get this time, and the result does not depend on the duration of the
     /// job.
     pub fn open_at(
         location: &Location,

@@ -63,7 +63,7 @@ enum Origin {
 }
 
 impl Origin {
-    /// The directory or file of the host; `None` for standard input, and for content that is not stored under its path.
+    /// The path of the source on the host. `None` for standard input, and for content that was stored in an unnamed file.
     fn path(&self) -> Option<&Path> {
         match self {
             Self::Place { place, kept: None } if !is_stdin(&place.path) => Some(&place.path),
@@ -76,7 +76,7 @@ impl Origin {
 pub(crate) struct Sources {
     volume: Location,
     context: Arc<Context>,
-    /// An OCI image layout is replaced by its layers.
+    /// The sources. Each OCI image layout has been replaced by its layers.
     origins: Vec<Origin>,
     nodes: Vec<Node>,
     owners: Owners,
@@ -267,7 +267,7 @@ impl Sources {
     }
 }
 
-/// Adds the locations of a source: an image layout has one for each layer.
+/// Adds the locations of a source. An image layout has several locations, one for each layer.
 fn add(
     content: Content,
     volume: &Location,
@@ -350,11 +350,12 @@ fn is_own(source: impl Display) -> Failure {
     Failure::usage(format!("{source}: {what}"))
 }
 
-/// Whether both locations are in the same file and can overlap: their parts of the file are equal, or one location is the whole file.
+/// Whether both locations are in the same file and may overlap. They may overlap if their parts of the file are equal, or if one location
+/// is the whole file.
 fn is_same_part(one: &Location, other: &Location, context: &Context) -> bool {
     let (own, parts) = (Spared::of(other, context), [&one.data().part, &other.data().part]);
     let is_logical = parts.map(|part| matches!(part, Part::Logical { .. }));
-    // A logical volume may be in any partition and range.
+    // A logical volume may use any range of any partition, so it may overlap every other part.
     let overlap =
         parts[0] == parts[1] || parts.contains(&&Part::Whole) || is_logical[0] != is_logical[1];
     canonical(one) == canonical(other)

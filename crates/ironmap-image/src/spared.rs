@@ -44,7 +44,7 @@ impl Spared {
     }
 }
 
-/// The paths of a site's files. A virtual disk image also has backing files and extents.
+/// The paths of all files that a site uses. For a virtual disk image, these include the backing files and the extents.
 fn paths_of(site: &Site) -> Vec<PathBuf> {
     match &site.medium {
         Medium::Image(address) => {

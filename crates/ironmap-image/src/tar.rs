@@ -71,7 +71,7 @@ fn unwritten(place: Option<&String>, error: io::Error) -> Failure {
 
 struct Writer {
     out: BufWriter<File>,
-    /// The name of the output in messages. `None` for standard output.
+    /// The name of the output, for messages. `None` for standard output.
     place: Option<String>,
     /// The number of bytes written.
     length: u64,
@@ -135,7 +135,8 @@ impl Writer {
         content.map_or(Ok(()), |content| self.content(found, &content))
     }
 
-    /// The type of a member. `None` for a file that is skipped. For a directory, starts to read its files ahead.
+    /// The type of the member for a file. `None` for a file that is skipped. For a directory, the function also starts to read the files of
+    /// the directory ahead.
     fn kind(&mut self, found: &Found, report: &Report) -> Result<Option<EntryType>, Failure> {
         Ok(Some(match found.inode.file_type() {
             FileType::Socket => {
@@ -161,7 +162,7 @@ impl Writer {
         }))
     }
 
-    /// Opens a file for its content. Holes are skipped if that makes the archive smaller.
+    /// Opens a file to read its content. Holes are omitted if the archive becomes smaller.
     fn open(&mut self, found: &Found) -> Result<Content, Failure> {
         let (source, path) = (&found.name.source, found.name.path());
         self.ahead.load(&mut self.queue, source, found.number());
@@ -221,7 +222,7 @@ impl Writer {
         for (start, len) in &content.ranges {
             let range = *start..start + len;
             let end = ahead.read(queue, &content.file, range.clone(), unread, |bytes| {
-                // On a damaged volume, a file's size can be any number, so the loop must be interruptible.
+                // On a damaged volume, a file can have an arbitrary size, so the user must be able to interrupt the loop.
                 stop.check()?;
                 *length += bytes.len() as u64;
                 out.write_all(bytes).map_err(|error| unwritten(place.as_ref(), error))
@@ -265,7 +266,7 @@ impl Writer {
     }
 }
 
-/// The header of a file, without its type. Fields that do not fit into it are added to `records`.
+/// The header of a file, without its type. The fields that do not fit into this header are added to `records`.
 fn header_of(stat: &Stat, name: &[u8], link: &[u8], size: u64, records: &mut Vec<u8>) -> Header {
     let mut header = Header::new_ustar();
     let mut field = |field: &mut [u8], key: &[u8], value: &[u8]| {
@@ -314,8 +315,8 @@ impl Content {
     }
 }
 
-/// The name of a sparse file for programs that do not know this form. They extract the map as a part of the content. The name is shortened
-/// to fit into a header.
+/// The name of a sparse file for programs that do not know this format. Such a program extracts the map of the ranges together with the
+/// content. The name is shortened to fit into a header.
 fn placeholder(path: &[u8]) -> Vec<u8> {
     let slash = path.iter().rposition(|byte| *byte == b'/');
     let (dir, name) = path.split_at(slash.map_or(0, |slash| slash + 1));

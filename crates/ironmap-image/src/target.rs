@@ -16,7 +16,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// The target as it is written on the command line.
+    /// The target in the form in which a user writes it on the command line.
     pub fn bytes(&self) -> Vec<u8> {
         [self.volume.to_string().as_bytes(), b":", &self.path].concat()
     }

@@ -7,7 +7,7 @@ use std::io::IoSliceMut;
 use ironmap::units::FilePos;
 use ironmap::{DioFlags, File, Queue, Result};
 
-/// Reads from a file. The library does not inline the code of vectored reads.
+/// Reads from a file. The function calls `read_vectored_at`, because the library does not inline the code of vectored reads.
 ///
 /// # Errors
 /// The errors of `File::read_at`.

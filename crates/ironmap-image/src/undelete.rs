@@ -54,7 +54,7 @@ pub(crate) type Recovered<'a> =
 /// continues.
 ///
 /// # Errors
-/// Fails if the directory cannot be made.
+/// Fails if `dir` cannot be made.
 pub(crate) fn recover_each(
     files: &[&Deleted],
     to: &Recovery<'_>,
@@ -110,7 +110,7 @@ pub fn shown(file: &Deleted) -> String {
     }
 }
 
-/// Describes the state of a deleted file: complete, or the problem.
+/// Describes the state of a deleted file: complete, or the reason why it is not.
 pub fn state(file: &Deleted) -> String {
     let reused = file.blocks - file.free;
     match &file.problem {
@@ -139,7 +139,7 @@ impl<'a> Root<'a> {
         Ok(Self { dir, fd: opened.map_err(|errno| failed(errno.into()))? })
     }
 
-    /// Makes the file for a copy, and the directories above it. An error contains the path too.
+    /// Makes the file for a copy, and the directories above it. An error contains the path of the file.
     fn place(&self, file: &Deleted) -> Result<(File, PathBuf), (PathBuf, Errno)> {
         let suffix = format!(".inode-{}", file.number());
         // A path from the library has no `.` or `..`. It begins with a slash, or with the inode number of a directory, as in `<12>/name`.

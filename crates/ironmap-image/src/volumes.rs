@@ -15,7 +15,7 @@ use crate::report::Report;
 use crate::source::{Source, join};
 use crate::target::{Target, inode_of};
 
-/// The location with canonical device paths.
+/// Returns the location with canonical paths: all symbolic links in the paths are resolved.
 pub(crate) fn canonical(location: &Location) -> Location {
     location.with_paths(&|path| path.canonicalize().ok())
 }
@@ -28,7 +28,7 @@ pub struct Volumes {
 }
 
 impl Volumes {
-    /// The volumes of a command that only reads them.
+    /// Makes an empty set for a command that only reads its volumes.
     pub fn to_read(context: &Arc<Context>) -> Self {
         Self { write: false, opened: Vec::new(), context: Arc::clone(context) }
     }
@@ -79,7 +79,7 @@ impl Volumes {
         Ok(source)
     }
 
-    /// The last name of a path, and the directory that contains the name.
+    /// Splits a path into its last component and the directory that contains it.
     pub fn name(&mut self, target: &Target) -> Result<Name, Failure> {
         if inode_of(&target.path).is_some() {
             let what = "the path is an inode number, but the command needs a name";
@@ -95,7 +95,7 @@ impl Volumes {
         Ok(Found { name, inode })
     }
 
-    /// The file at a path, or with an inode number, for a command that only reads it.
+    /// The file with this path or this inode number, for a command that only reads the file.
     pub fn file(&mut self, target: &Target, follow: Follow) -> Result<Found, Failure> {
         let source = self.open(&target.volume)?;
         let inode = source.resolve(&target.path, follow)?;
@@ -153,10 +153,10 @@ pub enum Destination {
 }
 
 impl Destination {
-    /// The destination of a source with this last name.
+    /// The name that a source with the last component `last` gets.
     pub fn name_for(&self, last: &[u8]) -> Name {
         match self {
-            // The content of `..` is copied into the directory itself, not into the directory above.
+            // If the source path ends with `..`, the content is copied into the destination directory itself, not into its parent.
             Self::Into(dir, number) if last == b".." => dir.below(*number, b"."),
             Self::Into(dir, number) => dir.below(*number, last),
             Self::As(name) => name.clone(),
@@ -164,7 +164,8 @@ impl Destination {
     }
 }
 
-/// A name in a directory of a volume. A file with this name may exist or not. The root directory has the name `.` in the root directory.
+/// A name in a directory of a volume. A file with this name may exist or not. The root has no parent, so its name is `.` in the root
+/// itself.
 #[derive(Clone)]
 pub struct Name {
     /// The volume.
@@ -211,7 +212,7 @@ impl Name {
         &self.path
     }
 
-    /// Whether the path ends with a slash, so that it must be a directory.
+    /// Whether the path ends with a slash, so that its file must be a directory.
     pub fn wants_directory(&self) -> bool {
         self.path.ends_with(b"/")
     }
@@ -226,7 +227,7 @@ impl Name {
         Failure::at(self, error)
     }
 
-    /// A name in the directory that has this name. `dir` is the inode number of this directory.
+    /// A name in the directory that `self` names. `dir` is the inode number of this directory.
     pub fn below(&self, dir: InodeNo, name: &[u8]) -> Self {
         let (source, path) = (Rc::clone(&self.source), join(&self.path, name));
         Self { source, dir, name: name.to_vec(), path }
@@ -264,7 +265,7 @@ impl Name {
         }
     }
 
-    /// Refuses a new file that is not a directory if its name ends with a slash. The error is the same as in the kernel.
+    /// Refuses to create a file other than a directory under a name that ends with a slash. The error is the error of the kernel.
     pub fn check_new_file(&self) -> Result<(), Failure> {
         if !self.wants_directory() {
             return Ok(());
@@ -275,7 +276,7 @@ impl Name {
         Err(self.failed(&error))
     }
 
-    /// Refuses to remove or rename a file that is not a directory if the path ends with a slash. A symbolic link to a directory is not a
+    /// Refuses to remove or rename a file other than a directory if the path ends with a slash. A symbolic link to a directory is not a
     /// directory.
     pub fn check_directory(&self) -> Result<(), Failure> {
         let inode = self.fs().lookup(self.dir, &self.name).map_err(|error| self.failed(&error))?;
@@ -334,7 +335,7 @@ impl Found {
         self.inode.file_type() == FileType::Directory
     }
 
-    /// The file that this symbolic link leads to. `None` if this file is not a symbolic link, or the target does not exist.
+    /// The file that a symbolic link leads to. `None` if `self` is not a symbolic link, or if the target does not exist.
     pub fn link_leads_to(&self) -> Option<InodeNo> {
         let link = self.inode.file_type() == FileType::Symlink;
         let target = || self.fs().resolve(self.name.path(), Follow::All).ok();
@@ -346,13 +347,13 @@ impl Found {
         self.name.below(self.number(), name)
     }
 
-    /// The failure of an operation on this file.
+    /// The failure of an operation on the file `self`.
     pub fn failed(&self, error: &Error) -> Failure {
         self.name.failed(error)
     }
 }
 
-/// The path of the directory, and the last name. Slashes at the end are ignored.
+/// Splits a path into the path of the directory and the last component. Slashes at the end of the path are ignored.
 pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
     let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
     let start = path[..end].iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);

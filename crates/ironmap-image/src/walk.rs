@@ -10,12 +10,12 @@ use crate::failure::Failure;
 use crate::report::Report;
 use crate::volumes::Found;
 
-/// The order of a visit.
+/// Whether a visit is before or after the entries of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Visit {
-    /// The first visit of a directory, before its entries; and the only visit of any other file.
+    /// The first visit of a directory, before the visits of its entries. Any other file has only this visit.
     First,
-    /// The second visit of a directory, after everything below it.
+    /// The second visit of a directory, after the visits of everything below it.
     Last {
         /// Whether no visit below the directory has failed.
         intact: bool,
@@ -122,8 +122,8 @@ pub(crate) fn walk_until(
     }
 }
 
-/// The entries of a directory, and whether all were read. On a volume that is only read, damaged blocks of the directory are reported, and
-/// the entries of all other blocks are returned.
+/// The entries of a directory, and whether all entries were read. If the volume is open only for reading, damaged blocks of the directory
+/// are reported, and the entries of all other blocks are returned.
 fn entries(
     dir: &Found,
     seen: &mut HashSet<InodeNo>,

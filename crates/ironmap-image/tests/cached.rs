@@ -11,7 +11,7 @@ const SEED: u64 = 20_261_130;
 const LEN: u64 = 1 << 20;
 const STEPS: u64 = 3000;
 
-/// SplitMix64.
+/// A generator of random numbers (SplitMix64).
 struct Random(u64);
 
 impl Random {

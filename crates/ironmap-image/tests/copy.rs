@@ -39,8 +39,8 @@ fn run(command: &mut Command) -> (bool, String) {
     (output.status.success(), String::from_utf8(text).unwrap())
 }
 
-/// One reader reads all sources. A source that cannot be read causes one message. So does a source with the name of an earlier source. The
-/// messages have the order of the sources. All other sources are copied, as by `cp -a`.
+/// One reader reads all sources. One message is printed for each source that cannot be read, and for each source whose name an earlier
+/// source has. The messages have the order of the sources. All other sources are copied, as by `cp -a`.
 #[test]
 fn several_sources_are_copied_as_by_cp() {
     let dir = tempfile::tempdir().unwrap();

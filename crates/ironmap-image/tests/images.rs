@@ -307,7 +307,7 @@ fn hard_links_join_names_of_one_source() {
     {
         assert_eq!(debugfs(&image, &format!("cat {path}")), content, "{path}");
     }
-    // The trees share a file. The second tree replaces one of its names.
+    // The first and the third tree contain two names of one file. The second tree replaces the first of these names.
     let trees = ["first", "second", "third"].map(|name| dir.path().join(name));
     trees.iter().for_each(|tree| fs::create_dir(tree).unwrap());
     fs::write(trees[0].join("shared"), "shared").unwrap();
@@ -365,7 +365,7 @@ fn without_journal() -> Features {
     features
 }
 
-/// The order of the calls has no effect. A given size is the size of the volume, even if the image file is larger.
+/// The order of the calls has no effect. If the caller gives a size, the volume has this size, even if the image file is larger.
 #[test]
 fn sizes_and_options_are_used_in_any_order() {
     let dir = tempfile::tempdir().unwrap();
@@ -461,7 +461,7 @@ fn a_deep_tree_is_built_and_extracted_on_a_small_stack() {
     assert_eq!(fs::read(copy.join(deepest).join("file")).unwrap(), b"deep");
 }
 
-/// If another program replaces a new image during the build, the build fails, and the other file remains.
+/// If another program replaces the file of a new image during the build, the build fails, and the file of the other program remains.
 #[test]
 fn a_replaced_image_is_an_error() {
     let dir = tempfile::tempdir().unwrap();

@@ -60,8 +60,8 @@ impl Bar for Renaming {
     fn finish(&self) {}
 }
 
-/// Another program renames a file over the path of an image during its build. The build then fails, and removes the incomplete image. The
-/// other file stays unchanged.
+/// Another program renames its file over the path of an image while the image is built. The build then fails, and removes the incomplete
+/// image. The file of the other program stays unchanged.
 #[test]
 fn a_file_that_is_renamed_over_the_image_stays() {
     for sized in SIZES {
@@ -127,7 +127,7 @@ fn the_longest_names_are_built_and_longer_names_are_errors() {
         assert_one_line(&build(&dots).unwrap_err(), "too long");
         assert_eq!(names(&long), ["n".repeat(NAME_MAX)].into());
 
-        // The path is so long that a temporary name in its directory would be too long.
+        // The path of the image is so long that a temporary name in the same directory would exceed `PATH_MAX`.
         let mut deep = dir.path().to_owned();
         while deep.as_os_str().len() + 200 + 8 < PATH_MAX {
             deep.push("d".repeat(200));

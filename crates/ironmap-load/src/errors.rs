@@ -24,7 +24,7 @@ pub fn go_on() -> Result<()> {
     Ok(())
 }
 
-/// An error of the host. `what` names the failed part.
+/// Converts an error of the host. `what` names the operation or the file that failed.
 pub fn io(error: &std::io::Error, what: impl Into<Cow<'static, str>>) -> Error {
     Error::io(Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)), what)
 }

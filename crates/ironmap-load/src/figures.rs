@@ -90,8 +90,8 @@ pub(crate) fn measured(
     }
 }
 
-/// Requests per nanosecond of all threads together, for each round. If each block is written only once, a single figure covers all rounds
-/// and the final sync. So this figure includes deferred work.
+/// The speed of all threads together in each round, in requests per nanosecond. If each block is written only once, there is a single speed
+/// for all rounds and the final sync, so that it includes deferred work.
 fn speeds(plan: &Plan, jobs: &[Vec<Tally>], index: usize) -> Vec<f64> {
     let rounds = jobs.iter().map(|job| job[index].chunks.len()).min().unwrap_or(0);
     let round = |round: usize| {

@@ -16,7 +16,7 @@ use crate::source::{Shared, Source};
 /// A target with the queue of one thread.
 pub(crate) struct Target {
     route: Route,
-    /// Whether queued reads of a file are batches of reads into borrowed memory.
+    /// Whether queued reads of a file are made in batches, which read into memory that the caller lends to the queue.
     many: bool,
     writing: Writing,
 }
@@ -54,7 +54,7 @@ impl Target {
                     let attached = queue.attach(file, true);
                     devs.push(attached.map_err(|errno| Error::io(errno, "another file"))?);
                 }
-                // If several ranges are on one device, the queue serves them under the same number.
+                // If several ranges are on one device, the queue has one number for all of them.
                 devs.resize(source.bases.len(), Dev::OWN);
                 Route::Device(queue, devs)
             }
@@ -170,7 +170,7 @@ impl Target {
 impl Writing {
     /// Creates the options. A sync follows every `sync_every` writes. If `sync_every` is 0, there are no syncs.
     pub(crate) fn new(dsync: bool, sync_every: u64) -> Self {
-        // A load ends long before it has made this number of writes, so there is no sync.
+        // No load makes this number of writes, so there is no sync.
         let sync_every = if sync_every == 0 { u64::MAX } else { sync_every };
         Self { dsync, sync_every, until_sync: sync_every }
     }
@@ -196,7 +196,7 @@ impl Writing {
     }
 }
 
-/// How many requests are submitted together, and how many are reaped together.
+/// The number of requests that are submitted together, and the number that are reaped together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Batch {
     pub(crate) submit: usize,
@@ -308,7 +308,7 @@ struct FileLane<'a, C> {
 }
 
 impl<C: Course> FileLane<'_, C> {
-    /// Reads in batches. A batch has at most one read for each buffer. This is a separate function, so that it uses no registers of the
+    /// Reads in batches. A batch has at most one read for each buffer. The code is in its own function, so that it uses no registers in the
     /// loop for queued requests.
     #[inline(never)]
     fn read_batches(
@@ -400,7 +400,7 @@ fn sync_loop<C: Course>(
     mut course: C,
     after: &mut impl FnMut(&[u8]),
 ) -> Result<()> {
-    // The local copy of `writing` stays in registers, unlike the original, which is in memory.
+    // The local copy of `writing` stays in registers. The original is in memory.
     let mut own = *writing;
     for _ in 0..count {
         let spot = course.next();

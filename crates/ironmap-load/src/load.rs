@@ -106,7 +106,7 @@ pub fn run_on(plan: &Plan, volumes: Vec<(String, Volume)>) -> Result<Vec<Measure
 }
 
 impl Launch<'_> {
-    /// The work of one thread. A thread that has failed still waits at every barrier, because otherwise the other threads would wait
+    /// Does the work of one thread. A thread that has failed still waits at every barrier. If it did not, the other threads would wait
     /// forever.
     fn job(&self, number: usize) -> Result<Vec<Tally>> {
         let plan = self.plan;
@@ -221,8 +221,8 @@ impl Launch<'_> {
             let state = if plan.rw.is_random() {
                 random
             } else if plan.is_once() {
-                // Each thread uses its own part of the file. The parts follow each other in the order of the threads. The state is the
-                // position before the thread's first request.
+                // Each thread writes its own part of all blocks, and the parts are in the order of the threads. The initial state is the
+                // position before the first request of the thread.
                 (all / plan.jobs as u64 * number as u64 + all - 1) % all
             } else {
                 all / places * place
@@ -264,7 +264,8 @@ fn pin(plan: &Plan, number: usize) {
 }
 
 impl Job {
-    /// Warms up every target. Returns the number of requests in a chunk: the first target completes this number in the time of a chunk.
+    /// Warms up every target. Returns the length of a chunk in requests, which is the number of requests that the first target completes in
+    /// the time `chunk`.
     fn calibrate(&mut self, chunk: Duration) -> Result<u64> {
         let mut per_chunk = 0;
         let Self { targets, shared, batch, touch } = self;
@@ -345,12 +346,12 @@ impl Driven {
     }
 }
 
-/// The action for a completed request.
+/// The action after each completed request.
 enum Watch<'a> {
     Nothing,
-    /// The data of the request are read.
+    /// Reads the data of the request.
     Data,
-    /// The latency of the request is recorded, with one request in flight.
+    /// Records the latency of the request. Only one request is in flight.
     Latency(&'a mut Latency),
 }
 
@@ -374,7 +375,7 @@ impl Watch<'_> {
 
 struct Latency {
     histogram: Histogram<u64>,
-    /// The start of the next request.
+    /// The time at which the next request starts.
     since: Instant,
 }
 

@@ -5,12 +5,13 @@ use serde::{Deserialize, Serialize};
 use crate::positions::Rw;
 use crate::target::TargetSpec;
 
-/// The state of the files before the measurement.
+/// The state of the blocks of the files before the measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Content {
     /// The blocks are allocated and written.
     Written,
-    /// The blocks are allocated as unwritten extents: the first write of each block can be measured only once.
+    /// The blocks are allocated as unwritten extents. The first write of a block converts its extent, so each block can be measured only
+    /// once.
     Unwritten,
 }
 
@@ -33,7 +34,7 @@ pub struct Plan {
     pub content: Option<Content>,
     /// Whether each write is durable when it completes.
     pub dsync: bool,
-    /// The number of writes of a job between two syncs of the file; 0 if the file is never synced.
+    /// The number of writes of a thread between two syncs of the file. If it is 0, the file is never synced.
     pub fsync: u64,
     /// The number of requests in flight per thread.
     pub depth: u32,

@@ -136,8 +136,8 @@ impl Positions {
     }
 }
 
-/// A sequence of requests whose parameters are constants. The loop over a target is compiled separately for each type that implements
-/// `Course`, so no request loads these parameters.
+/// A sequence of requests for which the compiler knows the parameters. The loop over a target is compiled separately for each type that
+/// implements `Course`, so no request loads these parameters from memory.
 pub(crate) trait Course {
     /// Whether there is more than one file.
     const MANY: bool;

@@ -17,7 +17,7 @@ use crate::target::{TargetSpec, Variant};
 
 /// The fill word. zram stores no data for a page of one repeated word. A read or write of such a page costs zram only a memset.
 pub const FILL: u32 = 0xdead_beef;
-/// The total size of all files in bytes, without `--size`.
+/// The default total size of all files in bytes, without the option `--size`.
 const SIZE: u64 = 512 << 20;
 /// The length of one write in bytes.
 const PIECE: usize = 1 << 20;
@@ -115,7 +115,7 @@ fn make_in_volume(name: &str, paths: &[PathBuf], size: u64, content: Content) ->
     let volume = options.open(name)?;
     let fs = volume.fs();
     if !fs.capabilities().contains(Capabilities::METADATA) {
-        // The files of this target must exist already.
+        // ironmap cannot create files on this file system, so the files of the target must exist already.
         return Ok(());
     }
     let mut queue = volume.queue(&QueueOptions::new().depth(1))?;

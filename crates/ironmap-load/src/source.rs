@@ -38,8 +38,8 @@ pub(crate) struct Source {
 
 #[derive(Clone)]
 pub(crate) enum Shared {
-    /// A raw device, or the first file of a `kernel:` target, with the further files of this target. The queues of the device serve all
-    /// these files.
+    /// A device, for a raw target or for the first file of a `kernel:` target. The list contains the further files of this target. A queue
+    /// of the device serves all of them.
     Device(Arc<dyn Device>, Vec<Arc<BlockFile>>),
     Volume(Volume, Vec<File>),
     Host(Host, File),
@@ -99,7 +99,7 @@ impl<'a> Opener<'a> {
                 }
             }
         }
-        // The target `kernel:` uses the same part of the file as the target `host:`.
+        // The target `kernel:` uses the range of the file that the target `host:` uses, if both name the same file.
         let hosts: Vec<Source> =
             sources.iter().filter(|source| source.is_host()).cloned().collect();
         for source in &mut sources {
@@ -119,7 +119,8 @@ impl<'a> Opener<'a> {
         Ok(sources)
     }
 
-    /// Opens a target. If the extents of a file are known, its range is the longest extent. So a raw target can use the same blocks.
+    /// Opens a target. If the extents of a file are known, the range of the target is the longest extent, so that a raw target can use the
+    /// same blocks of the device.
     fn open(&mut self, spec: &TargetSpec) -> Result<Source> {
         match spec {
             TargetSpec::Raw { path, offset } => self.open_raw(spec, path, offset.unwrap_or(0)),
@@ -250,7 +251,7 @@ impl<'a> Opener<'a> {
             let route = Shared::Host(host, file);
             return Ok(Source { len, engine, notices, ..Source::new(spec, route) });
         }
-        // The kind of the device path determines the engine that raw: and vol: would use on this device.
+        // `raw:` and `vol:` would use this engine on the device of the host file. The type of the device path determines the engine.
         let device_path = report.device.as_ref().and_then(|device| device.device_path.as_ref());
         let (engine, mut notices) = match device_path {
             Some((device_path, kind)) if *kind != DevicePathKind::NvmeChar => {
@@ -301,11 +302,11 @@ impl<'a> Opener<'a> {
     }
 }
 
-/// The alignment of the ranges of a device.
+/// The alignment in bytes of a range on a device.
 const PAGE: u64 = 4096;
 
 impl Source {
-    /// A source without a range.
+    /// Creates a source whose range is not yet known.
     fn new(spec: &TargetSpec, route: Shared) -> Self {
         let (spec, engine, notices) = (spec.clone(), Engine::Auto, Vec::new());
         Self { spec, route, bases: vec![0], len: 0, placements: Vec::new(), engine, notices }
@@ -342,7 +343,7 @@ impl Source {
         all.into_iter().filter(|(_, count)| *count > 0).collect()
     }
 
-    /// Closes a volume after writes.
+    /// Closes the volume of the target, if it has one.
     pub(crate) fn close(&self) -> Result<()> {
         match &self.route {
             Shared::Volume(volume, _) => volume.close(),
@@ -367,7 +368,7 @@ fn reported(file: &File) -> Result<HostReport> {
     file.host().ok_or_else(|| Error::invalid("the file is not a host file"))
 }
 
-/// The size of a file system's device, and the start of the device on its disk. `None` if the device is not a partition.
+/// The size of the device that contains a file system, and the start of this device on its disk. `None` if the device is not a partition.
 fn partition(path: &Path) -> Result<Option<(u64, u64)>> {
     let named = |error| io(&error, path.display().to_string());
     let dev = path.metadata().map_err(named)?.dev();
@@ -378,7 +379,7 @@ fn partition(path: &Path) -> Result<Option<(u64, u64)>> {
         .map(|device_path| (device_path.size, device_path.base)))
 }
 
-/// The longest extent of a type.
+/// The longest extent of the given type in a file.
 fn longest_extent(file: &File, kind: IomapType) -> Result<(u64, u64, u64)> {
     let mut longest = (0, 0, 0);
     for iomap in file.mappings() {

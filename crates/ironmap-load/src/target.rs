@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 /// The method for stable pages: it ensures that the memory of a write does not change during the write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Integrity {
-    /// [`StablePages::ZeroCopy`].
+    /// The method [`StablePages::ZeroCopy`].
     ZeroCopy,
-    /// [`StablePages::Bounce`].
+    /// The method [`StablePages::Bounce`].
     Bounce,
-    /// [`StablePages::Lazy`].
+    /// The method [`StablePages::Lazy`].
     Lazy,
-    /// [`StablePages::Owned`].
+    /// The method [`StablePages::Owned`].
     Owned,
 }
 
@@ -69,7 +69,7 @@ pub enum TargetSpec {
 }
 
 impl TargetSpec {
-    /// The target in another variant, if it has variants.
+    /// Returns the target with another variant. `None` if this target has no variants.
     pub fn with(&self, variant: Variant) -> Option<Self> {
         match self {
             Self::Vol { volume, path, .. } => {

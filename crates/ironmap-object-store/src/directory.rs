@@ -71,7 +71,7 @@ fn file_type(entry: &fs::DirEntry) -> Option<FileType> {
     } else if found.is_symlink() {
         Some(FileType::Symlink)
     } else {
-        Some(FileType::Fifo) // or another type that is not an object
+        Some(FileType::Fifo) // stands for all types that are not objects
     }
 }
 
@@ -92,8 +92,8 @@ impl Tree for Directory {
             }
             let file = self.host.open_with(&whole, self.options);
             let file = file.map_err(|error| absent(error.into()))?;
-            // The inode number of an open file is not reused. Therefore, if the name still leads to this inode number, it leads to the open
-            // file.
+            // The inode number of an open file is not reused. Therefore, if the name leads to the inode number of the open file, it leads
+            // to the open file itself.
             let stat = self.stat(path)?;
             if stat.inode == file.inode() && found.ino() == stat.inode.0 {
                 self.open_files.add(path, &found, file.clone(), stat.clone());
@@ -137,7 +137,8 @@ impl Tree for Directory {
         let Ok(_lock) = self.lock() else { return };
         for entry in fs::read_dir(self.path(dir)).into_iter().flatten().flatten() {
             let Ok(file) = fs::File::open(entry.path()) else { continue };
-            // `try_lock` fails for two kinds of files. This function has locked the lock file. A store has locked each draft that it uses.
+            // `try_lock` fails for the lock file, because this function has locked it. It also fails for each draft in use, because a store
+            // has locked the draft.
             if file.try_lock().is_ok() {
                 let _ = fs::remove_file(entry.path());
             }

@@ -213,7 +213,7 @@ impl ObjectStore for Store {
     }
 }
 
-/// Returns the error of a copy or a rename. If no object has the old path, the error names the old path. Otherwise it names the new path.
+/// Returns the error of a copy or a rename. The error names the old path if no object has this path. Any other error names the new path.
 fn failed_from(failure: Failure, from: &Path, to: &Path) -> Error {
     let absent = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
     let location = match &failure {
@@ -231,7 +231,7 @@ fn after_removal(
     let mut results = match removed {
         Ok(results) => results.into_iter(),
         Err(failure) => {
-            // Either no deletion was carried out, or the sync of all deletions has failed.
+            // Either no deletion was carried out, or the sync after all deletions has failed. All locations get the same error.
             let first = locations.iter().find_map(|location| location.as_ref().ok());
             let error = failed(failure, &first.cloned().unwrap_or_default());
             let what = error.to_string();

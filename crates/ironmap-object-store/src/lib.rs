@@ -225,7 +225,7 @@ impl Store {
     }
 }
 
-/// Compiles the programs of docs/INTEGRATIONS.md.
+/// Compiles the example programs of docs/INTEGRATIONS.md.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/INTEGRATIONS.md")]
 struct Integrations;

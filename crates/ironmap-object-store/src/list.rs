@@ -10,8 +10,8 @@ use crate::tree::{Entries, Tree, join};
 
 /// The number of objects that one job of the pool finds.
 const BATCH: usize = 512;
-/// The maximum length of a path, as in system calls. Because of this limit, a walk ends even if a directory of a damaged volume contains
-/// itself.
+/// The maximum length of a path in bytes, as in system calls. Because of this limit, a walk ends even if a directory of a damaged volume
+/// contains itself.
 const LONGEST: usize = 4096;
 
 /// An object that was found.

@@ -50,7 +50,7 @@ impl OpenFiles {
         let index = files.iter().rposition(|open| open.path == path)?;
         let open = files.remove(index);
         if open.seen != Seen::of(found) {
-            drop(files); // the close of a file can wait
+            drop(files); // other threads need not wait for the close of the file
             return None;
         }
         let answer = (open.file.clone(), open.stat.clone());
@@ -67,8 +67,8 @@ impl OpenFiles {
         drop(oldest);
     }
 
-    /// Closes the open file with this name, before the name is removed or leads to another file. Otherwise the open file would continue to
-    /// occupy space.
+    /// Closes the open file with this name. The caller is about to remove the name, or to give it to another file. An open file without a
+    /// name would continue to occupy space.
     pub(crate) fn close(&self, path: &str) {
         let mut files = self.files();
         let closed: Vec<_> = files.extract_if(.., |open| open.path == path).collect();

@@ -87,7 +87,7 @@ pub(crate) fn tag(stat: &Stat) -> String {
     tag
 }
 
-/// Returns the directories in which a rename changes names.
+/// Returns the directories whose names a rename changes: the directories of the old and of the new path.
 fn directories<'a>(from: &'a str, to: &'a str) -> Vec<&'a str> {
     let (from, to) = (parent(from), parent(to));
     if from == to { vec![to] } else { vec![to, from] }

@@ -29,7 +29,7 @@ pub(crate) trait Tree: Send + Sync {
     /// Opens a regular file, and returns the attributes of the file that was opened. The error is `NotFound` for any other type of file.
     fn open(&self, path: &str) -> io::Result<(File, Stat)>;
 
-    /// Returns the attributes of a file. Symbolic links are followed. The error is also `NotFound` if a parent is not a directory.
+    /// Returns the attributes of a file. Symbolic links are followed. If a parent in the path is not a directory, the error is `NotFound`.
     fn stat(&self, path: &str) -> io::Result<Stat>;
 
     fn list(&self, dir: &str) -> io::Result<Entries>;

@@ -26,7 +26,7 @@ impl Staged {
     pub(crate) fn new(objects: &Arc<Objects>) -> Result<Self, Failure> {
         loop {
             let number = objects.next.fetch_add(1, Ordering::Relaxed);
-            // `LocalFileSystem` does not list names that end with `#` and digits.
+            // The name ends with `#` and digits, so that `LocalFileSystem` does not list it.
             let path = format!("{STAGE}/{}-{number}#1", std::process::id());
             match objects.tree.draft(&path) {
                 Ok(draft) => {
@@ -34,7 +34,7 @@ impl Staged {
                     return Ok(Self { objects, path, draft, published: false });
                 }
                 Err(error) => match error.kind() {
-                    // A process in another container, with the same process ID, uses this name.
+                    // A process in another container can have the same process ID and use this name, so the next number is tried.
                     io::ErrorKind::AlreadyExists => {}
                     io::ErrorKind::NotFound => objects.tree.create_dirs(STAGE)?,
                     _ => return Err(error.into()),
@@ -95,7 +95,7 @@ pub(crate) struct Upload {
     shared: Arc<Shared>,
     to: String,
     staged: Option<Arc<Staged>>,
-    /// The total length of the parts that were begun. `written` is the total length of the parts that were written.
+    /// The total length of the parts whose writes have begun. `written` is the total length of the parts whose writes have completed.
     begun: u64,
     written: Arc<AtomicU64>,
 }
@@ -132,8 +132,8 @@ impl Upload {
     pub(crate) async fn complete(&mut self) -> Result<Stat, Failure> {
         let staged = self.staged.take().ok_or_else(ended)?;
         let written = self.written.load(Ordering::SeqCst);
-        // A part in flight owns a reference to the draft until the part's length has been counted. In that case, `into_inner` returns
-        // `None`.
+        // The task of a part owns a reference to the draft until it has counted the part's length. As long as such a task runs,
+        // `into_inner` returns `None`.
         let staged =
             Arc::into_inner(staged).filter(|_| written == self.begun).ok_or_else(|| {
                 let what =

@@ -12,7 +12,8 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
-/// The exported memory of an object. A filled value must not move, because an exporter may keep the address of the `Py_buffer`.
+/// The exported memory of an object. After Python has filled `view`, this value must not move, because an exporter may keep the address of
+/// the `Py_buffer`.
 struct View {
     view: MaybeUninit<ffi::Py_buffer>,
     filled: bool,
@@ -100,7 +101,9 @@ pub(crate) fn with_readable<R>(
 ) -> PyResult<R> {
     let mut view = View::EMPTY;
     let (base, len) = view.fill(object, 0)?;
-    // SAFETY: as in `with_writable`; the memory is only read.
+    // SAFETY: the memory is exported until `view` is dropped, so it is valid for `len` bytes. `work` only reads it. As in `with_writable`,
+    // another thread can change the bytes during the call. The library only passes them to the kernel or copies them, and makes no decision
+    // that depends on them.
     Ok(work(unsafe { slice::from_raw_parts(base, len) }))
 }
 
@@ -135,7 +138,8 @@ pub(crate) fn with_all_writable<R>(
         return Err(PyValueError::new_err("two of the buffers share memory"));
     }
     let bytes = places.into_iter().map(|(position, base, len)| {
-        // SAFETY: as in `with_writable`. `views` is dropped after `work` has returned, and no two slices overlap.
+        // SAFETY: the memory is exported for writing until `views` is dropped, which happens after `work` has returned. No two slices
+        // overlap. As in `with_writable`, another thread can access the bytes, but the library makes no decision that depends on them.
         (position, unsafe { slice::from_raw_parts_mut(base, len) })
     });
     let result = work(bytes.collect());

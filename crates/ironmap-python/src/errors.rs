@@ -20,7 +20,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// Returns the exception for a closed handle, which is the same as in the module io.
+/// Returns the exception for a closed handle. It is the exception that the module io uses.
 pub(crate) fn closed() -> PyErr {
     PyValueError::new_err("I/O operation on closed file or volume")
 }

@@ -427,7 +427,8 @@ impl FileCore {
             Ok(list) => list.clone(),
             Err(_) => PyList::new(py, ranges.try_iter()?.collect::<PyResult<Vec<_>>>()?)?,
         };
-        // The iteration may fork. The child must not use the handle of its parent.
+        // The iteration over `ranges` may fork. The file is opened only after that, because the child must not use the handle of its
+        // parent.
         let open = self.to_read(py)?;
         let counts = with_all_writable(&list, position, |ranges| {
             self.call(py, open, |open| open.read_many(ranges))

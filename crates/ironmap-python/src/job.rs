@@ -84,7 +84,7 @@ struct State {
     shown: Option<Instant>,
 }
 
-/// Shows the progress with a function of Python. If there is no such function, only lets waiting forks run.
+/// Shows the progress by calls of a Python function. If the user gave no such function, each call only lets waiting forks run.
 pub(crate) struct Shown {
     caller: Caller,
     to_python: bool,

@@ -24,8 +24,8 @@ static ENDER: AtomicU64 = AtomicU64::new(0);
 /// during a fork, the child would wait for this lock forever.
 const PAUSE: Duration = Duration::from_micros(100);
 
-/// Returns the number of forks between the first process and this process. State with another number belongs to a parent process. Such
-/// state is leaked: its threads do not run in this process, and its locks may never be released.
+/// Returns the number of forks between the first process and this process. If a value was made with another number, it belongs to a parent
+/// process and is leaked: its threads do not run in this process, and its locks may never be released.
 pub(crate) fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
@@ -115,7 +115,8 @@ pub(crate) fn before_fork(py: Python<'_>) {
     });
 }
 
-/// Ends the effect of `before_fork` in the parent. In the child, `in_child` has already ended it.
+/// Permits opens and closes of stores again after a fork. Python calls this function only in the parent. In the child, `in_child` has the
+/// same effect.
 #[pyfunction]
 pub(crate) fn after_fork() {
     FORKING.fetch_sub(1, Ordering::SeqCst);

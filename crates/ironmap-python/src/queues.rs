@@ -40,7 +40,7 @@ pub(crate) struct Queues {
 #[derive(Default)]
 struct State {
     closed: bool,
-    /// The queues. Some of them may already have ended.
+    /// The queues of all threads. Some of these queues may already have ended.
     all: Vec<Arc<ThreadQueue>>,
 }
 

@@ -94,7 +94,7 @@ impl OpenStore {
     }
 }
 
-/// A state that a forked child must create again. In the child, the state of the parent is leaked.
+/// A value that a forked child must create again. The child leaks the value of the parent.
 pub(crate) enum State<T> {
     Open(u32, T),
     Closed,
@@ -108,7 +108,7 @@ impl<T: Clone> State<T> {
     /// Returns the value, or `None` if the value belongs to the parent process.
     ///
     /// # Errors
-    /// `ValueError` if the state is closed.
+    /// `ValueError` if the value is closed.
     #[inline]
     pub(crate) fn get(&self) -> PyResult<Option<T>> {
         match self {
@@ -127,7 +127,7 @@ impl<T: Clone> State<T> {
         Ok(value)
     }
 
-    /// Closes the state, and returns the value if it belongs to this process.
+    /// Closes the value. Returns it if it belongs to this process.
     pub(crate) fn close(&mut self) -> Option<T> {
         match mem::replace(self, Self::Closed) {
             Self::Open(of, value) if of == generation() => Some(value),
@@ -205,8 +205,8 @@ impl Store {
         result.map_err(|error| self.judge(error.into()).at(py, path))
     }
 
-    /// If another thread closes the volume during a change, the volume becomes read-only, and the change fails. Returns `Closed` for such a
-    /// failure.
+    /// If another thread closes the volume during a change, the volume becomes read-only, and the change fails. This failure becomes
+    /// `Closed`.
     pub(crate) fn judge(&self, failure: Failure) -> Failure {
         match failure {
             Failure::Library(error) if error.errno() == Errno::EROFS && self.is_closed() => {

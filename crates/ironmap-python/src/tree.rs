@@ -14,8 +14,8 @@ use pyo3::prelude::*;
 use crate::errors::decoded;
 use crate::store::{OpenStore, Store};
 
-/// The attributes of a file in the order of the fields of `os.stat_result`, with times in nanoseconds. The number of blocks, the block size
-/// and the device number follow.
+/// The attributes of a file: first the fields of `os.stat_result` in their order, with times in nanoseconds, and then the number of blocks,
+/// the block size and the device number.
 type StatFields = (u32, u64, u32, u32, u32, u64, i128, i128, i128, u64, u32, u64);
 
 /// A finding of a check: severity, kind, place, text, inode, block.

@@ -27,7 +27,7 @@ const THREADS: [usize; 5] = [1, 2, 4, 8, 16];
 /// The number of rounds. It is odd, so that a median is a measured value.
 const ROUNDS: usize = 15;
 
-/// The measured values of one source in one round of searches.
+/// The measured values of one reader in one round of searches.
 struct Values {
     statistics: Vec<QueryStatistics>,
     queries_per_second: f64,

@@ -16,7 +16,7 @@ impl Alignment for A4096 {
     const VALUE: PowerOfTwo = PowerOfTwo::V4096;
 }
 
-/// Makes the readers of the factory `F`, but with page-aligned memory.
+/// A factory that makes the readers of the factory `F`, but with page-aligned memory.
 #[derive(Clone, Debug)]
 pub struct Paged<F>(pub F);
 

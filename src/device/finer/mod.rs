@@ -3,9 +3,9 @@
 //! integrity device with larger sectors, and a namespace with sectors of 4096 bytes.
 //!
 //! A unit has the length of the shortest request of the device below. Requests of whole units are passed on unchanged. A read of a part of
-//! a unit reads the unit. A write of a part of a unit reads the unit, changes the part, and writes the unit. The other bytes are written
-//! with their old values. They keep these values even if a power cut tears the unit. No other write to the unit may run at the same time.
-//! The module `units` ensures this for all threads and queues of the device. A unit that cannot be read is not written.
+//! a unit reads the whole unit. A write of a part of a unit reads the unit, changes the part, and writes the unit. All other bytes of the
+//! unit are written with their old values, so they keep these values even if a power cut tears the unit. No other write to the unit may run
+//! at the same time. The module `units` ensures this for all threads and queues of the device. A unit that cannot be read is not written.
 
 mod queue;
 #[cfg(test)]
@@ -87,7 +87,8 @@ impl Finer {
             // An atomic write is not possible, because a write of a part of a unit needs several requests to the device below.
             atomic_write: 0,
             through_flushes: match limits.through_flushes {
-                // A queued write of a part of a unit is carried out by a system call. The kernel may flush for this write too.
+                // A queued write of a part of a unit is carried out by a system call, for which the kernel may flush. So a flush is
+                // possible for queued writes too.
                 ThroughFlushes::OfCalls => ThroughFlushes::Always,
                 other => other,
             },
@@ -236,7 +237,7 @@ impl Device for Finer {
             let _locked = self.inner.units.lock(self.inner.around(start, end - start));
             self.inner.below.write_zeroes(DevOffset(start), end - start)?;
         }
-        // The whole units lie between two ranges. Each of these ranges is shorter than a unit.
+        // The rest of the range is a part of a unit before the whole units, and a part of a unit after them.
         let zeros = vec![0; self.inner.unit as usize];
         let zero = |from: u64, to: u64| {
             self.inner.write(

@@ -1,7 +1,7 @@
 //! A queue whose requests may be shorter than the units of the device below.
 //!
-//! Reads and requests of whole units are in flight in the queue below. `submit` completes a write of a part of a unit before it returns.
-//! Such a write locks its units. The lock must be released even if no thread pops the completion.
+//! Reads and requests of whole units are in flight in the queue below. A write of a part of a unit is complete when `submit` returns. It
+//! must not be in flight after that, because it locks its units, and the lock must be released even if no thread pops the completion.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -25,9 +25,9 @@ pub(super) struct FinerQueue {
 }
 
 enum Flying {
-    /// The caller's bio, and the ticket if the bio is a write of whole units.
+    /// A request that is passed on unchanged: the `end` of the caller's bio, and the ticket of a write of whole units.
     Whole { end: BioEnd, ticket: Option<u64> },
-    /// A read of all units that the caller's bio touches.
+    /// The caller's bio, for which the queue below reads all units that the bio touches.
     Around(Bio),
 }
 
@@ -36,7 +36,7 @@ impl FinerQueue {
         Self { below, inner, flying: Vec::new(), done: VecDeque::new(), depth }
     }
 
-    /// Whether the queue below gets the request unchanged.
+    /// Whether the bio is passed on unchanged to the queue below.
     fn passes(&self, bio: &Bio) -> bool {
         let fits = |buf: &Buffer| self.inner.fits(bio.at.0, buf.len());
         bio.dev != Dev::OWN || bio.op == BioOp::Flush || bio.memory.buffers().iter().all(fits)
@@ -73,8 +73,8 @@ impl FinerQueue {
         sent
     }
 
-    /// Reads all units that the range of a read touches. If one request to the queue below can cover these units, this request is
-    /// submitted. Otherwise calls of the device read the units.
+    /// Reads all units that the range of a read touches. If one request can cover these units, it is submitted to the queue below. If not,
+    /// the units are read by calls of the device.
     fn read_around(&mut self, mut bio: Bio) -> Result<(), Bio> {
         let units = self.inner.around(bio.at.0, bio.memory.len() as u64);
         let [start, stop] = [units.start, units.end].map(|at| at.saturating_mul(self.inner.unit));
@@ -96,7 +96,7 @@ impl FinerQueue {
         let mut own = Some(bio);
         let sent = self.send(around, |_| match own.take() {
             Some(bio) => Flying::Around(bio),
-            // This arm is not reached, because `send` calls the closure only once.
+            // This arm is never reached, because `send` calls the closure at most once.
             None => Flying::Whole { end, ticket: None },
         });
         match (sent, own) {

@@ -57,13 +57,15 @@ impl Address {
         Self { format, path: path.into(), snapshot: None }
     }
 
-    /// Parses the text after the prefix: `FILE` or, for qcow2, `FILE#NAME`. If a file has the whole text as its name, it is that file.
+    /// Parses the text after the prefix: `FILE` or, for qcow2, `FILE#NAME`. If a file exists whose name is the whole text, the text is the
+    /// path of this file.
     #[must_use]
     pub fn parse(format: ImageFormat, text: &[u8]) -> Self {
         let path = |bytes| Path::new(OsStr::from_bytes(bytes));
         let can_have = format == ImageFormat::Qcow2 && !path(text).exists();
         let hashes = text.iter().enumerate().filter(|(_, byte)| can_have && **byte == b'#');
-        // Both the path and the name may contain the character #. The path is the first one that leads to a file.
+        // Both the path and the name of the snapshot may contain `#`. The path ends at the first `#` for which the text before it is the
+        // path of a file.
         let named = hashes.map(|(at, _)| at).find_map(|at| {
             let name = std::str::from_utf8(&text[at + 1..]).ok().filter(|name| !name.is_empty())?;
             path(&text[..at]).is_file().then(|| (path(&text[..at]), name.to_owned()))

@@ -10,7 +10,7 @@ pub struct Description {
     pub format: String,
     /// The size of the disk in bytes.
     pub virtual_size: u64,
-    /// The unit of allocation in bytes; 0 if the format has no such unit.
+    /// The unit of allocation in bytes, or 0 if the format has no unit of allocation.
     pub cluster_size: u64,
     /// The reason why the image cannot be written; `None` if it can be written.
     pub read_only: Option<String>,

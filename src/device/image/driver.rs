@@ -18,8 +18,9 @@ pub(super) trait Driver: Send + Sync {
 
     fn read(&self, buf: &mut [u8], at: u64) -> Result<()>;
 
-    /// The first range between `at` and `end` that may contain nonzero bytes. If all bytes are zeros, the result is an empty range at
-    /// `end`. `end` is the end of the disk or of the part in use.
+    /// The first range between `at` and `end` that may contain nonzero bytes. If there is none, the result is an empty range at `end`. A
+    /// long search may return an empty range before `end`: all bytes up to this range are zeros, and the caller continues there. `end` is
+    /// the end of the disk or of the part in use.
     fn data_from(&self, at: u64, end: u64) -> Result<Range<u64>> {
         Ok(at..end)
     }
@@ -36,7 +37,7 @@ pub(super) trait Driver: Send + Sync {
         Err(Error::io(Errno::EOPNOTSUPP, "images of this format can only be read"))
     }
 
-    /// Zeroes a range without writing zeros.
+    /// Makes a range read as zeros. Whole units of allocation in the range are freed instead of being written.
     fn write_zeroes(&self, _at: u64, _len: u64) -> Result<()> {
         Err(Error::io(Errno::EOPNOTSUPP, "images of this format can only be read"))
     }

@@ -11,7 +11,7 @@ use rustix::io::Errno as OsErrno;
 use crate::device::{BlockFile, OpenMode};
 use crate::error::{Errno, Error, Result};
 
-/// `IOV_MAX`.
+/// The maximum number of buffers of a request in Linux (`IOV_MAX`).
 const MAX_SEGMENTS: usize = 1024;
 
 /// An open file of an image.
@@ -157,7 +157,7 @@ impl ImageFile {
                 let what = format!("allocation of {len} bytes at {at}");
                 Err(Error::io(Errno::ENOSPC, what).at(self.path().display()))
             }
-            // The write of the table reports all other errors.
+            // All other errors are ignored here, because the later write of the table reports them.
             _ => Ok(()),
         }
     }

@@ -8,7 +8,7 @@ use super::{Address, CreateOptions, Description, ImageOptions};
 use crate::device::Device;
 use crate::error::{Error, Result};
 
-/// Refuses the image.
+/// Refuses to open an image.
 pub(crate) fn open(
     address: &Address,
     _how: ImageOptions,
@@ -17,12 +17,12 @@ pub(crate) fn open(
     Err(refusal().at(address))
 }
 
-/// Refuses the image.
+/// Refuses to open an image without locks.
 pub(crate) fn look(address: &Address) -> Result<Arc<dyn Device>> {
     Err(refusal().at(address))
 }
 
-/// Refuses the image.
+/// Refuses to describe an image.
 ///
 /// # Errors
 /// Each call fails with `Unsupported`.

@@ -18,7 +18,7 @@ use crate::device::{
 use crate::error::{Context, Errno, Error, ErrorKind, Result};
 use crate::units::DevOffset;
 
-/// The smallest unit of requests.
+/// The length of a logical block of the device, in bytes.
 const SECTOR: u64 = 512;
 
 /// An image of a virtual machine, or a part of an image.
@@ -236,7 +236,7 @@ impl Device for Image {
     }
 }
 
-/// The queue's transfers to and from memory.
+/// The transfers between an image and memory. The queue of an image calls them.
 #[derive(Debug)]
 struct ImageTransfer(Disk);
 

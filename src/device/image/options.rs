@@ -1,12 +1,12 @@
-//! How images are opened and created.
+//! The options for opening and creating images.
 
-/// How an image is opened.
+/// The options for opening an image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ImageOptions {
     /// Whether the image is opened for writing as well.
     pub write: bool,
-    /// Whether a write of whole clusters compresses them, if they have no place in the file yet. Only qcow2 has compressed clusters. A later
-    /// write to such a cluster replaces it by a cluster that is not compressed.
+    /// Whether a write of whole clusters compresses the clusters that are not yet in the file. Only qcow2 has compressed clusters. A later
+    /// write to a compressed cluster replaces it by a cluster that is not compressed.
     pub compress: bool,
 }
 
@@ -14,10 +14,10 @@ pub struct ImageOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Compression {
-    /// By deflate, which every program that reads qcow2 knows.
+    /// Deflate, which every program that reads qcow2 supports.
     #[default]
     Deflate,
-    /// By zstd: QEMU 5.1 or newer reads it.
+    /// zstd, which QEMU supports since version 5.1.
     Zstd,
 }
 
@@ -29,7 +29,7 @@ pub struct CreateOptions {
     pub size: u64,
     /// The size of a cluster in bytes: a power of two from 512 to 2 MiB.
     pub cluster_size: u32,
-    /// The method of compressed clusters. [`ImageOptions`] decides whether writes compress.
+    /// The compression method. [`ImageOptions`] determines whether a write compresses.
     pub compression: Compression,
 }
 

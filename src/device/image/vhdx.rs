@@ -19,7 +19,7 @@ const REGIONS_LEN: usize = 64 << 10;
 /// The largest disk of the format.
 const MAX_SIZE: u64 = 64 << 40;
 
-// The GUIDs as they are stored in the file. The first three fields of a GUID are little-endian.
+// The GUIDs of the format, in the form in which the file contains them: the first three fields of a GUID are little-endian.
 const BAT: [u8; 16] = guid(0x2DC2_7766, 0xF623, 0x4200, 0x9D64_115E_9BFD_4A08);
 const METADATA: [u8; 16] = guid(0x8B7C_A206, 0x4790, 0x4B9A, 0xB8FE_575F_050F_886E);
 const PARAMETERS: [u8; 16] = guid(0xCAA1_6737, 0xFA36, 0x4D43, 0xB3B6_33F0_AA44_E76B);
@@ -34,7 +34,7 @@ const fn guid(one: u32, two: u16, three: u16, rest: u64) -> [u8; 16] {
     [a[0], a[1], a[2], a[3], b[0], b[1], c[0], c[1], d[0], d[1], d[2], d[3], d[4], d[5], d[6], d[7]]
 }
 
-/// An open image.
+/// An open VHDX image.
 #[derive(Debug)]
 pub(super) struct Vhdx {
     file: ImageFile,
@@ -87,7 +87,8 @@ impl Vhdx {
         let entry = u64_le(&entry, 0);
         let place = Place::new("VHDX block allocation table").block(FsBlock(block));
         match entry & 7 {
-            // In these states, the block has no data in the file: it is not present, undefined, zero or unmapped. The block reads as zeros.
+            // These states mean that the file contains no data for the block: the block is not present, undefined, zero or unmapped. The
+            // block reads as zeros.
             0..=3 => {
                 buf.fill(0);
                 Ok(())

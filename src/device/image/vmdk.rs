@@ -10,13 +10,13 @@ use super::file::ImageFile;
 use super::vmdk_sparse::{MAGIC, Sparse};
 use crate::error::{Context, Error, ErrorKind, Place, Result};
 
-/// The unit of positions and lengths.
+/// The sector size in bytes. Positions and lengths in a VMDK image are in sectors.
 pub(super) const SECTOR: u64 = 512;
 /// The length in bytes of the longest descriptor, and the largest number of extents.
 const MAX_DESCRIPTOR: u64 = 1 << 20;
 const MAX_EXTENTS: usize = 256;
 
-/// An open image.
+/// An open VMDK image.
 #[derive(Debug)]
 pub(super) struct Vmdk {
     /// The type of the image, as its descriptor names it: `monolithicSparse`.
@@ -25,7 +25,7 @@ pub(super) struct Vmdk {
     size: u64,
 }
 
-/// A part of the disk.
+/// A part of the disk, and its content.
 #[derive(Debug)]
 struct Extent {
     start: u64,
@@ -36,7 +36,7 @@ struct Extent {
 #[derive(Debug)]
 enum Content {
     Zeros,
-    /// In a file: the disk's bytes are contiguous from this position on.
+    /// The file contains the bytes of this part without gaps, from this position on.
     Flat(ImageFile, u64),
     Sparse(Sparse),
 }
@@ -119,7 +119,8 @@ impl Line {
         Ok(Self { len, kind, file: file.unwrap_or_default().to_owned(), offset })
     }
 
-    /// The path of the extent's file. The name must not contain directories, because a path could name any file of the host.
+    /// The path of the extent's file. The file must be in the directory of the descriptor, because an image must not name any other file of
+    /// the host.
     fn path(&self, descriptor: &Path) -> Result<PathBuf> {
         if self.file.is_empty() || self.file.contains('/') || self.file == ".." {
             let what = format!("the extent {:?} is not in the directory of the image", self.file);
@@ -201,7 +202,7 @@ impl Vmdk {
         Ok(Self { kind: descriptor.kind, extents, size })
     }
 
-    /// The unit of allocation in the first extent; 0 if this extent has no such unit.
+    /// The unit of allocation of the first extent, in bytes. 0 if this extent has no such unit.
     pub(super) fn grain(&self) -> u64 {
         match self.extents.first().map(|extent| &extent.content) {
             Some(Content::Sparse(sparse)) => sparse.grain(),

@@ -13,8 +13,8 @@ use crate::error::{Error, Place, Result};
 use crate::units::FsBlock;
 
 pub(super) const MAGIC: &[u8; 4] = b"KDMV";
-/// If an extent was written as a stream, its header contains this value instead of the position of the directory. The footer then contains
-/// the position.
+/// The value of the header field for the position of the directory, if the extent was written as a stream. The footer then contains the
+/// position.
 const AT_END: u64 = u64::MAX;
 /// The distance in bytes from the footer to the end of the file. Only the end marker follows the footer.
 const FOOTER: u64 = 1024;
@@ -32,7 +32,7 @@ pub(super) struct Sparse {
     file: ImageFile,
     size: u64,
     grain: u64,
-    /// The number of entries of a table. `directory` is the position of the directory in the file.
+    /// The number of entries in each table. `directory` is the position of the directory in the file.
     entries: u64,
     directory: u64,
     has_zero_grains: bool,

@@ -316,7 +316,8 @@ fn free_space_is_given_back() {
         let free = || rustix::fs::statvfs(&dir).unwrap();
         let before = free();
         fs::remove_file(dir.join("large")).unwrap();
-        // The kernel sends the last close asynchronously. The blocks of the file are freed later.
+        // The kernel sends the last close of the removed file asynchronously. The server frees the blocks of the file only after this
+        // close, so the test waits.
         let begin = Instant::now();
         while free().f_bfree < before.f_bfree + (7 << 20) / before.f_frsize {
             assert!(begin.elapsed() < Duration::from_secs(60), "{options}: no blocks are freed");
@@ -327,8 +328,8 @@ fn free_space_is_given_back() {
             succeed(tool("fstrim").arg(&dir));
             let user = ["--reuid=1000", "--regid=1000", "--clear-groups", "fstrim"];
             assert!(!tool("setpriv").args(user).arg(&dir).output().unwrap().status.success());
-            // The first five requests are invalid. The range is outside the volume, the range is shorter than a block, or the minimum
-            // length is too long. The last range is only a part of the volume. Such a range is not supported.
+            // The first five requests are invalid: in each of them, the range is outside the volume or shorter than a block, or the minimum
+            // length is too long. The last request trims only a part of the volume, which is not supported.
             for (range, expected) in [
                 ("-o 1T", "Invalid argument"),
                 ("-l 100", "Invalid argument"),

@@ -1,7 +1,7 @@
-//! All operations on the content of one file, as in fsx. The test compares the content of the file with a copy in memory. The operations
-//! are reads and writes through the page cache and with O_DIRECT, truncation, all modes of `fallocate`, copies within the file, syncs,
-//! close and open. FUSE does not pass COLLAPSE_RANGE and INSERT_RANGE to the server. A mount refuses them. `ironmap fallocate` runs them
-//! while the volume is not mounted.
+//! Runs all operations on the content of one file, as the program fsx does, and compares the content of the file with a copy in memory. The
+//! operations are reads and writes through the page cache and with O_DIRECT, truncation, all modes of `fallocate`, copies within the file,
+//! syncs, close and open. Two modes of `fallocate`, COLLAPSE_RANGE and INSERT_RANGE, fail on the mount, because FUSE does not pass them to
+//! the server. The test runs these two modes with `ironmap fallocate` while the volume is not mounted.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -21,12 +21,12 @@ const LONGEST: u64 = 1 << 17;
 /// The number of operations between two mounts.
 const PERIOD: u64 = 5000;
 
-/// How the file is opened.
+/// The cache mode of the open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Buffered,
     Direct,
-    /// Two handles: one buffered, one direct.
+    /// Two handles of the file: one is buffered, and the other is direct.
     Both,
 }
 
@@ -37,7 +37,8 @@ struct Fsx {
     block: u64,
 }
 
-/// The open file. In the mode `Both`, the first handle is buffered and the second is direct. Otherwise, both handles have the same mode.
+/// Two handles of the open file. In the mode `Both`, the first handle is buffered and the second is direct. In the other modes, the two
+/// handles have the same mode.
 struct Handles([File; 2]);
 
 impl Handles {
@@ -53,7 +54,8 @@ impl Handles {
 }
 
 impl Fsx {
-    /// A range below `most`. The range is aligned if it is for a direct request.
+    /// A random position and length of a range that ends at or before `most`. For a direct request, the position and the length are
+    /// multiples of 512.
     fn range(&mut self, most: u64, direct: bool) -> (u64, u64) {
         let pos = self.rng.below(most);
         let len = 1 + self.rng.below(LONGEST.min(most - pos).max(1));
@@ -142,7 +144,8 @@ impl Fsx {
         }
     }
 
-    // The kernel does not pass these operations to a FUSE server. If they succeeded, the content would differ from the copy in memory.
+    // The kernel does not pass COLLAPSE_RANGE and INSERT_RANGE to a FUSE server, so both must fail. If one succeeded, the content of the
+    // file would differ from the copy in memory.
     fn shift_refused(&self, file: &File) {
         for how in [FallocateFlags::COLLAPSE_RANGE, FallocateFlags::INSERT_RANGE] {
             let done = rustix::fs::fallocate(file, how, 0, self.block);

@@ -21,18 +21,18 @@ pub(crate) fn leave(dir: &Path, room: u64) {
         assert!(told.contains("No space left on device"), "the filler: {told}");
     }
     fs::remove_file(dir.join("kept")).unwrap();
-    // Freed blocks can be allocated again after the commit of their transaction.
+    // Freed blocks can be allocated again only after the commit of their transaction, so the directory is synced.
     File::open(dir).unwrap().sync_all().unwrap();
 }
 
-/// How a program writes through the kernel's cache.
+/// The way in which a program writes through the kernel's cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CachedWrite {
-    /// A `write`, with a writeback cache.
+    /// A `write` on a mount with a writeback cache.
     Collected,
-    /// A store through a mapping, in the default mode.
+    /// A store through a mapping, on a mount without a writeback cache.
     Mapped,
-    /// A store through a mapping, with a writeback cache.
+    /// A store through a mapping, on a mount with a writeback cache.
     MappedAndCollected,
 }
 
@@ -95,8 +95,8 @@ fn a_cached_write_without_room_is_an_error() {
     }
 }
 
-/// A direct write fails with ENOSPC if the volume has too little space for it. The file keeps its content. The write is past the end of a
-/// file, or into a hole.
+/// A direct write past the end of a file, or into a hole, fails with ENOSPC if the volume has too little space for the write. The content
+/// of the file does not change.
 #[test]
 fn a_direct_write_without_room_is_as_the_kernels() {
     const LEN: usize = 128 << 10;
@@ -130,8 +130,8 @@ fn a_direct_write_without_room_is_as_the_kernels() {
                 assert_eq!(kernels.0.as_deref(), Some("No space left on device"), "{what}");
                 assert_eq!(ours.0, kernels.0, "{what}");
                 assert_eq!(ours.1.len(), kernels.1.len(), "{what}");
-                // Without extents, ext4 has no unwritten blocks. After a failed write, the content may then differ from the kernel's
-                // content.
+                // An ext4 volume without extents has no unwritten blocks. On such a volume, the content after a failed write may differ
+                // from the content on the kernel's side, so it is not compared.
                 assert!(features != "extents" || ours.1 == kernels.1, "{what}");
                 for dir in sides.dirs() {
                     let holes = File::options().write(true).open(dir.join("holes")).unwrap();

@@ -40,12 +40,13 @@ fn open(dir: &Path, handle: &str) -> String {
     perl(&["open", dir.to_str().unwrap(), handle])
 }
 
-/// The result of `open` for each handle, with TOP instead of the directory.
+/// Opens each handle, and returns what the script prints. In this output, TOP replaces the path of the mount.
 fn open_all(dir: &Path, handles: &[String; 4]) -> [String; 4] {
     handles.each_ref().map(|handle| open(dir, handle).replace(dir.to_str().unwrap(), "TOP"))
 }
 
-/// Removes the paths of regular files. The kernel has such a path only while the name is cached.
+/// Removes the paths of regular files from the output of the script, because the kernel knows the path of a file only while the name is
+/// cached.
 fn without_paths(found: &[String; 4]) -> [String; 4] {
     found.each_ref().map(|found| match found.split_once('\n') {
         Some((_, content)) if !content.is_empty() => content.to_owned(),
@@ -100,10 +101,10 @@ fn handles_are_those_of_the_kernels_ext4() {
     for (side, dir) in sides.dirs().into_iter().enumerate() {
         let found = open_all(dir, &saved[side].0);
         assert!(there(&found) && found[3].ends_with("gone"), "{found:?}");
-        // Programs still see the inode number 2 for the root.
+        // The root has the inode number 1 in the FUSE protocol, but programs see the number 2, as on the kernel's ext4.
         assert_eq!(fs::metadata(dir).unwrap().ino(), 2);
     }
-    // An open file without a name still exists.
+    // A removed file exists as long as a program has it open.
     let opened = sides.dirs().map(|dir| File::open(dir.join("gone")).unwrap());
     sides.dirs().into_iter().for_each(|dir| fs::remove_file(dir.join("gone")).unwrap());
     for (side, dir) in sides.dirs().into_iter().enumerate() {
@@ -175,7 +176,8 @@ fn handles_that_were_made_up_lead_nowhere() {
     {
         for generation in ["00000000", &handle[32..]] {
             let found = open(&dir, &made(number, generation));
-            // One of the tested numbers may belong to lost+found. lost+found has a name.
+            // One of the tested numbers may be the inode number of lost+found. Its handle is valid, because lost+found is a directory that
+            // users can see.
             assert!(found == "ESTALE" || found.ends_with("/lost+found\n"), "{number}: {found}");
         }
     }

@@ -116,7 +116,7 @@ fn umount_waits_until_the_volume_is_closed() {
         assert!(!busy.status.success() && (names || !is_root), "{busy:?}");
         drop(open);
         assert!(when_not_busy(|| umount(&dir)));
-        // If the server still had the volume open, this command would fail.
+        // This command succeeds only if the server has closed the volume.
         bench.succeed(["truncate", "--size=7", &bench.target("/file")]);
         check(&image);
     }

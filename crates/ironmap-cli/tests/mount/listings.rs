@@ -29,9 +29,9 @@ fn list(dir: &Path, change: impl FnOnce(&HashSet<String>)) -> HashSet<String> {
     listed
 }
 
-/// A name is renamed or removed during a listing of its directory. The rest of the listing does not contain the name, even if the server
-/// has read it ahead. Otherwise, the kernel would cache the removed name forever. The name would then lead to a later file with the same
-/// inode number.
+/// If a name is renamed or removed during a listing of its directory, the rest of the listing does not contain the name, even if the server
+/// has read the name ahead. A listed name would stay in the kernel's cache forever. It would then lead to a later file with the same inode
+/// number.
 #[test]
 fn removed_names_are_not_listed() {
     require_mounts!("removed_names_are_not_listed");

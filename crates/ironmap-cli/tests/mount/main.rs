@@ -1,5 +1,6 @@
 //! Compares `ironmap mount` with the kernel's ext4. The same operations run on two equal images. ironmap mounts one image, and the kernel
-//! mounts the other. Output, errnos, attributes, contents, and times that are set must be equal. Intended differences are in docs/MOUNT.md.
+//! mounts the other. Output, errnos, attributes, contents, and times that an operation sets explicitly must be equal. Intended differences
+//! are in docs/MOUNT.md.
 
 #[path = "../support/mod.rs"]
 mod support;

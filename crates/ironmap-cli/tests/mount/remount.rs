@@ -1,4 +1,4 @@
-//! Requests to a running mount. One makes data durable, the other makes the mount read-only.
+//! Tests two requests to a running mount: `ironmap sync`, which makes data durable, and `-o remount`, which can make the mount read-only.
 
 use std::fs::{self, File};
 use std::io::Write;

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use crate::support::{Bench, IRONMAP, succeed, text, tool};
 
-/// The reason why the tests cannot run on this machine. `None` if they can.
+/// The reason why the tests cannot run on this machine, or `None` if they can run.
 pub(crate) fn missing() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("needs root".to_owned());
@@ -117,7 +117,7 @@ impl Drop for Ours {
             }
             _ => {}
         }
-        // After the daemon is killed, the mount still exists.
+        // The mount outlives a killed daemon, so it is unmounted here.
         let _ = tool("umount").arg("-l").arg(&self.dir).output();
     }
 }
@@ -160,8 +160,8 @@ pub(crate) fn unmount(dir: &Path) -> bool {
     when_not_busy(|| tool("umount").arg(dir).output().unwrap())
 }
 
-/// Repeats an unmount while the mount is in use. When another test starts a child process, the child has copies of all descriptors until
-/// the exec.
+/// Repeats an unmount while the mount is in use. A child process of another test has copies of all descriptors until its exec, and such a
+/// copy keeps the mount in use.
 pub(crate) fn when_not_busy(unmount: impl Fn() -> Output) -> bool {
     // Each try starts a process, which takes a millisecond.
     (0..500).any(|_| unmount().status.success())
@@ -176,12 +176,13 @@ pub(crate) struct Sides {
 }
 
 impl Sides {
-    /// Makes both sides, each with an image of 64 MiB. `mke2fs` contains the options of mke2fs. The debugfs `requests` change the images.
+    /// Makes both sides, each with an image of 64 MiB. mke2fs makes the images with the options `mke2fs`, and debugfs then runs `requests`
+    /// on them.
     pub(crate) fn new(mke2fs: &[&str], requests: &[&str]) -> Self {
         Self::with(mke2fs, requests, "allow_other,noatime")
     }
 
-    /// Makes both sides. ironmap's mount has these options.
+    /// Makes both sides, and mounts ironmap's side with `options`.
     pub(crate) fn with(mke2fs: &[&str], requests: &[&str], options: &str) -> Self {
         let bench = Bench::empty();
         // Other users must have access to the mounts.

@@ -49,7 +49,7 @@ end_it
 $user ./ironmap cat image:/open | head -n1
 "#;
 
-/// Two mounts are refused. fusermount3 refuses the first. For the second, the user may not open the FUSE device.
+/// Two mounts are refused. fusermount3 refuses the first mount. The second mount is refused because the user may not open the FUSE device.
 const REFUSED: &str = r"
 $user ./ironmap mount -o allow_other image mounted 2>&1 || echo $?
 chmod 600 fuse
@@ -61,8 +61,9 @@ fn played(script: &str) -> String {
     let bench = Bench::empty();
     let mke2fs = ["-qF", "-t", "ext4", "-E", "root_owner=1000:1000"];
     succeed(tool("mke2fs").args(mke2fs).arg(bench.path("image")).arg("32M"));
-    // Other users may have no access to the build directory. Another process copies the program. If this process copied it, a child process
-    // of another test could inherit the open descriptor. The copy could then not be executed (ETXTBSY).
+    // The program is copied, because other users may have no access to the build directory. A separate process makes the copy. If this
+    // process made it, a child process of another test could inherit the descriptor that is open for writing, and the copy could then not
+    // be executed (ETXTBSY).
     succeed(tool("cp").arg(ironmap()).arg(bench.path("ironmap")));
     fs::create_dir(bench.path("mounted")).unwrap();
     succeed(tool("chown").arg("-R").arg("1000:1000").arg(bench.dir.path()));
@@ -89,8 +90,8 @@ fn a_user_mounts_and_unmounts() {
     assert_eq!(played(HIS_OWN), "1000:8\nbusy\ncontent\nwith -o uid=1000\n");
 }
 
-/// A signal ends the user's daemon although a file is open. If the user may abort the connection to the kernel, the volume is closed.
-/// Otherwise, the volume needs recovery, and the exit status reports this.
+/// A signal ends the user's daemon although a file is open. If the user may abort the connection to the kernel, the volume is closed. If
+/// not, the volume needs recovery afterwards, and the exit status reports this.
 #[test]
 fn a_signal_ends_a_users_daemon() {
     require_mounts!("a_signal_ends_a_users_daemon");
@@ -100,7 +101,7 @@ fn a_signal_ends_a_users_daemon() {
     assert_eq!(played(SIGNALS), "ended: 1\nended: 0\nkept\n");
 }
 
-/// The reason for a refused mount is one line, also if fusermount3 gives the reason. If the user may not open the FUSE device, the line
+/// The reason for a refused mount is one line, even if fusermount3 gives the reason. If the user may not open the FUSE device, the line
 /// names the device.
 #[test]
 fn a_refused_mount_of_a_user_has_a_reason() {

@@ -77,7 +77,8 @@ impl Bench {
         command
     }
 
-    /// The program as a command. It receives the signals that end it, even if the tests ignore these signals (as in a shell's background).
+    /// The program as a command. Signals that end the program have their default effect, even if the test process ignores them (as in the
+    /// background of a shell).
     pub fn hearing_command(&self) -> Command {
         let mut command = tool("env");
         command.arg("--default-signal=INT,TERM,HUP").arg(IRONMAP);

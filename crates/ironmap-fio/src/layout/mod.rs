@@ -19,8 +19,8 @@ pub(crate) fn size(options: &Options, path: &[u8]) -> Result<Option<u64>> {
     lent.close().and(size)
 }
 
-/// Creates a file and the directories above it, or extends an existing file. With `Content::Written`, and for each file of the host, the
-/// complete file is overwritten. Otherwise, existing content is kept.
+/// Creates a file and the directories above it, or extends an existing file. Existing content is kept, except in two cases: with
+/// `Content::Written`, and in a file of the host, the complete file is overwritten.
 pub(crate) fn lay_out(options: &Options, path: &[u8], layout: &mut Layout<'_>) -> Result<()> {
     let Source::Volume(name) = &options.source else { return host::lay_out(path, layout) };
     let lent = shared::open(name, options.engine, true)?;

@@ -22,7 +22,7 @@ pub(super) fn size(volume: &Volume, path: &[u8]) -> Result<Option<u64>> {
 }
 
 /// Creates a file and the directories above it, or extends an existing file. With `Content::Written`, the complete file is overwritten.
-/// Otherwise, existing content is kept.
+/// With any other content, existing data are kept.
 pub(super) fn lay_out(volume: &Volume, path: &[u8], layout: &mut Layout<'_>) -> Result<()> {
     let number = make(volume.fs(), path, layout)?;
     if layout.content == Content::Written {
@@ -95,7 +95,7 @@ pub(super) fn unlink(volume: &Volume, path: &[u8]) -> Result<()> {
     fs.writable()?.unlink(fs.resolve(above, Follow::All)?.number(), name)
 }
 
-/// The path of the directory, and the last name.
+/// Splits a path into the path of the directory and the name in this directory.
 fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|byte| *byte == b'/') {
         Some(slash) => (&path[..=slash], &path[slash + 1..]),

@@ -35,7 +35,7 @@ pub(crate) struct Member {
     pub(crate) path: Vec<u8>,
     /// The attributes from the archive.
     pub(crate) stat: Stat,
-    /// For a hard link, the normalised path of the other member.
+    /// For a hard link, the normalised path of the member that the link leads to.
     pub(crate) link: Option<Vec<u8>>,
     /// The target of a symbolic link.
     pub(crate) target: Option<Vec<u8>>,

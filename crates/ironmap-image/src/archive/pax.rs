@@ -2,7 +2,7 @@
 
 use ironmap::fs::{Timestamp, Xattr};
 
-/// The fields of a member in extended headers.
+/// The fields that extended headers set for a member.
 #[derive(Clone, Default)]
 pub(super) struct Overrides {
     pub(super) path: Option<Vec<u8>>,
@@ -18,7 +18,7 @@ pub(super) struct Overrides {
     pub(super) sparse: Sparse,
 }
 
-/// The fields of a sparse file of GNU tar in extended headers.
+/// The fields that extended headers set for a sparse file of GNU tar.
 #[derive(Clone, Default)]
 pub(super) struct Sparse {
     /// The real path. If it is set, `path` is only a placeholder for programs that cannot read sparse files.

@@ -205,7 +205,7 @@ impl Read for Input {
 /// Reads the members of a gzip file in order. Zeros after the last member are ignored, as gzip(1) ignores them, because tapes pad their
 /// blocks with zeros.
 struct Gzip<R> {
-    /// Always `Some` between two reads.
+    /// The decoder of the present member. It is `None` only during a read.
     decoder: Option<GzDecoder<R>>,
 }
 
@@ -226,7 +226,7 @@ impl<R: BufRead> Read for Gzip<R> {
 /// Whether another gzip member follows. Zeros up to the end of the file are skipped.
 ///
 /// # Errors
-/// Fails if bytes of another kind follow. gzip(1) ignores such bytes with a warning, and tar(1) fails.
+/// Fails if other bytes follow. gzip(1) ignores such bytes with a warning, and tar(1) fails.
 fn has_member(source: &mut impl BufRead) -> io::Result<bool> {
     let mut padded = false;
     loop {
@@ -337,7 +337,8 @@ mod tests {
         assert!(read(all[..all.len() - 1].to_vec()).is_err());
     }
 
-    /// Any number of bytes after a complete stream are reported as trailing. A truncated stream is not reported as trailing bytes.
+    /// If any bytes follow a complete stream, the error names trailing bytes. The error for a truncated stream does not name trailing
+    /// bytes.
     #[test]
     fn trailing_bytes_are_no_truncation() {
         let level = flate2::Compression::fast();

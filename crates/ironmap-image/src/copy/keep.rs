@@ -23,7 +23,8 @@ pub enum Times {
     Now,
     /// The timestamps of the source.
     Kept,
-    /// The modification time of the source, also as the access time. Earlier reads of the source then do not change the copy.
+    /// The modification time of the source, which the copy also gets as its access time. Earlier reads of the source then do not change the
+    /// copy.
     Changed,
 }
 

@@ -57,7 +57,7 @@ impl CopyOptions {
         Err(Failure::new(format!("{source}: is {kind}, and has no content: copy it with -r")))
     }
 
-    /// `Some(true)` if DEST must be a directory, `Some(false)` if DEST is always the name of the copy.
+    /// Whether DEST must be a directory. `Some(false)`: DEST is always the name of the copy, even if a directory has this name.
     fn directory(&self) -> Result<Option<bool>, Failure> {
         let several = self.sources.len() > 1;
         if self.no_target_directory && several {

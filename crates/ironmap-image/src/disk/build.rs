@@ -1,7 +1,8 @@
 //! Makes the disk that a [`Disk`] describes.
 //!
-//! First the sizes of all partitions are found. Then ext4 volumes are made, each in its own opening of the disk. Then the disk is opened once
-//! more for the other contents and, at the end, the table. So a disk that is not complete has no table.
+//! The build has three steps. First, the sizes of all partitions are determined. Second, the ext4 volumes are made. The disk is opened and
+//! closed for each of them. Third, the disk is opened once more for the other contents, and at the end for the partition table. So an
+//! incomplete disk has no table.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -29,14 +30,14 @@ const WIPED: u64 = 1 << 20;
 /// The most UTF-16 units of a partition's name, and the most partitions of a GPT.
 const MAX_LABEL: usize = 36;
 const MAX_PARTS: usize = 128;
-/// The attribute of partitions that are mounted read-only.
+/// The bit in a partition's attributes that requests a read-only mount.
 const READ_ONLY: u64 = 1 << 60;
 
 /// The content of a partition, after its size is known.
 pub(super) enum Ready {
     Nothing,
     Volume(Box<Image>),
-    /// A volume in a temporary file, which is copied.
+    /// A volume in a temporary file, whose content is copied into the partition.
     Copy(Scratch),
     Fat(fat::Dir),
     Swap,
@@ -151,8 +152,8 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Prepares the content of a partition, and finds the size of the partition: `None` for the rest of the disk. `lengths` are the sizes of
-    /// the earlier partitions.
+    /// Prepares the content of a partition, and returns the size of the partition. `None` stands for the rest of the disk. `lengths` are
+    /// the sizes of the earlier partitions.
     fn prepare(
         &self,
         parts: &[DiskPart],
@@ -266,7 +267,7 @@ impl Job<'_> {
             let medium = place.data().medium.clone();
             let location =
                 Location::Plain(Site { medium, part: Part::Range { offset, len: end - offset } });
-            // `build_with` ends the use of the temporary name, so it is announced for each volume.
+            // Each call of `build_with` ends the use of the temporary name, so the name is set again for each volume.
             if let Some(path) = &self.aside {
                 self.context.make_aside(self.target, path);
             }
@@ -284,7 +285,8 @@ impl Job<'_> {
         Ok(rest)
     }
 
-    /// Overwrites the beginning and the end of a device and of its new partitions, in which older content could be found.
+    /// Overwrites the beginning and the end of a device and of its new partitions, because a signature of older content there could be
+    /// recognised.
     fn wipe(
         &self,
         place: &Location,
@@ -295,7 +297,7 @@ impl Job<'_> {
         let mut out = Out::new(&*device, 0, false).map_err(|error| self.failed(&error))?;
         let size = device.size() / self.sector * self.sector;
         let whole = 0..size;
-        // mkfs overwrites what could be found in a volume.
+        // A partition with an ext4 volume is skipped, because mkfs overwrites older signatures itself.
         let parts =
             ranges.iter().zip(ready).filter(|(_, ready)| !matches!(ready, Ready::Volume(_)));
         for Range { start, end } in std::iter::once(&whole).chain(parts.map(|(range, _)| range)) {
@@ -336,7 +338,8 @@ impl Job<'_> {
         };
         let (mut partitions, mut parts) = (Vec::new(), Vec::new());
         for (index, part) in disk.parts.iter().enumerate() {
-            // The root hash of this partition, and the half of a root hash that is the GUID of this partition.
+            // By default, the first half of a root hash is the GUID of the data partition, and the second half is the GUID of the partition
+            // with the hash tree.
             let root =
                 hashes.iter().flatten().find(|(data, _)| *data == index).map(|(_, root)| *root);
             let half = root.as_ref().map(|root| &root[..16]);
@@ -377,7 +380,8 @@ impl Job<'_> {
     }
 }
 
-/// The index of the partition whose hash tree is in the partition `index`: the last earlier partition of the fitting type.
+/// The index of the data partition that belongs to the hash tree in partition `index`: the last earlier partition of the type that this
+/// tree can verify.
 fn data_of(parts: &[DiskPart], index: usize) -> Result<usize, Failure> {
     let wanted = kinds::verified_by(&parts[index].kind);
     let found = parts[..index].iter().rposition(|part| Some(part.kind) == wanted);
@@ -389,7 +393,7 @@ fn data_of(parts: &[DiskPart], index: usize) -> Result<usize, Failure> {
     })
 }
 
-/// Adds a sufficient size to the failure of a volume that is too small.
+/// Adds a size that is large enough to the failure of a volume that is too small.
 fn advise(failure: Failure, part: &DiskPart) -> Failure {
     let Some(small) = failure.too_small() else { return failure };
     let needs = small.needs.bytes;

@@ -33,7 +33,7 @@ impl Job<'_> {
         Ok(Parameters { data_block, hash_block, data_blocks: len / 4096, salt, uuid })
     }
 
-    /// Checks that a partition can have its content: its label, its size and its sources. The disk is not changed yet.
+    /// Checks that a partition can have its content: checks the label, the size and the sources. The disk is not changed yet.
     pub(super) fn check_content(
         &self,
         part: &DiskPart,
@@ -150,7 +150,7 @@ impl Job<'_> {
 }
 
 fn check_ext4_label(label: &str) -> Result<(), String> {
-    // The length of the superblock's field.
+    // The length of the label field in the superblock, in bytes.
     const MAX: usize = 16;
     match label.len() {
         0..=MAX => Ok(()),
@@ -158,7 +158,8 @@ fn check_ext4_label(label: &str) -> Result<(), String> {
     }
 }
 
-/// The label of the file system: the given label, or the label of the partition if it is possible.
+/// The label of the file system: the label that the user gave. Without one, it is the label of the partition, if the file system can store
+/// that label.
 fn label_of(
     part: &DiskPart,
     is_possible: impl Fn(&str) -> Result<(), String>,

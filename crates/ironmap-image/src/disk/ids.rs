@@ -9,7 +9,7 @@ use crate::failure::Failure;
 
 /// The source of all numbers that identify a disk and its parts.
 pub(crate) struct Ids {
-    /// The text from which all numbers are derived. Without it, they are random.
+    /// The text from which all numbers are derived. If it is `None`, the numbers are random.
     seed: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Places the partitions on the disk: one after the other, at multiples of 1 MiB.
+//! Determines the positions of the partitions on the disk: one after the other, at multiples of 1 MiB.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ pub(super) const UNIT: u64 = 4096;
 
 /// The size of a disk that has no more space than its partitions need.
 pub(super) fn smallest_disk(lengths: &[Option<u64>]) -> u64 {
-    // The table is in the first MiB, and its backup in the last.
+    // The partition table is in the first MiB of the disk, and the backup of the table is in the last MiB.
     aligned(lengths).saturating_add(2 * ALIGNMENT)
 }
 
@@ -22,7 +22,8 @@ fn aligned(lengths: &[Option<u64>]) -> u64 {
     lengths.fold(0, u64::saturating_add)
 }
 
-/// The bytes of each partition on a disk of `size` bytes. A length of `None` is the rest of the disk; at most one partition has it.
+/// The range of each partition on a disk of `size` bytes. A length of `None` stands for the rest of the disk. At most one partition may
+/// have this length.
 ///
 /// # Errors
 /// Fails if the disk is too small.
@@ -42,7 +43,7 @@ pub(super) fn place(
     let (mut at, mut ranges) = (ALIGNMENT, Vec::new());
     for (index, len) in lengths.iter().enumerate() {
         let rest = || {
-            // The partitions after the rest of the disk need this space.
+            // The partition that fills the rest of the disk must leave this space for the partitions after it.
             let after = aligned(&lengths[index + 1..]);
             let until = end / ALIGNMENT * ALIGNMENT;
             until.checked_sub(after)?.checked_sub(at).filter(|len| *len >= UNIT)
@@ -62,7 +63,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Partitions begin at multiples of 1 MiB, and the rest of the disk ends before the next partition or before the backup of the table.
+    /// Partitions begin at multiples of 1 MiB. A partition that fills the rest of the disk ends before the next partition, or before the
+    /// backup of the partition table.
     #[test]
     fn the_rest_fills_the_disk() {
         let lengths = [Some(5 * MIB + UNIT), None, Some(MIB)];

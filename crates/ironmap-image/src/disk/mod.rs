@@ -81,7 +81,7 @@ pub struct DiskPart {
 pub enum PartSize {
     /// This number of bytes, rounded up to a multiple of 4096.
     Bytes(u64),
-    /// The space that the other partitions leave.
+    /// All space that the other partitions do not need.
     Rest,
     /// The smallest size with enough space for the content.
     Min,
@@ -94,9 +94,10 @@ pub enum Fill {
     /// No content.
     #[default]
     Nothing,
-    /// An ext4 volume. The disk sets the size, the time, and, unless [`DiskPart::fs_uuid`] is set, the UUID.
+    /// An ext4 volume. The disk determines its size, its time, and its UUID. [`DiskPart::fs_uuid`] can set another UUID.
     Volume(Box<Image>),
-    /// A FAT file system with the entries of these directories. It is FAT32 if the size permits this, otherwise FAT16 or FAT12.
+    /// A FAT file system with the entries of these directories. The type is FAT32 if the size permits it. Smaller file systems are FAT16 or
+    /// FAT12.
     Fat(Vec<PathBuf>),
     /// The signature of a swap area.
     Swap,
@@ -146,8 +147,8 @@ impl Disk {
         Self::default()
     }
 
-    /// Sets the size in bytes. By default, an image file is as large as its partitions need. If a partition is the rest of the disk, an
-    /// existing image keeps its size. A device always keeps its size.
+    /// Sets the size of the disk in bytes. By default, an image file is as large as its partitions need. If a partition fills the rest of
+    /// the disk, an existing image keeps its size. A device always keeps its size.
     #[must_use]
     pub fn size(mut self, bytes: u64) -> Self {
         self.size = Some(bytes);
@@ -177,14 +178,14 @@ impl Disk {
         self
     }
 
-    /// Adds a partition after the others.
+    /// Adds a partition after the partitions that were added before.
     #[must_use]
     pub fn part(mut self, part: DiskPart) -> Self {
         self.parts.push(part);
         self
     }
 
-    /// Overwrites a device or an image with known content. By default, `build` refuses it.
+    /// Permits [`build`](Self::build) to overwrite a device or an image with known content. By default, `build` refuses such a target.
     #[must_use]
     pub fn force(mut self, force: bool) -> Self {
         self.force = force;
@@ -206,7 +207,7 @@ impl Disk {
         self
     }
 
-    /// Calls `print` with each warning and note, as one line of text.
+    /// Sets the function that gets each warning and note, as one line of text.
     #[must_use]
     pub fn on_message(mut self, print: impl Fn(&str) + Send + Sync + 'static) -> Self {
         self.callbacks.print = Some(Box::new(print));
@@ -220,8 +221,8 @@ impl Disk {
         self
     }
 
-    /// Makes the disk: a path of an image file or a block device, or a location such as `nbd://host/export`. An image file is made under a
-    /// temporary name, and gets its name when it is complete. When the call returns, the disk is on the device.
+    /// Makes the disk at `target`: the path of an image file or a block device, or a location such as `nbd://host/export`. An image file is
+    /// made under a temporary name, and gets its final name when it is complete. When the call returns, all data are on the device.
     ///
     /// # Errors
     /// The disk cannot be made, or a source cannot be copied. An image file then stays unchanged, or is not made. A device may contain a part of
@@ -312,7 +313,7 @@ impl DiskPart {
         self
     }
 
-    /// Sets the UUID of the file system. A FAT has the first 32 bits as its serial number.
+    /// Sets the UUID of the file system. The serial number of a FAT file system is the first 32 bits of the UUID.
     #[must_use]
     pub fn fs_uuid(mut self, uuid: [u8; 16]) -> Self {
         self.fs_uuid = Some(uuid);

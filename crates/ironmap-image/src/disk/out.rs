@@ -8,7 +8,7 @@ use ironmap::{Buffer, Result};
 
 /// The maximum length of a write.
 const CHUNK: usize = 1 << 20;
-/// Zeros are detected in pieces of this length.
+/// The length of the pieces that are compared with zeros, in bytes.
 const PIECE: usize = 4096;
 
 /// A range of a device that is being filled.

@@ -1,4 +1,4 @@
-//! Parses the description of a partition. The errors are messages that name the wrong word, and what the user can write instead.
+//! Parses the description of a partition. An error message names the wrong word, and explains the mistake.
 
 use std::path::PathBuf;
 
@@ -81,7 +81,7 @@ fn words(text: &str) -> Vec<String> {
     words
 }
 
-/// The values of keys that depend on each other.
+/// The keys that together determine the content of a partition.
 #[derive(Default)]
 struct Content {
     fs: Option<String>,
@@ -124,7 +124,7 @@ pub(super) fn parse(text: &str) -> Result<DiskPart, String> {
     Ok(part)
 }
 
-/// The content that the keys describe.
+/// The content of a partition, from the keys of its description.
 fn fill(name: &str, part: &DiskPart, content: Content) -> Result<Fill, String> {
     let Content { fs, files, owner } = content;
     let usual = match part.kind_name().as_str() {
@@ -166,7 +166,7 @@ fn fill(name: &str, part: &DiskPart, content: Content) -> Result<Fill, String> {
 mod tests {
     use super::*;
 
-    /// Each wrong word gives a message that names it, and what to write.
+    /// The message for a wrong word names this word, and explains the mistake.
     #[test]
     fn a_wrong_word_is_named() {
         for (text, expected) in [
@@ -189,7 +189,7 @@ mod tests {
         }
     }
 
-    /// The content follows from the type, and commas in values are possible.
+    /// The type of a partition determines its default content. A value may contain commas.
     #[test]
     fn a_description_is_read() {
         let part = parse(r"esp:256M:files=a\,b/,files=c,label=EFI system,attrs=required+no-auto");

@@ -4,7 +4,7 @@ use ironmap::Result;
 
 use super::out::Out;
 
-/// The page size. Linux finds the signature at the end of the first page, so machines with other pages cannot use the area.
+/// The page size in bytes. Linux finds the signature at the end of the first page, so a machine with another page size cannot use the area.
 const PAGE: usize = 4096;
 /// The smallest area in bytes: ten pages. mkswap refuses smaller areas.
 pub(super) const MIN: u64 = 10 * PAGE as u64;

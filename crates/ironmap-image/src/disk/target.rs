@@ -12,17 +12,17 @@ use crate::new_image::{self, NewImage, target_of};
 use crate::replaced::{Replaced, is_same};
 use crate::room::{self, Format, check_empty};
 
-/// The sector size of an image.
+/// The default sector size of an image, in bytes.
 const SECTOR: u64 = 512;
 
-/// A device or image of which the properties are known.
+/// The device or image, after its properties have been determined.
 pub(super) struct Target {
     pub(super) sector: u64,
-    /// The size in bytes. `None` for an image whose size depends on its partitions.
+    /// The size of the disk in bytes. `None` for an image whose size depends on its partitions.
     pub(super) size: Option<u64>,
-    /// The size of an existing image, if a partition is the rest of the disk.
+    /// The size of an existing image. It is used only if a partition fills the rest of the disk.
     pub(super) existing: Option<u64>,
-    /// The path and the format of an image file, which is made new.
+    /// The path and the format of the image file to make. `None` for a device.
     file: Option<(PathBuf, Format)>,
     /// The existing image that the new one replaces. The image is locked.
     replaced: Option<Replaced>,
@@ -51,7 +51,7 @@ impl Target {
             )));
         }
         room::refuse_name(location, None, force)?;
-        // A missing device is not made as a file.
+        // If the path of a missing file names a device, no image file is made there.
         let is_file = |path: &Path| match path.metadata() {
             Ok(found) => found.is_file(),
             Err(_) => !device_name::is_of_node(path),
@@ -78,7 +78,7 @@ impl Target {
         }
         let found = opened.device.size();
         if let (Some((path, _)), Some(before), Some(after)) = (&file, before, stat()?) {
-            // The image was opened between the two calls of stat, so both results belong to the open image if they are the same file.
+            // The path was examined with stat before and after the open. If both results name the same file, this file is the open image.
             if !is_same(&before, &after) {
                 return Err(new_image::replaced(path));
             }
@@ -115,7 +115,7 @@ impl Target {
         let Some((path, format)) = self.file else { return Ok(None) };
         let image = match self.replaced {
             Some(replaced) => NewImage::create_over(&path, format, replaced, context)?,
-            // The file was missing. It must still be missing, also when the image gets its name.
+            // No file had this path. If a file has appeared since then, the build fails, at once or when the image gets its final name.
             None => {
                 let image = NewImage::create_aside(&path, format)?;
                 image.ok_or_else(|| new_image::replaced(&path))?

@@ -17,7 +17,7 @@ use crate::report::Report;
 use crate::room::{self, Format, Room};
 use crate::sources::{Layers, Sources};
 
-/// The maximum number of images to make, if an image proves too small.
+/// The maximum number of attempts to make an image. After an image that was too small, the next attempt makes a larger image.
 const FITS: u32 = 24;
 
 impl Plan<'_> {
@@ -119,7 +119,7 @@ impl Plan<'_> {
         report: &mut Report,
     ) -> Result<(), Failure> {
         sources.fill(layers, self.options.time, dimensions(made), self.is_strict, report)?;
-        // The last call of the progress may have requested the stop.
+        // The last call of the progress callback may have requested the stop.
         report.stop().check()
     }
 
@@ -184,15 +184,15 @@ fn dimensions(made: &Superblock) -> Dimensions {
     let block = made.block_size.bytes() as u64;
     Dimensions {
         size: made.blocks_count * block,
-        // If this volume is too small for the content, a larger volume is made. The larger volume may have blocks of 4096 bytes, even if
-        // this one has shorter blocks.
+        // The needs of the content are counted for blocks of at least 4096 bytes. If this volume is too small, the next volume is larger,
+        // and may have blocks of 4096 bytes although this volume has smaller blocks.
         unit: (block * u64::from(made.cluster_blocks)).max(4096),
         inodes: made.inodes_count.into(),
         inode_size: made.inode_size.into(),
     }
 }
 
-/// The error for a volume that cannot be opened. For a missing image file, the error names only the reason.
+/// The error for a volume that cannot be opened. For a missing image file, the text of the error is only "No such file or directory".
 fn missing(volume: &Location, error: Error) -> Error {
     match volume.whole_file() {
         Some(path) if error.errno() == Errno::ENOENT && !device_name::is_of_node(path) => {

@@ -10,7 +10,7 @@ use crate::progress::Bar;
 /// Prints a message.
 type Print = Box<dyn Fn(&str) + Send + Sync>;
 
-/// Without a function, messages are dropped and the progress is not shown.
+/// The callbacks. If `print` is `None`, messages are dropped. If `bar` is `None`, no progress is shown.
 #[derive(Default)]
 pub(crate) struct Callbacks {
     pub(crate) print: Option<Print>,

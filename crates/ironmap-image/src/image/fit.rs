@@ -1,6 +1,6 @@
 //! Finds a size at which a new image has enough space for its content.
 //!
-//! The needs of the sources are counted first. Then volumes of several sizes are made until a volume has enough space. These volumes
+//! The needs of the sources are counted first. Then volumes of several sizes are made, until one of them has enough space. These volumes
 //! contain only metadata; no content is copied. During this search, the content of a stream is stored in an unnamed file.
 
 use std::path::Path;
@@ -31,7 +31,7 @@ pub(super) struct Fit<'a> {
 }
 
 impl<'a> Fit<'a> {
-    /// If the size depends on the sources, makes the image file and counts the needs of the sources. Otherwise, returns `None`.
+    /// Makes the image file and counts the needs of the sources, if the size depends on the sources. In all other cases, returns `None`.
     pub(super) fn new(
         plan: &'a Plan<'a>,
         sources: &mut Sources,
@@ -79,7 +79,8 @@ impl<'a> Fit<'a> {
             && options.inodes.is_none()
             && options.inode_ratio.is_none()
         {
-            // The file system itself uses the first inodes, and the number of inodes of a group is a multiple of eight.
+            // A few more inodes than the files need: the file system itself uses the first inodes, and the number of inodes of a group is
+            // rounded to a multiple of eight.
             let block = u64::from(small.clamp(1024, 65536));
             let groups = self.size / (8 * block * block) + 1;
             options.inodes = Some(self.needs.inodes + 32 + 16 * groups);
@@ -92,7 +93,7 @@ impl<'a> Fit<'a> {
         &mut self,
         make: impl Fn(u64) -> Result<Superblock, Failure>,
     ) -> Result<Superblock, Failure> {
-        // The largest size that was too small, and the smallest size that was large enough.
+        // The largest size that has proved too small, and the smallest size that has proved large enough.
         let (mut least, mut enough) = (0, None);
         for _ in 0..TRIES {
             self.stop.check()?;

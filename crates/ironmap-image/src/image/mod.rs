@@ -90,7 +90,7 @@ enum Size {
     Shrink,
 }
 
-/// The data of an [`Image`] that all steps of a build need.
+/// The options of an [`Image`] that all steps of a build need.
 struct Plan<'a> {
     volume: &'a Location,
     options: &'a MkfsOptions,
@@ -265,8 +265,8 @@ impl Image {
         self
     }
 
-    /// Overwrites a device or an image with known content: a file system, a partition table, an archive. By default, `build` refuses such a
-    /// device or image. Content of an unknown format is always overwritten.
+    /// Permits [`build`](Self::build) to overwrite a device or an image with known content: a file system, a partition table or an archive.
+    /// By default, `build` refuses such a target. Content of an unknown format is always overwritten.
     #[must_use]
     pub fn force(mut self, force: bool) -> Self {
         self.force = Some(force);
@@ -289,7 +289,7 @@ impl Image {
         self
     }
 
-    /// Calls `print` with each warning and note, as one line of text.
+    /// Sets the function that gets each warning and note, as one line of text.
     #[must_use]
     pub fn on_message(mut self, print: impl Fn(&str) + Send + Sync + 'static) -> Self {
         self.callbacks.print = Some(Box::new(print));
@@ -314,7 +314,7 @@ impl Image {
         if matches!(volume.data().medium, Medium::Nbd(_))
             && self.options.features == Features::MODERN
         {
-            // Other machines may open the export. Only MMP (multiple mount protection) shows them that the volume is in use.
+            // Other machines may open the export. They can see only through MMP (multiple mount protection) that the volume is in use.
             self.options.features.incompat |= Incompat::MMP;
         }
         let callbacks = Box::new(std::mem::take(&mut self.callbacks));

@@ -20,7 +20,7 @@ use crate::source::Source;
 use crate::stop::Stop;
 use crate::target::{Subject, Target};
 
-/// An existing image. Each method opens the volume, and closes it at its end.
+/// An existing image. Each method opens the volume, and closes it before it returns.
 pub struct OpenImage {
     volume: Location,
     bar: Option<Arc<dyn Bar>>,

@@ -1,4 +1,4 @@
-//! A volume in a partition of a new disk.
+//! Options of an [`Image`] for a volume in a partition of a new disk.
 
 use super::Image;
 
@@ -18,13 +18,13 @@ impl Image {
         self
     }
 
-    /// States that the device reads as zeros.
+    /// Sets whether the device is known to read as zeros.
     pub(crate) fn zeroed(mut self, zeroed: bool) -> Self {
         self.options.zeroed = zeroed;
         self
     }
 
-    /// Whether the volume has no content.
+    /// Whether the new volume gets no files.
     pub(crate) fn is_empty(&self) -> bool {
         self.contents.is_empty() && self.nodes.is_empty() && self.device_table.is_none()
     }

@@ -79,7 +79,7 @@ pub(super) struct Candidate<'a, T> {
 }
 
 impl<T> Candidate<'_, T> {
-    /// Whether `image` is a name of the candidate (with or without the registry) or the beginning of the candidate's digest.
+    /// Whether `image` names this candidate: by a name of the candidate, with or without the registry, or by the beginning of the digest.
     fn is(&self, image: &str) -> bool {
         let named = |name: &&str| {
             name.strip_suffix(image).is_some_and(|rest| rest.is_empty() || rest.ends_with('/'))

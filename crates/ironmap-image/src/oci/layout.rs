@@ -44,9 +44,9 @@ struct Packed {
 
 /// A member of an archive.
 enum Kept {
-    /// The position and the length of the member's content.
+    /// The content of a file: its position and its length in the archive.
     Content(u64, u64),
-    /// The path of the member that the link leads to.
+    /// A link: the path of the member that it leads to.
     Link(Vec<u8>),
 }
 
@@ -73,7 +73,8 @@ impl Layout {
         let mut packed = Packed { path: path.to_owned(), unpacked: None };
         let mut archive = packed.members(stop)?;
         let is_plain = archive.is_plain();
-        // Most archives are layers, which may have millions of members. Therefore the loop stops early if it can.
+        // Most archives are layers, which may have millions of members. Therefore the loop ends at the first member that an archive of
+        // images does not have.
         loop {
             let Some(member) = archive.next()? else { return Ok(None) };
             if marks.iter().any(|mark| member.path == mark.as_bytes())
@@ -81,7 +82,8 @@ impl Layout {
             {
                 break;
             }
-            // In an uncompressed archive, members are skipped without reading them, so all members are checked.
+            // Only a compressed archive is abandoned early. In an uncompressed archive, a skip of a member needs no read, so all members
+            // are checked.
             if !is_plain && !may_be_of_images(&member) {
                 return Ok(None);
             }

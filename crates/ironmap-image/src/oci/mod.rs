@@ -29,7 +29,7 @@ use crate::stop::Stop;
 /// The maximum depth of indexes: an index may name another index.
 const DEEPEST: u32 = 4;
 
-/// The file that shows an image layout, and the file that shows the older format.
+/// The file that exists only in an image layout, and the file that exists in the older format.
 const MARK: &str = "oci-layout";
 const MANIFEST: &str = "manifest.json";
 
@@ -75,7 +75,7 @@ struct Descriptor {
     annotations: BTreeMap<String, String>,
 }
 
-/// One image that `manifest.json` lists: the names of the image, and the files of its layers.
+/// One image from `manifest.json`: the names of the image, and the files of its layers.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Saved {
@@ -88,8 +88,8 @@ struct Saved {
 /// content of a compressed archive.
 ///
 /// # Errors
-/// Fails if a file cannot be read or violates the specification. Fails if there are several images, the user chose none, and none is for
-/// this machine. Fails if a layer has an unknown type, for example if it is encrypted.
+/// Fails if a file cannot be read or violates the specification. If there are several images and the user chose none, fails if no image is
+/// for this machine. Fails if a layer has an unknown type, for example if it is encrypted.
 pub(crate) fn layers(
     path: &Path,
     mut choice: Choice<'_>,
@@ -99,7 +99,8 @@ pub(crate) fn layers(
     let Some(layout) = Layout::open(path, &[MARK, MANIFEST], stop, spool)? else { return Ok(None) };
     let Some(version) = layout.read(MARK)? else {
         let manifest = layout.read(MANIFEST)?;
-        // The name of the file does not prove that this is an image, because any tree may contain a `manifest.json`.
+        // A member with the name `manifest.json` does not prove that the archive contains images, because any tree may contain a file with
+        // this name.
         let Some(images) = manifest.as_deref().and_then(saved) else { return Ok(None) };
         return layers_of_saved(&layout, &images, choice).map(Some);
     };

@@ -39,20 +39,20 @@ impl Found {
     }
 }
 
-/// The result of the copy of a file.
+/// The part of a file that was copied.
 #[derive(Debug)]
 pub enum State {
-    /// All content.
+    /// The whole content was copied.
     Whole,
-    /// A part. The copy has zeros in the missing ranges, or, without ranges, an unknown part of the copy is wrong. A directory without a
-    /// part of its names has no ranges.
+    /// Only a part of the content was copied. The copy has zeros in the missing ranges. If no ranges are given, the missing part is
+    /// unknown, or the file is a directory with missing names.
     Part {
-        /// The ranges in bytes.
+        /// The missing ranges in bytes.
         missing: Vec<Range<u64>>,
         /// The cause.
         why: String,
     },
-    /// Nothing.
+    /// No content was copied.
     Lost {
         /// The cause.
         why: String,
@@ -83,7 +83,7 @@ pub struct Counts {
     pub whole: u64,
     /// Files with a part of their content, and directories with a part of their names.
     pub part: u64,
-    /// Files without content.
+    /// Files of which no content could be read.
     pub lost: u64,
 }
 
@@ -99,13 +99,13 @@ impl Summary {
     }
 }
 
-/// Records the result of each file, and passes it on.
+/// Records the result of each file, and passes the result to a callback.
 pub(crate) struct Ledger<'a> {
     pub(super) found: Found,
     pub(super) summary: Summary,
     /// All inodes with a result.
     pub(super) seen: HashSet<InodeNo>,
-    /// The orphans, which the log of XFS also describes as deleted files.
+    /// The inode numbers of the orphans. They are recorded because the log of XFS also describes orphans as deleted files.
     pub(super) orphans: HashSet<InodeNo>,
     dir: PathBuf,
     each: &'a mut dyn FnMut(&Outcome<'_>),
@@ -119,7 +119,7 @@ impl<'a> Ledger<'a> {
         Self { found, summary, seen, orphans, dir: dir.to_owned(), each }
     }
 
-    /// A file that is not a directory was copied, except the gaps.
+    /// Records that a file other than a directory was copied, except the gaps.
     pub(crate) fn copied(&mut self, stat: &Stat, path: &[u8], copy: &Path, gaps: Gaps) {
         let state = match gaps.why {
             Some(why) => State::Part { missing: gaps.ranges, why: why.to_string() },
@@ -128,7 +128,7 @@ impl<'a> Ledger<'a> {
         self.record(stat.inode, path, Some(copy), Some(stat.size), state);
     }
 
-    /// A directory was made, with all of its names or a part of them.
+    /// Records that a directory was made, with all of its names or a part of them.
     pub(crate) fn directory(&mut self, stat: &Stat, path: &[u8], copy: &Path, all: bool) {
         self.seen.insert(stat.inode);
         if !all {
@@ -138,11 +138,11 @@ impl<'a> Ledger<'a> {
         }
     }
 
-    /// A file could not be copied.
+    /// Records that a file could not be copied.
     pub(crate) fn lost(&mut self, number: InodeNo, path: &[u8], failure: &Failure) {
         let was_seen = self.seen.contains(&number);
         self.record(number, path, None, None, State::Lost { why: failure.to_string() });
-        // The host has refused this name. The file may be copied under another name, as a file without a name.
+        // The host has refused this name. The file may still be copied under another name, with the files that no directory contains.
         if failure.is_of_host() && !was_seen {
             self.seen.remove(&number);
         }

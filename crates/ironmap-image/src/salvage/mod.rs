@@ -77,7 +77,7 @@ fn copy_tree(copier: &mut Copier<'_>, source: &Rc<Source>, into: &Directory) {
     }
 }
 
-/// Copies the deleted files, also those that are not whole.
+/// Copies the deleted files, including incomplete ones.
 fn copy_deleted(copier: &mut Copier<'_>, source: &Source, dir: &Path) -> Result<(), Failure> {
     let Copier { report, ledger: Some(ledger), .. } = copier else { return Ok(()) };
     ledger.found = Found::Deleted;

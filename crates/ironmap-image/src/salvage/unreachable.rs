@@ -24,7 +24,8 @@ pub(super) fn copy(
     }
     set_part(copier, Found::Unreachable);
     let into = make(dir, Found::Unreachable)?;
-    // In a cycle of directories, each directory has a parent. So directories that are not below a root are copied after the roots.
+    // A cycle of directories has no root, because each of its directories has a parent. Therefore all directories that are not below a root
+    // are copied after the roots.
     let (roots, unreached) = (roots(&unreached, source), unreached.into_iter());
     let directories = unreached.filter(|(_, is_directory)| *is_directory).map(|(number, _)| number);
     for number in roots.into_iter().chain(directories) {

@@ -50,7 +50,7 @@ pub fn check(
     let salted = parameters.salted();
     let mut block = buffer(parameters.hash_block as usize)?;
     let levels = parameters.levels();
-    // The position of the level above, in bytes.
+    // The position of the next higher level of the tree, in bytes.
     let mut above = None;
     for level in levels.iter().rev() {
         let start = hashes.start + level.first * size;
@@ -84,7 +84,7 @@ pub fn check(
     Ok(bad.map_or(Checked::Good, |number| Checked::DataBlock { number, at: start + number * size }))
 }
 
-/// The blocks of a level, or of the data.
+/// The blocks of one level of the tree, or the data blocks.
 struct Blocks<'a> {
     device: &'a dyn Device,
     start: u64,
@@ -93,7 +93,7 @@ struct Blocks<'a> {
 }
 
 impl Blocks<'_> {
-    /// The number of the first block whose digest differs from the digest that is stored from byte `above` on.
+    /// The number of the first block whose digest differs from the stored digest. The stored digests begin at byte `above`.
     fn first_bad(
         &self,
         hashes: &dyn Device,
@@ -109,7 +109,7 @@ impl Blocks<'_> {
             let count = BATCH.min(self.count - at) as usize;
             let (blocks, stored) = (&mut blocks[..count * size], &mut stored[..count * DIGEST]);
             self.device.read_exact_at(blocks, DevOffset(self.start + at * self.size))?;
-            // Full hash blocks contain a power of two of digests, so the digests of a level are consecutive bytes.
+            // The number of digests in a full hash block is a power of two, so the digests of a level are stored without gaps.
             hashes.read_exact_at(stored, DevOffset(above + at * DIGEST as u64))?;
             let pairs = blocks.chunks_exact(size).zip(stored.chunks_exact(DIGEST));
             for (number, (block, stored)) in (at..).zip(pairs) {
@@ -124,8 +124,8 @@ impl Blocks<'_> {
     }
 }
 
-/// Finds a hash tree that was appended to its data: returns the position of the superblock. `None` if there is none. The position follows
-/// from the size of the device, because the tree is the end of the device.
+/// Finds a hash tree that was appended to its data, and returns the position of the superblock. `None` if there is no tree. The tree ends
+/// at the end of the device, so its possible positions follow from the size of the device.
 ///
 /// # Errors
 /// `Io`.
@@ -152,7 +152,7 @@ pub fn find(device: &dyn Device) -> Result<Option<u64>> {
         }
         let start = begin(least);
         match Parameters::read(Place { device, start }) {
-            // A hash block that is larger than a data block can begin after several numbers of data blocks.
+            // If a hash block is larger than a data block, several numbers of data blocks give the tree the same position.
             Ok(read)
                 if (read.data_block, read.hash_block) == (data_block, hash_block)
                     && begin(read.data_blocks) == start

@@ -1,4 +1,4 @@
-//! Makes a hash tree, and reads the data once for this.
+//! Makes a hash tree. For this purpose, the data are read once.
 
 use std::io::IoSlice;
 
@@ -28,7 +28,7 @@ pub fn make(
     let end = parameters.data_blocks * block;
     let mut chunk = buffer(CHUNK.max(block) as usize)?;
     let zeros = digest(&tree.salted, &chunk[..block as usize]);
-    // The next range of the device that may contain data. All bytes before it are zeros.
+    // The next range of the device that may contain data. The bytes before this range are zeros.
     let mut filled = 0..0;
     let mut at = 0;
     while at < end {

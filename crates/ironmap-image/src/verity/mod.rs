@@ -40,7 +40,7 @@ pub struct Parameters {
     pub hash_block: u32,
     /// The number of data blocks.
     pub data_blocks: u64,
-    /// At most 256 bytes, which are hashed before each block.
+    /// The salt, at most 256 bytes, which is hashed before each block.
     pub salt: Vec<u8>,
     /// The UUID of the hash tree.
     pub uuid: [u8; 16],
@@ -189,7 +189,7 @@ impl Parameters {
         Ok(read)
     }
 
-    /// The state of a digest after the salt. The digest of each block begins with this state.
+    /// The state of the hash function after the salt. The computation of each digest begins with this state.
     fn salted(&self) -> Sha256 {
         Sha256::new_with_prefix(&self.salt)
     }
@@ -213,7 +213,7 @@ pub fn identity(
     Ok((ids.uuid(&format!("verity of {size}"))?, ids.bytes(&format!("salt of {size}"))?))
 }
 
-/// Fails if the job was asked to stop. The caller replaces the error by the signal.
+/// Fails if the job was asked to stop. The caller replaces this error by a failure that names the signal.
 ///
 /// # Errors
 /// `Io` with EINTR.
@@ -226,7 +226,7 @@ pub fn unless_stopped(stop: &Stop) -> Result<()> {
     }
 }
 
-/// A buffer of zeros for requests.
+/// A buffer of zeros, aligned for requests to a device.
 fn buffer(len: usize) -> Result<Buffer> {
     let mut buffer = Buffer::aligned(len)?;
     buffer.fill(0);

@@ -27,7 +27,7 @@ fn open(device: Arc<dyn Device>) -> Volume {
     VolumeOptions::new().write(true).commit(Duration::ZERO).open_on(device).unwrap()
 }
 
-/// The length of the objects below `noise`. Version N of such an object has the content of version 1000 + N.
+/// The length in bytes of the objects whose path begins with `noise`. Version N of such an object has the content of version 1000 + N.
 const NOISE: usize = 20_000;
 /// A file that the user of the volume writes without the store.
 const DIRECT: &str = "/direct";

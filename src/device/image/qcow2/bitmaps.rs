@@ -1,6 +1,6 @@
 //! The persistent bitmaps of an image. A bitmap records which parts of the disk were written since a backup. ironmap does not update
-//! bitmaps. Before its first write, it marks all bitmaps as in use, which QEMU reads as inconsistent. The clusters of the bitmaps stay in use,
-//! until `qemu-img bitmap --remove` frees them.
+//! bitmaps. Before the first write to an image, ironmap marks all of its bitmaps as in use, which QEMU reads as inconsistent. The clusters
+//! of the bitmaps stay in use until `qemu-img bitmap --remove` frees them.
 
 use std::io::IoSlice;
 
@@ -9,14 +9,14 @@ use super::header::{Header, u32_at, u64_at};
 use crate::error::{Errno, Place, Result};
 use crate::units::FsBlock;
 
-/// The length of the header extension.
+/// The length in bytes of the header extension for bitmaps.
 pub(super) const EXTENSION: usize = 24;
-/// The limits of QEMU: the number of bitmaps, and the length of their directory in bytes.
+/// QEMU's limits: the maximum number of bitmaps, and the maximum length of their directory in bytes.
 const MAX_COUNT: u32 = 65535;
 const MAX_DIRECTORY: u64 = 64 << 20;
 /// The length of an entry of the directory without its name and its extra data.
 const FIXED: u64 = 24;
-/// The position of an entry's flags, and the flag of a bitmap that is in use.
+/// The offset of the flags in an entry of the directory, and the flag of a bitmap that is in use.
 const FLAGS: u64 = 12;
 const IN_USE: u32 = 1;
 
@@ -74,7 +74,7 @@ impl Directory {
     }
 }
 
-/// Marks bitmaps as in use. `flags` are the positions of their flags, and the present values.
+/// Marks bitmaps as in use. `flags` are the positions of the flags of the bitmaps, and the present values of the flags.
 pub(super) fn mark(file: &ImageFile, flags: &[(u64, u32)]) -> Result<(), Errno> {
     for (at, value) in flags {
         file.write(&[IoSlice::new(&(value | IN_USE).to_be_bytes())], *at)?;

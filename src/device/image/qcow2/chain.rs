@@ -62,7 +62,7 @@ pub(in crate::device::image) fn open(path: &Path, write: bool, locked: bool) -> 
     Ok(links)
 }
 
-/// The path of a file that the image at `above` names.
+/// The path of a file that another image names. `above` is the path of that image.
 fn path_of(above: &Path, name: &[u8], what: &str) -> Result<PathBuf> {
     let path = Path::new(OsStr::from_bytes(name));
     let colon = name.iter().position(|byte| *byte == b':');
@@ -77,7 +77,7 @@ fn path_of(above: &Path, name: &[u8], what: &str) -> Result<PathBuf> {
     Ok(above.parent().unwrap_or(Path::new("")).join(path))
 }
 
-/// The path of a backing file, and whether the backing file is a qcow2 image.
+/// The path of the backing file that an image names, and whether the backing file is a qcow2 image.
 fn backing(above: &Path, name: &[u8], format: Option<&str>) -> Result<(PathBuf, bool)> {
     let path = path_of(above, name, "backing file")?;
     let shown = Path::new(OsStr::from_bytes(name)).display();

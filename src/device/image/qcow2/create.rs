@@ -1,4 +1,4 @@
-//! New images.
+//! Creates empty qcow2 images.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -37,7 +37,8 @@ fn empty(options: &CreateOptions) -> Result<Vec<u8>> {
             "the cluster size {cluster} is not a power of two from 512 to 2097152"
         )));
     }
-    // Refcounts have 16 bits. The refcount table has one cluster, which must be enough for the L1 table.
+    // Refcounts have 16 bits. The refcount table has one cluster, which limits the number of refcount blocks, and therefore the length of
+    // the L1 table.
     let l1_entries = size.div_ceil(cluster * (cluster / 8));
     let (l1_clusters, per_block) = ((l1_entries * 8).div_ceil(cluster), cluster / 2);
     let blocks = (2 + l1_clusters).div_ceil(per_block - 1);
@@ -69,7 +70,7 @@ fn empty(options: &CreateOptions) -> Result<Vec<u8>> {
     for block in 0..blocks {
         put(cluster + block * 8, &((2 + block) * cluster).to_be_bytes());
     }
-    // The blocks are adjacent, so the refcounts of all used clusters are adjacent too.
+    // The refcount blocks are adjacent clusters, so the refcounts of all used clusters are consecutive numbers in the file.
     for number in 0..used {
         put(2 * cluster + number * 2, &1_u16.to_be_bytes());
     }

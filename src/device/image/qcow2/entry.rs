@@ -6,18 +6,18 @@ use std::ops::Range;
 
 use super::header::Header;
 
-/// The bits of an entry that contain the position of a cluster in the file.
+/// The bits of an entry that contain the position of the cluster in the file.
 pub(super) const OFFSET: u64 = 0x00FF_FFFF_FFFF_FE00;
-/// The cluster of the entry is used by this entry only.
+/// Only this entry uses the cluster.
 pub(super) const COPIED: u64 = 1 << 63;
 const COMPRESSED: u64 = 1 << 62;
-/// The cluster reads as zeros. An image with subclusters states this in the bitmap.
+/// The cluster reads as zeros. In an image with subclusters, the bitmap contains this information instead.
 pub(super) const ZEROS: u64 = 1;
 
 /// The number of subclusters of a cluster.
 pub(super) const SUBCLUSTERS: u64 = 32;
 
-/// An entry of an L2 table. The bitmap is 0 in an image without subclusters.
+/// An entry of an L2 table. In an image without subclusters, `bitmap` is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) word: u64,
@@ -30,7 +30,7 @@ pub(super) enum Content {
     /// The content of the backing file, or zeros if there is no backing file.
     Below,
     Zeros,
-    /// Bytes of the file, from this position on.
+    /// Bytes of the image file, from this position on.
     At(u64),
     /// A compressed cluster: its position and length in the file, and the position of the range within the cluster.
     Packed {
@@ -40,7 +40,7 @@ pub(super) enum Content {
     },
 }
 
-/// The position of the data of a cluster, if the word of its entry has no special meaning.
+/// The position of the data of a cluster in the file. `None` if the word of its entry has another meaning.
 #[inline]
 pub(super) fn plain(word: u64, cluster: u64) -> Option<u64> {
     let at = word & OFFSET;
@@ -48,26 +48,27 @@ pub(super) fn plain(word: u64, cluster: u64) -> Option<u64> {
 }
 
 impl Content {
-    /// The content of the range that begins `count` bytes after this range, if one extent contains both ranges.
+    /// The content that the range `count` bytes further on must have, if both ranges belong to one extent.
     pub(super) fn after(self, count: u64) -> Self {
         match self {
             Self::At(at) => Self::At(at + count),
-            // Each compressed cluster is read separately.
+            // Zeros and the backing file need no position. Compressed clusters never form an extent.
             other => other,
         }
     }
 }
 
 impl Entry {
-    /// An entry of a cluster that only this entry uses.
+    /// The entry for a cluster that no other entry uses.
     pub(super) fn of(at: u64) -> Self {
         Self { word: at | COPIED, bitmap: 0 }
     }
 
-    /// An entry of a cluster that reads as zeros.
+    /// The entry for a cluster that reads as zeros.
     pub(super) const ZEROED: Self = Self { word: ZEROS, bitmap: 0 };
 
-    /// Decodes the content at `skip` bytes within the cluster, and the number of bytes that have such content from there on.
+    /// Decodes the content at the offset `skip` in the cluster. Also returns the number of bytes from there on that belong to the same
+    /// extent.
     ///
     /// # Errors
     /// The reason why the entry is invalid.
@@ -86,7 +87,7 @@ impl Entry {
         if !at.is_multiple_of(cluster) {
             return Err("the position of the data is not a multiple of the cluster size");
         }
-        // In a separate data file, the first cluster may contain data. COPIED is then set.
+        // In a separate data file, the data of a cluster can be at position 0. The flag COPIED then shows that the cluster is allocated.
         let is_allocated = at != 0 || header.has_data_file() && self.word & COPIED != 0;
         if header.has_subclusters() {
             return self.subcluster(header, skip, is_allocated);
@@ -99,7 +100,8 @@ impl Entry {
         }
     }
 
-    /// The bitmap's lower half states which subclusters are allocated. The upper half states which of them read as zeros.
+    /// Decodes an entry of an image with subclusters. The lower half of the bitmap shows which subclusters are allocated, and the upper
+    /// half shows which of them read as zeros.
     fn subcluster(
         self,
         header: &Header,
@@ -145,7 +147,7 @@ impl Entry {
         at..at / 512 * 512 + (more + 1) * 512
     }
 
-    /// The entry of a compressed cluster. `at` has less than 62 bits minus the bits of the length.
+    /// The entry of a compressed cluster. `at` must fit into the bits of the entry for the position.
     pub(super) fn of_packed(at: u64, len: u64, header: &Header) -> Self {
         let bits = 62 - (header.cluster_bits - 8);
         let more = (at + len - 1) / 512 - at / 512;

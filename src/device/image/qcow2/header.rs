@@ -28,11 +28,12 @@ const BACKING_FORMAT: u32 = 0xE279_2ACA;
 const DATA_FILE_NAME: u32 = 0x4441_5441;
 const BITMAPS_DIRECTORY: u32 = 0x2385_2875;
 
-/// The positions of the header fields that a write to the image changes.
+/// The offsets of the header fields that are changed when the image is written.
 pub(super) const REFCOUNTS: u64 = 48;
 pub(super) const AUTOCLEAR: u64 = 88;
 
-/// The feature of images whose bitmaps are up to date. A program that ignores bitmaps clears it, and their clusters are lost then.
+/// The feature bit that the bitmaps are up to date. A program that does not know bitmaps clears this bit, and the clusters of the bitmaps
+/// are then lost.
 pub(super) const BITMAPS: u64 = 1;
 
 /// The incompatible features. An implementation must refuse an image with an unknown incompatible feature.
@@ -58,7 +59,7 @@ pub(in crate::device::image) struct Header {
     pub(super) snapshots_at: u64,
     incompatible: u64,
     pub(super) autoclear: u64,
-    /// Whether zstd compresses the clusters. Otherwise deflate does.
+    /// Whether the clusters are compressed by zstd. If not, they are compressed by deflate.
     pub(super) is_zstd: bool,
     /// The number of bits of a refcount, as a logarithm to base two.
     pub(super) refcount_order: u32,
@@ -143,9 +144,9 @@ impl Header {
         header.check_tables(file.len())?;
         let extensions = header.read_extensions(file, header_len)?;
         header.backing = header.read_backing(file, &bytes, extensions.backing_format)?;
-        // Without the feature, the directory has no meaning.
+        // If the feature bit is not set, the directory of the bitmaps is not valid.
         header.bitmaps = extensions.bitmaps.filter(|_| header.autoclear & BITMAPS != 0);
-        // Without the feature, the name has no meaning: the data are in the image.
+        // If the feature bit is not set, the data are in the image itself, and the name is ignored.
         header.data_file = extensions.data_file.filter(|_| header.has_data_file());
         if header.has_data_file() && header.data_file.is_none() {
             return Err(corrupt("extensions", "the name of the data file is missing"));
@@ -157,7 +158,7 @@ impl Header {
         1 << self.cluster_bits
     }
 
-    /// The number of words of an L2 table's entry.
+    /// The number of words in an entry of an L2 table.
     pub(super) fn words(&self) -> usize {
         if self.has_subclusters() { 2 } else { 1 }
     }

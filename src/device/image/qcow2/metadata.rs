@@ -1,5 +1,5 @@
-//! The clusters of a qcow2 image that contain its tables. ironmap writes an image only if each of these clusters is used once and has the
-//! refcount 1. Otherwise a table's cluster could be allocated for data.
+//! The clusters of a qcow2 image that contain its tables. ironmap writes to an image only if each of these clusters is used once and has
+//! the refcount 1. With a lower refcount, the cluster of a table could be allocated for data.
 
 use std::collections::{HashMap, HashSet};
 
@@ -44,7 +44,7 @@ pub(super) fn check(file: &ImageFile, header: &Header, l1: &[u64]) -> Result<Ref
     Ok(Refcounts::new(header, blocks, tables))
 }
 
-/// The clusters that tables use. The value is the name of the table in the cluster.
+/// The positions of the clusters that contain tables, each with the name of its table.
 struct Clusters<'a> {
     file: &'a ImageFile,
     header: &'a Header,

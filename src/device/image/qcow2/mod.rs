@@ -43,28 +43,28 @@ use super::file::ImageFile;
 use crate::error::{Context, Error, Place, Result};
 use crate::units::FsBlock;
 
-/// The most bytes of the disk that one search for data examines: a million clusters of 64 KiB.
+/// The maximum number of bytes of the disk that one search for data examines: a million clusters of 64 KiB.
 const STRETCH: u64 = 1 << 36;
 
 /// An open image with its backing files.
 pub(super) struct Qcow2 {
     file: ImageFile,
-    /// The file with the data, if it is not the image itself.
+    /// The separate file that contains the data. `None` if the image itself contains them.
     data: Option<ImageFile>,
     header: Header,
     state: RwLock<State>,
     cache: tables::Cache,
-    /// The compressed cluster that was read last, by its position in the file.
+    /// The compressed cluster that was read last: its position in the file, and its decompressed content.
     last: Mutex<Option<(u64, Vec<u8>)>>,
     below: Option<Below>,
     is_read_only: bool,
-    /// Whether writes compress whole clusters that have no place in the file yet.
+    /// Whether a write of whole clusters compresses the clusters that are not yet in the file.
     compresses: bool,
     /// Whether the image is open only for reading, the data are in the image itself, and clusters have no subclusters.
     is_plain: bool,
 }
 
-/// The tables of an image.
+/// The tables of an image: the L1 table, and the changed tables.
 struct State {
     l1: Vec<u64>,
     /// The changes of an image that is open for writing.
@@ -128,7 +128,7 @@ impl Qcow2 {
         Ok((top, notices))
     }
 
-    /// Whether later writes compress whole clusters that have no place in the file yet.
+    /// Sets whether later writes of whole clusters compress the clusters that are not yet in the file.
     pub(super) fn compress(&mut self, compresses: bool) {
         self.compresses = compresses;
     }
@@ -176,7 +176,7 @@ impl Qcow2 {
         Ok(table.map_or(Entry::default(), |table| tables::entry(&table, within, words)))
     }
 
-    /// The L2 table number `index`, as it is on the disk. `None` if it does not exist.
+    /// The L2 table with the number `index`, as it is on the disk. `None` if the image has no such table.
     fn load(&self, state: &State, index: u64) -> Result<Option<std::sync::Arc<[u64]>>> {
         if let Some(table) = self.cache.table(index) {
             return Ok(Some(table));
@@ -190,7 +190,8 @@ impl Qcow2 {
         Ok(Some(table))
     }
 
-    /// The position in the file of a range in one cluster. `None` if more than one look-up in a cached table is needed.
+    /// Returns the position in the file of a range within one cluster. Looks only into the cache of L2 tables, once. `None` if this does
+    /// not suffice.
     #[inline(always)]
     fn in_one_cluster(&self, at: u64, len: u64) -> Option<u64> {
         let (bits, cluster) = (self.header.cluster_bits, self.header.cluster());
@@ -198,14 +199,14 @@ impl Qcow2 {
         if !self.is_plain || len > cluster - skip {
             return None;
         }
-        // A table has an entry of 8 bytes for each of its clusters.
+        // A table fills one cluster with entries of 8 bytes.
         let (number, table_bits) = (at >> bits, bits - 3);
         let (index, within) = (number >> table_bits, number & ((1 << table_bits) - 1));
         let Entry { word, .. } = self.cache.entry(index, within as usize, 1)?;
         Some(entry::plain(word, cluster)? + skip)
     }
 
-    /// The content at a position, and the number of bytes that have such content from there on. The second number is at most `most`.
+    /// The content at a position, and the length of the extent that begins there. The length is limited to `most`.
     fn content(&self, state: &State, at: u64, most: u64) -> Result<(Content, u64)> {
         let (first, mut len) = self.content_of_one(state, at)?;
         while len < most && !matches!(first, Content::Packed { .. }) {
@@ -218,10 +219,10 @@ impl Qcow2 {
         Ok((first, len.min(most)))
     }
 
-    /// As [`content`](Self::content), within one cluster.
+    /// As [`content`](Self::content), but the extent ends at the end of the cluster, or at the end of a missing L2 table.
     fn content_of_one(&self, state: &State, at: u64) -> Result<(Content, u64)> {
         let (cluster, skip) = (at >> self.header.cluster_bits, at & (self.header.cluster() - 1));
-        // The clusters of a missing table are one extent.
+        // If the L2 table is missing, all clusters that it would map have the content of the backing file.
         let (index, mapped) = (cluster / self.header.mapped(), self.header.mapped());
         let is_absent = state.l1.get(index as usize).is_none_or(|l1| l1 & entry::OFFSET == 0);
         if is_absent {
@@ -252,7 +253,7 @@ impl Qcow2 {
         Ok(())
     }
 
-    /// Reads a range of the backing file. The bytes past its end are zeros.
+    /// Reads a range of the backing file. Bytes past the end of the backing file are zeros.
     fn read_below(&self, buf: &mut [u8], at: u64) -> Result<()> {
         match &self.below {
             None => buf.fill(0),
@@ -303,8 +304,8 @@ impl Qcow2 {
     }
 }
 
-/// Reads from a file that the image names. Bytes past the length that the file had at the opening are zeros and are not read, because a read
-/// from a file of /proc may block there.
+/// Reads from a backing file or a data file. Bytes past the length that the file had when it was opened are zeros. They are not read,
+/// because a read from a file of /proc may block there.
 fn read_within(file: &ImageFile, buf: &mut [u8], at: u64) -> Result<()> {
     let rest = usize::try_from(file.len().saturating_sub(at)).unwrap_or(usize::MAX);
     let (part, past) = buf.split_at_mut(rest.min(buf.len()));
@@ -333,7 +334,7 @@ impl Driver for Qcow2 {
         let most = at.saturating_add(STRETCH).min(end);
         while at < end {
             if at >= most {
-                // The caller can stop between two calls. The bytes from here on are unknown.
+                // An empty range before `end` means that the bytes after it are unknown. The caller can stop here, or call again.
                 return Ok(at..at);
             }
             let (content, len) = self.content(&state, at, most - at)?;
@@ -376,7 +377,8 @@ impl Driver for Qcow2 {
         self.change(|image, state| image.free(state, first..last))
     }
 
-    /// Zeroes a range: frees the whole clusters in it, and writes zeros to the parts of clusters at its ends that contain other bytes.
+    /// Zeroes a range. Whole clusters in the range are freed. For a part of a cluster at each end of the range, zeros are written if the
+    /// part contains other bytes.
     fn write_zeroes(&self, at: u64, len: u64) -> Result<()> {
         let (cluster, end) = (self.header.cluster(), at + len);
         let first = at.next_multiple_of(cluster).min(end);
@@ -398,7 +400,8 @@ impl Driver for Qcow2 {
 
 impl Drop for Qcow2 {
     fn drop(&mut self) {
-        // A drop cannot return an error. Pointers that are not written leave clusters unused, and lose only data that no flush has confirmed.
+        // A drop cannot return an error. If the flush fails, some clusters may be lost until `qemu-img check` finds them, but only data
+        // that no flush has confirmed are lost.
         let _ = self.flush();
     }
 }

@@ -1,4 +1,4 @@
-//! Compressed clusters.
+//! Compresses and decompresses the clusters of a qcow2 image.
 
 use std::io::Read as _;
 
@@ -8,11 +8,11 @@ use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 
 /// The largest window of a zstd frame. A cluster has at most 2 MiB, but a compressor may state a larger window.
 const MAX_WINDOW: u64 = 8 << 20;
-/// The level of deflate, from 1 to 10. 6 is the usual one of zlib.
+/// The compression level of deflate, from 1 to 10. zlib's default is 6.
 const LEVEL: u8 = 6;
 
-/// Decompresses a cluster into `cluster`, which it must fill. Bytes after the compressed data are ignored, because the length in the table
-/// is a number of whole sectors.
+/// Decompresses a cluster. The data must fill `cluster`. Bytes after the compressed data are ignored, because the L2 table contains the
+/// length only as a number of whole sectors.
 ///
 /// # Errors
 /// The reason why the cluster cannot be decompressed.
@@ -24,7 +24,7 @@ pub(super) fn unpack(packed: &[u8], cluster: &mut [u8], is_zstd: bool) -> Result
     }
     let wanted = cluster.len();
     match decompress_slice_iter_to_slice(cluster, std::iter::once(packed), false, true) {
-        // QEMU also accepts data that do not end with the cluster.
+        // The data may continue past the end of the cluster. QEMU accepts such data too.
         Err(TINFLStatus::HasMoreOutput) => Ok(()),
         Ok(len) if len == wanted => Ok(()),
         Ok(len) => Err(format!("the result has {len} bytes instead of {wanted}")),

@@ -11,7 +11,8 @@ use super::header::{Header, REFCOUNTS};
 use crate::error::{Errno, Error, Place, Result};
 use crate::units::FsBlock;
 
-/// The largest distance between the end of the file and a new allocation after it. A larger distance shows that the refcounts are wrong.
+/// The largest distance in bytes from the end of the file to a new cluster. If the first free cluster is farther away, the refcounts are
+/// wrong.
 pub(super) const MAX_GAP: u64 = 64 << 20;
 /// The largest length of the refcount table in bytes. This is QEMU's limit.
 pub(super) const MAX_TABLE: u64 = 8 << 20;
@@ -23,22 +24,22 @@ const MEMORY: usize = 32 << 20;
 pub(super) struct Refcounts {
     cluster: u64,
     bits: u64,
-    /// The position of the refcount table in the file, and the positions of the blocks to which the table points.
+    /// The position of the refcount table in the file. `table` contains the positions of the refcount blocks.
     at: u64,
     table: Vec<u64>,
-    /// The table's entries that changed since the last write, or `Moved` if the whole table is new.
+    /// The entries of the table that have changed since the last write, or `Moved` if the whole table is new.
     changed: Changed,
     blocks: BTreeMap<usize, Block>,
-    /// No cluster before this one is free.
+    /// The first cluster that may be free. All clusters before it are in use.
     first_free: u64,
-    /// The clusters of the header and of all tables. They are never allocated for something else.
+    /// The clusters of the header and of all tables. An allocation never returns one of them.
     pub(super) tables: HashSet<u64>,
 }
 
 #[derive(Debug)]
 enum Changed {
     Entries(Vec<usize>),
-    /// The clusters of the table that was replaced.
+    /// The table was replaced. These are the clusters of the old table.
     Moved(Vec<u64>),
 }
 
@@ -114,7 +115,7 @@ impl Refcounts {
         self.blocks.get_mut(&index).ok_or_else(|| Self::place(index).corrupt("no such block"))
     }
 
-    /// The refcount of a cluster. A cluster without a block has the refcount 0.
+    /// The refcount of a cluster. If the refcount block is missing, the refcount is 0.
     fn get(&mut self, file: &ImageFile, cluster: u64) -> Result<u64> {
         let (index, within) = (cluster / self.per_block(), cluster % self.per_block());
         let (bits, index) = (self.bits, index as usize);
@@ -124,7 +125,7 @@ impl Refcounts {
         }
     }
 
-    /// Sets a refcount. The block must exist.
+    /// Sets the refcount of a cluster. Its refcount block must exist.
     fn set(&mut self, file: &ImageFile, cluster: u64, value: u64) -> Result<()> {
         let (index, within) = (cluster / self.per_block(), cluster % self.per_block());
         let bits = self.bits;
@@ -134,7 +135,7 @@ impl Refcounts {
         Ok(())
     }
 
-    /// Sets a larger refcount, after the space for the block was reserved in the file. The block must exist.
+    /// Increases the refcount of a cluster, and first reserves space in the file for the refcount block. The block must exist.
     fn increase(&mut self, file: &ImageFile, cluster: u64, value: u64) -> Result<()> {
         let index = (cluster / self.per_block()) as usize;
         if !self.block(file, index)?.is_changed {
@@ -143,10 +144,11 @@ impl Refcounts {
         self.set(file, cluster, value)
     }
 
-    /// Allocates up to `wanted` adjacent clusters, at least one. Returns the number of the first cluster, and their number.
+    /// Allocates up to `wanted` adjacent clusters, at least one. Returns the number of the first cluster, and the number of clusters.
     ///
     /// # Errors
-    /// `Corrupt` if wrong refcounts describe a table as free, or the whole file and more as used; `Io` with EFBIG if the image is too large.
+    /// `Corrupt` if a table has the refcount 0, or if no cluster up to `MAX_GAP` bytes past the end of the file has the refcount 0; `Io`
+    /// with EFBIG if the image is too large.
     pub(super) fn allocate(&mut self, file: &ImageFile, wanted: u64) -> Result<(u64, u64)> {
         let mut first = self.first_free;
         loop {
@@ -160,7 +162,7 @@ impl Refcounts {
             first += 1;
         }
         let mut count = 0;
-        // The blocks of later clusters may not exist, so the run ends with the block.
+        // The next refcount block may not exist yet, so the allocated clusters must have their refcounts in one block.
         let end = (first / self.per_block() + 1) * self.per_block();
         while count < wanted && first + count < end && self.get(file, first + count)? == 0 {
             self.check_new(file, first + count)?;
@@ -171,7 +173,7 @@ impl Refcounts {
         Ok((first, count))
     }
 
-    /// Checks that a cluster, which is free by its refcount, may be used.
+    /// Checks that a cluster with the refcount 0 may be allocated.
     fn check_new(&self, file: &ImageFile, cluster: u64) -> Result<()> {
         let place = Place::new("qcow2 refcount block");
         let at = cluster.checked_mul(self.cluster).ok_or(Error::io(Errno::EFBIG, "qcow2 image"))?;
@@ -187,7 +189,8 @@ impl Refcounts {
         Ok(())
     }
 
-    /// Adds the block with the refcount of a cluster, unless it exists. The block is put into the first cluster that it describes.
+    /// Adds the refcount block that contains the refcount of a cluster, if the block is missing. The new block is in the first cluster
+    /// whose refcount it contains.
     fn add_block(&mut self, file: &ImageFile, cluster: u64) -> Result<()> {
         let index = (cluster / self.per_block()) as usize;
         if self.table[index] != 0 {
@@ -217,7 +220,7 @@ impl Refcounts {
     /// blocks for the new table follow it.
     fn grow(&mut self, file: &ImageFile) -> Result<()> {
         if let Changed::Moved(_) = self.changed {
-            // The clusters of one old table are kept until the next write of the tables.
+            // Only one old table can wait for its release. Its clusters are released after the next write of the tables.
             return Err(Error::io(Errno::EFBIG, "the refcount table must be written first"));
         }
         let clusters = (self.table.len() as u64 * 8).div_ceil(self.cluster) * 2;
@@ -250,19 +253,19 @@ impl Refcounts {
         Ok(())
     }
 
-    /// Whether the changed blocks need more memory than they should.
+    /// Whether the changed refcount blocks need more memory than the limit.
     pub(super) fn is_large(&self) -> bool {
         let most = MEMORY / self.cluster as usize;
         self.blocks.len() > most
             && self.blocks.values().filter(|block| block.is_changed).count() > most
     }
 
-    /// Whether the table was replaced, and must be written before another allocation.
+    /// Whether the table was replaced. The new table must be written before the next allocation.
     pub(super) fn has_moved(&self) -> bool {
         matches!(self.changed, Changed::Moved(_))
     }
 
-    /// Decreases the refcount of a cluster, which may be allocated again then.
+    /// Decreases the refcount of a cluster. If the refcount becomes 0, the cluster may be allocated again.
     ///
     /// # Errors
     /// `Corrupt` if the refcount is 0 already; `Io`.
@@ -291,7 +294,7 @@ impl Refcounts {
         Ok(true)
     }
 
-    /// Writes the blocks that changed, and the table if it is new. Nothing on the disk points to the new table yet.
+    /// Writes the changed refcount blocks, and the refcount table if it is new. The header does not point to a new table yet.
     pub(super) fn write_blocks(&mut self, file: &ImageFile) -> Result<(), Errno> {
         for (index, block) in self.blocks.iter_mut().filter(|(_, block)| block.is_changed) {
             file.write(&[IoSlice::new(&block.bytes)], self.table[*index])?;
@@ -304,8 +307,8 @@ impl Refcounts {
         Ok(())
     }
 
-    /// Writes the pointers to new blocks and to a new table. The blocks and the table must be durable. Returns whether something was
-    /// written, and the clusters of a table that was replaced. They may be released when the pointers are durable.
+    /// Writes the pointers to new refcount blocks, and to a new refcount table. The blocks and the table must already be durable. Returns
+    /// whether a pointer was written, and the clusters of the replaced table. These clusters may be released when the pointers are durable.
     pub(super) fn write_pointers(&mut self, file: &ImageFile) -> Result<(bool, Vec<u64>), Errno> {
         match std::mem::replace(&mut self.changed, Changed::Entries(Vec::new())) {
             Changed::Entries(entries) => {

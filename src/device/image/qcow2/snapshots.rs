@@ -5,7 +5,7 @@ use super::header::{Header, u32_at, u64_at};
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::units::FsBlock;
 
-/// The largest number of snapshots, the largest length of their table, and of a snapshot's extra data in bytes. These are QEMU's limits.
+/// QEMU's limits: the number of snapshots, the length of their table in bytes, and the length of the extra data of a snapshot in bytes.
 const MAX_SNAPSHOTS: u32 = 65536;
 const MAX_TABLE: u64 = 64 << 20;
 const MAX_EXTRA: u32 = 1024;
@@ -19,7 +19,7 @@ pub(super) struct Snapshot {
     /// The position and the number of entries of the L1 table.
     pub(super) l1_at: u64,
     pub(super) l1_entries: u64,
-    /// The size of the disk in bytes. `None` if the image's size did not change since.
+    /// The size of the disk in bytes. `None` if the size of the disk has not changed since the snapshot.
     pub(super) size: Option<u64>,
 }
 
@@ -60,7 +60,7 @@ pub(super) fn read(file: &ImageFile, header: &Header) -> Result<Vec<Snapshot>> {
     Ok(found)
 }
 
-/// The names of all snapshots. A snapshot without a name has its number.
+/// The names of all snapshots. For a snapshot without a name, its number is used.
 pub(in crate::device::image) fn names(file: &ImageFile, header: &Header) -> Result<Vec<String>> {
     let named = |Snapshot { id, name, .. }: Snapshot| if name.is_empty() { id } else { name };
     Ok(read(file, header)?.into_iter().map(named).collect())

@@ -11,7 +11,7 @@ use super::metadata::table;
 use crate::error::{Place, Result};
 use crate::units::FsBlock;
 
-/// The bytes of the tables that an image keeps in memory, and the bounds of their number.
+/// The memory for L2 tables in bytes, and the minimum and maximum number of tables in memory.
 const BYTES: u64 = 32 << 20;
 const TABLES: std::ops::RangeInclusive<u64> = 16..=4096;
 
@@ -34,7 +34,7 @@ impl Cache {
 
     #[inline(always)]
     fn slot(&self, index: u64) -> &RwLock<Option<Table>> {
-        // The number of slots is a power of two.
+        // The number of slots is a power of two, so the mask gives the remainder of a division by this number.
         &self.0[index as usize & (self.0.len() - 1)]
     }
 
@@ -74,7 +74,7 @@ pub(super) fn read(file: &ImageFile, header: &Header, index: u64, l1: u64) -> Re
     Ok(table(file, at, header.cluster() / 8)?.into())
 }
 
-/// The place of an L1 entry in an error.
+/// Names an entry of the L1 table in an error.
 pub(super) fn place(index: u64) -> Place {
     Place::new("qcow2 L1 table").block(FsBlock(index))
 }

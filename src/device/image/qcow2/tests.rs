@@ -1,4 +1,4 @@
-//! Random changes of an image, and the states that a power cut leaves.
+//! Tests random changes of an image, and the states that a power cut can leave.
 
 use std::collections::HashSet;
 use std::io::IoSlice;
@@ -12,7 +12,7 @@ use super::{Driver as _, Qcow2, create};
 const SECTOR: usize = 512;
 const SIZE: u64 = 3 << 20;
 
-/// Random numbers of a seed.
+/// A generator of random numbers.
 struct Rng(u64);
 
 impl Rng {
@@ -23,7 +23,7 @@ impl Rng {
     }
 }
 
-/// The number that a sector contains. The content of a sector is this number, repeated.
+/// A number that identifies one write of a sector. The content of the sector is this number, repeated.
 type Stamp = u64;
 
 /// The stamps that each sector may have after a power cut: the stamp at the last flush, and all later stamps.
@@ -83,7 +83,7 @@ fn step(image: &Qcow2, model: &mut Model, rng: &mut Rng, stamp: Stamp) {
             image.write_zeroes(at, bytes as u64).unwrap();
             model.change(first..first + len, 0);
         }
-        // Whole clusters, which are compressed.
+        // A write of whole clusters, which are compressed.
         3 | 4 => {
             let cluster = image.header.cluster();
             let at = at / cluster * cluster;
@@ -116,15 +116,15 @@ fn after_power_cut(rng: &mut Rng) -> Vec<u8> {
     })
 }
 
-/// Whether qemu-img finds nothing worse than clusters that are in use without need. Its exit code is then 0 or 3.
+/// Asserts that `qemu-img check` finds at most leaked clusters: its exit code is 0 or 3. Does nothing if qemu-img is not installed.
 fn check_by_qemu(path: &Path) {
     let Ok(found) = Command::new("qemu-img").arg("check").arg(path).output() else { return };
     let text = String::from_utf8_lossy(&found.stdout).into_owned();
     assert!(matches!(found.status.code(), Some(0 | 3)), "{text}");
 }
 
-/// After a power cut, each sector has the data of the last flush or newer data, no cluster is used twice, and the image can be written at
-/// once.
+/// After a power cut, each sector has the data of the last flush or newer data, no cluster is used twice, and the image can be opened for
+/// writing without a repair.
 #[test]
 fn a_power_cut_leaves_a_sound_image() {
     for (seed, cluster_size) in [(1, 512), (2, 4096), (3, 65536), (4, 1024), (5, 512)] {

@@ -1,13 +1,15 @@
-//! The changes of an image.
+//! Changes of a qcow2 image.
 //!
-//! Tables change in memory. A [commit](Qcow2::commit) writes them in an order in which no pointer leads to something that is not durable:
+//! Tables are changed in memory. A [commit](Qcow2::commit) writes them in an order that ensures that a pointer on the disk leads only to
+//! durable data and tables:
 //!
 //! 1. the data, the increased refcounts, and new L2 tables;
 //! 2. the pointers to new refcount blocks, if there are any;
-//! 3. the L2 tables that existed, and the pointers to new L2 tables;
-//! 4. the decreased refcounts of the clusters that are not in use any longer.
+//! 3. the L2 tables that existed before, and the pointers to new L2 tables;
+//! 4. the decreased refcounts of the clusters that are no longer in use.
 //!
-//! The space for all tables is reserved when they are changed in memory, so a full host refuses a write, not a commit.
+//! The space for a table is reserved when the table is changed in memory. Therefore, if the host's file system is full, the write fails
+//! instead of the commit.
 //!
 //! Each step except the last one ends with `fdatasync`. So after a power cut the image is sound: each cluster has its old or new content, and
 //! some clusters may be unused although their refcount is not 0.
@@ -28,10 +30,10 @@ use super::{Qcow2, State, bitmaps, metadata, packed, tables};
 use crate::error::{Errno, Error, Place, Result};
 use crate::units::FsBlock;
 
-/// The changed L2 tables and the freed clusters that are kept in memory until a commit.
+/// The maximum memory for changed L2 tables in bytes, and the maximum number of freed clusters, before a commit is made.
 const MOST_TABLES: u64 = 16 << 20;
 const MOST_FREED: usize = 1 << 20;
-/// The most bytes that one step of a write allocates.
+/// The maximum number of bytes that one step of a write allocates.
 const STEP: u64 = 1 << 20;
 
 /// The state of an image that is open for writing.
@@ -39,13 +41,13 @@ const STEP: u64 = 1 << 20;
 pub(super) struct Writer {
     changed: HashMap<u64, Changed>,
     refcounts: Refcounts,
-    /// The clusters that become free with the next commit.
+    /// The clusters that the next commit releases.
     freed: Vec<u64>,
-    /// Whether the header has features, or the image has bitmaps, that a change of the content invalidates.
+    /// Whether a change of the content must first clear features of the header, or mark bitmaps as in use.
     has_autoclear: bool,
-    /// The flags of the bitmaps that are not marked as in use. `None` if the image has no bitmaps.
+    /// The flags of the bitmaps that must still be marked as in use. `None` if the image has no bitmaps.
     bitmaps: Option<Vec<(u64, u32)>>,
-    /// The unused end of the cluster that contains the compressed cluster that was written last.
+    /// The unused rest of the cluster that the last compressed data were written to. The next compressed data begin there.
     rest: Range<u64>,
     /// Whether a write of a table or a flush has failed. The kernel reports a failure only once, so all later writes fail.
     is_broken: AtomicBool,
@@ -73,9 +75,9 @@ impl Writer {
         })
     }
 
-    /// The L2 table number `index`, if it differs from the table on the disk.
+    /// The L2 table with the number `index`, if it differs from the table on the disk.
     pub(super) fn changed(&self, index: u64) -> Option<&[u64]> {
-        // Most reads find no changed table.
+        // Usually no table has changed, so this check is fast.
         if self.changed.is_empty() {
             return None;
         }
@@ -90,7 +92,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Records the failure of a write of a table, or of a flush.
+    /// Records a failed write of a table, or a failed flush: all later writes then fail.
     fn must<T>(&self, result: Result<T, Errno>) -> Result<T> {
         result.map_err(|errno| {
             self.is_broken.store(true, Ordering::Release);
@@ -98,7 +100,7 @@ impl Writer {
         })
     }
 
-    /// Puts the clusters that an entry used onto the list of freed clusters.
+    /// Adds the clusters that an entry used to the list of freed clusters.
     fn free(&mut self, old: Entry, header: &Header) -> Result<()> {
         let Range { start, end } = old.used(header);
         if start == end {
@@ -111,7 +113,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Refuses to use a cluster with a table for data.
+    /// Fails if a cluster that should contain data contains a table.
     fn check_data(&self, cluster: u64, header: &Header) -> Result<()> {
         if self.refcounts.tables.contains(&cluster) {
             let what =
@@ -129,7 +131,8 @@ impl State {
 }
 
 impl Qcow2 {
-    /// Changes the image. Before the first change, clears the features that a change invalidates, and marks the bitmaps as in use.
+    /// Runs `work`, which changes the image. The first call also clears the features that a change invalidates, and marks the bitmaps as in
+    /// use.
     pub(super) fn change(&self, run: impl FnOnce(&Self, &mut State) -> Result<()>) -> Result<()> {
         let mut state = self.state.write();
         let writer = state.writer()?;
@@ -172,10 +175,10 @@ impl Qcow2 {
         Ok(())
     }
 
-    /// Writes whole clusters. Compresses those that have no place in the file yet.
+    /// Writes whole clusters. A cluster that is not yet in the file is compressed, if this makes it smaller.
     fn write_compressed(&self, data: &[u8], at: u64) -> Result<()> {
         let clusters = data.chunks_exact(self.header.cluster() as usize);
-        // Threads compress at the same time, because they have no lock yet.
+        // The compression is done before the image is locked, so that several threads can compress at the same time.
         let packed: Vec<_> =
             clusters.map(|cluster| (cluster, packed::pack(cluster, self.header.is_zstd))).collect();
         self.change(|image, state| {
@@ -196,8 +199,7 @@ impl Qcow2 {
         written.map_err(|errno| Error::io(errno, format!("write to the image file at {at}")))
     }
 
-    /// The position in the file of the bytes from `at` on, if a write may overwrite them in place, and their number, which is at most
-    /// `most`.
+    /// If a write may overwrite the bytes from `at` on in place, returns their position in the file, and their number, at most `most`.
     fn in_place(&self, state: &State, at: u64, most: u64) -> Result<Option<(u64, u64)>> {
         let Some(writer) = state.writer.as_ref().filter(|writer| !writer.has_autoclear) else {
             return Ok(None);
@@ -248,13 +250,13 @@ impl Qcow2 {
         Ok(())
     }
 
-    /// Writes the first part of the data to new clusters. Returns the number of bytes.
+    /// Allocates clusters, and writes the beginning of the data to them. Returns the number of bytes that were written.
     fn write_new(&self, state: &mut State, data: &[u8], at: u64) -> Result<u64> {
         let size = self.header.cluster();
         let (first, skip) = (at / size, at % size);
         let index = first / self.header.mapped();
         self.add_table(state, index)?;
-        // All clusters of one step are mapped by one L2 table.
+        // A step ends where the L2 table ends, because it changes only one L2 table.
         let end = (at + data.len() as u64).div_ceil(size).min((index + 1) * self.header.mapped());
         let most = (end - first).min((STEP / size).max(1));
         let mut wanted = 1;
@@ -275,7 +277,7 @@ impl Qcow2 {
         Ok(len)
     }
 
-    /// Fills new clusters: with the data, and before and after the data with the present content of the disk.
+    /// Fills new clusters. The bytes before and after the data get the present content of the disk.
     fn fill(&self, state: &State, to: u64, at: u64, data: &[u8]) -> Result<()> {
         let size = self.header.cluster();
         let (skip, len) = ((at % size) as usize, data.len());
@@ -290,7 +292,7 @@ impl Qcow2 {
         self.put(&bytes, to)
     }
 
-    /// Makes the L2 table number `index` a changed table. Creates it if it does not exist.
+    /// Copies the L2 table with the number `index` to the changed tables, or creates it if the image has no such table.
     fn add_table(&self, state: &mut State, index: u64) -> Result<()> {
         if state.writer()?.changed.contains_key(&index) {
             return Ok(());
@@ -331,7 +333,7 @@ impl Qcow2 {
         writer.free(Entry { word, bitmap: 0 }, &self.header)
     }
 
-    /// Frees these clusters of the disk. They read as zeros afterwards.
+    /// Frees these clusters of the disk, which then read as zeros.
     pub(super) fn free(&self, state: &mut State, clusters: Range<u64>) -> Result<()> {
         let zeros = if self.below.is_some() { Entry::ZEROED } else { Entry::default() };
         let mut next = clusters.start;
@@ -369,8 +371,8 @@ impl Qcow2 {
         self.bound(state)
     }
 
-    /// Finds a place for compressed data. The data share their clusters with other compressed data, and may end in an adjacent cluster. Also
-    /// returns the clusters whose refcounts were increased.
+    /// Finds space for compressed data. The space begins in a cluster that may contain other compressed data, and may end in the next
+    /// cluster. Also returns the clusters whose refcounts were increased.
     fn place_packed(&self, state: &mut State, len: u64) -> Result<(u64, SmallVec<[u64; 2]>)> {
         let size = self.header.cluster();
         let writer = state.writer()?;
@@ -432,7 +434,8 @@ impl Qcow2 {
         if writer.freed.is_empty() {
             return Ok(());
         }
-        // All compressed clusters in the cluster of `rest` may be freed, and the cluster then belongs to something else.
+        // The cluster of `rest` may be among the freed clusters, and may then be allocated for another purpose. Therefore `rest` is
+        // emptied.
         writer.rest = 0..0;
         *self.last.lock() = None;
         let mut freed = std::mem::take(&mut writer.freed);

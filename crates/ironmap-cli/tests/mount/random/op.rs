@@ -22,7 +22,7 @@ pub(super) enum Op {
     List(String),
     Access(String, u32),
     Chmod(String, u32),
-    /// If the last value is true, a symbolic link itself is changed.
+    /// Changes the owner and the group. If the `bool` is true, a symbolic link is not followed, so the owner of the link itself changes.
     Chown(String, Option<u32>, Option<u32>, bool),
     /// The new access time and modification time in seconds.
     Times(String, Option<i64>, Option<i64>),
@@ -178,7 +178,7 @@ impl Op {
             29..=30 => {
                 let mut who = || one(rng, &[None, Some(0), Some(1000), Some(1001), Some(70_000)]);
                 let (uid, gid) = (who(), who());
-                // At least one ID is given. For a change without IDs, FUSE does not check the caller's permission.
+                // At least one of the two IDs is set, because FUSE does not check the caller's permission for a change without IDs.
                 let gid = if uid.is_none() { gid.or(Some(0)) } else { gid };
                 Self::Chown(first, uid, gid, chance(rng, 4))
             }

@@ -110,7 +110,7 @@ fn times(stat: &Stat) -> [(i64, u64); 3] {
 
 impl Seen {
     fn new(stat: &Stat, before: &Stat) -> Self {
-        // A time from the clock is recognised by its value: it is later than the times that the operations set.
+        // A time from the clock is recognised by its value: it is later than any time that an operation sets explicitly.
         let set = |time: (i64, u64)| {
             (time.0 < 1_700_000_000 || time.0 == i64::from(i32::MAX)).then_some(time)
         };
@@ -399,8 +399,8 @@ fn is_direct(file: &OwnedFd) -> bool {
     fs::fcntl_getfl(file).unwrap().contains(OFlags::DIRECT)
 }
 
-/// The kernel reports an unwritten extent as data while the page cache contains pages of it. Therefore the file is first synced. After
-/// that, its pages are dropped.
+/// The kernel reports an unwritten extent as data while the page cache contains pages of the extent. Therefore the file is synced, and its
+/// pages are then dropped from the cache.
 fn seek(file: &OwnedFd, to: SeekFrom) -> Result<u64> {
     fs::fdatasync(file)?;
     fs::fadvise(file, 0, None, fs::Advice::DontNeed)?;

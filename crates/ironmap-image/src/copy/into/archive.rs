@@ -18,9 +18,9 @@ use crate::stop::Stop;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Tree,
-    /// An image layer: names that begin with `.wh.` hide files of earlier layers (OCI image specification).
+    /// An image layer. A name that begins with `.wh.` hides files of earlier layers (OCI image specification).
     Layer,
-    /// An image layer. It is refused if its members show that the archive contains complete images.
+    /// An archive that should be an image layer. It is refused if its members show that it contains complete images.
     MaybeLayer,
 }
 
@@ -176,8 +176,8 @@ impl Reader {
 }
 
 /// Returns the step for a whiteout: a member with a path component that begins with `.wh.` (OCI image specification, "Image Layer
-/// Filesystem Changeset"). The first such component determines the step. Returns `None` for any other member. Also returns `None` for names
-/// that begin with `.wh..wh.`: AUFS uses them for itself, and their files are removed when the layer ends.
+/// Filesystem Changeset"). The first such component determines the step. Returns `None` for any other member. Also returns `None` if this
+/// component begins with `.wh..wh.`, because AUFS uses such names for itself. The files with such names are removed when the layer ends.
 fn whiteout(path: &[u8]) -> Option<Step> {
     let mut names = path.split(|byte| *byte == b'/');
     let name = names.find(|name| name.starts_with(WHITEOUT))?;

@@ -171,7 +171,7 @@ impl Reader {
         }
     }
 
-    /// The outer error ends the copy. The inner error is a failure of this file before its `Begin` step.
+    /// The outer error ends the copy. The inner error means that this file could not be read, and that no `Begin` step was sent for it.
     fn try_read(&mut self, place: &Place<'_>, at: AtFlags) -> Result<Result<(), Errno>, Stopped> {
         let found = match place.stat(at) {
             Ok(found) => found,

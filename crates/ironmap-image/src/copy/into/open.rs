@@ -16,7 +16,7 @@ pub(super) struct Open {
     pub(super) entry: Box<Entry>,
     pub(super) name: Name,
     pub(super) number: InodeNo,
-    /// Whether the copy made the file. Otherwise, the file existed before.
+    /// Whether the copy made the file. If not, the file existed before.
     pub(super) new: bool,
     /// Whether the copy is a directory with the set-group bit. New files in this directory get its group.
     pub(super) gives_group: bool,
@@ -75,8 +75,8 @@ impl Open {
         self.give_back_room()
     }
 
-    /// Removes access control lists that the source does not have. Such lists would grant additional rights. Such a list can come from the
-    /// file that the copy overwrites, or from the directory of the copy.
+    /// Removes access control lists that the source does not have, because they would grant additional rights. A list can come from the
+    /// file that the copy overwrites, or from the directory that contains the copy.
     pub(super) fn drop_access_lists(&self) -> ironmap::Result<()> {
         let Self { entry, name, number, .. } = self;
         let (fs, given) = (name.fs(), &entry.xattrs);

@@ -177,7 +177,7 @@ impl Places {
         }
     }
 
-    /// Gives a file one more name, and removes the file that had the name.
+    /// Gives the file `target` the additional name `to`. Another file with the name `to` is removed first.
     pub(super) fn link(
         &mut self,
         root: &Name,
@@ -201,7 +201,7 @@ impl Places {
                 return Ok(());
             }
             self.remove(Found { name: to.clone(), inode }, report)?;
-            // The target may have been in the removed directory, so it is looked up again.
+            // The removal of `to` may have removed a directory that contained the target, so the target is looked up again.
             if target.name.look(Follow::NotLast)?.is_none() {
                 let gone = Error::new(
                     ErrorKind::NotFound,
@@ -229,7 +229,7 @@ impl Places {
     }
 }
 
-/// Whether an existing file is kept and becomes the copy. This is true only if both are directories.
+/// Whether an existing file is kept when a copy gets its name. Only a directory is kept, and only if the copy is a directory too.
 pub(super) fn stays(there: FileType, new: FileType) -> bool {
     (there, new) == (FileType::Directory, FileType::Directory)
 }

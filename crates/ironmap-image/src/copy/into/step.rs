@@ -19,25 +19,25 @@ pub(super) const PIECE: u64 = 1 << 20;
 /// A step of the copy of a tree. Each `Begin` has an `End`. The steps between `Begin` and `End` describe the file's content or the
 /// directory's entries.
 pub(super) enum Step {
-    /// The steps of the next source follow. The fields are the last component of the source's path, and its type.
+    /// The following steps belong to the next source. The fields are the last component of the source's path, and the type of the source.
     Source(Vec<u8>, FileType),
     /// The beginning of a file or a directory.
     Begin(Box<Entry>),
-    /// Another name of a file whose `Begin` was already sent.
+    /// Another name of a file whose `Begin` was sent earlier.
     Again(Vec<u8>, Identity),
     /// `Data` steps follow for this range, which has no hole. If the file becomes shorter, the content of these steps ends before the end
     /// of the range.
     Range(FilePos, u64),
     /// A piece of a file's content. Ranges without such a step are holes.
     Data(FilePos, Buffer),
-    /// The end of a file, with its size, or the end of a directory. `None` if the file or directory could not be read completely.
+    /// The end of a file or a directory. For a file, the field is the size. `None` if the file or directory could not be read completely.
     End(Option<u64>),
-    /// The path, below the root, of the next `Begin` or `Link`. Missing directories above it are made.
+    /// The path, below the root, for the next `Begin` or `Link`. The directories of this path are made if they are missing.
     At(Vec<u8>),
-    /// The file at this path gets another name: the path of the preceding `At`.
+    /// The file at this path gets an additional name, which the preceding `At` step contains.
     Link(Vec<u8>),
-    /// Files of earlier trees at this path below the root are removed: `Hide` removes a file or directory, and `Empty` removes the entries
-    /// of a directory.
+    /// Removes files of earlier trees at this path below the root. `Hide` removes the file or the directory at the path, and `Empty`
+    /// removes only the entries of the directory.
     Hide(Vec<u8>),
     Empty(Vec<u8>),
     /// A part of the tree could not be read.
@@ -128,7 +128,7 @@ impl IsWanted {
 /// The identity of a file: device and inode.
 pub(super) type Identity = (u64, u64);
 
-/// The copy was interrupted.
+/// The error of a reader that must stop, because the writer has ended the copy.
 pub(super) struct Stopped;
 
 /// The options of the writer.

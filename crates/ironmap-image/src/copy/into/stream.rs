@@ -13,14 +13,14 @@ use crate::progress::Progress;
 
 /// The maximum number of writes in flight.
 const IN_FLIGHT: usize = 4;
-/// A multiple of every device's sector size.
+/// A length in bytes that is a multiple of the sector size of every device.
 const SECTORS: usize = 4096;
 
-/// The maximum length of a small file. The memory for a small file is a part of a piece.
+/// The maximum length of a small file in bytes. Small files get their memory from one shared piece.
 const SMALL: usize = 64 << 10;
 
-/// Reusable memory for pieces. The allocation of new pages would take as long as the copy of the data. Small files share a piece, because
-/// many allocations of different lengths are slow.
+/// Memory for pieces, which is reused, because the allocation of new pages would take as long as the copy of the data. Small files share a
+/// piece, because many allocations of different lengths are slow.
 #[derive(Clone, Default)]
 pub(super) struct Pieces(Arc<Mutex<Spare>>);
 

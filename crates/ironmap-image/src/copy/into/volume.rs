@@ -110,8 +110,8 @@ fn ranges(found: &Found) -> Result<impl Iterator<Item = ironmap::Result<Iomap>>,
     Ok(ranges.into_iter())
 }
 
-/// Whether a mapping is a written range. Holes and unwritten extents become holes. An error counts as a written range, so that the caller
-/// gets the error.
+/// Whether a range contains written data. A copy has holes instead of all other ranges. An error counts as a written range, so that the
+/// caller gets the error.
 fn is_written(mapping: &ironmap::Result<Iomap>) -> bool {
     !mapping
         .as_ref()

@@ -40,7 +40,7 @@ impl Attributes {
         stat: &Stat,
         xattrs: &[Xattr],
     ) -> Result<(), Errno> {
-        // The file is new, so it has a list only if its directory passes one on.
+        // A new file has an access control list only if its directory passes a list on to new files.
         if place.dir.has_default_list {
             drop_access_lists(file, xattrs)?;
         }
@@ -139,7 +139,7 @@ impl Attributes {
     }
 }
 
-/// Removes access control lists that the copy inherited from its directory, but that the source does not have. Such lists would grant
+/// Removes access control lists that the source does not have, but that the copy has inherited from its directory. These lists would grant
 /// additional rights.
 fn drop_access_lists(fd: impl AsFd, xattrs: &[Xattr]) -> Result<(), Errno> {
     for list in ACCESS_LISTS {

@@ -15,9 +15,10 @@ use crate::ahead::CHUNK;
 use crate::failure::Failure;
 use crate::transfer;
 
-/// The unit in which a range with an error is read again. Devices have sectors of at most this size.
+/// The unit in bytes in which a range is read again after an error. No device has larger sectors.
 const UNIT: u64 = 4096;
-/// The maximum number of ranges that are recorded for a file. The last range then also contains the data between the further gaps.
+/// The maximum number of gaps that are recorded for a file. If the file has more gaps, the last recorded gap extends to the end of the last
+/// real gap.
 const MOST: usize = 4096;
 
 /// The ranges of a file that could not be read, in order. A copy has zeros in these ranges.
@@ -74,8 +75,8 @@ impl Content<'_> {
 }
 
 impl Copier<'_> {
-    /// Copies the written ranges. Holes and unwritten extents become holes. If a range cannot be read, the copy fails, or, with a ledger,
-    /// returns the range. A file of which nothing can be read also fails with a ledger.
+    /// Copies the written ranges. The copy has holes instead of all other ranges. Without a ledger, a range that cannot be read makes the
+    /// copy fail. With a ledger, such ranges are returned, and the copy fails only if nothing of the file can be read.
     pub(super) fn copy_data(
         &mut self,
         place: &Entry,

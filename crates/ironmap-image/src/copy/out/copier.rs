@@ -24,7 +24,7 @@ use crate::salvage::Ledger;
 use crate::source::{Source, join};
 use crate::spared::Spared;
 
-/// The length at which a search for an unused name ends. Longer names are refused by the host.
+/// The length of a name in bytes at which the search for an unused name ends. The host refuses longer names.
 const LONGEST_NAME: usize = 256;
 
 /// A source file: its volume and its inode. The volumes stay open until the command ends, so a pointer identifies a volume.
@@ -40,18 +40,18 @@ impl Origin {
 /// The files that a command has copied so far, from all its sources.
 #[derive(Default)]
 pub(crate) struct Done {
-    /// The copies of files with several names. Each further name becomes a hard link. They are stored as paths, because the number of open
-    /// descriptors is limited. A path stays valid, because a copy never replaces a directory.
+    /// The copies of files with several names. Each further name of such a file becomes a hard link to the copy. The copies are stored as
+    /// paths, because the number of open descriptors is limited. A path stays valid, because a copy never replaces a directory.
     links: HashMap<Origin, Copied>,
     /// The copies of sources that the user named, except directories.
     pub(super) named: HashMap<PathBuf, Origin>,
 }
 
-/// A copy, with its device and inode. The device and inode show whether another source has replaced the copy.
+/// A copy, with its device and inode. From these two numbers, a later link detects whether another source has replaced the copy.
 struct Copied {
     path: PathBuf,
     identity: (u64, u64),
-    /// The ranges that the copy lacks, under each of its names.
+    /// The ranges that are missing in the copy. All names of the copy have these gaps.
     gaps: Gaps,
 }
 
@@ -73,9 +73,10 @@ pub(crate) struct Copier<'a> {
 
 /// A copy that has begun.
 enum Begun {
-    /// A directory of the host was made, and receives the entries of this directory.
+    /// A directory of the host was made for this directory of the volume, and receives its entries.
     Directory(Directory, Inode),
-    /// Whether a file that is not a directory was copied, perhaps in part. `false` also for a directory that could not be made.
+    /// The result for a file that is not a directory: whether it was copied, perhaps in part. `false` also for a directory that could not
+    /// be made.
     File(bool),
 }
 
@@ -187,14 +188,14 @@ impl<'a> Copier<'a> {
     pub(crate) fn lost(&mut self, number: InodeNo, path: &[u8], failure: &Failure) {
         let Some(ledger) = &mut self.ledger else { return self.report.error(failure) };
         ledger.lost(number, path, failure);
-        // A name of an inode that does not exist is damage.
+        // If a directory entry names an inode that does not exist, the volume is damaged.
         let failure = failure.clone();
         let is_damage = failure.is_missing();
         self.report.error(&if is_damage { failure.worsened(Reason::Corrupt) } else { failure });
     }
 
-    /// Copies the entries of a directory into an existing directory, and then the directory's attributes. The copy does not recurse, because
-    /// the depth of a volume's tree has no limit.
+    /// Copies the entries of a directory into an existing directory, and then gives that directory the attributes of the source. The
+    /// function does not recurse, because the depth of a volume's tree has no limit.
     pub(crate) fn fill(&mut self, into: Directory, dir: Inode, path: Vec<u8>) {
         let mut levels = Vec::new();
         self.enter(into, dir, path, &mut levels);
@@ -231,7 +232,7 @@ impl<'a> Copier<'a> {
             }
             level.last = entry.name.to_vec();
             let mut place = level.into.place(&name);
-            // A salvage replaces no file, because each file that is there is a copy.
+            // A salvage replaces no existing file, because each existing file is a copy that the salvage has made.
             while self.ledger.is_some() && place.is_taken() && name.len() < LONGEST_NAME {
                 name.push(format!(".inode-{}", entry.inode));
                 place = level.into.place(&name);
@@ -318,7 +319,7 @@ impl<'a> Copier<'a> {
         let stat = inode.stat().clone();
         self.ahead.load(&mut self.queue, self.source, inode.number());
         let file = self.source.file(inode, path)?;
-        // A new directory contains only copies of this command, and each name once.
+        // In a new directory, no name is taken: it contains only copies of this command, and no two of its copies have the same name.
         let replaces = !place.dir.is_new && place.check(HostType::RegularFile, &self.spared)?;
         // The copy is written under a temporary name, because an incomplete copy must not replace an existing file, or be mistaken for a
         // complete file.

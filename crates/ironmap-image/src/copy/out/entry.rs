@@ -1,8 +1,8 @@
 //! The destination of a copy: a name in an open directory.
 //!
 //! Below the directory that the user named, every file is opened through the descriptor of its parent directory, and symbolic links are not
-//! followed. Therefore a hostile volume cannot direct the copy to another place of the host. Such a volume has a symbolic link and a
-//! directory with the same name.
+//! followed. This protects the host from a hostile volume that has a symbolic link and a directory with the same name. Such a volume could
+//! otherwise direct the copy to any path of the host.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

@@ -11,7 +11,7 @@ const LAST: i64 = 50_402;
 pub(super) fn time_and_date(seconds: i64) -> [u16; 2] {
     let seconds = seconds.clamp(FIRST * DAY, LAST * DAY + DAY - 1);
     let (days, second) = (seconds / DAY - FIRST, seconds % DAY);
-    // In the years 1980 to 2099, each fourth year is a leap year, and a group of four years begins with it. The year 2100 has no 29 February.
+    // From 1980 to 2099, every fourth year is a leap year, beginning with 1980. The year 2100 has no 29 February.
     let days = if days >= 43_889 { days + 1 } else { days };
     let (group, day) = (days / 1461, days % 1461);
     let (year, mut day) = match day {

@@ -1,8 +1,8 @@
-//! The geometry of a FAT file system: which of FAT12, FAT16 and FAT32, the cluster size, and the positions of its parts.
+//! The geometry of a FAT file system: its type (FAT12, FAT16 or FAT32), the cluster size, and the positions of its parts.
 
 use super::tree::Dir;
 
-/// The kinds of FAT: the number of bits of an entry in the table.
+/// The types of FAT. The number is the size of an entry in the allocation table, in bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Fat12,
@@ -19,8 +19,8 @@ impl Kind {
         }
     }
 
-    /// The possible numbers of clusters. The number of clusters determines the kind. Microsoft's specification recommends a distance of 16
-    /// from the bounds, because some programs compute them wrongly.
+    /// The minimum and maximum number of clusters for each type of FAT. The number of clusters determines the type. Microsoft's
+    /// specification recommends a distance of 16 from the bounds, because some programs compute the bounds wrongly.
     fn clusters(self) -> std::ops::RangeInclusive<u64> {
         match self {
             Self::Fat12 => 1..=4084 - 16,
@@ -81,10 +81,11 @@ impl Geometry {
         u16::try_from(root_slots).ok()?;
         let (root, cluster) = (root_slots * 32 / sector, cluster / sector);
         let first = if kind == Kind::Fat32 { 32 } else { 1 };
-        // The table is long enough for all sectors after the root directory, though the tables themselves use some of them.
+        // The length of a table is computed for all sectors after the root directory, although the tables themselves occupy some of these
+        // sectors. So the table is long enough.
         let most = total.checked_sub(first + root)? / cluster;
         let table = ((most + 2) * kind.bits()).div_ceil(8 * sector);
-        // The first cluster is aligned to pages and to clusters.
+        // The first cluster is aligned to 4096 bytes, and to the cluster size.
         let unit = cluster.max(4096 / sector);
         let reserved = (first + 2 * table + root).next_multiple_of(unit) - 2 * table - root;
         let clusters = total.checked_sub(reserved + 2 * table + root)? / cluster;
@@ -118,7 +119,7 @@ impl Geometry {
 mod tests {
     use super::*;
 
-    /// Each size from 64 KiB on has a geometry whose parts do not end past its end.
+    /// For each size from 64 KiB on, all parts of the geometry end within the size.
     #[test]
     fn every_size_has_a_geometry() {
         for sector in [512, 4096] {

@@ -24,18 +24,19 @@ const LABEL: usize = 11;
 const DIRECTORY: u8 = 0x10;
 const ARCHIVE: u8 = 0x20;
 const VOLUME_LABEL: u8 = 0x08;
-/// The sectors of FAT32 that the boot sector names: the counts of free clusters, and the backup of the boot sector.
+/// The numbers of two sectors of FAT32 that the boot sector names: the sector with the counts of free clusters, and the backup of the boot
+/// sector.
 const INFO: u16 = 1;
 const BACKUP: u16 = 6;
 
-/// The values of a new file system that do not depend on its content.
+/// The fields of a new file system that do not depend on its files.
 pub(super) struct Identity {
     /// The label, in upper case and padded with spaces.
     label: [u8; LABEL],
     pub(super) serial: u32,
     /// The time of the label, in seconds since 1970.
     pub(super) time: i64,
-    /// The position of the file system on the disk, in sectors.
+    /// The position of the file system on the disk, in sectors. FAT calls these sectors hidden.
     pub(super) hidden: u32,
 }
 
@@ -125,7 +126,7 @@ pub(super) fn make(
     writer.finish(identity)
 }
 
-/// The failure to write to the disk.
+/// The failure for an error while the disk is written.
 #[expect(clippy::needless_pass_by_value, reason = "the argument of map_err")]
 fn failed(error: ironmap::Error) -> Failure {
     Failure::at("the partition", &error)
@@ -210,7 +211,7 @@ impl Writer<'_, '_> {
     /// Appends the entries of a directory.
     fn entries(&self, dir: &Dir, bytes: &mut Vec<u8>) {
         let mut shorts = Shorts::default();
-        // Names that are short names keep them, so they are taken first.
+        // Names that are valid short names must keep them. Therefore they get their short names before any other name.
         let exact: Vec<_> = dir.entries.values().map(|entry| shorts.exact(&entry.name)).collect();
         for (Entry { name, time, node }, exact) in dir.entries.values().zip(exact) {
             let short = exact.unwrap_or_else(|| {
@@ -275,7 +276,7 @@ impl Writer<'_, '_> {
         Ok(())
     }
 
-    /// Writes the tables, and then the sectors that make it a file system.
+    /// Writes the two tables, and then the boot sector. The range is a FAT file system only after this last write.
     fn finish(self, identity: &Identity) -> Result<(), Failure> {
         let Geometry { sector, reserved, table, .. } = self.geometry;
         for copy in 0..2 {
@@ -303,7 +304,7 @@ fn entry(name: &Short, attributes: u8, time: i64, cluster: u32, size: u32) -> [u
     let mut entry = [0; 32];
     entry[..11].copy_from_slice(name);
     entry[11] = attributes;
-    // The creation has a time and a date, the last access only a date.
+    // FAT stores a time and a date for the creation, but only a date for the last access.
     for (at, value) in [(14, time), (16, date), (18, date), (22, time), (24, date)] {
         entry[at..at + 2].copy_from_slice(&value.to_le_bytes());
     }
@@ -323,7 +324,7 @@ impl Geometry {
         put(11, &(self.sector as u16).to_le_bytes());
         put(13, &[self.cluster as u8]);
         put(14, &(self.reserved as u16).to_le_bytes());
-        // Two tables.
+        // The number of tables is two.
         put(16, &[2]);
         put(17, &(self.root_slots as u16).to_le_bytes());
         let total = self.total as u32;

@@ -1,4 +1,5 @@
-//! Names in a FAT directory: a short name of 8 and 3 characters for each file, and a long name if the short name is not the whole name.
+//! Names in a FAT directory. Each file has a short name of 8 and 3 characters. A file also has a long name if the short name differs from
+//! its real name.
 
 use std::collections::{HashMap, HashSet};
 
@@ -28,16 +29,16 @@ fn is_short(byte: u8) -> bool {
     byte.is_ascii_uppercase() || byte.is_ascii_digit() || b"$%'-_@~`!(){}^#&".contains(&byte)
 }
 
-/// The short names of a directory's files.
+/// The short names in use in one directory.
 #[derive(Default)]
 pub(super) struct Shorts {
     taken: HashSet<Short>,
-    /// The last number that was tried for each basis.
+    /// For each short name without its number: the last number that was tried.
     numbers: HashMap<Short, u32>,
 }
 
 impl Shorts {
-    /// Returns the name as a short name, if it is one, and takes it.
+    /// If `name` is a valid short name that is not in use, takes the name and returns it.
     pub(super) fn exact(&mut self, name: &str) -> Option<Short> {
         let (short, is_exact) = basis(name);
         (is_exact && shown(&short) == name && self.taken.insert(short)).then_some(short)
@@ -65,7 +66,7 @@ impl Shorts {
     }
 }
 
-/// The short name that is most similar to a name, and whether it differs from the name only in its case.
+/// The short name that is most similar to a name, and whether the two differ at most in their case.
 fn basis(name: &str) -> (Short, bool) {
     let inner = name.trim_start_matches('.');
     let (base, extension) = inner.rsplit_once('.').unwrap_or((inner, ""));
@@ -97,7 +98,7 @@ pub(super) fn long_entries(name: &str) -> usize {
     name.encode_utf16().count().div_ceil(UNITS)
 }
 
-/// The directory entries of a long name, in the order in which they are stored: the end of the name is first.
+/// The directory entries of a long name, in the order in which FAT stores them: the entry with the end of the name is first.
 pub(super) fn long(name: &str, short: &Short) -> Vec<[u8; 32]> {
     let sum = short.iter().fold(0_u8, |sum, byte| sum.rotate_right(1).wrapping_add(*byte));
     let units: Vec<_> = name.encode_utf16().collect();
@@ -130,7 +131,7 @@ pub(super) fn long(name: &str, short: &Short) -> Vec<[u8; 32]> {
 mod tests {
     use super::*;
 
-    /// Short names are unique. A name that is a short name keeps it, and a name that differs only in its case gets no number.
+    /// Short names are unique. A valid short name is kept. A name that differs from its short name only in the case gets no number.
     #[test]
     fn short_names_are_unique() {
         let mut shorts = Shorts::default();

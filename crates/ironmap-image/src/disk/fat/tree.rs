@@ -40,7 +40,7 @@ pub(super) struct HostFile {
     pub(super) place: Clusters,
 }
 
-/// Consecutive clusters. A file without content has none.
+/// The clusters of a file, which are consecutive. A file without content has none.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Clusters {
     pub(super) first: u32,

@@ -20,7 +20,7 @@ const SECTOR: u64 = 512;
 #[derive(Clone, Copy)]
 pub(crate) enum Query {
     Scan,
-    /// `count` look-ups per round. Each look-up requests `ids` ids, and `at_once` look-ups are in flight at a time.
+    /// `count` look-ups per round. Each look-up requests `ids` ids, and `at_once` look-ups run at the same time.
     LookUps {
         ids: usize,
         count: usize,
@@ -206,7 +206,7 @@ impl Figures {
     }
 }
 
-/// For each round, divides the first store's time by the other store's time. Returns the median of these ratios.
+/// Divides the time of the first store by the time of the other store, for each round. Returns the median of these ratios.
 fn ratio(first: &Figures, other: &Figures) -> f64 {
     let pairs = first.rounds.iter().zip(&other.rounds);
     let mut ratios: Vec<f64> =

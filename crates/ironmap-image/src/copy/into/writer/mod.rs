@@ -37,20 +37,20 @@ pub(super) struct Writer {
     /// The destination of the tree, and the destination of its next file.
     root: Option<Name>,
     to: Option<Name>,
-    /// The destination of the sources that one reader reads.
+    /// The destination of all sources that the present reader reads.
     sources: Option<Destination>,
     places: Places,
     owners: Owners,
     /// Whether the tree is in the destination volume.
     same: bool,
-    /// The files and directories that have begun and have not ended; `None` for a file that is not copied.
+    /// The files and directories whose `Begin` step has arrived, but not yet the `End` step. `None` for a file that is not copied.
     open: Vec<Option<Open>>,
     pieces: Pieces,
-    /// The direct writes. `None` until the first large file.
+    /// The queue of direct writes. `None` until the first large file.
     stream: Option<Stream>,
-    /// The names of the copies whose sources the user named.
+    /// The names of the copies of sources that the user named.
     made: HashSet<(InodeNo, Vec<u8>)>,
-    /// The files with several names that were read.
+    /// The source files with several names that the reader has read.
     pub(super) seen: HashSet<Identity>,
     /// The copies of files with several names.
     links: HashMap<Identity, InodeNo>,
@@ -91,14 +91,15 @@ impl Writer {
         self.how = how;
     }
 
-    /// Forgets the files with several names before the next source of a new volume. A later source can replace a file of an earlier source,
-    /// and another file can then get the inode number. So a hard link joins only names of one source.
+    /// Forgets the files with several names, before the next source of a new volume. A later source can replace a file of an earlier
+    /// source, and a new file can then get the inode number of the replaced file. Therefore all names of a hard link must come from one
+    /// source.
     pub(super) fn forget_links(&mut self) {
         self.seen.clear();
         self.links.clear();
     }
 
-    /// Sets the owners of later copies, and of directories that the copy must make for the files in them.
+    /// Sets the owners of later copies, and of missing directories that the copy must make.
     pub(super) fn set_owners(&mut self, owners: Owners) {
         self.places.owner = owners.of(0, 0);
         self.owners = owners;
@@ -144,7 +145,7 @@ impl Writer {
         self.places.start_layer();
     }
 
-    /// Ends the layer, and removes files that only the layer itself needs.
+    /// Ends the layer, and removes the files whose names AUFS uses for itself.
     pub(super) fn end_layer(&mut self, report: &mut Report) -> Result<(), Failure> {
         self.places.end_layer(report)
     }
@@ -256,7 +257,7 @@ impl Writer {
         };
         let kind = entry.stat.file_type;
         let mut gives_group = inherits && kind == FileType::Directory;
-        // An existing file is looked up only if the creation fails. In a new directory this is rare.
+        // An existing file is looked up only if the creation fails. In a new directory, the creation rarely fails.
         let mut new = true;
         let number = match self.create(&name, &entry) {
             Err(error) if error.kind() == ErrorKind::Exists => {
@@ -431,7 +432,8 @@ impl Writer {
             .map_err(|error| name.failed(&error))
     }
 
-    /// Ends an incomplete copy: a new file is removed; an existing file keeps the content written so far.
+    /// Ends an incomplete copy. If the copy made the file, the file is removed. A file that existed before keeps the content written so
+    /// far.
     fn give_up(&mut self, open: &Open) -> Result<(), Failure> {
         if !open.new {
             return open.give_back_room();

@@ -1,4 +1,4 @@
-//! Gives copies their names: makes new files, and handles existing files with these names.
+//! Gives copies their names: makes new files, and handles existing files that have the name of a copy.
 
 use ironmap::fs::{FileType, Follow, NewFile};
 use ironmap::units::InodeNo;
@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::report::Report;
 use crate::volumes::{Found, Name};
 
-/// The outcome for an existing file that has the name of a copy.
+/// The treatment of an existing file that has the name of a copy.
 pub(super) enum There {
     /// The file is kept, and nothing is copied.
     Skip,
@@ -21,8 +21,8 @@ pub(super) enum There {
     Removed,
 }
 
-/// Refuses two kinds of names for a copy: a name with a slash at the end, if the copy is not a directory, and a name that this command has
-/// already given to another copy.
+/// Refuses two names for a copy that is not a directory: a name that ends with a slash, and a name that this command has already given to
+/// another copy.
 pub(in super::super) fn check_name(
     to: &Name,
     kind: FileType,
@@ -119,7 +119,7 @@ impl Writer {
         if new == FileType::Regular && !matches!(old, FileType::Regular | FileType::Symlink) {
             return fails(ErrorKind::Exists, "a regular file cannot replace a special file");
         }
-        // A symbolic link must not replace the file that it leads to, because the link would then lead to itself.
+        // If a symbolic link replaced the file that it leads to, the link would lead to itself.
         let replaced_by_its_link = entry.leads_to == Some(there.number());
         if self.same && there.number().0 == entry.identity.1 || replaced_by_its_link {
             return Err(name.refused("the file is the source of the copy"));
