@@ -77,8 +77,8 @@ pub enum ErrorKind {
     UnknownFormat,
     /// The content or the name is encrypted, and ironmap has no key for it.
     Encrypted,
-    /// Another program or node uses the volume: it is mounted, attached to a loop device, locked, or in use according to its MMP block.
-    /// There is a second meaning: an operation would have to wait, but the calling thread has requests in flight.
+    /// Another program or node uses the volume: it is mounted, attached to a loop device, locked, or in use according to its MMP block. In
+    /// addition, this kind means that an operation would have to wait while the calling thread has requests in flight.
     Busy,
     /// The file or directory does not exist.
     NotFound,
@@ -173,27 +173,27 @@ pub struct Place {
 }
 
 impl Place {
-    /// Creates a place that consists of a structure. The methods below add more detail.
+    /// Creates a place that consists only of a structure. The other methods add the block, the inode and the field.
     #[must_use]
     pub const fn new(structure: &'static str) -> Self {
         Self { structure, field: "", block: None, inode: None }
     }
 
-    /// The same place, with this block.
+    /// Returns the place with this block added.
     #[must_use]
     pub const fn block(mut self, block: FsBlock) -> Self {
         self.block = Some(block);
         self
     }
 
-    /// The same place, with this inode.
+    /// Returns the place with this inode added.
     #[must_use]
     pub const fn inode(mut self, inode: InodeNo) -> Self {
         self.inode = Some(inode);
         self
     }
 
-    /// The same place, with this field.
+    /// Returns the place with this field added.
     #[must_use]
     pub const fn field(mut self, field: &'static str) -> Self {
         self.field = field;
@@ -251,7 +251,7 @@ enum Step {
 }
 
 impl Step {
-    /// Whether this step is a name that equals `path` or its last component.
+    /// Whether this step is a name that equals `path` or the last component of `path`.
     fn is_end_of(&self, path: &str) -> bool {
         let last = path.trim_end_matches('/').rsplit_once('/').map(|(_, name)| name);
         matches!(self, Self::Name(name) if name == path || Some(name.as_str()) == last)
@@ -309,8 +309,8 @@ impl Error {
         self
     }
 
-    /// Adds the name of the file, device or image that has failed. If the previous step is a name at the end of this path, the path
-    /// replaces the name. So no name is shown twice.
+    /// Adds the name of the file, device or image that has failed. If the previous step is a name and `name` is a path that ends with it,
+    /// the path replaces the previous step. So no name is shown twice.
     #[must_use]
     pub fn at(mut self, name: impl fmt::Display) -> Self {
         let name = name.to_string();
@@ -373,7 +373,7 @@ impl Error {
 }
 
 impl Error {
-    /// Writes the error as one line that contains these steps.
+    /// Writes the error as one line. The line contains the given operations and names.
     fn show(&self, f: &mut fmt::Formatter<'_>, steps: &[Step]) -> fmt::Result {
         for Step::Operation(step) | Step::Name(step) in steps.iter().rev() {
             write!(f, "{step}: ")?;
@@ -430,7 +430,8 @@ impl From<Infallible> for Error {
     }
 }
 
-/// The `std` error has the kind that belongs to the errno. It contains this error: [`std::io::Error::downcast`] returns it with its errno.
+/// Converts the error to a `std` error with the kind that belongs to the errno. [`std::io::Error::downcast`] returns the original error
+/// with its errno.
 impl From<Error> for std::io::Error {
     fn from(error: Error) -> Self {
         let kind = Self::from_raw_os_error(error.errno().0).kind();

@@ -74,7 +74,7 @@ impl Events {
         self.device.as_ref().map_or(Ok(()), |device| self.durability.flush(&**device))
     }
 
-    /// The state of the flushes of the volume's device, which all users of the device share.
+    /// The state of the flushes of the volume's device. All users of the device share this state.
     pub(crate) fn durability(&self) -> &Durability {
         &self.durability
     }
@@ -131,8 +131,8 @@ impl Events {
         let found = self.device.as_ref().map(|device| device.take_wrong_tuples());
         let (found, dropped) = found.unwrap_or_default();
         if dropped > 0 {
-            // The device has dropped sectors that are newer than all sectors stored here. The stored sectors are dropped too. The list then
-            // has no gap: only the oldest sectors are missing.
+            // The device has dropped sectors that are newer than all sectors in this list. The list is emptied too, so that it has no gap:
+            // only the oldest sectors are missing.
             kept.wrong_dropped += dropped + kept.wrong.drain(..).count() as u64;
             kept.wrong_count += dropped;
         }

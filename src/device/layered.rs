@@ -17,7 +17,7 @@ use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Done};
 use crate::error::{Errno, Error, Result};
 use crate::units::DevOffset;
 
-/// A request, as a [`Layer`] receives it.
+/// A request to a layered device, as its [`Layer`] receives it.
 #[derive(Clone, Copy, Debug)]
 pub enum Request<'a> {
     /// A read of `len` bytes.
@@ -88,7 +88,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// The decision that the device below gets the request unchanged.
+    /// The decision to pass the request to the device below without a change.
     #[must_use]
     pub fn pass(request: &Request<'_>) -> Self {
         Self { ticket: 0, len: request.len(), error: None }
@@ -107,7 +107,7 @@ pub trait Layer: Send + Sync + 'static {
         below
     }
 
-    /// Decides about a request before the device below receives it.
+    /// Decides what happens to a request, before the device below receives the request.
     fn begin(&self, request: &Request<'_>) -> Verdict;
 
     /// Checks the data of a read after a complete transfer. If this function returns an error, the issuer receives the error.
@@ -122,8 +122,8 @@ pub trait Layer: Send + Sync + 'static {
         let _ = (ticket, whole);
     }
 
-    /// Returns the delay before the completion of a bio at the position `at` can be popped. The unit of the delay is a call of
-    /// [`DeviceQueue::commit`] or [`DeviceQueue::wait`]. `tick` is the number of these calls so far.
+    /// Returns how long the completion of a bio at the position `at` is delayed before it can be popped. The delay is a number of calls of
+    /// [`DeviceQueue::commit`] and [`DeviceQueue::wait`]. `tick` is the number of these calls so far.
     fn delay(&self, at: DevOffset, tick: u64) -> u64 {
         let _ = (at, tick);
         0
@@ -152,7 +152,7 @@ impl<L: Layer> Layered<L> {
         &self.below
     }
 
-    /// Carries out a request by a call. `run` receives the number of bytes that the layer permits, and transfers them.
+    /// Carries out a synchronous request. `run` receives the number of bytes that the layer permits, and transfers them.
     fn carry(
         &self,
         request: &Request<'_>,
@@ -259,7 +259,7 @@ fn total(bufs: &[IoSlice<'_>]) -> usize {
 pub(super) struct LayeredQueue {
     below: Box<BoundedQueue>,
     layer: Arc<dyn Layer>,
-    /// The bios in flight in the queue below. Such a bio contains an index of this table instead of the caller's `BioEnd`.
+    /// The bios in flight in the queue below. In that queue, each bio contains its index in this table instead of the caller's `BioEnd`.
     flying: Vec<Option<Flying>>,
     /// Completions. Each is stored with the first tick at which it can be popped.
     held: Vec<(u64, Option<u64>, Done)>,
@@ -269,7 +269,7 @@ pub(super) struct LayeredQueue {
 
 struct Flying {
     end: BioEnd,
-    /// The ticket. `None` for a request to an attached file. The layer receives no such requests.
+    /// The request's ticket. `None` for a request to an attached file, because the layer does not receive requests to attached files.
     ticket: Option<u64>,
 }
 
@@ -425,7 +425,8 @@ impl DeviceQueue for LayeredQueue {
     }
 
     fn submit(&mut self, mut bio: Bio) -> Result<(), Bio> {
-        // The layer receives a request only if the queue has a free slot, because each request that the layer has received must also end.
+        // The queue first checks that a slot is free. Each request that the layer receives must also end, but a request that is refused
+        // here does not end.
         if self.room() == 0 {
             return Err(bio);
         }

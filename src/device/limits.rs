@@ -15,27 +15,27 @@ pub struct Limits {
     pub max_transfer: u32,
     /// The device supports FUA: a write with force unit access is durable without a flush.
     pub fua: bool,
-    /// Which write-through requests may flush the device as a side effect.
+    /// The write-through requests that may flush the device as a side effect.
     pub through_flushes: ThroughFlushes,
     /// The device has a volatile cache, so data become durable only with a flush.
     pub volatile_cache: bool,
     /// The device computes checksums or parity from the data, so the memory must not change during a write.
     pub stable_writes: bool,
-    /// The device supports `RWF_NOWAIT`. Otherwise the kernel passes each io_uring request to a worker thread.
+    /// The device supports `RWF_NOWAIT`. For a device without this support, the kernel passes each io_uring request to a worker thread.
     pub nowait: bool,
     /// The device has poll queues (`IOPOLL`, `RWF_HIPRI`).
     pub poll: bool,
     /// Requests bypass the page cache (`O_DIRECT`).
     pub direct: bool,
-    /// If the data of a read do not match their tuples, the device itself repeats the read. The data are then read into memory that no
-    /// other code can access.
+    /// If the data of a read do not match their protection tuples, the device itself repeats the read, into memory that no other code can
+    /// access.
     pub rereads: bool,
     /// The longest write that the device makes completely or not at all (`RWF_ATOMIC`); 0 if the device does not support atomic writes.
     pub atomic_write: u32,
 }
 
 impl Limits {
-    /// The limits of a device that is joined from devices with these limits: a request within them is valid on both devices.
+    /// Combines the limits of two devices that are joined to one device. A request within the combined limits is valid on both devices.
     pub(crate) fn joined(self, other: Self) -> Self {
         let logical_block = self.logical_block.max(other.logical_block);
         Self {

@@ -54,7 +54,7 @@ pub(super) fn device_limits(file: &File, queue: &Path, direct: bool) -> Limits {
             .max(PAGE),
         fua,
         through_flushes: match volatile_cache {
-            // Without direct I/O, a write-through request also writes other programs' dirty pages to the device. The request reports errors
+            // Without direct I/O, a write-through request also writes dirty pages of other programs to the device, and reports the errors
             // of these writes.
             _ if !direct => ThroughFlushes::Always,
             false => ThroughFlushes::Never,

@@ -88,8 +88,8 @@ pub(crate) use yielding::yielding;
 /// A device that contains a file system: a block device, an image, or a device that uses another device.
 ///
 /// The methods of this trait are called through `dyn`. These calls are fast enough for metadata and set-up. File data are transferred
-/// through a [queue](Device::queue). A position is a number of bytes from the start of the part of the device that is in use. Threads share
-/// a device. A queue may be dropped after its device, because it owns all resources that it uses.
+/// through a [queue](Device::queue). If only a part of the device is in use, a position counts bytes from the start of this part. Several
+/// threads can share a device. A queue may be dropped after its device, because the queue owns all resources that it uses.
 ///
 /// A device type implements the methods whose names end in `_within`. Their argument [`InRange`] proves that the range is within the
 /// device. Callers use the methods without this suffix, which check the range first. No type overrides the methods without the suffix.
@@ -139,8 +139,8 @@ pub trait Device: Send + Sync {
     }
 
     /// Writes all of `bufs`, one after the other, from `at` on. Returns after all bytes were written. Position, lengths and memory must be
-    /// aligned as [`limits`](Self::limits) require. With `fua` the data are durable when the call returns, otherwise after the next
-    /// [`flush`](Self::flush).
+    /// aligned as [`limits`](Self::limits) require. With `fua` the data are durable when the call returns. Without `fua` they are durable
+    /// after the next [`flush`](Self::flush).
     ///
     /// # Errors
     /// `InvalidInput` past the end of the device; `Io` with the device's errno: any part of the data may have been written.
@@ -229,7 +229,7 @@ pub trait Device: Send + Sync {
     }
 
     /// Sets or removes the fence of a device that can lose its connection and reconnect. After each reconnection, the device calls the
-    /// fence before it writes any data. Other devices ignore the fence.
+    /// fence before it writes any data. A device that cannot lose a connection ignores the fence.
     fn set_fence(&self, fence: Option<Arc<dyn Fence>>) {
         let _ = fence;
     }
@@ -270,8 +270,8 @@ pub trait Fence: Send + Sync {
     /// The position of the block on the device, and its length.
     fn place(&self) -> (DevOffset, usize);
 
-    /// Checks the content of the fence's block in `block`. Then puts new content into `block`. The caller writes the new content durably
-    /// before any other write.
+    /// Checks the content of the fence's block, which the caller has read into `block`. Then puts the new content into `block`. The caller
+    /// writes the new content durably before any other write.
     ///
     /// # Errors
     /// `Busy` if another node uses the device; the caller then writes nothing.

@@ -11,8 +11,8 @@ use crate::bio::BioFlags;
 use crate::error::{Errno, Result};
 use crate::units::DevOffset;
 
-/// A device whose queues complete every request immediately, without accessing the memory. Metadata are read from the device below, if it
-/// exists. So a real volume can be measured without the time of its device.
+/// A device whose queues complete every request immediately, without accessing the memory. If a device below exists, metadata are read from
+/// it. So a real volume can be measured without the time of its device.
 #[derive(Debug)]
 pub struct Null {
     limits: Limits,

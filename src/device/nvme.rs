@@ -23,7 +23,7 @@ const PAGE: u32 = 4096;
 pub(super) struct Namespace {
     file: File,
     id: NamespaceId,
-    /// The path of its block device.
+    /// The path of the namespace's block device.
     block: PathBuf,
     /// The largest transfer in bytes.
     max_transfer: u32,
@@ -96,7 +96,7 @@ impl Namespace {
     /// commands, because commands bypass the block layer.
     #[inline]
     pub(super) fn carries(&self, at: u64, len: usize, buffers: usize) -> bool {
-        // Each buffer may begin and end within a page. So it may need up to two more memory ranges.
+        // Each buffer may begin and end within a page, so the two ends of a buffer may need up to two additional memory ranges.
         let ranges = || len / PAGE as usize + 2 * buffers;
         carries(self.id, at, len) && (buffers == 1 || ranges() <= self.segments as usize)
     }
@@ -114,9 +114,10 @@ impl Namespace {
                 false => ThroughFlushes::Never,
             },
             volatile_cache: self.volatile_cache,
-            // The tuples of a write are computed from the memory before the device receives the data.
+            // The tuples of a write are computed from the memory before the device receives the data. If the memory changed after that, the
+            // tuples would not match.
             stable_writes: self.id.metadata != 0,
-            // A ring submits a command without waiting.
+            // An io_uring submits an NVMe command without waiting.
             nowait: true,
             ..*block
         }

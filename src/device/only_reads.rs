@@ -1,4 +1,4 @@
-//! A queue over code that reads ranges of devices, without requests in flight.
+//! A queue that reads ranges of devices synchronously: no request stays in flight.
 
 use std::sync::Arc;
 

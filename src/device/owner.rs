@@ -1,4 +1,4 @@
-//! Checks whether another program uses a block device or an image.
+//! Checks that no other program uses a block device or an image.
 //!
 //! ironmap opens a device with `O_EXCL`. This open conflicts with mounts and other exclusive opens of the same disk, in any mount
 //! namespace. ironmap locks an image. The lock excludes programs that lock the image too. A loop device neither opens its file exclusively
@@ -90,7 +90,8 @@ pub(super) fn refuse_writers(path: &Path, stat: &Stat) -> Result<()> {
     if asked != Ok(true) || !tells(file.as_fd()) {
         return Ok(());
     }
-    // If the program has also locked the image, the error for a locked image is returned. This error contains more details.
+    // If the program that has the image open has also locked the image, the error for a locked image is returned, because that error
+    // contains more details.
     Err(match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
         Err(OsErrno::AGAIN) => holders::locked(path, file.as_fd()),
         _ => busy(path, "open for writing by another program"),
@@ -181,7 +182,7 @@ enum Identity {
         dev: u64,
         inode: u64,
     },
-    /// The number of a device. All nodes of the device have the same number.
+    /// The device number of a block device. All nodes of the device have the same number.
     Device(u64),
 }
 
@@ -240,11 +241,11 @@ fn ask(dir: &Path, name: &OsStr) -> Result<Identity, Errno> {
     Ok(if device == 0 { Identity::File { dev, inode } } else { Identity::Device(device) })
 }
 
-/// The image or device that is to be opened. For a partition, its disk is included. For a disk, its partitions are included. They contain
-/// the same bytes.
+/// The image or the block devices that an open would use. If a partition is to be opened, its disk is included. If a disk is to be opened,
+/// its partitions are included. Disk and partitions contain the same bytes.
 enum Claim {
     Image(Identity),
-    /// The number and the length in sectors of each of these devices.
+    /// The device number and the length in sectors of each block device.
     Devices(Vec<(u64, Option<u64>)>),
 }
 

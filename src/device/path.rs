@@ -119,8 +119,9 @@ fn device_paths_in(sysfs: &Path, (major, minor): (u32, u32)) -> Result<Vec<Devic
     Ok(device_paths)
 }
 
-/// The character device of a disk that is an NVMe namespace: `ng0n1` for `nvme0n1`. Both must belong to the same controller, or, with
-/// multipath, to the same subsystem. The single paths of a multipath namespace, for example `nvme0c1n1`, contain no file system.
+/// The character device of a disk that is an NVMe namespace: `ng0n1` for `nvme0n1`. The disk and the character device must belong to the
+/// same controller, or, with multipath, to the same subsystem. The single paths of a multipath namespace, for example `nvme0c1n1`, contain
+/// no file system.
 fn nvme_generic(sysfs: &Path, disk: &Path) -> Option<PathBuf> {
     let numbers = disk.file_name()?.to_str()?.strip_prefix("nvme")?;
     let (instance, namespace) = numbers.split_once('n')?;
@@ -133,7 +134,7 @@ fn nvme_generic(sysfs: &Path, disk: &Path) -> Option<PathBuf> {
     (above(&generic)? == above(disk)?).then_some(generic)
 }
 
-/// The device path that this directory in sysfs describes.
+/// Creates the device path for the device that a directory in sysfs describes.
 fn device_path(dir: &Path, kind: DevicePathKind, base: u64, size: u64) -> Result<DevicePath> {
     let uevent = text(dir, "uevent")?;
     let value = |key: &str| {
@@ -253,7 +254,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// The reason to choose a device path whose page cache is in this state.
+    /// The reason to choose a device path whose page cache contains these pages.
     fn of(cache: Option<PageCache>) -> Self {
         match cache {
             Some(PageCache { pages: 0, .. }) => Self::Empty,
@@ -343,7 +344,7 @@ mod tests {
             sysfs
         }
 
-        /// Adds a device below `devices/`, with a `uevent` and these files.
+        /// Adds a device below `devices/`. The directory of the device gets a `uevent` and the given files.
         fn add(&self, path: &str, (major, minor): (u32, u32), files: &[(&str, &str)]) -> &Self {
             let name = path.rsplit('/').next().unwrap();
             let dir = self.0.path().join("devices").join(path);
@@ -483,7 +484,8 @@ mod tests {
         assert_eq!(sysfs.device_paths((254, 5)).unwrap().len(), 2);
     }
 
-    /// Applies the rule to the results `found` of opening the paths. Returns the chosen device path and the reason.
+    /// Chooses a device path by the rule in the module's documentation, and returns the path and the reason. `found` contains the results
+    /// of opening the paths.
     fn taken(found: &[Result<Option<(u64, u64)>, Errno>]) -> (Option<(usize, Reason)>, String) {
         let kinds =
             [DevicePathKind::NvmeChar, DevicePathKind::WholeDisk, DevicePathKind::FileSystem];

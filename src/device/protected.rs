@@ -51,9 +51,9 @@ struct Shared {
 }
 
 impl Protected {
-    /// Creates the device over an open file. Returns `None` if the device has no protection information that this crate can compute. Also
-    /// returns `None` if the kernel accepts no tuples with a request. Linux accepts tuples for block devices since 6.14. Commands to an
-    /// NVMe namespace can always contain tuples.
+    /// Creates the device over an open file. Returns `None` if the device has no protection information that this crate can compute, or if
+    /// the kernel accepts no tuples with a request. Linux accepts tuples for block devices since 6.14. Commands to an NVMe namespace can
+    /// always contain tuples.
     ///
     /// # Errors
     /// `Io` if there is no io_uring.
@@ -154,8 +154,8 @@ struct ProtectedQueue<W: Width> {
 }
 
 impl<W: Width> ProtectedQueue<W> {
-    /// Determines by trial reads whether requests transfer tuples. A kernel without this support leaves the memory for the tuples
-    /// unchanged.
+    /// Determines by trial reads whether the kernel transfers tuples with requests. A kernel that does not transfer tuples leaves the
+    /// memory for the tuples unchanged.
     fn are_carried(&mut self) -> bool {
         let len = self.limits.logical_block as usize;
         let (Ok(mut block), Some(mut tuples)) = (Buffer::aligned(len), self.free.pop()) else {
@@ -197,7 +197,7 @@ impl<W: Width> ProtectedQueue<W> {
     }
 
     fn flags(&self, flags: BioFlags) -> i32 {
-        // A ring needs no flag HIPRI. It polls for completions if it was created with IOPOLL.
+        // A request in a ring needs no flag HIPRI, because a ring that was created with IOPOLL polls for all completions.
         rw_flags(flags - BioFlags::HIPRI, &self.limits).bits() as i32
     }
 
@@ -375,7 +375,7 @@ impl<W: Width> DeviceQueue for ProtectedQueue<W> {
         self.read_carried(&mut carried, flags);
     }
 
-    /// Copies bytes into a bounce buffer, and writes the buffer. Writes at most the bytes of one request.
+    /// Copies bytes into a bounce buffer, at most as many as fit in one request, and writes the buffer.
     fn write_now(
         &mut self,
         dev: Dev,

@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::protection::{Interval, Mismatch, Protection, TupleKind};
 use crate::sys::metadata_size;
 
-/// A sector that does not match its tuple. No other fields will be added.
+/// A sector that does not match its tuple. Later versions of this type will have no additional fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrongTuple {
     /// The number of the sector, counted in protection intervals from the start of the device.

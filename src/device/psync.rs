@@ -81,8 +81,8 @@ impl Transfers for PsyncFiles {
     }
 }
 
-/// The system calls for one file. A read of an NVMe namespace is one `ioctl` that contains a command. So the read is one system call too.
-/// Requests with flags use the namespace's block device.
+/// The system calls for one file. For an NVMe namespace, a read is one `ioctl` that contains a command, so this read is one system call
+/// too. Requests with flags use the namespace's block device.
 #[derive(Debug)]
 pub struct OneFile<'a>(pub(super) &'a BlockFile);
 
@@ -112,8 +112,8 @@ macro_rules! uninterrupted {
     };
 }
 
-/// The result of a request with NOWAIT. If the device does not support NOWAIT, the system call returns EOPNOTSUPP. EAGAIN replaces this
-/// error.
+/// The result of a request with NOWAIT. If the device does not support NOWAIT, the system call returns EOPNOTSUPP, and the result is EAGAIN
+/// instead.
 fn unpromised(result: Result<usize, Errno>, flags: BioFlags) -> Result<usize, Errno> {
     match result {
         Err(Errno::EOPNOTSUPP)

@@ -18,7 +18,7 @@ pub struct LentPart<'a> {
     pub bufs: SmallVec<[IoSliceMut<'a>; 2]>,
     /// The position on the device at which the part begins.
     pub at: DevOffset,
-    /// The number of bytes read, which may be less than the length of the memory. The device sets the result.
+    /// The number of bytes read, which may be less than the length of the memory. The device sets this field.
     pub result: Result<usize, Errno>,
 }
 
@@ -45,13 +45,13 @@ pub enum Drained {
     /// The kernel has permanently refused the queue while bios were in flight. It will not report the completions of these bios. So their
     /// memory is never freed. Their files stay open until the process ends.
     Leaked {
-        /// Whether some of these bios are writes. The device may still carry them out at any time.
+        /// Whether writes are among the bios that are still in flight. The device may still carry out these writes at any time.
         writes: bool,
     },
 }
 
 impl Drained {
-    /// The result of a drain after which these bios are still in flight.
+    /// The result of a drain that leaves bios in flight.
     pub(super) fn with(left: impl Iterator<Item = BioOp>) -> Self {
         left.fold(Self::Ended, |drained, op| {
             let before = matches!(drained, Self::Leaked { writes: true });
@@ -98,8 +98,8 @@ pub trait DeviceQueue {
     /// The device's errno.
     fn flush_now(&mut self, dev: Dev) -> Result<(), Errno>;
 
-    /// Attaches a file. This queue can then send requests to the file too. The file stays open until it is detached. If `lasting` is not
-    /// set, the attachment is faster, but each request is a little slower. This suits a file with only a few requests.
+    /// Attaches a file. This queue can then send requests to the file too. The file stays open until it is detached. Without `lasting`, the
+    /// attachment is faster, but each request is a little slower: suitable for a file with only a few requests.
     ///
     /// # Errors
     /// EOPNOTSUPP if the queue can serve only its own device.
@@ -108,7 +108,7 @@ pub trait DeviceQueue {
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// Detaches an attached file. No request to the file may be in flight. Later requests to it fail with EBADF.
+    /// Detaches an attached file. No request to the file may be in flight. After this call, requests to the file fail with EBADF.
     fn detach(&mut self, dev: Dev) {
         let _ = dev;
     }
@@ -144,8 +144,8 @@ pub trait DeviceQueue {
     fn wait(&mut self, min: usize) -> Result<(), Errno>;
 
     /// Ends the queue: waits for the bios in flight, and drops all completed bios. No other method may be called afterwards. The drop of a
-    /// queue also drains it. But a caller that has lent a resource to a bio must call this method. The result states whether the bio has
-    /// ended.
+    /// queue also drains it. But a caller that has lent a resource to a bio must call this method, because only its result states whether
+    /// the bio has ended.
     fn drain(&mut self) -> Drained;
 
     /// Removes and returns a completed bio.
@@ -386,7 +386,7 @@ pub trait Transfer {
 
 /// The devices to which an [`Immediate`] queue sends requests: one device, or several files.
 pub trait Transfers {
-    /// The type of one of these devices.
+    /// The type of each device to which the queue sends requests.
     type One<'a>: Transfer
     where
         Self: 'a;

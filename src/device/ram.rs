@@ -316,7 +316,7 @@ mod tests {
     }
 
     /// Writes, discards and snapshots have the same results as on a plain vector. A write to one device never changes another device, even
-    /// if they share chunks.
+    /// if the two devices share chunks.
     #[test]
     fn it_holds_what_was_written_and_a_snapshot_what_stood_then() {
         let size = 3 * CHUNK + 512;

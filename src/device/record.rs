@@ -42,7 +42,7 @@ pub enum Entry {
         /// Whether the request was acknowledged: it had no error and was not short.
         ok: bool,
     },
-    /// A mark: the application has reached the point of its work with this number.
+    /// A mark: the application has reached a point of its work, which the number identifies.
     Mark(u64),
 }
 
@@ -65,7 +65,7 @@ impl Log {
         &self.entries
     }
 
-    /// The marks among the first `cut` entries, in order. They show the progress of the application at the cut.
+    /// The marks among the first `cut` entries, in order. They show how far the application had come at the cut.
     pub fn marks(&self, cut: usize) -> impl Iterator<Item = u64> {
         self.entries.iter().take(cut).filter_map(|entry| match entry {
             Entry::Mark(mark) => Some(*mark),
@@ -262,7 +262,7 @@ mod tests {
         for at in [0, 512, 0] {
             let done = queue.pop().unwrap();
             assert_eq!(done.result, Ok(512));
-            // The popped bio contains the token of its issuer again.
+            // The popped bio contains the token of its issuer again, not the index of the log entry.
             assert!(matches!(done.bio.end, BioEnd::Whole { token, .. } if token == at + 7));
         }
         queue.submit(bio(BioOp::Flush, 0, 0, BioFlags::empty())).unwrap();

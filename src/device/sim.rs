@@ -154,14 +154,14 @@ mod tests {
         (Arc::clone(&ram), Sim::new(ram, faults))
     }
 
-    /// Returns the number of 512-byte sectors from the start of the device that have this content.
+    /// Returns how many 512-byte sectors at the start of the device contain only the byte `fill`.
     fn count(ram: &Ram, fill: u8) -> usize {
         let mut bytes = [0; 8 * SECTOR as usize];
         ram.read_exact_at(&mut bytes, DevOffset(0)).unwrap();
         bytes.chunks(SECTOR as usize).take_while(|sector| **sector == [fill; 512]).count()
     }
 
-    /// Calls of the device and requests of its queues are counted together. All kinds of requests count. Only the request with the selected
+    /// Faults count calls of the device and requests of its queues together, and all kinds of requests. Only the request with the selected
     /// number fails.
     #[test]
     fn the_request_of_a_number_fails_once() {

@@ -43,7 +43,7 @@ impl Part<'_> {
             // If no data follow, the hole ends at the end of the file.
             at = self.seek(SeekFrom::Data(hole))?.map_or(end, |data| data.min(end));
             if at <= hole {
-                // Another program has changed the file during this search.
+                // The file has changed during this search, so another program has changed it.
                 break;
             }
             holes.push((hole, at));
@@ -74,8 +74,8 @@ impl Part<'_> {
         Ok(start..hole.unwrap_or(end).min(end))
     }
 
-    /// Allocates space for all holes. Returns true if no later write needs more space. Returns false if an overwrite may need space,
-    /// because the file system may write data to a new place.
+    /// Allocates space for all holes. Returns true if no later write needs more space. Returns false if the file system may write
+    /// overwritten data to a new place, so that an overwrite may need space.
     ///
     /// # Errors
     /// `Io`. ENOSPC if there is too little space. If the call can determine this in advance, it allocates nothing. EOPNOTSUPP if the image

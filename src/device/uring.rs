@@ -115,7 +115,7 @@ pub struct UringQueue<W: Width> {
     poll: bool,
 }
 
-/// How requests are sent to a file.
+/// How a ring sends requests to a file.
 #[derive(Clone, Copy)]
 struct Route {
     file: RingFile,
@@ -153,7 +153,8 @@ impl<W: Width> UringQueue<W> {
         Route { file, at_once }
     }
 
-    /// The flags of a request in the ring. A ring needs no flag HIPRI. It polls if it was created with IOPOLL.
+    /// The flags of a request in the ring. The flag HIPRI is not needed, because a ring that was created with IOPOLL polls for all
+    /// completions.
     fn flags(file: &BlockFile, flags: BioFlags) -> i32 {
         rw_flags(flags - BioFlags::HIPRI, file.limits()).bits() as i32
     }

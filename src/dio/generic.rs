@@ -61,7 +61,7 @@ fn read_whole<Q: DeviceQueue, M: MapFile>(
             }
             Some(Ok(span.count))
         }
-        // The general loop continues a short transfer, and repeats a transfer that failed with EAGAIN.
+        // After a short transfer or EAGAIN, the general loop reads the whole range.
         Ok(_) => None,
         Err(Errno::EAGAIN) if !request.is_nowait() => None,
         Err(Errno::EILSEQ) if target.geometry.rereads() => {
@@ -158,8 +158,8 @@ impl Io<'_> {
     }
 }
 
-/// Returns the device offset of a range. The result is `None` if one transfer cannot read the range, or if the data must be verified. Most
-/// ranges have a result.
+/// Returns the device offset of a range. Most ranges have one device offset. The result is `None` if one transfer cannot read the range, or
+/// if the data must be verified.
 pub(super) fn one_piece<M: MapFile>(
     target: &Target<'_, M>,
     pos: FilePos,

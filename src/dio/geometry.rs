@@ -10,14 +10,15 @@ use crate::units::FilePos;
 /// `IOV_MAX`: Linux refuses a request with more buffers.
 const MAX_SEGMENTS: usize = 1024;
 
-/// How memory is kept unchanged during a transfer, if the device computes checksums, protection information or parity over the memory.
+/// The method that keeps memory unchanged during a transfer, for a device that computes checksums, protection information or parity over
+/// the memory.
 ///
 /// If the memory of a write changes during the transfer, the stored checksum does not match the stored data. If the memory of a read
 /// changes, the read fails although the medium has no error. Other code may write to borrowed bytes (`&[u8]`): for example, another process
 /// may share this memory. While a [`Buffer`](crate::bio::Buffer) is in a queue or is borrowed by a call, only `unsafe` code can write to
 /// it.
 ///
-/// The compiler ensures that safe code cannot change such a buffer:
+/// The compiler ensures that safe code cannot change a buffer that is in a queue or is borrowed by a call:
 ///
 /// ```compile_fail,E0382
 /// # use ironmap::{File, Queue, bio::Buffer, dio::DioFlags, units::FilePos};
@@ -50,7 +51,7 @@ impl StablePages {
     /// All methods.
     pub const ALL: [Self; 4] = [Self::ZeroCopy, Self::Bounce, Self::Lazy, Self::Owned];
 
-    /// The short name of the method, for options and tables.
+    /// The short name of the method for [`StablePages`], in options and tables.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -79,11 +80,12 @@ pub(crate) struct Geometry {
     dma_mask: usize,
     /// Memory is copied if its address has one of these bits. If memory is always copied, all bits are set.
     pub(super) copied: Copied,
-    /// [`BioFlags::REREAD`] if reads are repeated after a failed verification. Otherwise no flag.
+    /// [`BioFlags::REREAD`] if reads are repeated after a failed verification, otherwise no flag.
     reread: BioFlags,
 }
 
-/// The address bits that require a copy, for each kind of operation.
+/// The bits of memory addresses that require a copy, for each kind of operation. If an address contains one of these bits, the memory is
+/// copied.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Copied {
     pub(super) reads: usize,
@@ -94,7 +96,7 @@ pub(super) struct Copied {
 }
 
 impl Copied {
-    /// The address bits that require a copy, for a write for which a call waits. They depend on the owner of the memory.
+    /// The address bits that require a copy for a synchronous write. The bits depend on the owner of the memory.
     #[inline(always)]
     pub(super) fn writes_of(&self, source: Source) -> usize {
         match source {
@@ -120,7 +122,7 @@ impl Geometry {
         geometry.with(Some(StablePages::of(limits)))
     }
 
-    /// Changes the method, if `stable` contains one.
+    /// Changes the method that keeps memory unchanged. If `stable` is `None`, nothing changes.
     pub(crate) fn with(mut self, stable: Option<StablePages>) -> Self {
         let Some(stable) = stable else { return self };
         let mask = |copied: bool| if copied { usize::MAX } else { self.dma_mask };
@@ -161,7 +163,7 @@ impl Geometry {
         self.dma_mask as u64 > self.sector_mask
     }
 
-    /// Whether the device accepts an address that is `distance` bytes after an accepted address.
+    /// Whether the device accepts the address that is `distance` bytes after another accepted address.
     pub(super) fn takes_distance(&self, distance: u64) -> bool {
         distance & self.dma_mask as u64 == 0
     }

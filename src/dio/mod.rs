@@ -8,7 +8,7 @@
 //! | borrowed for the call | `generic`, `write` | `bounce` |
 //! | owned by the queue until the pop | `queued` (one bio), `split` (several) | `split::bounced` |
 //!
-//! There is a fifth path (`bounce::short`) with one bounce buffer. A request takes it if it meets all conditions of the simple path, except
+//! A fifth path (`bounce::short`) uses one bounce buffer. A request takes this path if it meets all conditions of the simple path, except
 //! that its data must be copied.
 
 mod bounce;
@@ -68,7 +68,8 @@ bitflags! {
         /// The queue polls for the completion. The flag has no effect if the device does not support polling, or if the request needs
         /// several bios.
         const HIPRI = 0x2;
-        /// The request does not take the simple path. In Linux the flag also makes the submitter wait; ironmap does not do this.
+        /// The request does not take the simple path. In Linux, the flag of the same name also makes the submitter wait. In ironmap, the
+        /// submitter does not wait.
         const FORCE_WAIT = 0x4;
         /// If there is not enough space for all data, the write fails and the file keeps its content. Without this flag, the write is
         /// short. In a file with a block map (no extents), the data before the end of the file may have been written in spite of the error.
@@ -87,14 +88,14 @@ bitflags! {
 
 /// The largest number of times that a request without NOWAIT is repeated after EAGAIN.
 const RETRIES: u8 = 100;
-/// An inode number that stands for "no event": the failure of such a request is not reported. The caller repeats the request on another
-/// path, which reports its own failure.
+/// An inode number that means "report no event". If a request with this inode number fails, the failure is not reported, because the caller
+/// repeats the request on another path, which reports its own failure.
 pub(crate) const UNTOLD: InodeNo = InodeNo(0);
 
 impl DioFlags {
     #[inline(always)]
     fn for_bio(self) -> BioFlags {
-        // The bits of both types have the same values, as asserted below. Separate tests of each bit are not necessary.
+        // The bits of `DioFlags` and `BioFlags` have the same values, as asserted below. So the flags need not be tested one by one.
         BioFlags::from_bits_truncate(self.bits()) & (BioFlags::NOWAIT | BioFlags::HIPRI)
     }
 }
@@ -134,7 +135,7 @@ pub(crate) struct State {
     /// The largest logical block size of all devices, minus one. The length of a short transfer is rounded down to a multiple of this block
     /// size.
     sector_mask: u64,
-    /// Which write-through requests may flush a device. If the devices differ, the largest value applies.
+    /// The write-through requests that may flush a device. If the devices of the queue differ, the largest value applies.
     through_flushes: ThroughFlushes,
     simple: bool,
     stats: Stats,
@@ -143,21 +144,20 @@ pub(crate) struct State {
     /// Requests of the short path, each of which copies its data through one bounce buffer.
     shorts: Slab<Short>,
     finished: VecDeque<Completion>,
-    /// Whether a completion was popped since the last [`Self::take_fresh`]. Only completions that did not come from the device's queue
-    /// count.
+    /// Whether a completion was popped since the last [`Self::take_fresh`]. A completion that came from the device's queue does not count.
     fresh: bool,
     /// The number of requests that were submitted but not yet popped.
     outstanding: usize,
     /// Whether the caller has called [`wait`] since its last [`poll`].
     waited: bool,
-    /// [`wait`] counts a request as complete even if its transfer was short. This field is the number of these requests. It is increased
-    /// when such a completion is popped. Completions of full transfers need no additional work.
+    /// The number of requests that [`wait`] has counted as complete although their transfers were short. The number is increased when the
+    /// completion of a short transfer is popped. So completions of full transfers need no additional work.
     counted_early: usize,
     /// The bounce buffers of the queue.
     pool: Pool,
-    /// The memory of the last plan. The next plan uses it again.
+    /// The memory of the last plan, which the next plan uses again.
     spare_plan: Vec<Iomap>,
-    /// The files that can change, with the requests of this queue to them.
+    /// The files that can change, and this queue's requests to these files.
     pub(crate) files: QueueFiles,
     events: Arc<Events>,
 }
@@ -183,13 +183,13 @@ impl State {
         }
     }
 
-    /// Adds the limits of a device to which the queue will send requests.
+    /// Adds the limits of a device. The queue can then send requests to this device.
     pub(crate) fn admit(&mut self, limits: &Limits) {
         self.sector_mask = self.sector_mask.max(u64::from(limits.logical_block) - 1);
         self.through_flushes = self.through_flushes.max(limits.through_flushes);
     }
 
-    /// Whether a call that waits for a write-through request may flush a device.
+    /// Whether a synchronous write-through request may flush a device.
     pub(crate) fn calls_flush(&self) -> bool {
         self.through_flushes != ThroughFlushes::Never
     }
@@ -198,7 +198,7 @@ impl State {
     pub(crate) fn queued_flushes(&self, memory: &Memory) -> bool {
         match self.through_flushes {
             ThroughFlushes::Never => false,
-            // For memory of several pieces, the queue of an NVMe namespace makes system calls. Such a call may flush the device.
+            // A write from several buffers to an NVMe namespace is a system call, and such a call may flush the device.
             ThroughFlushes::OfCalls => matches!(memory, Memory::Vectored(_)),
             ThroughFlushes::Always => true,
         }
@@ -237,8 +237,8 @@ impl State {
         self.finished.push_back(completion);
     }
 
-    /// Does the same as [`DeviceQueue::take_fresh`], for requests that complete without the device. These are reads of holes and reads past
-    /// the end.
+    /// Returns the result of [`DeviceQueue::take_fresh`] for requests that complete without the device: reads of holes and reads past the
+    /// end of the file.
     #[inline(always)]
     pub(crate) fn take_fresh(&mut self) -> bool {
         std::mem::take(&mut self.fresh)
@@ -279,8 +279,8 @@ impl State {
 
 impl Drop for State {
     fn drop(&mut self) {
-        // The requests that the queue still contains have completed, or their memory is leaked. Their callers get no completions. Other
-        // requests may wait for the locks and reserved ranges of these requests, so the locks and ranges are released here.
+        // The requests that the queue still contains have completed, or their memory is leaked. Their callers get no completions. Requests
+        // of other queues may wait for the locks and reserved ranges of these requests, so this drop releases the locks and ranges.
         let shorts = self.shorts.iter().filter_map(Short::completing);
         let splits = self.splits.iter().filter_map(SplitRequest::completing);
         splits.chain(shorts).for_each(|completing| self.files.abandon(completing));
@@ -482,7 +482,8 @@ impl Io<'_> {
         let there = |state: &State| state.finished.len() + state.files.unsynced();
         let before = there(self.state);
         self.complete(done);
-        // The completions that `complete` has just finished are counted elsewhere. So they are subtracted here.
+        // The completions that `complete` has just added are also counted in `finished` or `unsynced`. So they are subtracted from the
+        // requests that were counted early.
         self.state.counted_early =
             self.state.counted_early.saturating_sub(there(self.state) - before);
     }

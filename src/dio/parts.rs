@@ -87,7 +87,8 @@ pub(super) fn zero(bufs: &mut [impl DerefMut<Target = [u8]>], range: Range<usize
     within_mut(bufs, range).for_each(|part| part.fill(0));
 }
 
-/// Copies bytes between the caller's memory and bounce buffers. Both are lists of parts. Each list is treated as one range of bytes.
+/// Copies bytes between the caller's memory and bounce buffers. The memory and the bounce buffers are lists of parts, and each list is
+/// treated as one range of bytes.
 pub(super) fn copy<'b>(
     from: impl Iterator<Item = &'b [u8]>,
     to: impl Iterator<Item = &'b mut [u8]>,

@@ -52,8 +52,8 @@ fn check_blocks(plan: &[Iomap], request: &Request) -> Result<()> {
     Ok(())
 }
 
-/// Whether the request's memory needs no copy. The device must accept the buffers. It must also accept the parts into which the mappings
-/// cut the buffers. `copied` contains the address bits that require a copy.
+/// Whether the request's memory needs no copy. The device must accept the caller's buffers, and also the parts into which the mappings cut
+/// these buffers. `copied` contains the address bits that require a copy.
 pub(super) fn is_direct<M: MapFile>(
     target: &Target<'_, M>,
     copied: usize,
@@ -85,9 +85,9 @@ pub(super) fn is_direct<M: MapFile>(
 }
 
 impl<M: MapFile> Target<'_, M> {
-    /// Returns the number of bytes, at most `len`, that one bounce buffer can contain. The mappings cut the buffer, and the device must
-    /// accept the address of each cut. If the device accepts any cut, the result is `len`. Otherwise the result is the length of the first
-    /// mapping.
+    /// Returns the number of bytes, at most `len`, that one bounce buffer can contain. The mappings of the range cut the buffer, and the
+    /// device must accept the address of each cut. If the device accepts every possible cut, the result is `len`. If not, the result is the
+    /// length of the first mapping.
     pub(super) fn uncut(&self, pos: FilePos, len: usize, resident: bool) -> usize {
         if !self.geometry.cuts_can_be_misaligned() {
             return len;
@@ -110,8 +110,8 @@ pub(super) fn is_transferred(op: BioOp, kind: IomapType) -> bool {
     }
 }
 
-/// Fails if the request has NOWAIT, and its plan needs more slots or bounce buffers than are free. If `direct` is true, no bounce buffers
-/// are needed.
+/// Fails if the request has NOWAIT, and its plan needs more slots or bounce buffers than are free. If `direct` is true, the plan needs no
+/// bounce buffers.
 pub(super) fn check_room(
     queue: &dyn DeviceQueue,
     state: &State,

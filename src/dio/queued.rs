@@ -53,7 +53,7 @@ fn submit_bio<Q: DeviceQueue>(
     Ok(())
 }
 
-/// The bio of a read that needs only one bio.
+/// The bio of a read that needs no other bio.
 #[inline(always)]
 fn whole<M>(target: &Target<'_, M>, at: DevOffset, memory: Memory, request: &Request) -> Bio {
     let Request { pos, token, flags, .. } = *request;

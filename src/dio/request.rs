@@ -13,11 +13,11 @@ pub(crate) struct Request {
     /// The length of the request's memory in bytes.
     pub(crate) len: usize,
     pub(crate) flags: DioFlags,
-    /// The token with which the caller identifies the request. Not used if a call waits for the request.
+    /// The token with which the caller identifies the request. A synchronous request does not use it.
     pub(crate) token: u64,
     /// Whether each bio of the write is write-through. The data are then durable without a sync.
     pub(crate) through: bool,
-    /// The owner of the memory, for a write for which a call waits.
+    /// The owner of the memory of a synchronous write.
     pub(crate) source: Source,
 }
 

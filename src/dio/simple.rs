@@ -14,7 +14,7 @@ use crate::bio::CompletionWork;
 use crate::iomap::{Iomap, IomapFlags, IomapType, MapFile};
 use crate::units::{DevOffset, FilePos};
 
-/// For a write that passes the gate: its device offset and its completion work.
+/// The device offset and the completion work of a write that passes the gate.
 pub(crate) type Passed = (DevOffset, CompletionWork);
 
 /// Flags that the simple path does not support.
@@ -22,7 +22,8 @@ const REFUSED: DioFlags = DioFlags::FORCE_WAIT.union(DioFlags::BOUNCE);
 
 /// The gate for a read. Returns the device offset, or the reason why the read cannot take the simple path.
 ///
-/// All callers ensure three conditions. The request is a read. It does not continue an earlier part. The file is not encrypted.
+/// All callers ensure three conditions: the request is a read, the read does not continue an earlier part of a request, and the file is not
+/// encrypted.
 #[inline(always)]
 pub(super) fn gate<M: MapFile>(
     state: &State,
@@ -76,8 +77,8 @@ fn gate_read<M: MapFile>(
     }
 }
 
-/// Checks a range that is unwritten or unmapped in the recorded metadata. A write may have filled the range since then. In this case
-/// returns the device offset of the range.
+/// Checks a range that is unwritten or unmapped in the recorded metadata. A write may have filled the range after the metadata were
+/// recorded. If so, returns the device offset of the range.
 #[cold]
 #[inline(never)]
 fn written_since<M: MapFile>(map: &M, pos: FilePos, len: usize) -> Result<DevOffset, NotSimple> {
@@ -141,7 +142,7 @@ fn gate_request<M>(
     Ok(())
 }
 
-/// Returns the reason. The function is not inlined, to keep its code away from requests that pass.
+/// Returns its argument. The function is not inlined, to keep the code for refused requests away from the code for requests that pass.
 #[cold]
 #[inline(never)]
 fn rare(reason: NotSimple) -> NotSimple {

@@ -88,7 +88,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// The number of requests that did not take the simple path for this reason.
+    /// The number of requests that did not take the simple path for the given reason.
     #[must_use]
     pub fn misses(&self, reason: NotSimple) -> u64 {
         self.simple_misses[reason as usize]

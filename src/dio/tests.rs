@@ -1,4 +1,4 @@
-//! Tests of cases that a real volume or device does not produce on purpose. These are failures of single conditions of the simple path,
+//! Tests of cases that cannot be produced on purpose with a real volume or device: failures of single conditions of the simple path,
 //! injected errors, and short transfers.
 
 use std::io::IoSlice;
@@ -72,7 +72,7 @@ fn buffer(len: usize) -> Buffer {
     Buffer::aligned(len).unwrap()
 }
 
-/// A device whose first transfers return these results. All later transfers succeed in full.
+/// A device whose first transfers return the given results. After these, all transfers succeed in full.
 struct Script(VecDeque<Result<usize, Errno>>);
 
 impl Transfer for Script {
@@ -150,7 +150,7 @@ fn every_gate_of_the_simple_path_closes() {
     assert_eq!(gate(&on, &protected, 0, 512, 4096, NONE), Err(NotSimple::Integrity));
 }
 
-/// The shortcut of the generic path refuses a mapping whose data must be verified. The simple path does the same.
+/// The shortcut of the generic path refuses a mapping whose data must be verified, as the simple path does.
 #[test]
 fn a_piece_with_integrity_takes_no_short_cut() {
     let mut map = Fake::mapped();

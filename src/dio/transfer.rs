@@ -24,8 +24,8 @@ pub(super) enum Next {
 }
 
 impl Next {
-    /// Returns the step after a transfer of `len` bytes. A short count is rounded down to whole logical blocks. The remaining bytes are
-    /// then aligned. `sector_mask` is the logical block size minus one.
+    /// Returns the step after a transfer of `len` bytes. A short count is rounded down to whole logical blocks, so that the remaining bytes
+    /// are aligned. `sector_mask` is the logical block size minus one.
     pub(super) fn after(
         result: Result<usize, Errno>,
         len: usize,
@@ -111,8 +111,8 @@ impl Io<'_> {
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
         let (mut done, mut retries) = (0, RETRIES);
         let mut flags = to.flags;
-        // If a write-through call may flush the device, the data are written without DSYNC, and one flush follows. This happens if a call
-        // continues a queued write-through request.
+        // A synchronous write-through call may flush the device as a side effect. On such a device, the data are written without DSYNC, and
+        // one flush follows. This case occurs if a call continues a queued write-through request.
         let flushes = flags.contains(BioFlags::DSYNC) && self.state.calls_flush();
         flags.set(BioFlags::DSYNC, flags.contains(BioFlags::DSYNC) && !flushes);
         while done < len {

@@ -13,12 +13,12 @@ use crate::error::{Errno, Result};
 use crate::iomap::MapFile;
 use crate::units::DevOffset;
 
-/// Flags that the simple path for writes does not support. There is one exception: [`overwrite_now`] supports DSYNC if the request is
+/// Flags that the simple path for writes does not support, with one exception: [`overwrite_now`] supports DSYNC if the request is
 /// write-through.
 pub(super) const REFUSED: DioFlags = DioFlags::DSYNC.union(DioFlags::SYNC).union(DioFlags::ATOMIC);
 
 /// Writes borrowed memory to one extent with one bio, and waits (the simple path). Returns the completion work. Returns `None` if the write
-/// cannot take this path, or if the device failed. The caller can then repeat the whole write.
+/// cannot take this path, or if the device failed. After `None`, the caller can repeat the whole write.
 ///
 /// A write whose data must be copied takes this path too. All code of the path is inlined into the program, because returns after the
 /// system call are slow. With Linux's Safe RET mitigation for AMD, the first return takes longer than the copy.
@@ -69,8 +69,8 @@ pub(crate) fn overwrite_now<Q: DeviceQueue, M: MapFile>(
 }
 
 impl Io<'_> {
-    /// Writes the remaining bytes after the device wrote a part. The request must no longer fail with EAGAIN. Returns `None` if the device
-    /// wrote nothing, or after an error.
+    /// Writes the remaining bytes after the device wrote a part. From here on, the request must not fail with EAGAIN. Returns `None` if the
+    /// device wrote nothing, or after an error.
     #[cold]
     fn go_on(
         &mut self,
@@ -88,7 +88,8 @@ impl Io<'_> {
         self.write_all(to, &[IoSlice::new(&buf[done..])], at).ok()
     }
 
-    /// Does the same as [`go_on`](Self::go_on). The data are the first `len` bytes of the pool's [own copy](super::bounce::Pool::own_copy).
+    /// Writes the remaining bytes like [`go_on`](Self::go_on), for data in the pool's [own copy](super::bounce::Pool::own_copy). The data
+    /// are the first `len` bytes of this copy.
     #[cold]
     fn go_on_with_copy(
         &mut self,

@@ -31,8 +31,8 @@ pub struct File {
     backing: Backing,
 }
 
-/// The kind of the file. Each request examines the kind only once, at its start. `repr(u8)` makes the discriminant a separate byte.
-/// Otherwise the compiler would store the discriminant in unused bits of a field. Each request would then need four more instructions.
+/// The kind of the file. Each request examines the kind only once, at its start. `repr(u8)` makes the discriminant a separate byte. Without
+/// it, the compiler would store the discriminant in unused bits of a field, and each request would need four more instructions.
 #[derive(Clone)]
 #[repr(u8)]
 enum Backing {
@@ -109,8 +109,8 @@ impl File {
         }
     }
 
-    /// Reads at a position and waits. Returns the number of bytes read. A read is shorter than `buf` only at the end of the file. Past the
-    /// end it returns 0.
+    /// Reads at a position and waits. Returns the number of bytes read. A read is shorter than `buf` only at the end of the file. A read
+    /// past the end of the file returns 0.
     ///
     /// # Errors
     /// `InvalidInput` if the handle is [direct](FileOptions::direct) and the request is misaligned, or if the queue belongs to another
@@ -197,7 +197,7 @@ impl File {
         }
     }
 
-    /// Reads into several buffers, which are filled in order. All other rules are those of [`read_at_with`](Self::read_at_with).
+    /// Reads into several buffers, which are filled in order. The rules of [`read_at_with`](Self::read_at_with) apply.
     ///
     /// # Errors
     /// The errors of [`read_at_with`](Self::read_at_with).
@@ -232,7 +232,8 @@ impl File {
         token: u64,
     ) -> Result<(), Box<Rejected>> {
         let pos = pos.into();
-        // Each arm creates its own request. If one arm passed a reference to a shared request, every arm would store the request in memory.
+        // Each arm creates its own request. If the arms passed a reference to a shared request, the compiler would store the request in
+        // memory in every arm.
         let request = || Request::queued(BioOp::Read, pos, flags, token);
         match &self.backing {
             Backing::Volume(file) => file.submit_read(queue, memory, request()),
@@ -321,7 +322,7 @@ impl File {
         Err(Error::new(ErrorKind::NoSpace, what))
     }
 
-    /// Writes several buffers in order. All other rules are those of [`write_at_with`](Self::write_at_with).
+    /// Writes several buffers in order. The rules of [`write_at_with`](Self::write_at_with) apply.
     ///
     /// # Errors
     /// The errors of [`write_at_with`](Self::write_at_with).
@@ -404,7 +405,7 @@ impl File {
         }
     }
 
-    /// Makes the data of completed writes durable (`fdatasync`). Of the metadata, only those that a read needs become durable.
+    /// Makes the data of completed writes durable (`fdatasync`). Metadata become durable only as far as a read of the data needs them.
     ///
     /// # Errors
     /// The errors of [`sync`](Self::sync).

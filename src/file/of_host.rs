@@ -1,6 +1,6 @@
 //! A file of a mounted file system (a host file). While ironmap has a lease on the file, a read is raw: it goes directly to the device.
-//! Otherwise the kernel reads the data. Both reads return the same data. A tenure is an uninterrupted period in which ironmap has the
-//! lease. A lane is the access of one queue to one file during one tenure.
+//! Without a lease, the kernel reads the data. A raw read and a read by the kernel return the same data. A tenure is an uninterrupted
+//! period in which ironmap has the lease. A lane is the access of one queue to one file during one tenure.
 
 use std::io::IoSliceMut;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub(crate) struct HostHandle {
 /// The result of an attempt to read from the device without the kernel's file system.
 enum Attempt {
     Done(Result<usize>),
-    /// The raw read has failed, or its data are not valid. The kernel must read.
+    /// The raw read has failed, or its data are not valid. The kernel must read the data instead.
     Kernel,
     /// The queue has no lane for the present tenure of the lease. The value is the number of this tenure.
     Unknown(u64),
@@ -65,8 +65,8 @@ impl HostHandle {
         request: Request,
     ) -> Result<usize> {
         queue.check(self.open.owner())?;
-        // Each call gets its own copy of the request. A value that is passed by reference must be in memory. With separate copies, only the
-        // path that needs the value in memory stores it there.
+        // Each call gets its own copy of the request. A value that is passed by reference must be in memory. With separate copies, only a
+        // call that needs the request in memory stores it there.
         let copy = || Request { ..request };
         match self.read_raw(queue, buf, &copy()) {
             Attempt::Done(result) => result,
@@ -232,7 +232,7 @@ impl HostHandle {
             });
             return submitted.inspect_err(|_| lanes.cancel(&mut queue.device, booked));
         }
-        // `submit_first` gets its own copy, for the same reason as in `read_at`.
+        // `submit_first` gets its own copy of the request, so that only this rare call stores the request in memory.
         let first = Request { ..request };
         self.submit_first(queue, memory, &first, tenure)
     }
@@ -254,7 +254,7 @@ impl HostHandle {
         self.submit_kernel(queue, memory, request)
     }
 
-    /// Submits the read to the kernel if one direct read is enough. Otherwise carries out the read before it returns.
+    /// Submits the read to the kernel if one direct read is enough. If not, carries out the whole read before this call returns.
     fn submit_kernel(
         &self,
         queue: &mut Queue,
@@ -302,8 +302,8 @@ impl HostHandle {
                 Err(Rejected::boxed(error, memory))
             }
             result => {
-                // This completion is popped like all others. A pop finds the caller's token in the booking of the request. So a booking is
-                // created here.
+                // This completion is popped like all other completions. A pop finds the caller's token in the booking of the request, so a
+                // booking is created here.
                 let token = lanes.begin_done(token, pos);
                 state.finish(Completion { token, memory, result });
                 Ok(())

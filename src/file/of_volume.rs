@@ -24,7 +24,7 @@ pub(crate) struct VolumeFile {
     geometry: Geometry,
 }
 
-/// The inode. If the whole map is in memory, also the map. A request that uses this map does not call the file system.
+/// A file: its inode, and its map if the whole map is in memory. A request that uses the map in memory does not call the file system.
 pub(super) struct ReadFile {
     inode: Inode,
     number: InodeNo,
@@ -127,8 +127,8 @@ impl VolumeFile {
         (owner == self.volume).then_some(Placed { dev: target.dev, at, most, proof: Proof::Always })
     }
 
-    /// Starts a read. Each path converts the memory separately. With a shared conversion, the most frequent path would move the value once
-    /// more.
+    /// Starts a read. Each path converts the memory to its own type separately. If the paths shared one conversion, the most frequent path
+    /// would move the value once more.
     #[inline(always)]
     pub(super) fn submit_read(
         &self,

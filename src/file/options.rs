@@ -4,8 +4,8 @@ use crate::dio::StablePages;
 use crate::fs::KeepSetId;
 use crate::setters::options;
 
-/// Options for opening a file. By default a file is opened only for reading. The names are those of [`std::fs::OpenOptions`]. One value can
-/// open many files.
+/// Options for opening a file. By default a file is opened only for reading. The names are those of [`std::fs::OpenOptions`]. The same
+/// options can be used to open many files.
 ///
 /// ```
 /// use ironmap::FileOptions;
@@ -58,7 +58,7 @@ impl FileOptions {
         self
     }
 
-    /// How memory is kept unchanged while the device computes checksums over it. `None` selects the device's default:
+    /// The method that keeps memory unchanged while the device computes checksums over it. `None` selects the device's default:
     /// [`StablePages::Owned`] if the device computes checksums, otherwise [`StablePages::ZeroCopy`].
     #[must_use]
     pub fn stable_pages(mut self, stable_pages: impl Into<Option<StablePages>>) -> Self {
@@ -80,7 +80,7 @@ options!(FileOptions {
     /// Whether each write is made at the present end of the file (`O_APPEND`). The position that the caller requests is ignored. This
     /// option implies [`write`](Self::write).
     append: bool,
-    /// Whether the open truncates the file to zero bytes. This option needs [`write`](Self::write). It cannot be combined with
+    /// Whether the open truncates the file to zero bytes. This option needs [`write`](Self::write), and cannot be combined with
     /// [`append`](Self::append).
     truncate: bool,
     /// Whether the file is created if it does not exist. The file must be opened by path and for writing.

@@ -1,8 +1,8 @@
 //! Batches of reads into borrowed memory. The reads of a batch are in flight at the same time. The call returns after the last read.
 //!
 //! A read of a batch must pass the gate for the simple path, which checks that one bio is enough. In a batch, a read may be as long as one
-//! bio. A read that does not pass is carried out separately after the batch. A read whose transfer failed or was short is also carried out
-//! separately.
+//! bio. Two kinds of reads are carried out separately after the batch: reads that do not pass the gate, and reads whose transfer failed or
+//! was short.
 
 use std::io::IoSliceMut;
 
@@ -118,8 +118,8 @@ impl Queue {
         self.read_batches(reads, flags, false);
     }
 
-    /// Carries out all reads as [`read_many`](Self::read_many) does. Consecutive reads that are adjacent on the device become one request.
-    /// The device limits the length of a request.
+    /// Carries out all reads as [`read_many`](Self::read_many) does. Consecutive reads that are adjacent on the device are merged to one
+    /// request, up to the longest request of the device.
     pub fn read_merged(&mut self, reads: &mut [ReadAt<'_>]) {
         self.read_batches(reads, DioFlags::empty(), true);
     }
@@ -129,7 +129,7 @@ impl Queue {
             let mut alone = self.read_together(reads, flags, merge);
             while alone != 0 {
                 let ReadAt { file, pos, buf, result } = &mut reads[alone.trailing_zeros() as usize];
-                // This call adds little code: one copy of `read_vectored_at` serves all kinds of devices.
+                // This call adds little code to the program, because one copy of `read_vectored_at` serves all kinds of devices.
                 let bufs = &mut [IoSliceMut::new(buf)];
                 *result = file.read_vectored_at(self, bufs, *pos, flags);
                 alone &= alone - 1;
@@ -169,7 +169,7 @@ impl Queue {
 }
 
 impl<'q, 'b> Batch<'q, 'b> {
-    /// Adds a read to the batch. If the read is adjacent to the last transfer and may be merged, extends this transfer. Otherwise adds a
+    /// Adds a read to the batch. If the read is adjacent to the last transfer and may be merged, extends this transfer. If not, adds a new
     /// transfer.
     fn add(
         &mut self,

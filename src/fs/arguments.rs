@@ -24,7 +24,7 @@ pub enum Follow {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Credentials {
-    /// Owner of the new file.
+    /// The owner of the new file.
     pub uid: u32,
     /// The group of the new file. If the directory has the set-group-ID bit, the directory's group is used instead.
     pub gid: u32,
@@ -86,20 +86,20 @@ bitflags! {
 pub struct SetAttributes {
     /// The lower twelve bits of the mode.
     pub permissions: Option<u32>,
-    /// Owner.
+    /// The new owner.
     pub uid: Option<u32>,
-    /// Group.
+    /// The new group.
     pub gid: Option<u32>,
-    /// Last access.
+    /// The new time of the last access.
     pub accessed: Option<Timestamp>,
-    /// Last change of the content.
+    /// The new time of the last change of the content.
     pub modified: Option<Timestamp>,
-    /// Last change of the inode. `None` means the current time.
+    /// The new time of the last change of the inode. `None` means the current time.
     pub changed: Option<Timestamp>,
-    /// `true` if the times are set by a use of the file or by the clock. `false` if a caller chose the times. Linux permits times of the
-    /// first kind even on an append-only file.
+    /// Whether a use of the file or the clock sets the times (`true`), or a caller chose the times (`false`). Linux permits `true` even on
+    /// an append-only file.
     pub times_of_use: bool,
-    /// Project, for quota.
+    /// The new project id, for quota.
     pub project: Option<u32>,
 }
 
@@ -127,7 +127,7 @@ impl InodeFlags {
     pub const SHOWN: Self = Self::from_bits_retain(0x725B_DFFF);
 }
 
-/// How `setxattr` treats an existing attribute with the same name (`XATTR_CREATE`, `XATTR_REPLACE`).
+/// The treatment of an existing attribute with the same name by `setxattr` (`XATTR_CREATE`, `XATTR_REPLACE`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetXattr {
     /// Replaces the attribute or creates it.
@@ -199,7 +199,7 @@ pub enum KeepSetId {
 }
 
 impl KeepSetId {
-    /// Returns `Yes` if `intent` asks to keep the set-id bits.
+    /// Returns `Yes` if a write with this intent asks to keep the set-id bits.
     pub(crate) fn asked(intent: WriteIntent) -> Self {
         if intent.contains(WriteIntent::KEEP_SET_ID) { Self::Yes } else { Self::No }
     }
@@ -291,13 +291,13 @@ pub enum Clock {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Usage {
-    /// Block size in bytes.
+    /// The block size in bytes.
     pub block_size: u32,
     /// The number of blocks, without the blocks of the file system's static metadata.
     pub blocks: u64,
     /// The maximum number of inodes.
     pub inodes: u64,
-    /// Free space.
+    /// The free space of the file system.
     pub free: FreeSpace,
 }
 
@@ -341,12 +341,12 @@ pub struct WriteCounts {
     pub zeroed: u64,
     /// Requests for exclusive access to a range of a file. While such a request runs, direct I/O does not use the fast path.
     pub exclusive: u64,
-    /// The number of times that a write locked an inode exclusively. The purposes are: to allocate blocks, to remove privileges, or to zero
-    /// the gap below a file's new end.
+    /// The number of times that a write locked an inode exclusively: to allocate blocks, to remove privileges, or to zero the gap before
+    /// the new end of a file.
     pub upgrades: u64,
-    /// Requests that waited for a request with exclusive access to their range.
+    /// Requests that waited because another request had exclusive access to their range.
     pub waits: u64,
-    /// Requests for exclusive access that waited for requests in flight.
+    /// Requests for exclusive access that waited until earlier requests had completed.
     pub drains: u64,
 }
 

@@ -35,13 +35,14 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// The part that is a complete block of an inode. The identity of the part contains the inode number. The generation is not needed,
-    /// because an inode with a new generation gets new blocks.
+    /// The part for a block that belongs to one inode and has one checksum. The identity of the part contains the inode number. The
+    /// generation is not needed, because an inode with a new generation gets new blocks.
     pub(crate) fn whole(kind: impl Into<u8>, owner: InodeNo) -> Self {
         Self { identity: identity(kind, owner.0), index: 0 }
     }
 
-    /// The part for one of the `per_block` structures in a block. `number` is the number of the structure in the complete table.
+    /// The part for one structure of a table, of which each block contains `per_block` structures. `number` is the number of the structure
+    /// in the complete table.
     pub(crate) fn numbered(kind: impl Into<u8>, number: u32, per_block: u32) -> Self {
         let index = number % per_block;
         Self { identity: identity(kind, u64::from(number - index)), index }

@@ -48,7 +48,8 @@ pub(crate) trait Content: Send + Sync {
     }
 }
 
-/// The path of a file below a directory without a known name. `below` is the rest of the path, which is empty for the file itself.
+/// The path of a file below a directory whose name is not known. `below` is the rest of the path. If the name of the file itself is not
+/// known, `below` is empty and the result is `None`.
 pub(crate) fn below_unnamed(dir: InodeNo, below: &[u8]) -> Option<Vec<u8>> {
     (!below.is_empty()).then(|| [format!("<{dir}>").as_bytes(), below].concat())
 }

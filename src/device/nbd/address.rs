@@ -78,18 +78,18 @@ pub enum Server {
 }
 
 impl Address {
-    /// The prefixes of all known addresses, whether they are supported or not.
+    /// The prefixes of all forms of NBD addresses, including forms that ironmap does not support.
     const SCHEMES: [&'static str; 6] =
         ["nbd://", "nbd+unix://", "nbds://", "nbds+unix://", "nbd+vsock://", "nbds+vsock://"];
 
-    /// Whether a text begins with one of these prefixes.
+    /// Whether a text begins with the prefix of an NBD address.
     #[must_use]
     pub fn is_one(text: &[u8]) -> bool {
         Self::SCHEMES.iter().any(|scheme| text.starts_with(scheme.as_bytes()))
     }
 
-    /// Returns the address with other paths of the socket, the certificates and the keys. Each path is replaced by the result of the
-    /// function `path`. A result of `None` leaves a path unchanged.
+    /// Returns a copy of the address in which the paths of the socket, the certificates and the keys are replaced. The function `path`
+    /// returns the replacement for each path; `None` leaves the path unchanged.
     #[must_use]
     pub fn with_path(&self, path: &dyn Fn(&Path) -> Option<PathBuf>) -> Self {
         let other = |old: &PathBuf| path(old).unwrap_or_else(|| old.clone());
@@ -185,7 +185,7 @@ impl TlsFields {
             ("tls-hostname", host) if !host.is_empty() => self.hostname = Some(decoded(host)?),
             ("tls-psk-file", file) if !file.is_empty() => self.keys = Some(decoded(file)?.into()),
             ("tls-type", "x509" | "psk") => self.kind = Some(value.to_owned()),
-            // ironmap verifies every server, so this value changes nothing.
+            // ironmap verifies every server, so a parameter that requests verification changes nothing.
             ("tls-verify-peer", "1" | "true") => {}
             ("tls-type", "anon") | ("tls-verify-peer", "0" | "false") => {
                 return refused(

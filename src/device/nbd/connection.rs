@@ -105,7 +105,7 @@ struct InFlight<T> {
     error: Option<Errno>,
 }
 
-/// The part of a reply that is being received.
+/// The part of a reply that the connection is receiving.
 enum Part {
     /// Data of a read. `at` is their offset in the request's memory.
     Data { slot: u32, at: usize, left: usize, is_last: bool },
@@ -302,7 +302,7 @@ impl<S: Stream, T> Connection<S, T> {
         Ok(true)
     }
 
-    /// Records that bytes of a request's data were received directly into its memory.
+    /// Records that bytes of a request's data were received directly into the request's memory.
     fn advance(&mut self, count: usize) -> Result<(), Lost> {
         let Some(Part::Data { slot, at, left, is_last }) = &mut self.part else { return Ok(()) };
         (*at, *left) = (*at + count, *left - count);
@@ -484,7 +484,7 @@ impl<S: Stream, T> Connection<S, T> {
 }
 
 impl<T> InFlight<T> {
-    /// Converts a position of the export to an offset in the request's memory. Records the receipt of the `len` bytes at this offset.
+    /// Converts a position of the export to an offset in the request's memory. Records that the `len` bytes at this offset were received.
     fn place(&mut self, at: &[u8], len: usize) -> Result<usize, &'static str> {
         let at = u64::from_be_bytes(at.try_into().unwrap_or_default());
         let start = at.checked_sub(self.request.at);
@@ -494,8 +494,8 @@ impl<T> InFlight<T> {
         Ok(start)
     }
 
-    /// Begins to process the block status in a context. If the status contains no extents, the request fails. The connection stays valid,
-    /// because the data can still be read.
+    /// Begins to process a chunk of block status in a metadata context. If the chunk contains no extents, only this request fails. The
+    /// connection stays valid, because the data can still be read.
     fn begin_status(&mut self, content: &[u8], context: Option<u32>) -> Result<(), &'static str> {
         if self.request.command != Command::BlockStatus {
             return Err("a block status chunk answers a request of another type");
@@ -574,7 +574,7 @@ impl Received {
     }
 }
 
-/// Calls a function for each part of a request's memory that is in the `len` bytes from `at` on.
+/// Calls a function for each piece of a request's memory within the range of `len` bytes at `at`.
 fn each_part<'a>(
     memory: &'a mut Memory,
     at: usize,

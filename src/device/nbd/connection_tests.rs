@@ -337,7 +337,7 @@ fn receive_status(
     connection.send().unwrap();
     let asked = &requests(headers, &connection.stream.sent.take())[0];
     let mut reply = chunk(headers, asked, true, kind, content);
-    // The bytes of the next reply follow a reply that is too short.
+    // If the test expects an error, bytes of a next reply follow, in case the tested reply is too short.
     if expected.is_err() {
         reply.extend([0; 64]);
     }
@@ -388,7 +388,7 @@ fn a_status_is_a_list_of_ranges() {
         ([structured(512, 1), vec![1; 80]].concat(), Ok([512, 1, ONES, ONES])),
         ([structured(512, 1), vec![1; 7]].concat(), Err("a wrong length")),
         (structured(0, 0), Ok([0; 4])),
-        // The server answers in another context than the requested context.
+        // The server answers in a metadata context that the client has not requested.
         ([8, 512, 2].map(u32::to_be_bytes).concat(), Ok([0; 4])),
         (structured(1, 0)[..4].to_vec(), Err("a wrong length")),
         (vec![0; 2 << 20], Err("a wrong length")),
@@ -428,7 +428,7 @@ fn errors_are_given_on() {
     connection.stream.replies.borrow_mut().extend([error, last].concat());
     while connection.receive(false).unwrap() {}
     assert_eq!(connection.pop().unwrap().result, Err(Errno::ENOSPC));
-    // The error number for a shutdown of the server ends the connection. It is not the answer to the request.
+    // An error number that announces the server's shutdown ends the connection. This error number is not the result of the request.
     connection.push(Request::without_data(Command::Flush), ());
     connection.send().unwrap();
     let asked = &requests(structured, &connection.stream.sent.take())[0];

@@ -1,10 +1,10 @@
 //! Decides when a flush counts as successful. A server may carry out requests concurrently. It may answer a flush with success, and report
 //! later that an earlier flush has failed. The data of both flushes may then be lost.
 //!
-//! A flush that was answered with success does not count immediately. First, all flushes that were sent before this answer arrived must
-//! also be answered with success. When a flush counts, its owner receives the answer. The stored copies of the data that the flush covers
-//! are then freed. A request with FUA is treated like a flush, because the server may flush because of it. A failed flush ends the session
-//! for all owners.
+//! A flush that was answered with success does not count as successful immediately. It counts after all flushes that were sent before its
+//! answer arrived have also been answered with success. Then the owner of the flush receives the answer, and the stored copies of the data
+//! that the flush covers are freed. A request with FUA is treated like a flush, because the server may flush because of it. A failed flush
+//! ends the session for all owners.
 //!
 //! All flushes, including the session's own flushes, are sent over the common link. So a thread that waits on the common link for its flush
 //! receives the answers to all flushes.
@@ -27,7 +27,7 @@ const WAIT_AT: usize = 64 << 20;
 pub(super) struct Held {
     pub(super) request: Request,
     pub(super) tag: Tag,
-    /// The number of the newest flush that had been sent when the answer arrived.
+    /// The number of the newest flush that had been sent when the answer to this flush arrived.
     until: u64,
 }
 
@@ -48,7 +48,8 @@ impl Link {
         self.send_now(&mut state);
     }
 
-    /// Sends a request immediately, because the owner may not call again soon. If the socket fails, the next step returns the error.
+    /// Sends the queued requests immediately, because their owner may not call again soon. If the socket fails, the next step of the link
+    /// returns the error.
     fn send_now(&self, state: &mut State) {
         if let Some(connection) = &mut state.connection {
             let _ = connection.send();
@@ -56,7 +57,7 @@ impl Link {
         state.follow();
     }
 
-    /// Stores a flush that was answered with success, until it counts.
+    /// Stores a flush that was answered with success, until the flush counts as successful.
     pub(super) fn hold(&self, state: &mut State, request: Request, tag: Tag) {
         let until = self.session.shared.lock().retained.begun();
         state.held.push(Held { request, tag, until });
@@ -105,8 +106,8 @@ impl Link {
     }
 
     /// Called by a thread of another link. Sends the session's flush if it is due, and receives answers that have arrived over the common
-    /// link. Otherwise no thread might receive the answer to the flush before too many bytes are stored. The threads that wait for the
-    /// flush detect a server that does not answer.
+    /// link. Without these calls, too many bytes could be stored before any thread receives the answer to the flush. The threads that wait
+    /// for the flush detect a server that does not answer.
     pub(super) fn look_after_flush(&self, own: &Arc<Mailbox>) {
         let mut state = self.state.lock();
         self.flush_kept(&mut state);

@@ -1,4 +1,4 @@
-//! Receives replies that a fuzzer chooses, without a socket.
+//! Receives replies whose bytes a fuzzer chooses, without a socket.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -11,7 +11,7 @@ use crate::bio::{Buffer, Memory};
 /// A server that accepts every request, and sends bytes that the fuzzer has chosen.
 struct Script<'a> {
     rest: RefCell<&'a [u8]>,
-    /// The largest number of bytes that one call receives.
+    /// The largest number of bytes that one call of `receive` returns.
     most: usize,
 }
 

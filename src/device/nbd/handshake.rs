@@ -143,7 +143,7 @@ impl Talk<'_> {
         Ok((kind, content))
     }
 
-    /// Whether the server agrees to an option without content.
+    /// Sends an option without content. Returns whether the server agrees to the option.
     fn agrees(&self, option: u32) -> Result<bool> {
         self.ask(option, &[])?;
         Ok(self.reply(option)?.0 == option_reply::ACK)
@@ -204,7 +204,7 @@ fn choose_allocation(talk: &Talk<'_>, name: &str) -> Result<Option<u32>> {
                 let number = number.filter(|(_, name)| *name == ALLOCATION.as_bytes());
                 chosen = number.map(|(number, _)| u32::from_be_bytes(*number)).or(chosen);
             }
-            // An error of the export itself is ignored here. The later selection of the export returns the same error.
+            // An error that concerns the export is ignored here, because the later selection of the export returns the same error.
             kind if kind & option_reply::ERROR != 0 => return Ok(None),
             kind => {
                 return Err(broken(format!("a reply to an option has the unknown type {kind}")));
@@ -309,7 +309,7 @@ fn not_found(name: &str) -> Error {
     Error::new(ErrorKind::NotFound, format!("the server has no export {name:?}"))
 }
 
-/// A reason, followed by the server's text if there is one.
+/// The text of an error: a reason, followed by the server's text if the server has sent one.
 fn with_text(why: &str, text: &[u8]) -> String {
     let text: String =
         String::from_utf8_lossy(text).chars().filter(|c| !c.is_control()).take(200).collect();

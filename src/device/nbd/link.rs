@@ -38,7 +38,7 @@ pub(super) const ETIMEDOUT: Errno = Errno(110);
 /// A connection with its generation.
 pub(super) type Joined = (Connection<Arc<Socket>, Tag>, u64);
 
-/// The owner of a request, and when the request was accepted.
+/// The owner of a request, and the time at which the request was accepted.
 pub(super) struct Tag {
     /// The queue that receives the completion; `None` for a request of the link itself.
     pub(super) owner: Option<(Attached, Arc<Mailbox>)>,
@@ -89,8 +89,8 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Restarts the time-out when the link becomes busy. While an owner or a thread already waits for a reply, the time-out is not
-    /// restarted. Otherwise each new request would postpone the time-out of earlier requests.
+    /// Restarts the time-out when the link becomes busy. The time-out is not restarted while an owner or a thread already waits for a
+    /// reply. If it were, each new request would postpone the time-out of earlier requests.
     pub(super) fn wake(&mut self) {
         let Some(connection) = &mut self.connection else { return };
         let is_idle = self.waiting == 0 && self.held.is_empty();
@@ -223,7 +223,7 @@ impl Link {
         Ok(())
     }
 
-    /// Accepts a request. The mailbox receives its completion.
+    /// Accepts a request. The completion of the request goes to the mailbox.
     pub(super) fn submit(&self, request: Request, attached: Attached, mailbox: &Arc<Mailbox>) {
         if request.command == Command::Write && self.session.keeps() {
             self.of_flushes().make_room(mailbox);
@@ -472,7 +472,7 @@ pub(super) fn wait_for(sockets: &[Option<(Arc<Socket>, bool)>], event: Option<&O
     }
     if !all.is_empty() {
         all.extend(event.map(|event| PollFd::new(event, PollFlags::IN)));
-        // An error is ignored, because the caller checks the state after every return.
+        // An error of `poll` is ignored, because the caller checks the state of the connections after every return.
         let _ = poll(&mut all, Some(&TICK));
     }
 }

@@ -33,7 +33,7 @@ pub(super) struct Mailbox {
 pub(super) struct Watch {
     /// The epoll instance that contains the socket, the eventfd and the timer.
     pub(super) epoll: OwnedFd,
-    /// A timer that wakes the event loop, so that it checks the time-outs. A server that does not answer causes no event.
+    /// A timer that wakes the event loop, so that the loop checks the time-outs. A server that does not answer causes no event.
     timer: OwnedFd,
     ticks: AtomicBool,
 }
@@ -64,7 +64,7 @@ impl Mailbox {
 
     pub(super) fn signal(&self) {
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
-        // The flag is set after the write to the eventfd. If a reader calls `clear` between these two steps, the eventfd stays readable. So
+        // The flag is set after the write to the eventfd. If a reader calls `clear` between these two steps, the eventfd stays readable, so
         // no signal is lost.
         self.is_signalled.store(true, Ordering::Release);
     }

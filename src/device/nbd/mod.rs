@@ -1,8 +1,8 @@
 //! An export of an NBD server as a device. The server may store the export on Ceph, S3, iSCSI or any other storage.
 //!
 //! If the server permits several connections (`CAN_MULTI_CONN`), a flush over one connection covers the writes of all connections. Each
-//! queue then has a separate connection. Otherwise a flush covers only the writes of its own connection, so all queues share one
-//! connection.
+//! queue then has a separate connection. Without this permission, a flush covers only the writes of its own connection, so all queues share
+//! one connection.
 //!
 //! `connection` implements the protocol: it keeps many requests in flight, and checks each reply. `link` and `recovery` handle lost
 //! connections, and send requests again. Each connection of a session belongs to a numbered generation. A reply over a connection of an
@@ -72,7 +72,7 @@ pub struct Nbd {
 /// The server's last answer to a request for block status.
 struct Known {
     extents: Vec<Extent>,
-    /// The session's generation at the time of the request. In a later generation another server may serve the export.
+    /// The session's generation at the time of the request for block status. In a later generation another server may serve the export.
     generation: u64,
     /// The number of bytes that the next request for block status covers. The server computes the extents of this whole range.
     range: u64,
@@ -84,7 +84,7 @@ impl Default for Known {
     }
 }
 
-/// The first range of data at or after a position, according to these extents.
+/// The first range of data at or after a position. `extents` contains the status of the blocks.
 fn data_of(extents: &[Extent], at: DevOffset) -> Range<DevOffset> {
     let rest = extents.iter().skip_while(|extent| extent.range.end <= at.0);
     let mut data = rest.skip_while(|extent| extent.is_zeros);

@@ -126,7 +126,7 @@ impl Client {
         })
     }
 
-    /// Carries out a request, and waits for the completion.
+    /// Carries out a request, and waits for the completion of the request.
     fn call(&mut self, request: Request) -> (Memory, Result<(), Errno>) {
         let attached = Attached::of_call();
         self.link.submit(request, attached, &self.at_once);
@@ -218,8 +218,8 @@ impl Client {
         if fua && many { self.flush_now(Dev::OWN) } else { Ok(()) }
     }
 
-    /// The extents from a position on, without gaps. There is at least one extent. The extents cover at most `len` bytes. If `one` is set,
-    /// the server reports only the first extent.
+    /// Requests the extents from a position on. The result contains at least one extent, has no gaps, and covers at most `len` bytes. If
+    /// `one` is set, the server reports only the first extent.
     pub(super) fn status(
         &mut self,
         at: DevOffset,
@@ -303,7 +303,7 @@ impl Client {
             match self.call(Request { at, flags, len: count as u32, ..nothing }).1 {
                 Ok(()) => from += count,
                 Err(Errno::EOPNOTSUPP | Errno::EINVAL | Errno::EOVERFLOW) if fast != 0 => fast = 0,
-                // The server refuses the request. After EOPNOTSUPP, the caller writes the zeros itself.
+                // The server refuses to write zeros. The caller gets EOPNOTSUPP, and then writes the zeros itself.
                 Err(Errno::EINVAL | Errno::EOVERFLOW) => return Err(Errno::EOPNOTSUPP),
                 Err(errno) => return Err(errno),
             }
@@ -438,7 +438,7 @@ impl Drop for Client {
 }
 
 impl Attached {
-    /// The attachment of a request for which a call waits.
+    /// The attachment of a request that a synchronous call makes and waits for.
     pub(super) fn of_call() -> Self {
         let end = BioEnd::Part { request: 0, part: 0 };
         let (memory, at) = (Memory::Vectored(Vec::new()), DevOffset(0));

@@ -16,7 +16,7 @@ use super::wire::{Command, ExportFlags, FUA};
 use crate::bio::{Buffer, Memory};
 use crate::error::{Errno, Error};
 
-/// Stored data are sent again in writes of this length. The second constant is the largest number of these writes in flight.
+/// The length of the writes that send stored data again, and the largest number of these writes in flight.
 const AGAIN: usize = 256 << 10;
 const AGAIN_AT_ONCE: usize = 16;
 /// The shortest and the longest pause between two attempts to connect.
@@ -155,7 +155,7 @@ impl Link {
     }
 
     /// The errno of a failed attempt to connect, and whether more attempts are useless. If the server itself reports an error, more
-    /// attempts are useful. A server that is still starting may report any error.
+    /// attempts are useful, because a server that is still starting may report any error.
     fn failed(&self, error: &Error) -> (Errno, bool) {
         let mut shared = self.session.shared.lock();
         if shared.ended.is_none() {

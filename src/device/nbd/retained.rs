@@ -17,7 +17,8 @@ pub(super) struct Retained {
 #[derive(Debug)]
 struct Piece {
     data: Vec<u8>,
-    /// The number of flushes that had been sent when the write was answered. Only a flush with a larger number covers the write.
+    /// The number of flushes that had been sent when the write was answered. A flush covers the write only if the number of the flush is
+    /// larger.
     after: u64,
 }
 
@@ -98,8 +99,8 @@ mod tests {
     use super::*;
     use crate::bio::Buffer;
 
-    /// The stored data are the newest data of each range, except data that a flush covers. The expected data come from a model. For each
-    /// position, the model stores a byte and the number of a flush.
+    /// The store contains the newest data of each range, except data that a flush covers. The test compares the store with a model, which
+    /// contains a byte and the number of a flush for each position.
     #[test]
     fn the_newest_data_of_each_range_are_kept() {
         let mut seed = 0x2545_F491_4F6C_DD1D_u64;

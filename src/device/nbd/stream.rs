@@ -43,7 +43,7 @@ pub(super) struct Socket {
     pump: Option<Arc<Ending>>,
 }
 
-/// The state that the pump and the user of a TLS connection share. It records the end of the connection.
+/// The state that the pump and the user of a TLS connection share. It records that the connection has ended, and why.
 #[derive(Debug, Default)]
 pub(super) struct Ending {
     /// Whether the user has given up the connection. If so, the pump sends no more bytes.
@@ -62,11 +62,11 @@ impl Socket {
         Self::of(fd, None)
     }
 
-    /// Wraps a connected socket. If the socket has a pump, `pump` is the state that both share.
+    /// Wraps a connected socket. If the socket has a pump, `pump` is the state that the pump and the socket share.
     pub(super) fn of(fd: OwnedFd, pump: Option<Arc<Ending>>) -> io::Result<Self> {
         set_socket_timeout(&fd, Timeout::Recv, Some(TICK))?;
         set_socket_timeout(&fd, Timeout::Send, Some(TICK))?;
-        // An error is ignored, because the size is only a hint, and the system may limit it.
+        // The error is ignored, because the size of the buffer is only a hint, and the system may limit it.
         let _ = set_socket_send_buffer_size(&fd, SEND_BUFFER);
         Ok(Self { fd, pump })
     }
@@ -172,7 +172,7 @@ fn in_time(until: Instant) -> io::Result<()> {
     if Instant::now() < until { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) }
 }
 
-/// Returns `Some` if the call must be repeated after this error.
+/// Returns `Some` if the call that failed with this error must be repeated.
 fn go_on(error: io::ErrorKind) -> Option<()> {
     matches!(error, io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock).then_some(())
 }
@@ -195,7 +195,7 @@ fn tcp(host: &str, port: u16, until: Instant) -> io::Result<OwnedFd> {
 
 fn unix(path: &Path) -> io::Result<OwnedFd> {
     let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // The time-out applies to `connect` too. Otherwise a server that accepts no connections could block this call.
+    // The time-out applies to `connect` too. Without it, a server that accepts no connections could block this call.
     set_socket_timeout(&fd, Timeout::Send, Some(TICK))?;
     connect(&fd, &SocketAddrUnix::new(path)?)?;
     Ok(fd)

@@ -18,7 +18,7 @@ use crate::error::{Errno, Error, Result};
 use crate::sorting::Sorting;
 use crate::units::DevOffset;
 
-/// The largest number of units in which a device is divided for look-ups, at least half of which are used.
+/// For look-ups, a device is divided into units: at most this number, and at least half of this number.
 const UNITS: u64 = 512;
 
 /// A part of a segmented device.
@@ -111,7 +111,7 @@ impl Placed {
 }
 
 impl Placed {
-    /// Finds a byte that is not before the segment.
+    /// Finds a byte of the segment. `at` must not be before the start of the segment.
     #[inline(always)]
     fn locate(&self, at: u64) -> Option<Found> {
         let into = at - self.begin;
@@ -129,7 +129,7 @@ impl Placed {
     }
 }
 
-/// Ranges of devices that are read as one device, by code that knows more than one way to read them.
+/// Ranges of devices that are read as one device. The implementation knows several ways to read the same data.
 pub(crate) trait Ranges: fmt::Debug + Send + Sync {
     /// Fills `buf` from a position.
     ///
@@ -148,7 +148,7 @@ struct Map {
     /// the index of the last segment that begins within it. So most look-ups need no search.
     units: Box<[(u32, u32)]>,
     shift: u32,
-    /// Reads the ranges in another way, after a device below has returned an error.
+    /// An alternative way to read the ranges, which is used after a device below has returned an error.
     other: Option<Arc<dyn Ranges>>,
 }
 
@@ -186,7 +186,8 @@ impl Map {
         Self { below, segments, units, shift, other: None }
     }
 
-    /// Divides a range of `len` bytes into ranges of devices. Calls `read` with each of them, and its place in the range.
+    /// Divides a range of `len` bytes into ranges of the devices below. Calls `read` with each of these ranges, and with its offsets in the
+    /// whole range.
     fn each<E>(
         &self,
         at: DevOffset,
@@ -299,8 +300,8 @@ impl Segmented {
         Self { map: Arc::new(Map::new(below, segments)), limits, size, writable: false }
     }
 
-    /// Permits writes, if all devices below were opened for writing. A flush then flushes all of them. The caller must ensure that no other
-    /// way to read the ranges exists.
+    /// Permits writes, if all devices below were opened for writing. A flush then flushes all of them. A device with an alternative way to
+    /// read its ranges stays read-only.
     #[must_use]
     pub fn writable(mut self) -> Self {
         let below = &self.map.below;
@@ -310,7 +311,8 @@ impl Segmented {
         self
     }
 
-    /// Calls `run` with each range of a device below, and its place in the range of `len` bytes at `at`.
+    /// Divides the range of `len` bytes at `at` into ranges of the devices below. Calls `run` with each of these ranges, and with its
+    /// offsets in the whole range.
     fn change(
         &self,
         at: DevOffset,
@@ -331,7 +333,7 @@ impl Segmented {
         Ok(())
     }
 
-    /// Sets another way to read the ranges, for reads that fail.
+    /// Sets an alternative way to read the ranges. It is used for reads that fail.
     #[cfg(feature = "md")]
     pub(crate) fn or(mut self, other: Arc<dyn Ranges>) -> Self {
         if let Some(map) = Arc::get_mut(&mut self.map) {
@@ -376,7 +378,7 @@ impl Device for Segmented {
         })
     }
 
-    /// Flushes all devices, also after an error of one of them.
+    /// Flushes all devices, even if the flush of one device fails.
     fn flush(&self) -> Result<()> {
         if !self.writable {
             return Err(only_read());
@@ -389,7 +391,8 @@ impl Device for Segmented {
     }
 
     fn zero_within(&self, at: DevOffset, len: u64, _: InRange) -> Result<()> {
-        // One device supports the request everywhere or nowhere. With several devices, the first could have changed its part already.
+        // A single device either supports the request for all positions or refuses it unchanged. If there are several devices, one of them
+        // could refuse the request after another device has already changed its part.
         let [_] = &self.map.below[..] else {
             let what = format!("write of {len} zero bytes at {at}");
             return Err(Error::io(Errno::EOPNOTSUPP, what));
@@ -428,7 +431,7 @@ mod tests {
         (ram, device)
     }
 
-    /// The position on the device below of the byte `at`. It is computed without the tested code.
+    /// The position on the device below that contains the byte `at`. This function does not use the tested code.
     fn expected(at: u64) -> u64 {
         match at {
             at if at < MIB => 4 * MIB + at,
@@ -444,7 +447,7 @@ mod tests {
         at.to_le_bytes().repeat(512)
     }
 
-    /// Calls and a queue read each block from its position on the device below.
+    /// Reads by calls and reads by a queue both return each block from its position on the device below.
     #[test]
     fn each_block_has_its_place() {
         let (ram, device) = segmented();
@@ -471,7 +474,7 @@ mod tests {
         }
     }
 
-    /// Reads in flight, of one range and of several ranges, complete with their own position and data.
+    /// Reads of one range and reads of several ranges are in flight together. Each read completes with its own position and data.
     #[test]
     fn reads_in_flight_have_their_place() {
         let (ram, device) = segmented();
@@ -536,7 +539,7 @@ mod tests {
         assert!(Segmented::new(ram, &[segment(MIB, MIB, &[0])]).is_ok());
     }
 
-    /// Sends a read to the device at its position. A read that begins on one device and ends on another fails.
+    /// A read goes to the joined device that contains its position. A read that begins on one device and ends on another fails.
     #[test]
     fn each_joined_device_is_read_at_its_place() {
         let ram = |byte, len| -> Arc<dyn Device> { Arc::new(Ram::from_image(&vec![byte; len])) };

@@ -1,5 +1,5 @@
-//! The queue of a segmented device. A request within one range goes to the queue of the range's device, with its position there. A request of
-//! several ranges, and a flush of several devices, is carried out during its submission, one range or device after the other.
+//! The queue of a segmented device. A request within one range goes to the queue of the device that contains the range. A request of
+//! several ranges, or a flush of several devices, is carried out during its submission: one range or device after the other.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -15,8 +15,9 @@ use crate::device::{AnyQueue, DeviceQueue, Drained, LentPart, OtherQueue, QueueO
 use crate::error::{Errno, Result as Checked};
 use crate::units::DevOffset;
 
-/// Opens a queue of each device, and makes one queue of them. The queues check no positions, because the map contains only ranges that are
-/// on their devices. The code is compiled for the usual kinds of queues, so that a read needs no match and few moves.
+/// Opens a queue of each device, and combines the queues to one queue. The queues below need not check positions, because the map contains
+/// only ranges that are on their devices. A separate copy of the code is compiled for each usual kind of queue, so that a read needs no
+/// match and few moves.
 pub(super) fn queue_over(
     map: Arc<Map>,
     writable: bool,
@@ -47,8 +48,8 @@ struct SegmentedQueue<Q> {
     queues: Box<[Q]>,
     /// The queue whose completions are popped next.
     turn: usize,
-    /// The bios in the queues, by the number that each of them has there. An entry that is not in use contains the number of the next such
-    /// entry in `token`.
+    /// The bios in the queues below. In those queues, each bio contains its index in this table. The field `token` of an unused entry
+    /// contains the index of the next unused entry.
     flying: Box<[Flying]>,
     /// The first entry of `flying` that is not in use.
     unused: u64,
@@ -57,7 +58,7 @@ struct SegmentedQueue<Q> {
     done: VecDeque<Done>,
 }
 
-/// The fields of a bio that differ in the queue below.
+/// The fields of a bio that have other values while the bio is in a queue below.
 struct Flying {
     token: u64,
     at: DevOffset,
@@ -78,7 +79,7 @@ impl<Q: DeviceQueue> SegmentedQueue<Q> {
         }
     }
 
-    /// The position below of a range, if one range below contains all of it.
+    /// The position of a range on a device below. `None` if the range is not contiguous there.
     #[inline(always)]
     fn whole(&self, at: DevOffset, len: usize) -> Option<Found> {
         self.map.locate(at.0).filter(|found| len as u64 <= found.rest)
@@ -92,7 +93,7 @@ impl<Q: DeviceQueue> SegmentedQueue<Q> {
         }
     }
 
-    /// Reads the ranges below one after the other. The result is short if one of these reads is.
+    /// Reads the ranges below one after the other. If one of these reads is short, the result is short too.
     #[cold]
     #[inline(never)]
     fn read_ranges(
@@ -103,7 +104,7 @@ impl<Q: DeviceQueue> SegmentedQueue<Q> {
     ) -> Result<usize, Errno> {
         let (len, mut done) = (bufs.iter().map(|buf| buf.len()).sum(), 0);
         let Self { map, queues, .. } = self;
-        // The error `None` ends the loop after a short read.
+        // A short read ends the loop with the error `None`.
         let past = || Some(Errno::EINVAL);
         let result = map.each(at, len, past, |found, range| {
             let count = range.len();
@@ -120,7 +121,7 @@ impl<Q: DeviceQueue> SegmentedQueue<Q> {
         }
     }
 
-    /// Reads a range that is not in one range below, or whose first read has failed.
+    /// Reads a range that consists of several ranges below, or a range whose first read has failed.
     #[cold]
     #[inline(never)]
     fn read_one(
@@ -137,7 +138,7 @@ impl<Q: DeviceQueue> SegmentedQueue<Q> {
         }
     }
 
-    /// Writes the ranges below one after the other. The result is short if one of these writes is.
+    /// Writes the ranges below one after the other. If one of these writes is short, the result is short too.
     #[cold]
     #[inline(never)]
     fn write_ranges(
@@ -148,7 +149,7 @@ impl<Q: DeviceQueue> SegmentedQueue<Q> {
     ) -> Result<usize, Errno> {
         let (len, mut done) = (bufs.iter().map(|buf| buf.len()).sum(), 0);
         let Self { map, queues, .. } = self;
-        // The error `None` ends the loop after a short write.
+        // A short write ends the loop with the error `None`.
         let past = || Some(Errno::EINVAL);
         let result = map.each(at, len, past, |found, range| {
             let (count, bufs) = (range.len(), cut(bufs, range));
@@ -162,7 +163,8 @@ impl<Q: DeviceQueue> SegmentedQueue<Q> {
         }
     }
 
-    /// The device whose queue carries out a bio, and the position there. `None` if several ranges or devices are needed.
+    /// The device whose queue can carry out a bio, and the bio's position on this device. `None` if the bio needs several ranges or
+    /// devices.
     #[inline(always)]
     fn place(&self, bio: &Bio) -> Option<(usize, DevOffset)> {
         match bio.op {
@@ -191,7 +193,7 @@ impl<Q: DeviceQueue> SegmentedQueue<Q> {
         Some(landed)
     }
 
-    /// Restores the fields of a bio that has left its queue. If the read has failed, the other way is tried.
+    /// Restores the fields of a bio that has left the queue below. If the read has failed, repeats it in the alternative way.
     #[cold]
     fn landed(&mut self, mut done: Done) -> Done {
         let number = done.bio.end.renumber(0);
@@ -209,7 +211,7 @@ impl<Q: DeviceQueue> SegmentedQueue<Q> {
     }
 }
 
-/// Reads in another way what a device below could not read. If there is no other way, returns the error.
+/// Repeats a failed read in the alternative way. If there is no alternative, returns the error of the device below.
 #[cold]
 #[inline(never)]
 fn retried(
@@ -232,7 +234,7 @@ fn retried(
     Ok(done)
 }
 
-/// Files cannot be attached, because the map applies to all positions.
+/// Files cannot be attached, because the map applies to every position of this queue.
 impl<Q: DeviceQueue> DeviceQueue for SegmentedQueue<Q> {
     #[inline]
     fn read_now(
@@ -288,7 +290,7 @@ impl<Q: DeviceQueue> DeviceQueue for SegmentedQueue<Q> {
         }
     }
 
-    /// Flushes all devices, also after an error of one of them.
+    /// Flushes all devices, even if the flush of one device fails.
     fn flush_now(&mut self, _dev: Dev) -> Result<(), Errno> {
         if !self.writable {
             return Err(Errno::EROFS);
@@ -347,7 +349,7 @@ impl<Q: DeviceQueue> DeviceQueue for SegmentedQueue<Q> {
         self.queues.iter_mut().try_for_each(DeviceQueue::commit)
     }
 
-    /// Waits for the devices one after the other, until enough reads have completed. All devices work during this time.
+    /// Waits for one device after the other, until enough reads have completed. All devices continue to work during each wait.
     fn wait(&mut self, min: usize) -> Result<(), Errno> {
         let mut more = min.saturating_sub(self.done.len());
         if self.queues.len() > 1 {
@@ -406,7 +408,7 @@ impl<Q: DeviceQueue> DeviceQueue for SegmentedQueue<Q> {
         self.queues[self.turn].take_fresh()
     }
 
-    /// With several devices, the eventfd is always signalled.
+    /// If there are several devices, the eventfd is always signalled.
     fn readiness(&mut self) -> Result<OwnedFd, Errno> {
         match self.only() {
             Some(only) => only.readiness(),

@@ -31,7 +31,8 @@ impl Io<'_> {
         let mut pieces = Buffers::new();
         let mut rest = len;
         if room_for(len) > self.state.pool.limit() {
-            // Only an atomic write can be too large. All other requests take their pieces one after the other.
+            // Only an atomic write can exceed the pool's limit, because it needs all its pieces at once. All other requests take one piece
+            // after the other.
             let what = format!(
                 "an atomic write of {len} unaligned bytes is larger than all bounce buffers"
             );
@@ -73,7 +74,7 @@ impl Io<'_> {
         }
     }
 
-    /// Submits the queued bios. The device then works on them while the next piece is copied.
+    /// Submits the queued bios. The device then carries out these bios while the next piece is copied.
     pub(super) fn hand_over(&mut self) {
         // If the submission fails, the requests stay queued. The next wait returns the error.
         let _ = self.queue.commit();
@@ -135,8 +136,8 @@ impl Io<'_> {
         Ok(())
     }
 
-    /// Repeats a read whose data did not match their checksums. The data are read into a reserved piece, and then copied. No other code can
-    /// change this piece. The repeat never waits for a free piece.
+    /// Repeats a read whose data did not match their checksums. The data are read into a reserved piece, which no other code can change,
+    /// and are then copied. The repeat never waits for a free piece.
     #[cold]
     pub(super) fn reread(
         &mut self,

@@ -21,21 +21,21 @@ const ROOMY: usize = 4 * LARGE;
 /// The default limit of the total size of the pieces, in bytes.
 const LIMIT: usize = 2 << 20;
 
-/// The longest copy, in bytes, that is as fast as a submission or a wait.
+/// A copy of at most this many bytes takes no longer than a submission or a wait.
 const SLIGHT: usize = SIZES[1];
 
 /// The pieces of a queue. A piece is allocated when a request first needs it.
 #[derive(Debug)]
 pub(in crate::dio) struct Pool {
     limit: usize,
-    /// The total size of all pieces. `used` is the total size of the pieces in use.
+    /// The total size of all pieces. The field `used` is the total size of the pieces in use.
     bytes: usize,
     used: usize,
     /// The number of pieces in use that are longer than [`SLIGHT`].
     long: usize,
     /// The unused pieces, by the index of their size in [`SIZES`].
     idle: [Vec<Buffer>; SIZES.len()],
-    /// The reserved piece. Repeated reads use it, because they cannot wait for other requests. Writes for which a call waits use it too.
+    /// The reserved piece. Repeated reads use this piece, because they cannot wait for other requests. Synchronous writes use it too.
     last: Option<Buffer>,
 }
 

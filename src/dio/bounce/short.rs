@@ -1,7 +1,7 @@
 //! The short path: one extent, one bounce buffer (a piece), one transfer, and no plan. A request takes this path if it meets all conditions
 //! of the simple path, except that its data must be copied.
 //!
-//! A piece must be free. Otherwise the request takes the generic path.
+//! If no piece is free, the request takes the generic path instead.
 
 use super::{PIECE, is_long};
 use crate::bio::{Bio, BioEnd, BioOp, Buffer, CompletionWork, Done, Memory};
@@ -34,7 +34,7 @@ enum Of {
     },
 }
 
-// Each request on this path stores and removes one value of this type, so the type must stay small.
+// Each request on this path stores and removes one `Short`, so this type must stay small.
 const _: () = assert!(size_of::<Option<Short>>() <= 64);
 
 impl Short {
@@ -64,7 +64,8 @@ impl Io<'_> {
         self.state.shorts.remove(request).map_or(Ok(()), |short| Err(short.memory.into()))
     }
 
-    /// Ends a transfer, and returns its piece to the pool. For a `clean` read, first copies the data to the caller's memory.
+    /// Ends a transfer, and returns its piece to the pool. If `clean` is set and the request is a read, first copies the data to the
+    /// caller's memory.
     #[inline(always)]
     fn end_transfer(&mut self, done: Done, request: u32, clean: bool) -> Option<Short> {
         let Bio { op, memory: piece, .. } = done.bio;
@@ -153,8 +154,8 @@ pub(crate) fn submit<Q: DeviceQueue, M: MapFile>(
 ) -> Result<(), Memory> {
     let Memory::Flat(buffer) = memory else { return Err(memory) };
     let (is_write, len, address) = (request.op == BioOp::Write, request.len, buffer.address());
-    // The generic path can wait for a free slot. This path cannot. [`Short`] is small: it cannot describe a range lock, several bios, or
-    // the flags in [`REFUSED`].
+    // The generic path can wait for a free slot, but this path cannot. A [`Short`] is small: it cannot describe a range lock or several
+    // bios. It also does not support the flags in [`REFUSED`].
     if queue.room() == 0 || !target.is_light() || is_write && request.flags.intersects(REFUSED) {
         return Err(buffer.into());
     }
@@ -192,7 +193,7 @@ pub(crate) fn submit<Q: DeviceQueue, M: MapFile>(
     Ok(())
 }
 
-/// Whether a request of this path completes without a wait.
+/// Whether the completion of a request on this path needs no further wait.
 #[inline(always)]
 pub(in crate::dio) fn is_light(state: &State, request: u32) -> bool {
     let short = state.shorts.get(request);

@@ -24,8 +24,8 @@ use crate::iomap::{Iomap, MapFile};
 use crate::open_file::Completing;
 use crate::units::{DevOffset, InodeNo};
 
-/// This part number marks a bio that transfers a copy of a whole request. A separate variant of [`BioEnd`] would cost each completion of
-/// the simple path some instructions.
+/// The part number of a bio that transfers a copy of a whole request. A separate variant of [`BioEnd`] would cost each completion of the
+/// simple path some instructions.
 pub(super) const COPY: u32 = u32::MAX;
 
 /// A request with several parts.
@@ -39,9 +39,9 @@ pub(super) struct SplitRequest {
     /// The number of bytes that the caller receives if there is no error. A read may transfer more bytes. These bytes are past the end of
     /// the file, and are zeroed.
     count: usize,
-    /// The memory of each part, in order. The entry is empty while the memory is in a bio.
+    /// The memory of each part, in order. While a bio contains the memory of a part, the entry of the part is empty.
     parts: Vec<Buffers>,
-    /// The part of the memory that was not cut into parts yet.
+    /// The memory that was not cut into parts yet.
     rest: VecDeque<Buffer>,
     /// The form of the caller's memory, into which the parts are joined.
     shape: Shape,
@@ -198,7 +198,7 @@ impl Io<'_> {
         let mut split = SplitRequest::new(request, inode, completing, len);
         split.parts.push(Buffers::new());
         let index = self.state.splits.insert(split);
-        // If the bio is submitted again, it belongs to the new request.
+        // A repeated submission of the bio must refer to the new request.
         done.bio.end = BioEnd::Part { request: index, part: 0 };
         self.complete_part(done, index, 0);
     }

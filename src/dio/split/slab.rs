@@ -1,6 +1,6 @@
-//! A table of items that are in flight. Each item has an index. The index of a removed item can be used for another item.
+//! A table of items that are in flight. Each item has an index. After an item was removed, its index can be used for another item.
 
-/// Items by index.
+/// A table of items, each with an index.
 pub(in crate::dio) struct Slab<T> {
     slots: Vec<Option<T>>,
     free: Vec<u32>,

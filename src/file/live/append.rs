@@ -1,5 +1,6 @@
 //! Appends, and the ranges that they reserve past the end of the file. While the range of an append is reserved, the append has a shared
-//! lock on the file's content. A thread needs an exclusive lock to truncate the file or to move blocks. At that time no range is reserved.
+//! lock on the file's content. A thread that truncates the file or moves blocks needs an exclusive lock. So no range is reserved while a
+//! thread has the exclusive lock.
 
 use std::io::IoSlice;
 
@@ -50,7 +51,8 @@ impl LiveFile {
         }
     }
 
-    /// Releases the reserved range of a write. The write has extended the file or has failed. The content is still locked.
+    /// Releases the reserved range of a write, after the write has extended the file or has failed. The caller still has the content
+    /// locked.
     pub(super) fn end_place(&self, left: CompletionWork) {
         if left.contains(CompletionWork::RESERVED) {
             self.handle.inode.pending.place_ended();

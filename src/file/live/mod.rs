@@ -2,8 +2,8 @@
 //!
 //! Each queue has a view of the file: a copy of the inode's size and map. The view is valid until the change counter of the inode changes.
 //! A read or an overwrite locks the content through the lane of its queue. The lane is a counter that only this queue writes. Then the
-//! request compares the inode's change counter with the counter of the view. If they are equal, the request goes to the device. It acquires
-//! no lock to which other threads write.
+//! request compares the inode's change counter with the counter of the view. If the two counters are equal, the request goes to the device.
+//! Such a request acquires no lock to which other threads write.
 
 mod append;
 mod copied;
@@ -61,7 +61,8 @@ impl Writing {
         }
     }
 
-    /// Returns the position of a write that the caller requests at `at`. Fails if the handle can only read.
+    /// Returns the position of a write through this handle. `at` is the position that the caller requests. Fails if the handle can only
+    /// read.
     fn admit(self, at: WriteAt) -> Result<WriteAt> {
         match self {
             Self::Anywhere => Ok(at),
@@ -79,7 +80,7 @@ enum Access {
 }
 
 impl LiveFile {
-    /// Creates the file. Returns `None` if the volume is read-only.
+    /// Creates the open file from a handle. Returns `None` if the volume is read-only.
     pub(crate) fn new(
         held: &Held,
         timer: Option<CommitTimer>,
@@ -129,8 +130,8 @@ impl LiveFile {
         self.handle.file.read_inline(buf, pos)
     }
 
-    /// Locks a range of the content. Shared access uses the lane of the queue, if lanes are permitted at the moment. Any other access uses
-    /// a range lock.
+    /// Locks a range of the content. Shared access uses the lane of the queue, if lanes are permitted at the moment. Exclusive access uses
+    /// a range lock, as does shared access without a lane.
     fn enter(
         &self,
         queue: &mut Queue,

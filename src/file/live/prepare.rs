@@ -14,30 +14,30 @@ pub(super) const SYNCED: DioFlags = DioFlags::DSYNC.union(DioFlags::SYNC);
 
 /// The next step of a write that is being prepared.
 pub(super) enum Ready {
-    /// The file has blocks for the request. The device can write the data. The request may be shorter than the caller's write.
+    /// The file has blocks for the request, so the device can write the data. The request may be shorter than the caller's write.
     Blocks { request: Request, left: CompletionWork },
     /// The write is an append. The file ends at this position, which is not at a sector boundary.
     Unaligned(FilePos),
     /// The file system must write the data, because the file has inline data or cannot have unwritten blocks.
     ByFileSystem,
-    /// The write begins past the end of the file. The value is the file's size. Before the write, the last block must be zeroed after the
-    /// end.
+    /// The write begins past the end of the file, whose size is this value. Before the write, the last block of the file must be zeroed
+    /// from the end of the file on.
     Gap(u64),
 }
 
-/// A write that is not only an overwrite, and the state of its preparation.
+/// A write that is more than an overwrite, and the state of its preparation.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted {
     pub(super) at: WriteAt,
     pub(super) len: usize,
     pub(super) flags: DioFlags,
-    /// The size of the file when its last block was zeroed after the end. `None` if it was not zeroed.
+    /// The size that the file had when the rest of its last block was zeroed. `None` if the rest of the block was not zeroed.
     pub(super) zeroed: Option<u64>,
 }
 
 impl LiveFile {
-    /// Carries out the steps of a write before its transfer. The caller has checked that the length is aligned. A known position is also
-    /// aligned.
+    /// Carries out the steps that precede the transfer of a write. The caller has checked that the length is aligned, and the position too
+    /// if it is known.
     ///
     /// The content is locked from the first step until the returned guard is dropped. No block moves during this time. Each change of the
     /// inode also acquires the inode's lock. A write with NOWAIT fails if it would have to change the inode.
@@ -53,8 +53,8 @@ impl LiveFile {
             let (range, nowait) = (at.range(len as u64), flags.contains(DioFlags::NOWAIT));
             let entered = self.enter(queue, range, Access::Shared, nowait)?;
             match self.prepare_entered(queue, Wanted { at, len, flags, zeroed })? {
-                // The gap before an append consists of ranges that other appends in flight have reserved. The append returns the gap to its
-                // caller. The caller locks the file exclusively, and then writes. The lock waits until no append is in flight.
+                // The gap before an append consists of ranges that other appends in flight have reserved. The append passes the gap to its
+                // caller, which locks the file exclusively and then writes. The exclusive lock waits until no append is in flight.
                 Ready::Gap(size) if at != WriteAt::End || flags.contains(DioFlags::ATOMIC) => {
                     drop(entered);
                     self.zero_gap(queue)?;
@@ -99,8 +99,8 @@ impl LiveFile {
     }
 
     /// Prepares a write whose position is known. The caller has locked the content. If the inode has changed, the view of the file is
-    /// updated. The lock of the content does not prevent all changes of the inode. An append may have waited for its position. Changes of
-    /// attributes do not lock the content.
+    /// updated. The inode can change although the content is locked: an append may have waited for its position, and changes of attributes
+    /// do not lock the content.
     pub(super) fn prepare_held(
         &self,
         queue: &mut Queue,

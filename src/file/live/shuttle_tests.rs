@@ -15,7 +15,7 @@ use crate::units::FilePos;
 use crate::{File, FileOptions, Queue, QueueOptions, Volume};
 
 const BLOCK: usize = 1024;
-/// The number of blocks that a model may write. They are allocated and unwritten.
+/// The number of blocks that the threads of a model may write. These blocks are allocated and unwritten.
 const BLOCKS: usize = 4;
 
 /// Returns a device with a volume, in which one file has only unwritten blocks. The volume is made once, and each model gets a copy.
@@ -73,8 +73,8 @@ impl Model {
         self.written[block].store(true, SeqCst);
     }
 
-    /// Reads a block and checks its content. If a write to the block completed before the read, the block must contain the data. Otherwise
-    /// it must contain zeros or the data of a concurrent write.
+    /// Reads a block and checks its content. If a write to the block completed before the read, the block must contain the written data. If
+    /// no write has completed, the block must contain zeros or the data of a concurrent write.
     fn read(&self, queue: &mut Queue, block: usize) {
         let written = self.written[block].load(SeqCst);
         let mut buf = Buffer::aligned(BLOCK).unwrap();
@@ -153,7 +153,8 @@ fn appends_do_not_overlap() {
 #[test]
 fn a_close_keeps_what_others_have_written() {
     explore(5, || {
-        // This device does not switch threads at each request. One thread can do all of its work between two steps of the other thread.
+        // The device of this test does not switch threads at each request. So one thread can do all of its work between two steps of the
+        // other thread.
         let volume = Volume::writable_on(Arc::new(base()), Clock::System).unwrap();
         let open = |volume: &Volume| {
             let inode = volume.fs().lookup(ROOT, b"file").unwrap();

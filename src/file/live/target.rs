@@ -6,7 +6,7 @@ use crate::dio::{Holding, Target};
 use crate::error::{Error, Result};
 use crate::open_file::{OpenInode, QueueFiles, View, Views};
 
-/// The target with the size and the map of a view. `None` if the view is out of date. The request has locked the content.
+/// The target of a request, with the size and the map of a view. `None` if the view is out of date. The request has locked the content.
 #[inline(always)]
 pub(super) fn current_target<'a>(
     view: &'a View,
@@ -18,7 +18,7 @@ pub(super) fn current_target<'a>(
     Some(Target { size, ..target_by_metadata(view, file, holding) })
 }
 
-/// The target with the size in the metadata. A write that ends past this size does not take the simple path.
+/// The target of a request, with the file size in the metadata. A write that ends past this size does not take the simple path.
 #[inline(always)]
 pub(super) fn target_by_metadata<'a>(
     view: &'a View,
@@ -37,7 +37,7 @@ pub(super) fn target_by_metadata<'a>(
 }
 
 /// Records that a write has changed the file's time stamps. The first write after a query of the times reads the clock and sets the times.
-/// Later writes are faster: they only mark the inode. The next query then sets the times (POSIX: "marked for update").
+/// Further writes are faster: they only mark the inode, and the next query sets the times (POSIX: "marked for update").
 #[inline(always)]
 pub(super) fn stamp_overwrite(view: &View, file: &LiveFile) {
     if view.queue_file.wrote() {
@@ -46,8 +46,8 @@ pub(super) fn stamp_overwrite(view: &View, file: &LiveFile) {
 }
 
 impl LiveFile {
-    /// The target of a request that has locked the content. The size and the map come from the same read of the inode. With an older map,
-    /// newly appended data would be read as zeros.
+    /// The target of a request that has locked the content. The size and the map come from the same read of the inode. If the map were
+    /// older than the size, newly appended data would be read as zeros.
     pub(super) fn target<'a>(
         &'a self,
         views: &'a mut Views,

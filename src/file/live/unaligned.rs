@@ -1,5 +1,5 @@
-//! Writes that do not begin and end at sector boundaries. Direct handles refuse these writes. First, the sectors at both ends are read. The
-//! range is locked exclusively until the write is complete.
+//! Writes that do not begin and end at sector boundaries. Direct handles refuse these writes. The sectors at both ends are read before the
+//! write. The range is locked exclusively from this read until the write is complete.
 
 use std::io::IoSlice;
 

@@ -22,7 +22,7 @@ pub(super) struct Lent<'a> {
     pub(super) at: WriteAt,
     pub(super) flags: DioFlags,
     pub(super) source: Source,
-    /// The position at which the data were written. If the write fails after a part, the position is set too.
+    /// The position at which the data were written. The position is also set if only a part of the data was written.
     pub(super) pos: FilePos,
 }
 
@@ -167,8 +167,8 @@ impl LiveFile {
     }
 
     /// Converts ranges of unwritten extents that contain data. A write calls this function if there are many of these ranges. A write with
-    /// NOWAIT must not wait, and does not call this function. An error is ignored here, because the write itself is complete. The next sync
-    /// or close converts the remaining ranges, and reports an error.
+    /// NOWAIT does not call this function, because it must not wait. An error is ignored here, because the write itself is complete. The
+    /// next sync or close converts the remaining ranges, and reports an error.
     pub(super) fn write_done(&self, queue: &mut Queue, flags: DioFlags) {
         if !flags.contains(DioFlags::NOWAIT) {
             let _ = self.convert(queue);
@@ -292,8 +292,8 @@ impl LiveFile {
             (ready.through, left) = (false, left | CompletionWork::DATASYNC);
         }
         if ready.len < len {
-            // Blocks were allocated for only a part of the data. The write keeps its reserved position, because the range of a later append
-            // may follow.
+            // Blocks were allocated for only a part of the data. The write keeps its reserved position, because a concurrent append may
+            // already have reserved the range that follows.
             let write = |file: &Self, queue: &mut Queue, lent: &mut Lent<'_>| {
                 file.write_prepared(queue, lent, entered, (ready, left))
             };
@@ -335,7 +335,7 @@ impl LiveFile {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 return Err(Rejected::boxed(error, memory));
             }
-            // A part may have been written. Therefore the completion reports every other error.
+            // A part of the data may have been written. So every other error is reported in the completion.
             result => queue.state.finish(dio::Completion { token, memory, result }),
         }
         Ok(pos)

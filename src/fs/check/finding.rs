@@ -92,30 +92,30 @@ pub enum Kind {
         /// The rule that the value violates.
         rule: &'static str,
     },
-    /// A structure cannot be decoded. The reason is only text.
+    /// A structure cannot be decoded. The finding describes the fault only as text.
     Damaged {
         /// The fault, in words.
         what: String,
     },
     /// A pointer names blocks outside the volume.
     Outside {
-        /// First block.
+        /// The first block to which the pointer refers.
         block: u64,
-        /// Number of blocks.
+        /// The number of blocks to which the pointer refers.
         count: u64,
     },
     /// Another structure claims the same blocks.
     ClaimedTwice {
-        /// First block.
+        /// The first block that is claimed twice.
         block: u64,
-        /// Number of blocks.
+        /// The number of blocks that are claimed twice.
         count: u64,
     },
     /// The blocks belong to the file system's own structures.
     ClaimsMetadata {
-        /// First block.
+        /// The first of these blocks.
         block: u64,
-        /// Number of blocks.
+        /// The number of these blocks.
         count: u64,
         /// The structure that owns the blocks.
         structure: &'static str,
@@ -180,23 +180,23 @@ pub enum Kind {
     Unconnected,
     /// The number of names differs from the link count.
     LinkCount {
-        /// `i_links_count`.
+        /// The link count in the inode (`i_links_count`).
         stored: u32,
-        /// Names found.
+        /// The number of names that the check found.
         names: u32,
     },
     /// The bitmap marks a range as free, but the range is in use.
     MarkedFree {
-        /// First block or inode.
+        /// The first block or inode of the range.
         first: u64,
-        /// Length of the range.
+        /// The number of blocks or inodes in the range.
         count: u64,
     },
     /// The bitmap marks a range as used, but no structure uses it.
     MarkedUsed {
-        /// First block or inode.
+        /// The first block or inode of the range.
         first: u64,
-        /// Length of the range.
+        /// The number of blocks or inodes in the range.
         count: u64,
     },
     /// A structure records values that differ from the values that the check computed.
@@ -458,8 +458,8 @@ impl Findings {
         self.add_as(Severity::Repairable, site, Kind::Damaged { what: what.into() });
     }
 
-    /// Adds a finding with the text of an error that occurred during a read. If the error has a place, this is the place of the finding.
-    /// Otherwise the place is `site`.
+    /// Adds a finding with the text of an error that occurred during a read. The place of the finding is the place of the error. If the
+    /// error has no place, the place of the finding is `site`.
     pub(in crate::fs) fn error(&mut self, site: impl Into<FindingSite>, error: &Error) {
         self.keep_error(site.into(), error);
     }

@@ -25,9 +25,9 @@ pub enum Pass {
 pub struct Progress {
     /// The pass.
     pub pass: Pass,
-    /// The number of units that are done.
+    /// The number of finished units of the pass.
     pub done: u64,
-    /// The number of units of the pass.
+    /// The total number of units of the pass.
     pub of: u64,
 }
 

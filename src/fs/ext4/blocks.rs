@@ -158,7 +158,7 @@ impl Blocks {
         })
     }
 
-    /// The versions that have not been written to their home location.
+    /// The block versions that have not been written to their home location.
     pub(super) fn dirty(&self) -> &Dirty {
         &self.dirty
     }

@@ -31,8 +31,8 @@ fn is_younger(c: char) -> bool {
         | '\u{1E4EC}'..='\u{1E4EF}')
 }
 
-/// The folded form of a name. Names that differ only in case have the same folded form. Returns `None` for a name that is not UTF-8. Such a
-/// name is compared by bytes.
+/// The folded form of a name. Names that differ only in case have the same folded form. Returns `None` for a name that is not UTF-8,
+/// because such a name is compared by bytes.
 pub(super) fn fold(name: &[u8]) -> Option<String> {
     let text = str::from_utf8(name).ok()?;
     if text.is_ascii() {

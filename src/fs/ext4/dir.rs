@@ -39,7 +39,7 @@ impl Areas<'_> {
         while self.next < end {
             let block = self.next;
             if block > FileBlock(0) {
-                // The first block was not sufficient, and the reader will probably need the other blocks. The complete map is therefore
+                // The search needs more than the first block, and will probably need all other blocks too. The complete map is therefore
                 // loaded.
                 dir.keep_map()?;
             }
@@ -111,7 +111,7 @@ impl DiskOrder<'_> {
             let entry = area.entry(self.at, &dir.fs)?;
             self.at = entry.next;
             let Some(inode) = entry.inode else { continue };
-            // An entry is skipped if fast commits have changed its name. Their change replaces the entry.
+            // An entry is skipped if fast commits have changed its name, because the recorded change replaces the entry.
             if edit.is_none_or(|edit| !edit.names.contains_key(entry.name)) {
                 let (name, file_type) = (entry.name.to_vec(), entry.file_type);
                 return Ok(Some(DirEntry { name, inode, file_type }));

@@ -170,8 +170,8 @@ fn code(errno: Errno) -> u8 {
 
 impl Ext4 {
     /// Runs an operation. The operation must lock the structures that it reads. On a volume that is open for writing, a failure with
-    /// `Corrupt` counts as an error of the volume. An operation inside another operation must not return its error to the outer operation.
-    /// Otherwise the error would count twice.
+    /// `Corrupt` counts as an error of the volume. An operation inside another operation must not return its error to the outer operation,
+    /// because the error would then count twice.
     pub(crate) fn watch<R>(&self, operation: impl FnOnce() -> Result<R>) -> Result<R> {
         operation().map_err(|error| self.met(error))
     }
@@ -180,8 +180,8 @@ impl Ext4 {
     fn met(&self, error: Error) -> Error {
         if let Some(writing) = &self.writing
             && error.kind() == ErrorKind::Corrupt
-            // After an abort, the device already has the record of the error that caused the abort. Later errors result from the abort and
-            // are not recorded.
+            // After an abort, the device already contains the record of the error that caused the abort. Later errors result from the abort
+            // and are not recorded.
             && writing.transactions.check().is_ok()
         {
             match writing.errors.policy {

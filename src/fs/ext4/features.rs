@@ -15,11 +15,11 @@ bitflags! {
         const IMAGIC_INODES = 0x2;
         /// A journal exists.
         const HAS_JOURNAL = 0x4;
-        /// Extended attributes.
+        /// Inodes may have extended attributes.
         const EXT_ATTR = 0x8;
         /// Blocks are reserved, so that the group descriptor table can grow.
         const RESIZE_INODE = 0x10;
-        /// Hashed directories.
+        /// Directories may have a hash tree.
         const DIR_INDEX = 0x20;
         /// Lazily initialised groups, a proposal that Linux never used.
         const LAZY_BG = 0x40;
@@ -29,7 +29,7 @@ bitflags! {
         const EXCLUDE_BITMAP = 0x100;
         /// Backup superblocks in at most two groups (`s_backup_bgs`).
         const SPARSE_SUPER2 = 0x200;
-        /// Fast commits.
+        /// The journal may contain fast commits.
         const FAST_COMMIT = 0x400;
         /// Inode numbers and the UUID must not change, because encryption may use them.
         const STABLE_INODES = 0x800;
@@ -53,9 +53,9 @@ bitflags! {
         const META_BG = 0x10;
         /// Files may use extents.
         const EXTENTS = 0x40;
-        /// 64-bit block numbers.
+        /// Block numbers have 64 bits.
         const SIXTY_FOUR_BIT = 0x80;
-        /// Multiple-mount protection.
+        /// Multiple-mount protection is enabled.
         const MMP = 0x100;
         /// The bitmaps and the inode table of a group may be stored in another group.
         const FLEX_BG = 0x200;
@@ -93,7 +93,7 @@ bitflags! {
         const DIR_NLINK = 0x20;
         /// Inodes are larger than 128 bytes.
         const EXTRA_ISIZE = 0x40;
-        /// Snapshots.
+        /// The volume has a snapshot.
         const HAS_SNAPSHOT = 0x80;
         /// Quotas are stored in internal inodes.
         const QUOTA = 0x100;
@@ -105,9 +105,9 @@ bitflags! {
         const REPLICA = 0x800;
         /// The image is read-only.
         const READONLY = 0x1000;
-        /// Project quota.
+        /// The volume has project quota.
         const PROJECT = 0x2000;
-        /// Shared blocks, an Android extension.
+        /// Files may share data blocks, an Android extension.
         const SHARED_BLOCKS = 0x4000;
         /// fs-verity files exist.
         const VERITY = 0x8000;

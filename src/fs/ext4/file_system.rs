@@ -141,8 +141,8 @@ impl FileSystem for Arc<Ext4> {
 }
 
 impl Ext4 {
-    /// Checks a new file and its name. The caller calls this function before it checks the volume. Linux makes the checks in the same
-    /// order.
+    /// Checks the name and the kind of a new file. The caller makes these checks before the checks of the volume, in the same order as
+    /// Linux.
     fn check_new(&self, name: &[u8], file: NewFile<'_>) -> Result<()> {
         check_name(name)?;
         check_file(file, self.superblock.block_size.bytes())
@@ -232,7 +232,7 @@ impl Writer for Arc<Ext4> {
     }
 
     fn strip_privileges(&self, number: InodeNo, keep: KeepSetId) -> Result<bool> {
-        // The first check needs no lock. It is enough for most files, because they have no set-ID bits and no capabilities.
+        // Most files have no set-ID bits and no capabilities. For these files, this check without a lock is enough.
         if !self.inspect(number, |inode| Ext4::has_privileges(inode, keep))? {
             return Ok(false);
         }

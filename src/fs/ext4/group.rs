@@ -32,7 +32,7 @@ pub(crate) struct Group {
     pub(crate) free_clusters: u32,
     pub(crate) free_inodes: u32,
     pub(crate) directories: u32,
-    /// The number of inodes at the end of the table that were never in use; 0 if descriptors have no checksums.
+    /// The number of inodes at the end of the inode table that were never in use; 0 if descriptors have no checksums.
     pub(crate) unused_inodes: u32,
     pub(crate) block_bitmap_checksum: u32,
     pub(crate) inode_bitmap_checksum: u32,

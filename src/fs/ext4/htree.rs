@@ -1,7 +1,7 @@
 //! Hashed directories. A search computes the hash of a name. It then descends a tree of hash ranges to the block with the entry.
 //!
-//! The nodes of the tree are directory blocks. A linear reader sees such a block as one unused entry. The tree contains no names. The
-//! leaves are ordinary blocks of entries, and the search compares the names in them.
+//! The nodes of the tree are directory blocks. A linear reader sees a node as one unused entry. The tree contains no names. The leaves are
+//! ordinary blocks of entries, and the search compares the names in them.
 
 use zerocopy::FromBytes;
 
@@ -193,7 +193,7 @@ impl Search<'_> {
     fn node(&mut self, node: &Area, levels: u8) -> Result<Option<Found>> {
         let entries = self.dir.dx_entries(node)?;
         let start = dx_position(entries, self.hash);
-        // Names with the same hash may continue in the next leaf. In that case the lowest bit of the next leaf's hash is set.
+        // The next leaf may continue with names that have the same hash. If so, the lowest bit of the next leaf's hash is set.
         let hash = self.hash;
         let continued =
             entries[start + 1..].iter().take_while(|entry| entry.hash.get() & !1 == hash);

@@ -240,8 +240,8 @@ impl Inode {
         Err(Error::new(ErrorKind::NotFound, what))
     }
 
-    /// Runs `read` without the inode's lock, and repeats `read` if the inode has changed during the read. No other check is needed: another
-    /// file can reuse a block only after this inode has released the block. The release changes the inode.
+    /// Runs `read` without the inode's lock, and repeats `read` if the inode has changed during the read. This check is sufficient: before
+    /// another file can reuse a block, this inode must release the block, and the release changes the inode.
     ///
     /// # Errors
     /// `NotFound` if the number belongs to another inode; `Busy` if the inode changes during every attempt; the errors of `read`.

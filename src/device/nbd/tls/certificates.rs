@@ -165,8 +165,8 @@ impl ResolvesClientCert for Without {
     }
 }
 
-/// Returns the path of an optional file, if the file exists. If this cannot be determined, the result is an error. The file could be a list
-/// of revoked certificates.
+/// Returns the path of an optional file, if the file exists. If its existence cannot be determined, the result is an error, because the
+/// file could be a list of revoked certificates.
 fn existing(path: PathBuf) -> Result<Option<PathBuf>> {
     match std::fs::symlink_metadata(&path) {
         Ok(_) => Ok(Some(path)),

@@ -44,7 +44,8 @@ trait Session: Send {
     /// Writes bytes of the session to the server, as many as the socket accepts.
     fn write(&mut self, server: &mut dyn Write) -> io::Result<usize>;
 
-    /// The probable reason why a server closed a connection. It applies if the server has sent no data over TLS and has stated no reason.
+    /// The probable reason why a server closed a connection. This reason is reported if the server has sent no data over TLS and has stated
+    /// no reason itself.
     fn refusal(&self) -> Refusal;
 }
 

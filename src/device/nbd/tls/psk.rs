@@ -83,8 +83,8 @@ fn key(path: &Path, user: &str) -> Result<Vec<u8>> {
     let bytes = content(path)?;
     let lines = bytes.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end);
     let found = lines.filter_map(|line| line.strip_prefix(user.as_bytes())?.strip_prefix(b":"));
-    // A user's name may contain colons. So several lines may begin with this name and a colon. In the right line, only a key follows. A key
-    // contains no colon.
+    // A user's name may contain colons. So several lines may begin with this name and a colon. The line of this user is the line in which
+    // only a key follows, because a key contains no colon.
     let Some(digits) = found.into_iter().find(|key| !key.contains(&b':')) else {
         return Err(Error::new(
             ErrorKind::NotFound,
@@ -142,7 +142,7 @@ struct Psk {
     is_open: bool,
     /// The plain text of one record.
     record: Box<[u8]>,
-    /// Bytes of requests that are not encrypted yet. OpenSSL first needs the rest of a TLS message from the server.
+    /// Bytes of requests that are not encrypted yet, because OpenSSL first needs the rest of a TLS message from the server.
     waiting: Vec<u8>,
     place: String,
 }

@@ -5,9 +5,9 @@
 //! `poll` of an event loop detects them. `poll` cannot detect data in the memory of the TLS library. The buffers of both directions are
 //! bounded. In each direction, the pump receives more bytes only after it has passed on all earlier bytes.
 //!
-//! If one side closes its connection, the pump also closes the other side. The pump still delivers replies that it received from the server
-//! before. For a short time, the pump still sends requests that it received from the user before. After [`Socket::shutdown`] the pump
-//! transfers no bytes.
+//! If one side closes its connection, the pump also closes the connection to the other side. Replies that the pump has already received
+//! from the server are still delivered. Requests that the pump has already received from the user are still sent for a short time. After
+//! [`Socket::shutdown`] the pump transfers no bytes.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::ControlFlow;
@@ -73,7 +73,7 @@ impl Pump {
         if let Some(error) = end {
             let _ = self.ending.cause.set((error.kind(), error.to_string()));
         }
-        // The reason is stored before the user can detect the end.
+        // The reason is stored before the user of the connection can detect its end.
         self.user.shutdown();
         self.server.shutdown();
     }
@@ -157,7 +157,7 @@ impl Pump {
         }
     }
 
-    /// Records that the server's side is lost, if it has not already ended.
+    /// Records that the connection to the server is lost, unless its end is already recorded.
     fn end_with_io(&mut self, error: io::Error) {
         let error = match is_cut(&error) {
             true if self.has_heard => {

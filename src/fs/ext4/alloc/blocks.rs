@@ -33,7 +33,7 @@ impl Freed {
     }
 }
 
-/// The reserved blocks that a caller may allocate.
+/// Determines which reserved blocks a caller may allocate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reserve {
     /// All free blocks, including the blocks reserved for nodes of maps.
@@ -147,7 +147,7 @@ impl Handle<'_> {
                 return Ok(None);
             }
         };
-        // Drops this reference to the block's version. Otherwise the next call would have to copy the version.
+        // `content` is dropped here, because the next call would have to copy the block's version while `content` still refers to it.
         drop(content);
         let change = Change { clusters: run.clone(), in_use: true };
         group.mark_clusters(self, change)?;

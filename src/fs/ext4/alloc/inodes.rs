@@ -62,8 +62,8 @@ impl<'a> Handle<'a> {
         Err(Error::new(ErrorKind::NoSpace, "no free inodes remain"))
     }
 
-    /// Allocates the first free inode of a group whose number is not locked by another thread. Returns `None` if the group has no such
-    /// inode. Also records whether the group has free inodes with locked numbers.
+    /// Allocates an inode of a group: the first free inode whose number no other thread has locked. Returns `None` if the group has no such
+    /// inode. Also records whether the group has free inodes whose numbers are locked.
     fn allocate_inode_in(
         &mut self,
         number: u32,

@@ -120,8 +120,8 @@ impl Zones {
         Ok(())
     }
 
-    /// Checks that the ranges do not overlap. Otherwise a write to one structure would damage another structure. Linux refuses most volumes
-    /// with overlapping ranges.
+    /// Checks that the ranges do not overlap. If two ranges overlapped, a write to one structure would damage the other structure. Linux
+    /// refuses most volumes with overlapping ranges.
     ///
     /// # Errors
     /// `Corrupt`.

@@ -132,12 +132,14 @@ mod tests {
         };
         find(10, 10..11);
         find(11, 11..12);
-        // The goal is in use. These files therefore do not continue a run. Each file gets a separate aligned start.
+        // The goal is in use, so the next two files cannot continue the run at the goal. Each of the two files gets a separate aligned
+        // start.
         find(11, 64..65);
         find(11, 128..129);
         find(65, 65..66);
         find(129, 129..130);
-        // This file also gets an aligned start. The free clusters directly after the other files are left for the growth of those files.
+        // The last file also gets an aligned start. The free clusters directly after the other files are left for the growth of the other
+        // files.
         find(11, 192..193);
     }
 

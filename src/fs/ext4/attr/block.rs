@@ -12,7 +12,7 @@ use crate::units::{FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("attribute block");
 
-/// Whether a block was changed in place.
+/// States whether a block was changed in place.
 #[derive(PartialEq, Eq)]
 pub(super) enum Rewritten {
     InPlace,

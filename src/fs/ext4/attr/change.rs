@@ -1,5 +1,5 @@
-//! Setting and removing attributes. An attribute is stored in the inode if it fits there, otherwise in the attribute block. A value that is
-//! too large for both is stored in a separate inode.
+//! Setting and removing attributes. An attribute is stored in the inode if it fits there. If not, it is stored in the attribute block. A
+//! value that is too large for the inode and the block is stored in a separate inode.
 
 use std::sync::atomic::Ordering;
 
@@ -279,10 +279,12 @@ impl Inode {
         }
         let block = self.read_xattr_block().ok().flatten();
         let lists = Lists::new(self, block.as_ref());
-        // A change can also create one value and drop one value. It can change each value inode to which both attribute blocks refer.
+        // In addition, a change can create one value, drop one value, and change each value inode to which the old and the new attribute
+        // block refer.
         let shared = lists.map_or(0, |lists| lists.value_inodes()) as u32;
         let credits = credits + self.fs.superblock.value_credits() + shared;
-        // At most three quarters of a transaction's limit: the calling operation needs the remaining credits for other blocks.
+        // The credits are limited to three quarters of a transaction, because the calling operation needs the remaining credits for other
+        // blocks.
         let most =
             self.fs.writing().map_or(credits, |writing| writing.transactions.limit() / 4 * 3);
         credits.min(most)

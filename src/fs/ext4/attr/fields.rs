@@ -26,7 +26,7 @@ pub(crate) struct Times {
 }
 
 impl Times {
-    /// The time stamps to set when the inode itself changes.
+    /// The time stamps that must be set if the inode itself changes.
     pub(crate) fn changed(now: Timestamp) -> Self {
         Self { changed: Some(now), ..Self::default() }
     }
@@ -57,7 +57,7 @@ impl InodeMut<'_> {
         self.set_time(times.created, Stamp::Created)
     }
 
-    /// Sets the pending time stamps. A time stamp that this change has already set keeps its value.
+    /// Sets the pending time stamps. A time stamp that was already set during the same change of the inode keeps its value.
     pub(crate) fn set_waiting(&mut self, stamps: Waiting) -> Result<()> {
         let set = self.times_set();
         let unless = |time, stamp: Option<Timestamp>| stamp.filter(|_| !set.contains(time));
@@ -192,7 +192,7 @@ impl InodeMut<'_> {
             let place = Place::new("inode").field("i_blocks");
             return Err(place.corrupt(format!("the inode has {sectors} sectors, and a change by {change} blocks exceeds the valid range")));
         };
-        // The unit of the count is 512 bytes if the count fits into 48 bits. Otherwise the unit is a block, and a flag records this unit.
+        // If the count fits into 48 bits, its unit is 512 bytes. If not, its unit is a block, and a flag of the inode records this unit.
         let (count, in_blocks) =
             if sectors >> 48 == 0 { (sectors, false) } else { (sectors >> shift, true) };
         if count >> 48 != 0 || (count >> 32 != 0 && !huge) {

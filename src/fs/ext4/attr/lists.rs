@@ -31,11 +31,11 @@ pub(super) struct Lists<'a> {
     inode: &'a Inode,
     in_inode: Vec<Entry<'a>>,
     in_block: Vec<Entry<'a>>,
-    /// Value inodes in the older form, which are not charged to the owner.
+    /// Value inodes in the older form. The owner of the inode is not charged for them.
     free: Vec<InodeNo>,
     inode_changed: bool,
     block_changed: bool,
-    /// The charge to the inode before any change.
+    /// The charge to the inode before its attributes were changed.
     charged_before: Charged,
 }
 
@@ -105,7 +105,7 @@ impl<'a> Lists<'a> {
         None
     }
 
-    /// The list with enough space for an attribute. The inode's list is preferred, because it needs no block.
+    /// Selects the list that has enough space for an attribute. The inode's list is preferred, because it needs no block.
     pub(super) fn room_for(&self, entry: &Entry<'_>) -> Option<Home> {
         [Home::Inode, Home::Block].into_iter().find(|home| self.fits(entry, *home))
     }
@@ -307,7 +307,7 @@ fn lay_out(
     Ok(())
 }
 
-/// The error for an attribute that is too large for both lists.
+/// The error for an attribute that is too large for the inode's list and for the block's list.
 pub(super) fn no_room(value: usize) -> Error {
     let what = format!(
         "a value of {value} bytes fits neither into the inode nor into the attribute block"

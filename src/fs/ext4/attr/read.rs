@@ -234,7 +234,7 @@ impl Inode {
         List { list: &bytes[size_of::<RawXattrHeader>()..], values: bytes, place }
     }
 
-    /// Both lists; the inode's own list comes first.
+    /// The two attribute lists: first the inode's own list, then the list in the attribute block.
     fn lists<'a>(&'a self, block: Option<&'a (Block, FsBlock)>) -> impl Iterator<Item = List<'a>> {
         self.ibody().into_iter().chain(block.map(|block| self.block_list(block)))
     }

@@ -38,8 +38,8 @@ impl Bits {
                 let first = at + u64::from(before.trailing_zeros());
                 clash = Some(first..first);
             }
-            // If the run ends at or after the start of this word, the run continues with the bits of the word that were set before the
-            // call.
+            // The run of bits that were already set may continue in this word. If so, it is extended by the bits of this word that were set
+            // before the call.
             if let Some(run) = clash.as_mut().filter(|run| run.end >= at) {
                 let ones = (!(before >> (run.end - at))).trailing_zeros();
                 run.end = (run.end + u64::from(ones)).min(at + count);
@@ -128,8 +128,7 @@ mod tests {
         }
     }
 
-    /// Each run of differences says whether its bits are set on disk. This also applies to a group whose bits do not begin at a word
-    /// boundary.
+    /// Each run of differences states whether its bits are set on disk, even in a group whose bits do not begin at a word boundary.
     #[test]
     fn differences_are_runs() {
         let mut bits = Bits::new(300);

@@ -68,7 +68,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Returns the inodes of some directories, and announces the blocks of these directories.
+    /// Returns the inodes of some directories, and reads the blocks of these directories ahead.
     fn announce_directories(&mut self, range: Range<usize>) -> Vec<Option<Found>> {
         let unread = range.clone().filter(|index| *index >= self.kept.len());
         let numbers: Vec<_> = unread.map(|index| self.directories[index].number).collect();

@@ -89,7 +89,7 @@ impl Checker<'_> {
             trusted = false;
         }
         if !trusted {
-            // The descriptor is unreliable. The check treats both bitmaps and the complete inode table as initialised.
+            // The group's descriptor is unreliable, so the check treats both bitmaps and the complete inode table as initialised.
             descriptor.inodes_uninit = false;
             descriptor.blocks_uninit = false;
             descriptor.unused_inodes = 0;

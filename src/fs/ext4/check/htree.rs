@@ -32,8 +32,8 @@ enum Role {
     #[default]
     Unknown,
     Node,
-    /// A leaf. The names in it have hashes from the first number (inclusive) to the second number (exclusive). If the lowest bit of the
-    /// second number is set, names with a hash equal to the second number are also allowed.
+    /// A leaf. The hashes of its names begin at the first number and end before the second number. If the lowest bit of the second number
+    /// is set, names with a hash equal to the second number are also allowed.
     Leaf(u32, u32),
 }
 
@@ -62,7 +62,7 @@ impl Tree {
         matches!(self.roles.get(block as usize), Some(Role::Node))
     }
 
-    /// Checks that the hash of a name is in the range of this block. Returns the hash if it is outside the range, otherwise `None`.
+    /// Checks that the hash of a name is in the range of this block. Returns the hash if it is outside the range.
     pub(super) fn misplaced(&self, block: u64, name: &[u8]) -> Option<u32> {
         let Some(Role::Leaf(first, end)) = self.roles.get(block as usize) else { return None };
         let wanted = match &self.folded {

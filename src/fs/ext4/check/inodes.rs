@@ -83,7 +83,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks an inode. The number must be valid.
+    /// Checks an inode. The inode number must be valid.
     pub(super) fn inode(&mut self, number: u32) -> Option<Found> {
         let (block, at) = self.position(number)?;
         let content = self.reader.block(block, PLACE).ok()?;

@@ -94,7 +94,7 @@ impl Checker<'_> {
                     self.findings.add(place, Kind::Unconnected);
                 }
             } else if directory && many && links == 1 {
-                // When a directory's link count would exceed the maximum of the field, the count becomes 1. It then stays 1.
+                // If a directory's link count would exceed the maximum of the field, the count is set to 1, and remains 1 from then on.
             } else if links != names && !(links == 0 && self.orphans.contains(&number)) {
                 let (stored, names) = (u32::from(links), u32::from(names));
                 self.findings.add(place, Kind::LinkCount { stored, names });

@@ -85,8 +85,9 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads runs of blocks together, before [`block`](Self::block) returns them. Each run consists of its first block and the number of its
-    /// blocks. The blocks of the previous call are forgotten. At most `BATCH` bytes are read; the rest is read when it is needed.
+    /// Reads runs of blocks ahead, so that [`block`](Self::block) can return them from memory. Each run consists of its first block and the
+    /// number of its blocks. The blocks of the previous call are dropped. At most `BATCH` bytes are read ahead; other blocks are read when
+    /// they are needed.
     pub(super) fn announce(&mut self, runs: impl Iterator<Item = (FsBlock, u64)>) {
         let size = self.fs.superblock.block_size;
         let bytes = |(first, count): (FsBlock, u64)| {
@@ -96,7 +97,8 @@ impl<'a> Reader<'a> {
         self.ahead.read(&mut self.queue, runs.map(bytes).collect());
     }
 
-    /// Returns a block that was announced. A block in the overlay is elsewhere on the device.
+    /// Returns a block that was read ahead. Returns `None` for a block in the overlay, because its current content is elsewhere on the
+    /// device.
     fn announced(&self, block: FsBlock) -> Option<Bytes> {
         let size = self.fs.superblock.block_size;
         let (buffer, at) = self.ahead.get(size.offset_of(block).0, size.bytes())?;

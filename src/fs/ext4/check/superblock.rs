@@ -86,7 +86,7 @@ impl Checker<'_> {
                 && self.inodes.get(number).is_some()
                 && !is_journal
         };
-        // For e2fsck, a named inode exists if its part of the inode table is initialised.
+        // e2fsck treats an inode that the superblock names as existing if its part of the inode table is initialised.
         let unused = |number: u32| {
             let index = number.wrapping_sub(1);
             let group = self.groups.get((index / sb.inodes_per_group) as usize);

@@ -36,7 +36,7 @@ impl Inodes {
         Self { groups, per_group: sb.inodes_per_group }
     }
 
-    /// Stores the record of an inode. The number must be valid.
+    /// Stores the record of an inode. The inode number must be valid.
     pub(super) fn insert(&mut self, number: u32, record: Record) {
         let (group, index) = self.place(number);
         let per_group = self.per_group as usize;

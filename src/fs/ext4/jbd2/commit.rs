@@ -54,8 +54,8 @@ impl Ext4 {
 
     /// Returns when a transaction is committed. All writes that ended before this call are then durable.
     pub(crate) fn commit_with_data(&self, tid: Tid) -> Result<()> {
-        // If another thread began the commit before this call, the caller's writes may have ended after the commit's flush. In this case
-        // another flush is needed.
+        // If another thread began the commit before this call, the caller's writes may have ended after the commit's flush, so another
+        // flush is needed.
         if self.commit_shared(tid)? {
             return Ok(());
         }
@@ -200,7 +200,7 @@ impl Ext4 {
         if self.check_held().is_err() {
             return;
         }
-        // The log stays locked until the file system's superblock also contains the error. Otherwise a concurrent checkpoint could
+        // The log stays locked until the file system's superblock also contains the error. Without the lock, a concurrent checkpoint could
         // overwrite this superblock with an older version.
         let mut log = writing.log.lock();
         if let Some(log) = &mut *log {

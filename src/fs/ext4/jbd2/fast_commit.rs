@@ -165,7 +165,7 @@ impl FastCommits {
         self.directories.iter().map(|(number, edit)| (*number, edit))
     }
 
-    /// Whether there are no changes.
+    /// Whether the fast commits contain no changes.
     pub(crate) fn is_empty(&self) -> bool {
         self.inodes.is_empty() && self.directories.is_empty()
     }
@@ -234,7 +234,7 @@ impl FastCommits {
 }
 
 impl RangeEdit {
-    /// The part of the edit from `block` on.
+    /// The part of the edit that begins at file block `block`; `None` if this part is empty.
     fn from(&self, block: u64) -> Option<Self> {
         let skipped = block.saturating_sub(self.blocks.start);
         let blocks = self.blocks.start + skipped..self.blocks.end;
@@ -444,7 +444,8 @@ mod tests {
         blocks
     }
 
-    /// Edits that are merged and then applied give the same map as edits that are applied one by one. The edits overlap at random. Seed 7.
+    /// Edits that are merged and then applied give the same map as edits that are applied one by one. The edits overlap at random. The
+    /// random generator has seed 7.
     #[test]
     fn merged_ranges_are_those_of_the_edits_in_turn() {
         let mut state = 7_u64;

@@ -14,7 +14,8 @@ use crate::fs::ext4::writing::Writing;
 use crate::sync::yield_now;
 use crate::units::FsBlock;
 
-/// The maximum number of times that an operation is repeated because it found no space. A commit precedes each repetition.
+/// The maximum number of times that an operation is repeated because it found no space. Before each repetition, a commit makes freed blocks
+/// available.
 const SPACE_COMMITS: u32 = 3;
 /// The maximum number of attempts to allocate an inode while other threads have locked all free inodes. A thread that has locked a free
 /// inode soon finds that its file was removed, and unlocks the inode. The attempts are bounded, because that thread may be waiting for a

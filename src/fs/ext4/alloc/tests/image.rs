@@ -36,8 +36,8 @@ impl Image {
         std::fs::metadata(self.path()).unwrap().blocks() * 512
     }
 
-    /// Asserts that e2fsck finds nothing. Also asserts that the superblock's counters equal the sums over all groups. e2fsck corrects wrong
-    /// counters without a report.
+    /// Asserts that e2fsck finds nothing, and that the superblock's counters equal the sums over all groups. The counters are compared
+    /// because e2fsck corrects wrong counters without a report.
     pub(super) fn assert_clean(&self) {
         let (clean, report) = self.e2fsck();
         assert!(clean, "{report}");

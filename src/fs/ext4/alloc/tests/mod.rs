@@ -192,8 +192,8 @@ fn freed_blocks_are_to_be_had_after_the_commit() {
     assert_eq!(again().unwrap(), (runs[0].0, 1));
 }
 
-/// After a failed allocation, the allocator checks whether a commit can free space. Another thread may have committed before this check. In
-/// this case the allocation is tried again.
+/// After a failed allocation, the allocator checks whether a commit can free space. If another thread has committed between the failure and
+/// the check, the allocation is tried again.
 #[test]
 fn a_commit_that_ends_between_a_failure_and_the_next_attempt_counts() {
     let image = Image::new("-t ext4", "20M");

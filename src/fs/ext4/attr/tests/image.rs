@@ -21,7 +21,7 @@ pub(super) struct Rng(pub(super) u64);
 impl Rng {
     /// A random number below `end`.
     pub(super) fn below(&mut self, end: usize) -> usize {
-        // splitmix64
+        // The generator is splitmix64.
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut word = self.0;
         word = (word ^ word >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -118,7 +118,7 @@ fn attributes_follow_a_model() {
     }
 }
 
-/// The same steps have the same results in ironmap and in the kernel. Both accept values up to the same length.
+/// The same steps have the same results in ironmap and in the kernel. The limit for the length of a value is also the same.
 #[test]
 fn the_kernel_refuses_the_same() {
     for (seed, kind) in (100..).zip(&KINDS[..3]) {
