@@ -1,12 +1,12 @@
 //! The interface of a file system for its users: a tree of names, and inodes with their attributes and data.
 //!
 //! Programs, mounts, benches and [`Volume`](crate::Volume) use a file system only through these traits. A format implements [`FileSystem`],
-//! [`InodeOps`] for an inode that was read, and [`FileOps`](super::FileOps) for an open inode. If its volumes can be changed, it also
+//! [`InodeOps`] for an inode that was read, and [`FileOps`](super::FileOps) for an open inode. A format whose volumes can be changed also
 //! implements [`Writer`]. The table of [formats](super::FORMATS) contains each format. The traits are named after Linux's
 //! `super_operations`, `inode_operations` and `file_operations`.
 //!
-//! An inode is identified by its number, which stays the same until the file is freed. These operations check no permissions. A program
-//! that opens a volume has full access to all files.
+//! An inode is identified by its number, which stays the same until the file is freed. The operations of a file system check no
+//! permissions. A program that opens a volume has full access to all files.
 
 use std::any::Any;
 
@@ -82,8 +82,8 @@ pub trait FileSystem: Any + Send + Sync {
     }
 
     /// Calls `found` with each inode of a file that is in use, in the order of the inode numbers. These inodes include files without a name
-    /// in any directory, and files that were removed while they were open. Internal files, such as the journal, are left out. `found` gets
-    /// an error in the place of each inode or group of inodes that cannot be read, with the number of the first such inode.
+    /// in any directory, and files that were removed while they were open. Internal files, such as the journal, are omitted. If an inode or
+    /// a group of inodes cannot be read, `found` gets the error, with the number of the first inode of the group.
     ///
     /// # Errors
     /// `Unsupported` if the format cannot list its inodes; the errors of `found`, which end the list.

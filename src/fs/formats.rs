@@ -41,7 +41,8 @@ pub struct Backup {
     pub counts: &'static str,
     /// Block size in bytes.
     pub block_size: usize,
-    /// Whether a volume without its first superblock is read with this backup even if the caller does not name the backup.
+    /// Whether this backup is used automatically to read a volume whose first superblock is lost. If not, the backup is used only if the
+    /// caller names it.
     pub is_proven: bool,
 }
 
@@ -78,8 +79,8 @@ pub enum How {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rescue {
-    /// The backup of the superblock. On ext4, the number of its block, counted in blocks of the file system, as for `e2fsck -b`. On XFS, the
-    /// number of its allocation group.
+    /// The number of the superblock's backup. On ext4, this is the number of the backup's block, counted in blocks of the file system, as
+    /// for `e2fsck -b`. On XFS, it is the number of the allocation group that contains the backup.
     pub superblock: Option<u64>,
     /// Whether the journal is ignored.
     pub no_journal: bool,

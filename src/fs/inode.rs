@@ -10,7 +10,7 @@ use crate::iomap::{ExtentMap, Iomap, MapFile};
 use crate::units::{FilePos, InodeNo};
 
 /// An inode in the state in which it was read: its attributes, and access to its content and names. The file may change afterwards. Reads
-/// through this value return the present content. If the inode number was reused for another file, they return an error.
+/// through this value return the present content. If the inode number was reused for another file, the reads return an error.
 pub struct Inode(Box<dyn InodeOps>);
 
 /// The inode to open: a number, or an inode that was read earlier. If an inode that was read is given, its number must still belong to the

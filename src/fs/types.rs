@@ -88,9 +88,9 @@ pub struct Stat {
     pub mode: u32,
     /// Number of hard links.
     pub links: u32,
-    /// Owner.
+    /// The user id of the owner.
     pub uid: u32,
-    /// Group.
+    /// The group id of the file's group.
     pub gid: u32,
     /// Size in bytes.
     pub size: u64,
@@ -98,13 +98,13 @@ pub struct Stat {
     pub blocks: u64,
     /// The file system's block size in bytes.
     pub block_size: u32,
-    /// Last access.
+    /// The time of the last access.
     pub accessed: Timestamp,
-    /// Last change of the content.
+    /// The time of the last change of the content.
     pub modified: Timestamp,
-    /// Last change of the inode.
+    /// The time of the last change of the inode.
     pub changed: Timestamp,
-    /// Creation; `None` if the format does not record it.
+    /// The time of creation; `None` if the format does not record it.
     pub created: Option<Timestamp>,
     /// Major and minor number of a device node.
     pub device: Option<(u32, u32)>,

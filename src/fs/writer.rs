@@ -13,8 +13,8 @@ use crate::units::{FilePos, InodeNo};
 /// A file system that can be changed. [`FileSystem::writer`](super::FileSystem::writer) returns it.
 ///
 /// An operation is a single transaction if its size permits. After a crash, such an operation is either complete or has no effect. On a
-/// volume that was opened for reading, every operation fails with `ReadOnly`. Some formats lack an ability
-/// ([`Capabilities`](super::Capabilities)). A method with a default implementation needs such an ability.
+/// volume that was opened for reading, every operation fails with `ReadOnly`. A method with a default implementation needs an
+/// [ability](super::Capabilities) that some formats lack.
 #[allow(
     unused_variables,
     reason = "a default method that returns an error does not use its arguments"

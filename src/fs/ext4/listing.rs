@@ -1,10 +1,10 @@
-//! Listings of a directory that may change at the same time. An entry that exists throughout the listing appears exactly once.
+//! Listings of a directory that may change during the listing. An entry that exists throughout the listing appears exactly once.
 //!
 //! A directory with a hash tree splits full blocks, and a split moves entries to other blocks. A position in a block therefore does not say
-//! which entries were already listed. The hash of a name does not change. Two kinds of directories are therefore listed in the order of the
-//! hashes, as in Linux: directories with a hash tree, and directories that will get one when they grow. In all other directories, entries
-//! do not move, and are listed in the order of their positions. The listing reads one part (a leaf or a block) at a time, under the
-//! directory's lock.
+//! which entries were already listed. The hash of a name, however, does not change. Two kinds of directories are therefore listed in the
+//! order of the hashes, as in Linux: directories with a hash tree, and directories that will get one when they grow. In all other
+//! directories, entries do not move, and are listed in the order of their positions. The listing reads one leaf or one block at a time,
+//! under the directory's lock.
 
 use std::sync::Arc;
 
@@ -181,8 +181,8 @@ impl Inode {
         Ok(hash.of(self.wanted(name)?.hashed_bytes()))
     }
 
-    /// The entries of the first leaf with entries. Also includes the entries of the following leaves that may contain names with the last
-    /// hash of this leaf.
+    /// The entries of the first leaf that has entries. If the following leaves may contain names with the last hash of this leaf, their
+    /// entries are also included.
     fn leaves(&self, from: DirCursor) -> Result<Part> {
         let mut walk = Walk::new(self, from.hash())?;
         let hash = walk.hash;
@@ -201,7 +201,7 @@ impl Inode {
                     let most = next.map_or(LAST_HASH, |next| next.saturating_sub(1) & !1);
                     for (_, entry) in self.used(&leaf)? {
                         // A damaged tree may contain a name in a wrong leaf. Such a name is listed together with the leaf's other names,
-                        // although its hash is outside the leaf's range.
+                        // although the hash of the name is outside the leaf's range.
                         let hash = self.hash_of(&hash, &entry.name)?.clamp(least, most.max(least));
                         entries.push((place(&entry.name, hash), entry));
                     }
@@ -226,7 +226,7 @@ impl Inode {
         }
     }
 
-    /// The entries of one block of a linear directory: the first block with entries.
+    /// The entries of one block of a linear directory: the first block that has entries, from the position `from` on.
     fn row(&self, from: DirCursor) -> Result<Part> {
         let size = self.fs.superblock.block_size;
         let mut block = FileBlock(from.0 >> size.shift());

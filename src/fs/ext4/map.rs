@@ -13,9 +13,9 @@ use crate::iomap::{
 };
 use crate::units::{DevOffset, FileBlock, FilePos, FsBlock};
 
-/// A map with at most this many leaves is read completely at its first use, and then stays in memory. Leaves are nodes with extents, or
-/// indirect blocks. With blocks of 4 KiB, this many leaves are 64 MiB. In a map with more leaves, each lookup reads one leaf through the
-/// metadata cache.
+/// The maximum number of leaves of a map that stays in memory. Leaves are nodes with extents, or indirect blocks. With blocks of 4 KiB,
+/// this number of leaves needs 64 MiB. A map with at most this number of leaves is read completely at its first use. In a map with more
+/// leaves, each lookup reads one leaf through the metadata cache.
 const RESIDENT_LEAVES: usize = 16 << 10;
 /// The maximum number of extents of a map that stays in memory. The extents of such a map need at most 96 MiB of memory, and their index
 /// needs at most 80 MiB.
@@ -129,8 +129,8 @@ impl Inode {
         }
     }
 
-    /// The home location of a block of this file, even if the block's content is in the journal. Callers need it for checksums that cover
-    /// the block number.
+    /// The home location of a block of this file, even if the block's content is in the journal. Some checksums cover the block number, and
+    /// need the home location.
     pub(super) fn home_block(&self, block: FileBlock) -> Result<Option<FsBlock>> {
         let mut extents = Vec::new();
         self.home_leaf(block, &mut extents)?;
@@ -231,8 +231,8 @@ impl Inode {
         self.map.get()?.as_ref()
     }
 
-    /// Maps a position. Reads only the leaf that contains the position, instead of the complete map. Callers use this function for a map
-    /// that will soon change or that is rarely used.
+    /// Maps a position. Reads only the leaf that contains the position, instead of the complete map. This function is for maps that will
+    /// soon change or that are rarely used.
     pub(crate) fn map_by_leaf(&self, pos: FilePos) -> Result<Iomap> {
         let mut extents = Vec::new();
         let block = self.fs.superblock.block_size.block_of(pos);
@@ -256,8 +256,8 @@ impl Inode {
         }
     }
 
-    /// The volume's block for a block of this file, or `None` for a hole or an unwritten block. Callers use this function for metadata:
-    /// directories, the journal and quota files. A caller that needs many blocks should first [load the map](Self::keep_map).
+    /// The volume's block for a block of this file, or `None` for a hole or an unwritten block. This function is for metadata: directories,
+    /// the journal and quota files. A caller that needs many blocks should first [load the map](Self::keep_map).
     pub(crate) fn fs_block(&self, block: FileBlock) -> Result<Option<FsBlock>> {
         let (at, state) = self.block_and_state(block)?;
         Ok(at.filter(|_| state != IomapType::Unwritten))
@@ -320,8 +320,8 @@ impl MapFile for Inode {
         if self.has_inline_data() {
             return self.read_inline_data(buf, pos);
         }
-        // The copy of this block in the journal has zeros in its first four bytes. The block is read as metadata, because a metadata read
-        // restores these bytes.
+        // The copy of this block in the journal has zeros in its first four bytes, instead of the block's own bytes. The block is therefore
+        // read as metadata, because a metadata read restores these bytes.
         let size = self.fs.superblock.block_size;
         let (mut done, mut pos) = (0, pos);
         while done < buf.len() {

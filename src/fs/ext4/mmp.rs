@@ -78,7 +78,8 @@ fn check_with(
         let what = format!("e2fsck is running on the volume, on {}", holder());
         return Err(Error::new(ErrorKind::Busy, what));
     }
-    // A holder with a slow device stores a longer interval in the MMP block. The check uses the longer of the two intervals.
+    // A node with a slow device stores an update interval in the MMP block that is longer than the interval in the superblock. The check
+    // uses the longer of these two intervals.
     let limit =
         patience(first.mmp_check_interval.get().max(sb.mmp_interval)).min(purpose.longest());
     for _ in 0..limit.as_millis() / LOOK.as_millis() {
@@ -93,7 +94,7 @@ fn check_with(
     Ok(())
 }
 
-/// Reads the MMP block from the device. Other nodes change the block. It is therefore never cached.
+/// Reads the MMP block from the device. The block is never cached, because other nodes change it.
 pub(super) fn read(device: &dyn Device, sb: &Superblock, block: FsBlock) -> Result<RawMmp> {
     let place = Place::new("MMP block").block(block);
     if block.0 == 0 || !sb.contains(block) {

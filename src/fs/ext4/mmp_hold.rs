@@ -23,8 +23,8 @@ use crate::units::{DevOffset, FsBlock};
 
 /// The maximum of ordinary sequence numbers. Higher numbers have special meanings.
 const SEQ_MAX: u32 = 0xE24D_4D4F;
-/// The number of newest sequence numbers that a node recognises as its own. The number on the device can be older than the newest number:
-/// each attempt to reconnect to the device writes a new number, and the device may repeat an earlier write afterwards.
+/// A node recognises this number of its newest sequence numbers as its own. The sequence number on the device can be older than the newest
+/// one: each attempt to reconnect to the device writes a new number, and the device may then repeat an earlier write.
 const OURS: u32 = 1024;
 
 /// Holds a volume until this value is dropped. A separate thread updates the sequence number.
@@ -56,7 +56,7 @@ impl fmt::Debug for Count {
 
 impl MmpHold {
     /// Takes a volume that no other node holds. The caller must have verified this with [`mmp::check`]. Two nodes may try to take the
-    /// volume at the same time. The function therefore waits until each of them would have detected the other. During the wait, the
+    /// volume at the same time. The function therefore waits as long as two such nodes need to detect each other. During the wait, the
     /// function updates the sequence number, so that a third node also detects this node. Another node may have held the volume between the
     /// check and this call. Data that was read before this call may therefore be outdated.
     ///
@@ -103,8 +103,8 @@ impl MmpHold {
         Ok(Some(held))
     }
 
-    /// Returns the error `Busy` if another node has taken the volume. An update of the sequence number that failed has the same result.
-    /// After this error, the caller must not write to the device.
+    /// Returns the error `Busy` if another node has taken the volume, or if an update of the sequence number has failed. After this error,
+    /// the caller must not write to the device.
     pub(super) fn check(&self) -> Result<()> {
         if self.count.lost.load(Ordering::Relaxed) { Err(taken()) } else { Ok(()) }
     }
@@ -190,7 +190,7 @@ impl Count {
     }
 }
 
-/// After a reconnection, the device calls this fence before any other write. The fence updates the sequence number, and other nodes see
+/// After a reconnection, the device calls this fence before any other write. The fence updates the sequence number, so that other nodes see
 /// that the volume is in use. If the number on the device is not one of this node's numbers, another node has taken the volume, and the
 /// fence fails.
 impl Fence for Count {

@@ -82,7 +82,7 @@ use crate::events::Events;
 use crate::fs::{DeviceRange, Rescue};
 use crate::units::{FsBlock, InodeNo};
 
-/// The root directory's inode.
+/// The inode number of the root directory.
 pub const ROOT: InodeNo = InodeNo(disk::reserved::ROOT as u64);
 
 /// An ext4 file system.
@@ -91,8 +91,8 @@ pub struct Ext4 {
     pub(crate) blocks: Blocks,
     pub(crate) fast_commits: FastCommits,
     journal: Journal,
-    /// The part of the combined device that represents an external journal's device. Its addresses are past the end of the volume's device.
-    /// `None` if the journal is internal.
+    /// The addresses of an external journal's device. They are past the end of the volume's device, because ironmap reads both devices as
+    /// one combined device. `None` if the journal is internal.
     journal_range: Option<DeviceRange>,
     writing: Option<Writing>,
     /// The quota files of a volume that is open for writing, if the volume has any.
@@ -223,7 +223,8 @@ impl Ext4 {
 
     /// Refuses a device whose sectors are larger than a block.
     fn check_sectors(device: &dyn Device, superblock: Superblock) -> Result<Superblock> {
-        // This check must precede any write: recovery writes single blocks.
+        // This check must precede any write. A recovery writes single blocks, and a device cannot write a block that is smaller than a
+        // sector.
         let (block, unit) = (superblock.block_size.bytes(), device.limits().logical_block);
         if unit as usize > block {
             let text = format!(

@@ -4,9 +4,9 @@
 //! A thread that has a lock must not wait for a lock that is earlier in this order. A thread may have only one lock of each kind, except
 //! for inodes. Inodes have their own order. A directory precedes the inodes of its entries. Any directory precedes a file of another type.
 //! Other inodes are locked in the order of their numbers. Only a thread that holds the rename lock may lock two directories in different
-//! branches of the directory tree. A thread that has locked a removed inode must not wait for another inode. A handle counts as a lock: a
-//! commit waits for all handles, and a thread with an inode's lock may wait for a commit. A thread that waited for this inode while it has
-//! a handle could cause a deadlock.
+//! branches of the directory tree. A thread that has locked a removed inode must not wait for another inode. A handle counts as a lock. A
+//! thread with a handle must not wait for an inode: the thread that has locked the inode may be waiting for a commit, and a commit waits
+//! for all handles.
 
 use std::ops::{Deref, DerefMut};
 

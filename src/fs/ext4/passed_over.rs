@@ -1,5 +1,5 @@
-//! Reports of tolerated faults and skipped work. These faults did not make an operation fail. [`take_left`](Ext4::take_left) returns the
-//! reports as lines of text to the program that opened the volume.
+//! Reports of tolerated faults and skipped work, which did not make an operation fail. [`take_left`](Ext4::take_left) returns the reports
+//! as lines of text to the program that opened the volume.
 
 use std::collections::HashSet;
 

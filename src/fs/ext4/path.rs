@@ -72,9 +72,9 @@ impl Ext4 {
             }
             let next = text.len() - behind.len();
             current = match lock {
-                // Another thread is changing the directory. The walk releases the lock of the parent before it waits for this directory. In
-                // a damaged tree, a directory may be its own descendant. Two threads that kept the parent's lock could then wait for each
-                // other. If the directory is removed during the wait, the parent is searched again.
+                // Another thread is changing the directory. The walk releases the lock of the parent before it waits for this directory.
+                // The reason is that a directory of a damaged tree may be its own descendant: two threads that kept the parent's lock could
+                // wait for each other. If the directory is removed during the wait, the parent is searched again.
                 Some(Err(_)) => {
                     let parent = current.leave();
                     match self.enter_again(&found) {

@@ -1,5 +1,5 @@
 //! The rules for a superblock: the rules that Linux enforces at a mount, and the rules that only e2fsck enforces. When ironmap opens a
-//! volume, it enforces the rules of Linux. A check of the volume reports violations of the other rules. The fields that describe the
+//! volume, it enforces the rules of Linux. A check of the volume also reports violations of e2fsck's rules. The fields that describe the
 //! geometry are checked in [`superblock`](super::superblock).
 //!
 //! The source of the rules is an experiment. Each field was set to hostile values. Then Linux 6.18 mounted the volume, and e2fsck 1.47
@@ -44,8 +44,8 @@ struct Rule {
     broken: Broken,
 }
 
-/// Returns the field's value if it breaks the rule. The function reads only the superblock. Its time and memory do not depend on the number
-/// of groups.
+/// Returns the field's value if the value breaks the rule. The function reads only the superblock. The time and the memory of the function
+/// do not depend on the number of groups.
 type Broken = fn(&RawSuperblock, &Superblock) -> Option<u64>;
 
 const fn mount(field: &'static str, fault: &'static str, broken: Broken) -> Rule {

@@ -37,8 +37,8 @@ pub(crate) struct Waiting {
 struct Stamp(AtomicU64);
 
 impl Stamps {
-    /// Whether this stamp is already pending with the time `now`. If so, the caller need not set the stamp. Until the next tick of the
-    /// clock, threads then only read the stamp, and the processors can share its cache line.
+    /// Whether this stamp is already pending with the time `now`. If so, the caller need not set the stamp. Until the clock advances,
+    /// threads only read the stamp, and the processors can share its cache line.
     #[inline]
     pub(crate) fn has(&self, access: Access, now: Timestamp) -> bool {
         let slot = match access {

@@ -409,8 +409,8 @@ impl Superblock {
     }
 }
 
-/// The length of the extra fields of a new inode, which follow its first 128 bytes. The superblock can request a length. If this length is
-/// not possible, the length of the fields that Linux supports is used.
+/// The length of the extra fields of a new inode, which follow the first 128 bytes of the inode. The superblock can request a length. If
+/// the requested length is not possible, the length of the fields that Linux supports is used.
 fn extra_isize(raw: &RawSuperblock, inode_size: u16, ro_compat: RoCompat) -> u16 {
     let room = inode_size.saturating_sub(GOOD_OLD_SIZE as u16);
     let known = (size_of::<RawInodeExtra>() as u16).min(room);
@@ -526,7 +526,7 @@ impl Geometry {
 }
 
 /// The alignment of large requests, in blocks: the width of a RAID stripe. If the superblock contains no usable width, the alignment is the
-/// stride of one disk. Without a usable stride, it is 0.
+/// stride of one disk. If the superblock also contains no usable stride, the alignment is 0.
 fn stripe(raw: &RawSuperblock) -> u32 {
     let candidates = [raw.s_raid_stripe_width.get(), u32::from(raw.s_raid_stride.get())];
     let fits = |blocks: &u32| *blocks > 1 && *blocks <= raw.s_blocks_per_group.get();
@@ -556,7 +556,7 @@ pub(super) fn features(raw: &RawSuperblock) -> Features {
 }
 
 /// Changes the features. If a volume of revision 0 gets a feature, its revision becomes 1, as in Linux. Revision 0 implies the values of
-/// some fields. The change of the revision stores these values.
+/// some fields. These values are stored in the fields when the revision changes.
 pub(super) fn change_features(raw: &mut RawSuperblock, change: impl FnOnce(&mut Features)) {
     let mut now = features(raw);
     change(&mut now);

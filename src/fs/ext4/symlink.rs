@@ -12,9 +12,9 @@ use crate::units::{FileBlock, FilePos};
 /// The size of `i_block` in bytes. A short target and the NUL after the target must fit into `i_block`.
 pub(super) const SHORT_LINK: u64 = 60;
 
-/// Whether a link's target is in the inode, by the same rule as in Linux. The target is in the inode if the link has no blocks except its
-/// attribute block. The size is not sufficient, because a short target can also be in a block. With the feature ea_inode, the number of
-/// blocks also includes blocks of other inodes. In this case the rule uses the size.
+/// Whether a link's target is in the inode, by the same rule as in Linux: the target is in the inode if the link has no blocks except its
+/// attribute block. The length of the target does not decide, because a short target can also be in a block. With the feature ea_inode, the
+/// number of blocks also includes blocks of other inodes. In this case the length decides.
 pub(super) fn is_in_inode(sb: &Superblock, size: u64, sectors: u64, attributes: bool) -> bool {
     if sb.incompat.contains(Incompat::EA_INODE) {
         return (1..SHORT_LINK).contains(&size);

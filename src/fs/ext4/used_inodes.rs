@@ -52,7 +52,8 @@ impl Ext4 {
         Ok(())
     }
 
-    /// The orphans before the first fault of the orphan list, and those of the orphan file.
+    /// The inodes in the orphan list and in the orphan file. If the orphan list has a fault, only the orphans before the fault are
+    /// included.
     fn known_orphans(self: &Arc<Self>) -> HashSet<InodeNo> {
         let listed = self.follow_orphans(|number| self.inode_or_orphan(number));
         let mut orphans: HashSet<_> =

@@ -27,7 +27,7 @@ use crate::open_file::Alone;
 use crate::sync::Mutex;
 use crate::sys::coarse_time;
 
-/// A volume without a journal writes its changed blocks to the device when memory contains this number of them.
+/// The maximum number of changed blocks in memory on a volume without a journal. At this number, the blocks are written to the device.
 const UNJOURNALED_LIMIT: u32 = 8192;
 
 impl Clock {
@@ -60,7 +60,7 @@ pub(crate) struct Writing {
     /// The result of the first close, or `None` until the first close has ended. A second close waits for this lock, and returns the same
     /// result.
     closed: Mutex<Option<Result<(), (ErrorKind, String)>>>,
-    /// The costs of writing.
+    /// Counters of the costs of writing, such as waits for locks.
     pub(crate) counters: Counters,
     /// An error of an earlier close of a file, if no caller has received it yet. The next sync returns this error.
     pub(crate) unheard: Mutex<Option<Error>>,
@@ -302,7 +302,7 @@ impl Ext4 {
         if converted.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy) {
             return converted;
         }
-        // Even if the extents of a file could not be converted, all other changes are written.
+        // If the extents of a file could not be converted, all other changes are nevertheless written.
         let ended = self.store_waiting().and_then(|()| self.end(writing));
         let ended = ended.and(converted).and(alone);
         *closed = Some(ended.as_ref().map_err(|error| (error.kind(), error.to_string())).copied());
@@ -310,7 +310,7 @@ impl Ext4 {
     }
 
     /// Commits the last transaction and closes the log. The caller has converted the extents of all files and stored the pending time
-    /// stamps. The function also stores the pending errors. A drop of the volume without a close would otherwise lose them.
+    /// stamps. The function also stores the errors that are not recorded in the superblock yet.
     fn end(&self, writing: &Writing) -> Result<()> {
         self.check_stopped()?;
         writing.transactions.check()?;
@@ -354,7 +354,8 @@ impl Ext4 {
 
 impl Drop for Ext4 {
     fn drop(&mut self) {
-        // A drop cannot return an error. A caller that needs the result must call `close` before the drop. No file is open at this point.
+        // A drop cannot return an error. A caller that needs the result must call `close` before the drop. When the volume is dropped, no
+        // file is open.
         if let Some(writing) = &self.writing
             && writing.closed.lock().is_none()
         {

@@ -1,10 +1,10 @@
 //! Changes that do not break a read lease: an open for *reading* with `O_TRUNC`, and a truncation through an overlay above the file. Linux
 //! breaks a read lease in two cases: the file is opened for writing, or `truncate(2)` is called on the file itself.
 //!
-//! Therefore each file that is read raw also has an inotify watch. The thread that handles broken leases also gets the events of the watch.
-//! An event arrives only after the change, because a truncation does not wait for inotify. Until the thread runs, a reader can get the
-//! previous content. The freed blocks cannot belong to another file before the journal of the file system commits. So a reader never gets
-//! data of another file.
+//! Therefore each file that is read raw (directly from the block device) also has an inotify watch. The thread that handles broken leases
+//! also gets the events of the watch. An event arrives only after the change, because a truncation does not wait for inotify. Until the
+//! thread runs, a reader can get the previous content. The freed blocks cannot belong to another file before the journal of the file system
+//! commits. So a reader never gets data of another file.
 
 use std::collections::{HashMap, HashSet};
 use std::mem::MaybeUninit;

@@ -1,4 +1,5 @@
-//! Checks whether a file can be read raw. All data of the file must be where FIEMAP reports them, and in no other place.
+//! Checks whether a file can be read raw, that is, directly from the block device. All data of the file must be where FIEMAP reports them,
+//! and in no other place.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,7 +10,7 @@ use super::Refusal;
 use crate::error::{Errno, Result};
 use crate::sys::{has_reflink, is_realtime};
 
-/// The file systems whose files may be read raw.
+/// The file systems whose files may be read directly from the block device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HostFs {

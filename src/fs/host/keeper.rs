@@ -1,5 +1,5 @@
-//! The keeper of the leases of all host files. The keeper has two threads. The watching thread only handles breaks of leases. The other
-//! thread acquires leases again.
+//! The keeper handles the leases of all host files. It has two threads. The watching thread only handles breaks of leases. The other thread
+//! acquires leases again.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -54,7 +54,7 @@ struct Files {
 #[derive(Debug, Default)]
 struct Plans {
     due: BinaryHeap<Reverse<Plan>>,
-    /// The thread that carries out the plans; `None` before the first plan.
+    /// The thread that makes the planned attempts to acquire leases; `None` before the first attempt is planned.
     thread: Option<JoinHandle<()>>,
 }
 
@@ -108,7 +108,7 @@ impl Drop for Keeping {
         }
         self.keeper.ended.store(true, Ordering::SeqCst);
         if let (Some(watcher), Some(thread)) = (self.keeper.watcher.get(), self.watching.take()) {
-            // A thread that cannot be woken is not joined. It has no work, and later ends by itself.
+            // A thread that cannot be woken is not joined. The thread has no work, and ends by itself when its wait times out.
             if watcher.wake() {
                 let _ = thread.join();
             }
@@ -173,7 +173,8 @@ impl Keeper {
         &self.proof
     }
 
-    /// Returns an even number that this keeper has not returned before. The number can become the number of a tenure.
+    /// Returns an even number that this keeper has not returned before. A tenure (a period in which a lease is held) gets its number from
+    /// this function.
     pub(super) fn unique(&self) -> u64 {
         self.next.fetch_add(2, Ordering::Relaxed)
     }
@@ -190,14 +191,14 @@ impl Keeper {
     pub(super) fn register(&self, file: &Arc<HostFile>) {
         let mut files = self.files();
         let first = files.open.is_empty();
-        // The time is read while `files` is locked. Otherwise another file could be registered before the time is read, and the time would
-        // prove nothing about the lease of that file.
+        // The time is read while `files` is locked. Without the lock, another file could be registered before the time is read. The time
+        // would then prove nothing about the lease of that file.
         let begun = Proof::begin();
         files.open.insert(file.file.as_raw_fd(), Arc::downgrade(file));
         drop(files);
         if first {
-            // While no lease existed, the watching thread slept and did not renew the proof. This thread renews the proof for the new
-            // lease.
+            // While no lease existed, the watching thread slept and did not check the leases. This thread therefore renews the proof for
+            // the new lease.
             self.proof.renew(begun);
             self.watcher.get().map(|watcher| watcher.wake());
         }
@@ -218,8 +219,8 @@ impl Keeper {
         })
     }
 
-    /// Handles breaks until the keeper ends. A writer that broke a lease waits for this loop. So the loop waits only for the next break,
-    /// and for nothing else.
+    /// Handles breaks until the keeper ends. A writer that broke a lease waits until this loop handles the break. So the loop waits only
+    /// for the next break, and for nothing else.
     fn watch(&self, watch: &Watch) {
         let mut due = Instant::now() + IDLE;
         while !self.ended.load(Ordering::SeqCst) {
@@ -228,7 +229,7 @@ impl Keeper {
                 Waited::Told(fd) => {
                     let file = self.files().open.get(&fd).cloned();
                     self.look_at(file, answer);
-                    // After many simultaneous breaks, the kernel may have dropped signals. So all leases are checked soon.
+                    // After many simultaneous breaks, the kernel may have dropped signals. So all leases are checked soon after a break.
                     due = due.min(Instant::now() + AFTER_BREAK);
                 }
                 Waited::Woken | Waited::TimedOut => due = self.prove(),
@@ -313,7 +314,8 @@ impl Keeper {
         self.planned.notify_one();
     }
 
-    /// Carries out the plans until the keeper ends. An attempt may wait for the device, so the watching thread must not make it.
+    /// Makes the planned attempts to acquire leases, until the keeper ends. An attempt may wait for the device, so the watching thread must
+    /// not make attempts.
     fn carry_out(&self) {
         let mut plans = self.plans();
         while !self.ended.load(Ordering::SeqCst) {
@@ -351,7 +353,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Releases the lease of a file if the kernel is breaking it.
+/// Releases the lease of a file if the kernel is breaking this lease.
 fn answer(file: &Arc<HostFile>) {
     // A signal may be outdated. The descriptor's number may have belonged to another file, or the lease was acquired again.
     if file.holds.load(Ordering::SeqCst) && !lease::stands(file.file.as_fd()) {

@@ -9,7 +9,7 @@ use crate::iomap::{Extent, ExtentMap, ExtentState, Iomap, MapFile};
 use crate::sys::{FiemapExtent, FiemapFlags, fiemap};
 use crate::units::{BlockSize, FileBlock, FilePos, FsBlock};
 
-/// The maximum number of extents of a map. This many extents need 96 MiB of memory, and their index 80 MiB.
+/// The maximum number of extents of a map. This number of extents needs 96 MiB of memory, and the index of the extents needs 80 MiB.
 const MOST_EXTENTS: usize = 4 << 20;
 
 /// The location of a host file's data on its device. The map is read under a lease, and is valid until this lease ends.

@@ -10,7 +10,8 @@
 //! A read is **trusted only if the lease was held until the read completed**. Each tenure of a lease has a number ([`Tenure`]). A reader
 //! loads the number before and after the read. When a lease is broken, the number changes before the lease is released. The reader then
 //! discards the data and repeats the read through the kernel. Therefore the lease can be released without waiting for reads in flight. A
-//! writer waits only until one thread wakes up. A writer does not wait for readers. A reader might not return to its queue for a long time.
+//! writer waits only until one thread wakes up. It does not wait for readers, because a reader might not return to its queue for a long
+//! time.
 //!
 //! The kernel removes a broken lease by force after `/proc/sys/fs/lease-break-time`. If this process is stopped for that long, the number
 //! is still unchanged when the process runs again. Therefore the keeper checks all leases at intervals much shorter than that time. A
@@ -56,7 +57,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sys::lease;
 use crate::units::{BlockSize, InodeNo};
 
-/// If a lease was held for a shorter time, the delay before the next attempt doubles.
+/// If a lease was held for less than this time, the delay before the next attempt to acquire it doubles.
 const SHORT: Duration = Duration::from_secs(1);
 /// The delay between a break and the next attempt to acquire the lease: the minimum and the maximum.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(10));
@@ -258,7 +259,8 @@ impl HostFile {
         let refusal = match self.try_take() {
             Ok(map) => {
                 let mut status = self.lock();
-                // The tenure begins only if the lease was not broken in the meantime. The map must be in place before the tenure begins.
+                // The tenure begins only if the lease was not broken while the map was read. The map must be in place before the tenure
+                // begins.
                 status.map = Some(Arc::new(map));
                 if self.tenure.begin(before, self.keeper.unique()) {
                     (status.refusal, status.since) = (None, Instant::now());
@@ -359,13 +361,14 @@ impl HostFile {
         drop(map);
     }
 
-    /// Carries out a planned attempt. If no read used the kernel since the last attempt, the lease is not acquired again.
+    /// Makes a planned attempt to acquire the lease. If the kernel has served no read since the last attempt, the lease is not acquired
+    /// again.
     fn retake(self: &Arc<Self>) {
         if self.wanted.swap(false, Ordering::SeqCst) {
             return self.take();
         }
         self.dormant.store(true, Ordering::SeqCst);
-        // A reader that ran in the meantime found `dormant` false, and planned no attempt. So this function plans the attempt.
+        // A reader that ran before this store found `dormant` false, and planned no attempt. So this function plans the attempt.
         if self.wanted.load(Ordering::SeqCst) && self.dormant.swap(false, Ordering::SeqCst) {
             self.keeper.plan(self, Instant::now());
         }

@@ -35,7 +35,8 @@ impl Tenure {
     #[must_use]
     #[inline(always)]
     pub fn stands(&self, number: u64) -> bool {
-        // The load of the data must precede this load of the number. The kernel's copy or the completion of the request loads the data.
+        // The data must be loaded before the number is loaded here. The data are loaded by the kernel's copy or by the completion of the
+        // request.
         fence(Ordering::Acquire);
         self.0.load(Ordering::Relaxed) == number
     }

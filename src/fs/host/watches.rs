@@ -23,8 +23,8 @@ const KEPT: (Duration, u32) = (Duration::from_secs(1), 20);
 /// The maximum length that is read from the `fdinfo` of a descriptor. Each mark is a line of about a hundred bytes.
 const LONGEST: u64 = 64 << 20;
 
-/// The permission events before data are read: `FAN_ACCESS_PERM` and `FAN_PRE_ACCESS`. Permission events for opens are not checked. The
-/// kernel sent them when this process opened the file.
+/// The permission events before data are read: `FAN_ACCESS_PERM` and `FAN_PRE_ACCESS`. Permission events for opens are not checked here,
+/// because the kernel sent them when this process opened the file.
 const BEFORE_READS: u64 = 0x0002_0000 | 0x0010_0000;
 /// This flag extends a mark on a directory to the entries of the directory (`FAN_EVENT_ON_CHILD`).
 const ON_CHILD: u64 = 0x0800_0000;

@@ -21,7 +21,7 @@ const KIND: u8 = 2;
 #[derive(Clone, Debug)]
 pub(crate) struct Fork {
     pub(super) format: Format,
-    /// Extents, the root of a tree, or the content itself. Most inodes have one or two extents. They need at most 32 bytes.
+    /// Extents, the root of a tree, or the content itself. Most inodes have one or two extents, which need at most 32 bytes.
     pub(super) bytes: SmallVec<[u8; 32]>,
     /// The inode's extent counter.
     pub(super) extents: u64,
@@ -103,11 +103,12 @@ impl Fork {
         Ok(FileBlock(end))
     }
 
-    /// The first file block after the range of the leaf for a block, as far as the nodes above a damaged block record it.
+    /// The first file block after the range of the leaf for a block. If a block of the map is damaged, the nodes above this block determine
+    /// the range.
     pub(super) fn end_of_leaf(&self, fs: &Xfs, owner: InodeNo, block: u64) -> u64 {
         let mut end = fs.superblock.max_file_block();
         if self.format == Format::Tree {
-            // The error is known to the caller.
+            // The error is ignored here, because the caller already has it.
             let _ = self.find_leaf(fs, owner, block, &mut end);
         }
         end

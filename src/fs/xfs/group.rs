@@ -17,7 +17,7 @@ use crate::units::DevOffset;
 const AGES: u32 = 1024;
 
 /// Sums up the free blocks and the inodes of all groups. This is necessary after a crash, because the superblock's counters are then
-/// outdated. Damaged headers are left out: returns the first error.
+/// outdated. Groups with damaged headers are not counted, and the first error is returned.
 pub(super) fn count(metadata: &Metadata, superblock: &mut Superblock) -> Option<Error> {
     let (mut blocks, mut inodes, mut free_inodes) = (0_u64, 0_u64, 0_u64);
     let mut fault = None;
@@ -158,7 +158,7 @@ fn header(
 ) -> Result<Vec<u8>> {
     let geometry = &superblock.geometry;
     let at = geometry.group_start(group).0 + sector * geometry.sector as u64;
-    // The read covers whole sectors of the device. They can be larger than the sectors of the volume.
+    // The read covers whole sectors of the device. The sectors of the device can be larger than the sectors of the volume.
     let unit = u64::from(metadata.device().limits().logical_block);
     let (from, to) = (at / unit * unit, (at + geometry.sector as u64).next_multiple_of(unit));
     let mut bytes = vec![0; (to - from) as usize];

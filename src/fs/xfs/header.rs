@@ -43,7 +43,8 @@ impl Header {
 }
 
 impl Xfs {
-    /// Checks the header of a structure in these blocks. The structure belongs to an inode. A volume without checksums has no such header.
+    /// Checks the header of a structure that belongs to an inode. The structure is in the given blocks. A volume without checksums has no
+    /// such header.
     pub(super) fn check_header(
         &self,
         bytes: &[u8],

@@ -17,9 +17,9 @@ use crate::units::FsBlock;
 /// The maximum number of times that an operation is repeated because it found no space. Before each repetition, a commit makes freed blocks
 /// available.
 const SPACE_COMMITS: u32 = 3;
-/// The maximum number of attempts to allocate an inode while other threads have locked all free inodes. A thread that has locked a free
-/// inode soon finds that its file was removed, and unlocks the inode. The attempts are bounded, because that thread may be waiting for a
-/// directory that this operation has locked.
+/// The maximum number of attempts to allocate an inode if other threads have locked all free inodes. Such a lock is usually released soon:
+/// the thread finds that the locked file was removed, and unlocks the inode. The number of attempts is limited, because that thread may be
+/// waiting for a directory that this operation has locked.
 const INODE_ATTEMPTS: u32 = 1000;
 
 /// The changes of one operation, which are committed together. [`Operation::transact`] creates the handle.
@@ -33,15 +33,15 @@ pub(crate) struct Handle<'a> {
     held: Option<Held>,
     /// Whether the operation has made a change in this transaction and is still running.
     changed: bool,
-    /// Whether a free inode was not allocated because another thread has locked it.
+    /// Whether an allocation skipped a free inode, because another thread had locked the inode.
     pub(in crate::fs::ext4) met_locked_inode: bool,
     /// Whether the last step failed and has undone its changes.
     taken_back: bool,
 }
 
 impl<'a> Operation<'a> {
-    /// Runs `work`, which changes at most `credits` blocks, in a transaction. Credits above the maximum size of a transaction are reduced
-    /// to this maximum: the worst case is not expected to occur.
+    /// Runs `work`, which changes at most `credits` blocks, in a transaction. If `credits` exceeds the maximum size of a transaction, the
+    /// maximum is used instead, because an operation is not expected to need all of its credits.
     ///
     /// # Errors
     /// `ReadOnly`; the error of `work`. If `work` fails after it has changed a block, the changes cannot be undone, and the volume becomes
@@ -79,7 +79,8 @@ impl<'a> Operation<'a> {
     }
 
     /// Like [`transact`](Self::transact), for work that allocates space. If `work` finds no space and a commit can make freed space
-    /// available, the function commits and repeats `work`. If `work` finds only locked inodes, it is repeated after other threads have run.
+    /// available, the function commits and repeats `work`. If `work` finds only locked inodes, the function lets other threads run and then
+    /// repeats `work`.
     ///
     /// # Errors
     /// The errors of [`transact`](Self::transact); `NoSpace` if there is still no space after the repetitions.
@@ -91,8 +92,9 @@ impl<'a> Operation<'a> {
         let alloc = &self.writing.alloc;
         let (mut commits, mut attempts) = (SPACE_COMMITS, INODE_ATTEMPTS);
         loop {
-            // `commit_frees` is called before the work, and again after a failure. Another thread may commit between the failure and the
-            // second call, and make the space available. The second call then returns false, although the work would succeed.
+            // `commit_frees` is called before the work, and again after a failure. The second call is not enough: another thread may commit
+            // between the failure and the second call, and make the space available. The second call then returns false, although a
+            // repetition of the work would succeed.
             let kept_back = alloc.commit_frees();
             let mut locked = false;
             let result = self.transact(credits, |handle| {
@@ -119,7 +121,7 @@ impl<'a> Operation<'a> {
     }
 }
 
-/// Joins the running transaction. A full transaction is committed first, and the next transaction is joined.
+/// Joins the running transaction. If this transaction is full, commits it and joins the next transaction.
 fn join(fs: &Ext4, writing: &Writing, credits: u32) -> Result<(Member, Held)> {
     before(Rank::Handle);
     loop {
@@ -131,8 +133,8 @@ fn join(fs: &Ext4, writing: &Writing, credits: u32) -> Result<(Member, Held)> {
 }
 
 impl Handle<'_> {
-    /// Changes a block of metadata. `change` receives the newest content. If `change` fails, it must leave the content unchanged. `change`
-    /// must not change other blocks.
+    /// Changes a block of metadata. `change` receives the newest content of the block, and must not change other blocks. If `change` fails,
+    /// it must leave the content unchanged.
     pub(crate) fn update<R>(
         &mut self,
         block: FsBlock,
@@ -177,8 +179,8 @@ impl Handle<'_> {
         }
     }
 
-    /// Drops a freed metadata block from the cache, and revokes the block in the journal. A recovery then does not replay old copies of the
-    /// block.
+    /// Drops a freed metadata block from the cache, and revokes the block in the journal, so that a recovery does not replay old copies of
+    /// the block.
     pub(crate) fn forget(&mut self, block: FsBlock) {
         self.fs.blocks.forget(block, &self.member);
         self.work.revoked.push(block);
@@ -203,12 +205,14 @@ impl Handle<'_> {
         Ok(())
     }
 
-    /// Records that a failed step has left no changes. After this call, an error of any kind does not abort the journal.
+    /// Records that a failed step has left no changes. After this call, the error of the operation does not abort the journal, whatever the
+    /// kind of the error.
     pub(crate) fn took_back(&mut self) {
         self.taken_back = true;
     }
 
-    /// Returns and clears the record of [`took_back`](Self::took_back). Code that continues after a failed step must call this function.
+    /// Returns whether [`took_back`](Self::took_back) was called, and clears this record. Code that continues after a failed step must call
+    /// this function.
     pub(crate) fn was_taken_back(&mut self) -> bool {
         std::mem::take(&mut self.taken_back)
     }

@@ -1,10 +1,11 @@
-//! The transactions that the log still contains, even if their blocks were written home long ago. Undelete reads older versions of blocks
-//! from these transactions.
+//! The transactions that the log still contains, even if their blocks were written to their home locations long ago. Undelete reads older
+//! versions of blocks from these transactions.
 //!
-//! The log is a ring, and new transactions overwrite the oldest blocks. Only a part of an old transaction may remain. The descriptor blocks
-//! of this part identify the transaction, and may be at any position. Transactions with consecutive numbers form a run. All blocks of the
-//! log are written home before the log is emptied. The volume after a transaction therefore consists of two parts: the newest copies in the
-//! transaction's run up to that transaction, and the home locations of all other blocks.
+//! The log is a ring, and new transactions overwrite the oldest blocks. Only a part of an old transaction may therefore remain in the log.
+//! The descriptor blocks of this part identify the transaction, and may be at any position. Transactions with consecutive numbers form a
+//! run. The log is emptied only after all of its blocks were written to their home locations. After a given transaction, the content of a
+//! block is therefore the newest copy in the run up to that transaction. If the run contains no copy of the block, the content is at the
+//! block's home location.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -160,7 +161,7 @@ impl Found {
             if header(&content).is_some() || at == index {
                 break;
             }
-            // Some copies may continue at the start of the ring. They are not counted, because the scan has already passed their blocks.
+            // Copies may continue at the start of the ring. These copies are not counted, because the scan has already passed their blocks.
             taken += u32::from(at > index);
             if log.verify_copy(&tag, sequence, &content, PLACE).is_ok() {
                 let block = log.block(at)?;

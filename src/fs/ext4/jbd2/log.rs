@@ -30,7 +30,8 @@ pub(super) struct Log {
 enum Home {
     /// The blocks of a file of the volume.
     Inode(Box<Inode>),
-    /// The blocks of an external device. The field is the number of the external device's first block on the combined device.
+    /// The blocks of an external device. ironmap reads the volume's device and the external device as one combined device. The field is the
+    /// number of the external device's first block on the combined device.
     Device(FsBlock),
 }
 
@@ -66,7 +67,8 @@ impl Log {
         Ok(Self { fs: Arc::clone(fs), home, superblock })
     }
 
-    /// The journal on an external device. `first` is the number of the device's first block on the combined device.
+    /// The journal on an external device. `first` is the number of the device's first block on the combined device, which consists of the
+    /// volume's device and the external device.
     pub(super) fn on_device(fs: &Arc<Ext4>, first: FsBlock, superblock: JournalSuperblock) -> Self {
         Self { fs: Arc::clone(fs), home: Home::Device(first), superblock }
     }
@@ -187,7 +189,7 @@ impl Log {
 
     /// The tags of a descriptor block. The list ends after the tag that is marked as the last, or at the end of the block.
     ///
-    /// A tag's flag for a deleted block is ignored, because no image written by Linux contained this flag.
+    /// The flag for a deleted block in a tag is ignored, because Linux never wrote this flag into the images that were examined.
     pub(super) fn tags(&self, content: &[u8]) -> Vec<Tag> {
         let sb = &self.superblock;
         let wide = sb.has(JournalFeatures::SIXTY_FOUR_BIT);

@@ -1,6 +1,7 @@
 //! Writes the log: a transaction's descriptors, copies and revocations, its commit block, and the journal's superblock.
 //!
-//! Committed blocks stay in memory until a checkpoint writes them home. The size of the log limits the number of these blocks.
+//! Committed blocks stay in memory until a checkpoint writes them to their home locations. The size of the log limits the number of these
+//! blocks.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -70,8 +71,8 @@ impl LogWriter {
         })
     }
 
-    /// The maximum number of metadata blocks that one transaction may change. It is a quarter of the log, as in Linux. The log thus has
-    /// enough space for descriptor blocks.
+    /// The maximum number of metadata blocks that one transaction may change. The maximum is a quarter of the log, as in Linux. The rest of
+    /// the log has enough space for the descriptor blocks.
     pub(crate) fn limit(&self) -> u32 {
         (self.len() / 4).max(1)
     }
@@ -124,7 +125,7 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Writes committed blocks home, and empties the log.
+    /// Writes committed blocks to their home locations, and empties the log.
     pub(crate) fn checkpoint(&mut self, blocks: &Blocks) -> Result<()> {
         if self.used == 0 {
             return Ok(());
@@ -164,7 +165,7 @@ impl LogWriter {
         self.write_superblock(blocks, self.tail)
     }
 
-    /// Records in the journal's superblock the error after which no commits are possible.
+    /// Records the error that aborted the journal in the journal's superblock. After this error, no commits are possible.
     pub(crate) fn record_abort(&mut self, blocks: &Blocks, errno: Errno) -> Result<()> {
         self.record(-errno.0)?;
         self.write_superblock(blocks, self.tail)

@@ -2,13 +2,13 @@
 //! recovered on the device, and changes are then written to the journal.
 //!
 //! A volume that is open read-only is not changed, not even by a recovery. Linux recovers a journal by copying the newest committed version
-//! of each block home. Here the copies stay in the journal, and an [overlay](super::blocks::Overlay) records their locations. The overlay
-//! redirects reads of metadata, and reads of files with journalled data. Fast commits record operations instead of blocks. These operations
-//! are converted to [edits](fast_commit) of inodes, maps and directories.
+//! of each block to the block's home location. In ironmap, the copies stay in the journal, and an [overlay](super::blocks::Overlay) records
+//! their locations. The overlay redirects reads of metadata, and reads of files with journalled data. Fast commits record operations
+//! instead of blocks. These operations are converted to [edits](fast_commit) of inodes, maps and directories.
 //!
 //! On a volume that is open for writing, an operation joins the running [transaction](Transactions) with a [`Handle`]. A commit freezes the
-//! transaction's blocks and writes them to the [log](LogWriter). A checkpoint writes the committed blocks home when the log needs space. If
-//! a volume was not closed cleanly, its journal is first recovered on the device.
+//! transaction's blocks and writes them to the [log](LogWriter). When the log needs space, a checkpoint writes the committed blocks to
+//! their home locations. If a volume was not closed cleanly, its journal is first recovered on the device.
 //!
 //! A recovery needs up to 60 bytes of memory for each block in the log. The log has at most four million blocks. A recovery of fast commits
 //! also needs a few times the size of the fast-commit area.
@@ -48,7 +48,7 @@ use crate::fs::{DeviceRange, uuid_text};
 /// A volume's journal: its state at the time when the volume was opened, and its properties.
 #[derive(Clone, Debug)]
 pub struct Journal {
-    /// The state.
+    /// The state of the journal when the volume was opened.
     pub state: JournalState,
     /// The journal's features; empty if the journal's superblock was not read.
     pub features: JournalFeatures,
@@ -103,8 +103,9 @@ impl Journal {
     }
 }
 
-/// Reads the journal, and recovers it if the volume's superblock requires this. `fs` must read the volume without an overlay. For an
-/// external journal, `external` is the part of the combined device that the journal's device occupies.
+/// Reads the journal, and recovers it if the volume's superblock requires this. `fs` must read the volume without an overlay. An external
+/// journal is read through a combined device, which consists of the volume's device and the journal's device. `external` is the part that
+/// the journal's device occupies.
 pub(super) fn recover(
     fs: &Arc<Ext4>,
     external: Option<DeviceRange>,

@@ -1,16 +1,17 @@
 //! Walks the log and finds the newest committed copy of each block.
 //!
-//! A recovery that writes needs three passes over the log: one finds the end of the log, one collects the revocations, and one replays the
-//! copies. This recovery writes nothing and needs only one pass. It collects copies, and removes the copies that a revocation cancels.
+//! Linux needs three passes over the log, because it writes during the recovery: one pass finds the end of the log, one collects the
+//! revocations, and one replays the copies. This recovery writes nothing and needs only one pass. The pass collects copies, and removes the
+//! copies that a revocation cancels.
 //!
 //! Damaged blocks are handled as in Linux:
 //!
 //! - A block without the magic number or with another sequence number ends the log. A transaction without a commit block also ends the log.
-//! - A transaction with a bad descriptor, revoke or commit block is an error. There is one exception: a transaction with an older commit
-//!   time than the previous transaction remains from an earlier use of the journal, and ends the log.
+//! - A transaction with a bad descriptor, revoke or commit block is an error. There is one exception: if its commit time is older than that
+//!   of the previous transaction, the transaction remains from an earlier use of the journal, and ends the log.
 //! - With asynchronous commits, a bad commit block counts as an interrupted commit and ends the log. With version 1 checksums, a later
 //!   commit proves that the commit was not interrupted, and the bad commit block is an error.
-//! - Linux reports an error for a copy with a bad checksum if it would write this copy. ironmap reports an error only if no later copy or
+//! - A copy with a bad checksum is an error in Linux if Linux would write this copy. In ironmap it is an error only if no later copy or
 //!   revocation supersedes the copy.
 
 use std::collections::BTreeMap;

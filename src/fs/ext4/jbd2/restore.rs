@@ -42,7 +42,8 @@ pub(in crate::fs::ext4) fn restore(fs: &Arc<Ext4>) -> Result<Option<LogWriter>> 
     }
     let Some(number) = fs.superblock.journal_inode else { return Ok(None) };
     let log = Log::open(fs, number)?;
-    // The log may contain an uncommitted transaction with the next number. This number must not be used again. It is therefore skipped.
+    // The log may contain an uncommitted transaction with the next number. This number is skipped, because it must not be used for two
+    // transactions.
     let next = match log.superblock.start {
         Some(start) => walked_sequence(fs, &log, start)?.wrapping_add(1),
         None => log.superblock.sequence,

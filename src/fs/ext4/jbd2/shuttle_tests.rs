@@ -15,8 +15,8 @@ use crate::units::FsBlock;
 const LIMIT: u32 = 4;
 const CREDITS: u32 = 2;
 
-/// The transaction protocol, and a record of its effects. The model checker does not control the lock of `seen`. No thread waits while it
-/// holds this lock.
+/// The transaction protocol, and a record of its effects. The lock of `seen` is a lock that the model checker does not control. This is
+/// possible because no thread waits while it holds this lock.
 struct Journal {
     transactions: Transactions,
     seen: Mutex<Seen>,

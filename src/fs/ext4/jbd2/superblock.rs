@@ -26,8 +26,8 @@ const DEFAULT_FAST_COMMIT_BLOCKS: u32 = 256;
 const LEAST_LOG: u32 = 1024;
 
 bitflags! {
-    /// The features of a journal. The lower 32 bits are `s_feature_incompat`. The upper 32 bits contain the only feature of
-    /// `s_feature_compat`.
+    /// The features of a journal. The lower 32 bits are `s_feature_incompat`. The upper 32 bits are `s_feature_compat`, which has only one
+    /// feature.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct JournalFeatures: u64 {
         /// The log may contain revoke blocks.
@@ -42,7 +42,7 @@ bitflags! {
         const CSUM_V3 = 0x10;
         /// The journal has a fast-commit area.
         const FAST_COMMIT = 0x20;
-        /// The commit block has a checksum over the transaction. This is a bit of `s_feature_compat`, and the first version of checksums.
+        /// The commit block has a checksum over the transaction (checksums of version 1). This feature is a bit of `s_feature_compat`.
         const CHECKSUM = 0x1 << 32;
         const _ = !0;
     }

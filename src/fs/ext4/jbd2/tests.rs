@@ -1,4 +1,5 @@
-//! Tests of the log writer. e2fsck and ironmap's reader recover the logs that the writer has written. Both are independent of the writer.
+//! Tests of the log writer. e2fsck and ironmap's reader recover the logs that the writer has written. e2fsck and the reader are independent
+//! of the writer.
 
 use std::sync::Arc;
 
@@ -109,7 +110,8 @@ fn a_block_that_was_freed_is_not_replayed() {
         })
         .unwrap();
         fs.sync().unwrap();
-        // The freed block is reused for the data of a file. Data are written without the journal.
+        // The freed block is reused for the data of a file. Data are written without the journal. A recovery must not replay the old copy
+        // of the block over these data.
         let data = crate::sys::Buffer::aligned(fs.superblock().block_size.bytes()).unwrap();
         let data = crate::fs::block::Block::new(data);
         fs.blocks.write_home(&[(block, data)]).unwrap();
@@ -174,8 +176,8 @@ fn open(device: Arc<dyn Device>) -> crate::Result<Arc<Ext4>> {
     Ext4::open_for_writing(device, &Arc::default(), Clock::System)
 }
 
-/// After a crash during the opening of a volume, the log may contain old transactions. No recovery treats them as successors of new
-/// transactions.
+/// A crash can occur while a volume is being opened. The log may then contain old transactions. No recovery treats these transactions as
+/// successors of new transactions.
 #[test]
 fn an_opening_that_was_interrupted_brings_nothing_old_back() {
     for kind in ["-t ext4 -b 1024 -J size=1", "-t ext3 -b 1024 -J size=1"] {
@@ -205,8 +207,8 @@ fn an_opening_that_was_interrupted_brings_nothing_old_back() {
     }
 }
 
-/// An error may be recorded only in the journal's superblock. The next opening of the volume copies it to the file system's superblock, as
-/// Linux and e2fsck do.
+/// An error may be recorded only in the journal's superblock. The next opening of the volume copies this error to the file system's
+/// superblock, as Linux and e2fsck do.
 #[test]
 fn an_error_that_the_journal_tells_of_is_kept() {
     let image = Image::new("-t ext4 -b 1024 -O ^metadata_csum", "8M");

@@ -14,19 +14,19 @@ use crate::fs::ext4::operation::Patience;
 /// 30 seconds, but no earlier changes.
 const STAMPS_WAIT: Duration = Duration::from_secs(30);
 
-/// Some writes do not update the file's time stamps. The timer sets these time stamps at this interval. A call that reads the time stamps
-/// also updates them first.
+/// The interval at which the timer sets the time stamps of files that were written without an update of the time stamps. A call that reads
+/// the time stamps of such a file first sets them.
 const STAMPS_LEFT: Duration = Duration::from_secs(1);
 
-/// A thread that commits at intervals until this value is dropped. The thread keeps the volume open only during a commit.
+/// A thread that commits at intervals until the `CommitTimer` is dropped. The thread keeps the volume open only during a commit.
 pub struct CommitTimer {
     stop: Arc<Stop>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// The lock and the condition variable are from std, because the program may fork. A thread that waits in parking_lot is an entry of a
-/// list, and the entry is in the thread's stack. The child of a fork does not have this thread, and may use the memory of the stack for
-/// other data.
+/// The lock and the condition variable are from std and not from parking_lot, because the program may fork. While a thread waits in
+/// parking_lot, a global list points into the stack of this thread. After a fork, the child has the list but not the thread, and may use
+/// the memory of the stack for other data.
 #[derive(Default)]
 struct Stop {
     stopped: Mutex<bool>,
@@ -61,7 +61,7 @@ impl Stop {
         while !*stopped {
             let waited = self.told.wait_timeout(stopped, interval.min(STAMPS_LEFT));
             (stopped, _) = waited.unwrap_or_else(PoisonError::into_inner);
-            // A failure of one of these calls aborts the journal. The program gets the error from its next call.
+            // Errors of these calls are ignored here. A failure aborts the journal, and the program gets the error from its next call.
             if let Some(fs) = fs.upgrade().filter(|_| !*stopped) {
                 let _ = fs.check_held();
                 fs.check_durable();

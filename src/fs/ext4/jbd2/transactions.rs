@@ -3,7 +3,7 @@
 //! An operation joins the running transaction with credits: the number of blocks that the operation may change. A commit closes the running
 //! transaction to new operations, waits until its operations have left, and freezes their changes. The next transaction runs while the
 //! commit is written. During a commit, all threads that need a commit wait for the next commit. Many callers of `fsync` thus share a
-//! commit. The next commit starts when the expected number of threads need it. This number is derived from the last commit. The commit
+//! commit. The next commit starts when an expected number of threads wait for it. This number is derived from the last commit. The commit
 //! waits for these threads at most as long as the last commit took. Without this wait, each thread on a busy processor would make its own
 //! commit.
 
@@ -42,9 +42,9 @@ impl Work {
 #[derive(Debug)]
 pub(crate) struct Transactions {
     state: Mutex<State>,
-    /// Three condition variables, so that each event wakes only the threads that wait for this event. `opened`: the running transaction
-    /// accepts operations again. `left`: the last operation has left the running transaction. `ended`: a commit has ended; transactions
-    /// with even and with odd numbers have separate condition variables.
+    /// There are three kinds of condition variables, so that each event wakes only the threads that wait for it. `opened`: the running
+    /// transaction accepts operations again. `left`: the last operation has left the running transaction. `ended`: a commit has ended;
+    /// transactions with even and with odd numbers have separate condition variables.
     opened: Condvar,
     left: Condvar,
     ended: [Condvar; 2],
@@ -74,8 +74,9 @@ struct State {
     aborted: Option<String>,
 }
 
-/// A commit does not wait for more threads if at most this many threads need commits. Two threads take turns: one executes its next
-/// operation while the other commits. A wait for the other thread would cost time, because waking a thread takes as long as a commit.
+/// A commit does not wait for more threads if at most this many threads need commits. Two such threads take turns: one executes its next
+/// operation while the other commits. If a commit waited for the other thread, time would be lost, because waking a thread takes as long as
+/// a commit.
 const TAKE_TURNS: u32 = 2;
 /// The maximum of `patience`.
 const MOST_PATIENCE: Duration = Duration::from_millis(10);
@@ -135,8 +136,8 @@ impl Transactions {
     /// Leaves the running transaction and returns the unused credits.
     pub(super) fn leave(&self, credits: u32, work: Work) {
         let mut state = self.state.lock();
-        // An operation may have changed more blocks than its credits permit. The transaction is then larger than expected. The log has
-        // space for the additional blocks: the limit of a transaction is less than the size of the log.
+        // An operation may have changed more blocks than its credits permit. The transaction is then larger than expected. The log
+        // nevertheless has space for the additional blocks, because the limit of a transaction is less than the size of the log.
         state.credits = (state.credits - credits).saturating_add(work.blocks.len() as u32);
         state.work.append(work);
         state.handles -= 1;
@@ -162,10 +163,10 @@ impl Transactions {
         self.state.lock().committed >= tid
     }
 
-    /// Returns when a transaction is committed. If no other thread commits this transaction, the calling thread does. It calls `freeze`
-    /// after the last operation has left and before the next transaction starts. It calls `write` while the next transaction runs. Returns
-    /// true if `write` began after this call. In this case the flush in `write` also covers all writes of the caller that ended before this
-    /// call.
+    /// Returns when a transaction is committed. If no other thread commits this transaction, the calling thread commits it: the thread
+    /// calls `freeze` after the last operation has left and before the next transaction starts, and calls `write` while the next
+    /// transaction runs. Returns true if `write` began after this call began. In this case the flush in `write` also covers all writes of
+    /// the caller that ended before this call.
     ///
     /// # Errors
     /// `ReadOnly` after an abort; the error of `write`, which aborts the volume.
@@ -289,8 +290,8 @@ mod tests {
         member.tid()
     }
 
-    /// A flush of the device covers only writes that have ended before the flush begins. If a write ends later, its sync needs another
-    /// flush.
+    /// A flush of the device covers only writes that have ended before the flush begins. If a write ends after the flush has begun, a sync
+    /// of this write needs another flush.
     #[test]
     fn a_thread_that_joins_a_running_commit_may_miss_its_flush() {
         let transactions = Transactions::new(8);

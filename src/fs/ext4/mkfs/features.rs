@@ -3,10 +3,10 @@
 use crate::error::{Error, Result};
 use crate::fs::ext4::{Compat, Incompat, RoCompat};
 
-/// The features of a volume, as three words.
+/// The features of a volume, as three bit masks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
-    /// The features that an implementation does not need to know.
+    /// The compatible features: an implementation that does not know them can still read and write the volume.
     pub compat: Compat,
     /// The features that every implementation must support to read or write the volume.
     pub incompat: Incompat,
@@ -158,7 +158,7 @@ impl Features {
     }
 }
 
-/// The name by which the rules know a feature. mke2fs accepts two names for some features.
+/// The name that the rules use for a feature. mke2fs accepts two names for some features.
 fn usual(name: &str) -> &str {
     if name == "extents" { "extent" } else { name }
 }

@@ -1,7 +1,7 @@
-//! The geometry of a new volume: the numbers of its groups, inodes and reserved blocks. These numbers are computed from the volume's size
-//! and the options.
+//! The geometry of a new volume: the numbers of its groups, inodes and reserved blocks. The geometry is computed from the volume's size and
+//! the options.
 //!
-//! If the options do not determine a number, it is the same as in volumes that mke2fs makes (docs/PROVENANCE.md).
+//! If the options do not determine one of these numbers, the number is the same as in volumes that mke2fs makes (docs/PROVENANCE.md).
 
 use super::features::Features;
 use super::options::MkfsOptions;
@@ -17,14 +17,15 @@ const PAGE: u64 = 4096;
 const MAX_PER_GROUP: u32 = (1 << 16) - 8;
 /// The minimum number of inodes per group. With this number, group 0 has enough inodes for all files of a new volume.
 const MIN_INODES_PER_GROUP: u32 = 16;
-/// The minimum size of a group in clusters. A volume with many inodes needs more inode bitmaps, and therefore smaller groups.
+/// The minimum size of a group in clusters. If a volume has more inodes than its inode bitmaps have bits, its groups become smaller, so
+/// that there are more groups and more inode bitmaps.
 const MIN_CLUSTERS_PER_GROUP: u32 = 256;
 /// The minimum number of blocks for files in the last group. A last group with fewer blocks for files is omitted.
 const WORTHWHILE: u64 = 50;
 const MIN_JOURNAL: u64 = 1024;
 const MAX_JOURNAL: u64 = 10_240_000;
 
-/// The numbers of a volume. Lengths are in blocks, except where the field's name or comment says otherwise.
+/// The geometry of a volume. Lengths are in blocks, except where the field's name or comment says otherwise.
 #[derive(Clone, Debug)]
 pub(in crate::fs::ext4) struct Geometry {
     pub(in crate::fs::ext4) features: Features,
@@ -53,7 +54,7 @@ pub(in crate::fs::ext4) struct Geometry {
 }
 
 impl Geometry {
-    /// Computes the numbers for a volume of `size` bytes, on a device with sectors of `sector` bytes.
+    /// Computes the geometry of a volume of `size` bytes, on a device with sectors of `sector` bytes.
     pub(super) fn new(options: &MkfsOptions, size: u64, sector: u32) -> Result<Self> {
         let block_size = block_size(options, size, sector)?;
         let mut features = options.features;
@@ -75,7 +76,8 @@ impl Geometry {
         let fast_commit_blocks = if fast_commit { journal / 64 } else { 0 };
         let orphan_file = features.compat.contains(Compat::ORPHAN_FILE);
         if features.compat.contains(Compat::RESIZE_INODE) && bytes > 1024 {
-            // The size of the resize inode is the size that a double-indirect block can map. It exceeds 2 GiB.
+            // The size of the resize inode is the size that a double-indirect block can map. This size exceeds 2 GiB, and therefore
+            // requires the feature large_file.
             features.ro_compat.insert(RoCompat::LARGE_FILE);
         }
         let wide = features.incompat.contains(Incompat::SIXTY_FOUR_BIT);
@@ -146,7 +148,7 @@ impl Geometry {
         own + backup + WORTHWHILE
     }
 
-    /// The numbers of an existing volume, without the sizes of its journal and its orphan file.
+    /// The geometry of an existing volume, without the sizes of its journal and its orphan file.
     pub(in crate::fs::ext4) fn of(sb: &Superblock) -> Self {
         let features =
             Features { compat: sb.compat, incompat: sb.incompat, ro_compat: sb.ro_compat };
@@ -303,8 +305,8 @@ fn groups_per_flex(options: &MkfsOptions, features: &Features) -> Result<u32> {
     Ok(groups)
 }
 
-/// For a volume that needs 64-bit block numbers: refuses the size if the feature 64bit is off. Otherwise switches the feature resize_inode
-/// off: the resize inode cannot contain 64-bit block numbers.
+/// Checks the features of a volume that needs 64-bit block numbers. Without the feature 64bit, the size is refused. With it, the feature
+/// resize_inode is switched off, because the resize inode cannot contain 64-bit block numbers.
 fn limit_to_width(features: &mut Features, blocks: u64) -> Result<()> {
     if blocks <= u64::from(u32::MAX) {
         return Ok(());

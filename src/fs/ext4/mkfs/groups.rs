@@ -1,8 +1,8 @@
 //! The groups of a new volume: their descriptors and, if required, their bitmaps.
 //!
-//! If group descriptors have checksums, a group can stay uninitialised. In this case flags in its descriptor say that its bitmaps were not
-//! written. A counter in the descriptor contains the number of unused inodes at the end of the inode table. Without checksums, all bitmaps
-//! and inode tables are written.
+//! If group descriptors have checksums, a group can stay uninitialised. In this case, flags in the group's descriptor say that its bitmaps
+//! were not written, and a counter in the descriptor contains the number of unused inodes at the end of the inode table. Without checksums,
+//! all bitmaps and inode tables are written.
 
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -31,7 +31,7 @@ pub(in crate::fs::ext4) struct Used {
     pub(in crate::fs::ext4) directories: u32,
 }
 
-/// The bytes on the device at the positions of the new inode tables, before the tables are written.
+/// The content of the new inode tables' blocks on the device before mkfs writes inodes: zeros, or unknown bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fs::ext4) enum TablesAre {
     Zero,

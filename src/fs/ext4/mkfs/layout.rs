@@ -84,8 +84,8 @@ impl<'a> Layout<'a> {
         start..end.min(self.sb.blocks_count)
     }
 
-    /// The block of the superblock's copy in a group that has a copy. This is the first block of the group. In group 0, it is the block
-    /// that contains byte 1024 of the volume.
+    /// The block of the superblock's copy, in a group that has a copy. In group 0, it is the block that contains byte 1024 of the volume.
+    /// In all other groups, it is the first block of the group.
     pub(in crate::fs::ext4) fn superblock_at(&self, group: u32) -> u64 {
         let start = self.sb.group_start(group).0;
         if group == 0 { 1024 >> self.sb.block_size.shift() } else { start }
@@ -98,8 +98,8 @@ impl<'a> Layout<'a> {
         start..start + self.sb.copies_in(group)
     }
 
-    /// All copies of descriptor blocks. Each item is a range of indexes of descriptor blocks, with the first block of a copy of this range.
-    /// With meta groups, each range is one descriptor block, which has three copies.
+    /// All copies of descriptor blocks. An item describes one copy: the indexes of the copied descriptor blocks, and the block number at
+    /// which the copy begins. With meta groups, each copy contains one descriptor block, and each descriptor block has three copies.
     pub(in crate::fs::ext4) fn descriptor_copies(&self) -> impl Iterator<Item = (Range<u32>, u64)> {
         let per_block = self.geometry.descriptors_per_block();
         let all = self.geometry.descriptor_blocks;
@@ -122,10 +122,10 @@ impl<'a> Layout<'a> {
         self.superblock_at(group) + 1 + u64::from(self.geometry.descriptor_blocks)
     }
 
-    /// Returns the map blocks of the resize inode with their contents. Also returns the number of all blocks of this inode. The resize
-    /// inode owns the reserved descriptor blocks. `double` is the double-indirect block of its map. Each slot of `double` points to a
-    /// reserved descriptor block after the primary descriptors. Each of these blocks contains the numbers of its copies in the backups, in
-    /// the order of the groups.
+    /// Returns the map blocks of the resize inode with their contents, and the number of all blocks of this inode. The resize inode owns
+    /// the reserved descriptor blocks. `double` is the double-indirect block of the inode's map. Each slot of `double` points to a reserved
+    /// descriptor block after the primary descriptors. Each of these blocks contains the numbers of its copies in the backups, in the order
+    /// of the groups.
     pub(in crate::fs::ext4) fn resize_map(&self, double: u64) -> Result<(Vec<(u64, Buffer)>, u64)> {
         let geometry = self.geometry;
         let size = self.sb.block_size.bytes();

@@ -1,11 +1,11 @@
 //! Makes a volume.
 //!
-//! The first three steps are made in memory. [`geometry`] computes the numbers of the volume. [`layout`] assigns positions to all metadata.
-//! [`files`] assigns positions to the files of the new volume. Nothing is written before these steps have succeeded. The superblock is
-//! written last. Before that write, no program recognises a volume on the device.
+//! mkfs first takes three steps in memory. [`geometry`] computes the sizes and counts of the volume. [`layout`] assigns positions to all
+//! metadata. [`files`] assigns positions to the files of the new volume. Nothing is written before these steps have succeeded. The
+//! superblock is written last. Before that write, no program recognises a volume on the device.
 //!
-//! The numbers are the same as in a volume that mke2fs makes. The positions are different: the journal is near the start, after the first
-//! inode tables, and each file is contiguous.
+//! The sizes and counts are the same as in a volume that mke2fs makes. The positions are different: the journal is near the start, after
+//! the first inode tables, and each file is contiguous.
 //!
 //! The required memory is 24 bytes and a descriptor for each group, and a few ranges for each flex group. A volume of 16 TiB needs 16 MiB.
 
@@ -47,7 +47,7 @@ use crate::units::DevOffset;
 pub use self::features::Features;
 pub use self::options::MkfsOptions;
 
-/// The start and the end of a device can contain magic numbers of other formats. This is the number of bytes at each end.
+/// The number of bytes that mkfs zeros at the start and at the end of the device. These bytes can contain magic numbers of other formats.
 const SIGNATURES: u64 = 128 << 10;
 
 /// Makes a volume on a device that is open for writing. Refuses to overwrite a volume that another node holds. Any other content of the
@@ -106,8 +106,8 @@ pub(crate) fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<Superbl
     Superblock::parse(raw.as_bytes(), device.size())
 }
 
-/// Refuses a device with a volume that another node holds by multiple mount protection. The check waits until it knows whether the other
-/// node is alive. If the other node has crashed, the check succeeds.
+/// Refuses a device if another node holds its volume by multiple mount protection. The check waits until it knows whether the other node is
+/// alive. If the other node has crashed, the check succeeds.
 fn refuse_held(device: &dyn Device) -> Result<()> {
     let (at, len) = Superblock::RANGE;
     let mut bytes = vec![0; len];
@@ -221,8 +221,8 @@ fn prepare(
     }
     let ends = sb.block_size.blocks_for(SIGNATURES).min(sb.blocks_count);
     output.zero(0..ends)?;
-    // This flush makes the removal of an earlier volume's superblock durable. If mkfs is interrupted after the flush, no program recognises
-    // the earlier volume.
+    // After this flush, the superblock of an earlier volume is durably removed. If mkfs is interrupted later, no program recognises the
+    // earlier volume.
     output.flush()?;
     output.zero(sb.blocks_count - ends..sb.blocks_count)?;
     let lazy = sb.ro_compat.intersects(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM);
@@ -263,7 +263,8 @@ fn write_superblocks(
         block.fill(0);
         block[at..at + len].copy_from_slice(raw.as_bytes());
         if group == 0 {
-            // The magic number is written last. Otherwise, on a volume without checksums, a partly written superblock could appear valid.
+            // The magic number is written last. If it were written with the other fields, a partly written superblock could appear valid on
+            // a volume without checksums.
             let magic = at + offset_of!(RawSuperblock, s_magic);
             block[magic..magic + 2].fill(0);
             output.write(layout.superblock_at(group), &block)?;

@@ -19,8 +19,8 @@ pub struct MkfsOptions {
     pub inode_size: Option<u16>,
     /// The number of inodes.
     pub inodes: Option<u64>,
-    /// If `inodes` is not set, the volume gets one inode for this number of bytes. The default is 16384 for most volumes, less for small
-    /// volumes, and more for very large volumes.
+    /// The number of bytes for each inode: if `inodes` is not set, the volume gets one inode for this number of bytes. The default is 16384
+    /// for most volumes, less for small volumes, and more for very large volumes.
     pub inode_ratio: Option<u64>,
     /// The features.
     pub features: Features,
@@ -28,8 +28,8 @@ pub struct MkfsOptions {
     pub label: Vec<u8>,
     /// The UUID; random by default.
     pub uuid: Option<[u8; 16]>,
-    /// The secret seed of directory hashes. If `uuid` is set, the default is this UUID. The same options then always make the same volume.
-    /// Otherwise the default is random.
+    /// The secret seed of directory hashes. If `uuid` is set, the default is this UUID, so that the same options always make the same
+    /// volume. If `uuid` is not set, the default is random.
     pub hash_seed: Option<[u8; 16]>,
     /// The time of creation in seconds since 1970. The default is the current time.
     pub time: Option<i64>,
@@ -51,8 +51,8 @@ pub struct MkfsOptions {
     pub discard: bool,
     /// Whether all bytes of the device read as zeros, as in a new sparse image. If so, nothing is zeroed.
     pub zeroed: bool,
-    /// Whether mkfs does not zero the inode tables. The kernel then zeros them after a mount. This option has an effect only with group
-    /// checksums.
+    /// Whether mkfs leaves the inode tables unwritten, so that the kernel zeros them after a mount. This option has an effect only with
+    /// group checksums.
     pub lazy_tables: bool,
     /// Whether the volume is made even if the device already contains data.
     pub force: bool,

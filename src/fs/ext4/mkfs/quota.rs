@@ -100,7 +100,8 @@ fn content(magic: u32, usage: &[Usage]) -> Vec<u8> {
         dqi_flags: 0.into(),
         dqi_blocks: ((tree.bytes.len() / BLOCK) as u32).into(),
         dqi_free_blk: 0.into(),
-        // The list of blocks with unused entries begins with the only block of entries.
+        // The first block of the list of blocks with unused entries. The file has only one block of entries, which is the first block of
+        // the list.
         dqi_free_entry: leaf.into(),
     };
     tree.bytes[..size_of::<RawQuotaHeader>()].copy_from_slice(header.as_bytes());

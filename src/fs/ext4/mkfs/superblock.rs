@@ -123,7 +123,7 @@ fn name(raw: &mut RawSuperblock, options: &MkfsOptions, identity: &Identity) -> 
     if Incompat::from_bits_retain(raw.s_feature_incompat.get()).contains(Incompat::CSUM_SEED) {
         raw.s_checksum_seed.set(crc32c_raw(!0, &identity.uuid));
     }
-    // The superblock stores a time in 40 bits. An inode stores a time in only 34 bits, which begin in 1901.
+    // The superblock stores a time in 40 bits. An inode stores a time in only 34 bits, and its earliest time is in the year 1901.
     let time = identity.time;
     if !(0..(1 << 34) - (1 << 31)).contains(&time) {
         return Err(Error::invalid(format!(

@@ -12,7 +12,7 @@ use super::{Addition, Directory, PLACE, Step};
 use crate::error::{Error, Result};
 use crate::units::InodeNo;
 
-/// The numbers of the parts of an inline directory that contain entries.
+/// An inline directory has numbered parts. The parts with these numbers contain entries.
 const PARTS: Range<u64> = 1..3;
 
 impl Directory<'_> {

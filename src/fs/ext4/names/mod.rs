@@ -1,8 +1,9 @@
 //! Changes directories: adds names, removes names, and changes the inode of a name.
 //!
-//! A directory has one of three forms. The entries are in the inode, in a linear sequence of blocks, or in the leaves of a hash tree. A
+//! A directory has one of three forms: the entries are in the inode, in a linear sequence of blocks, or in the leaves of a hash tree. A
 //! full directory is converted to the next form, and a full tree grows by splits. After each conversion or split, the directory is valid
-//! and has the same names. Completed steps are therefore not undone if the next step finds no free space. A directory never shrinks.
+//! and contains the same names as before. If the next step finds no free space, the completed steps are therefore not undone. A directory
+//! never shrinks.
 //!
 //! Before a change, the caller locks the directory. The caller also updates the directory's link count and time stamps.
 
@@ -195,7 +196,8 @@ impl Directory<'_> {
         }
     }
 
-    /// Adds a block of entries to a directory. The caller must read the directory's `Inode` again, because it is outdated after the call.
+    /// Adds a block of entries to a directory. After the call, the caller's `Inode` of the directory is outdated, and the caller must read
+    /// it again.
     fn append_leaf(&self, h: &mut Handle<'_>, fill: impl FnOnce(Entries<'_>)) -> Result<FileBlock> {
         self.append_block(h, |bytes| {
             fill(Entries(&mut bytes[..self.fs.superblock.entries_end()]));
@@ -240,8 +242,8 @@ impl InodeToChange<'_> {
         if let Some(last) = last
             && !block.0.is_multiple_of(u64::from(self.fs.superblock.cluster_blocks))
         {
-            // The file's last block is not at the end of its cluster. The next block of the cluster already belongs to the file. Nothing is
-            // allocated.
+            // The file's last block is not at the end of its cluster. The next block is in the same cluster, which already belongs to the
+            // file. Therefore nothing is allocated.
             let start = FsBlock(last.0 + 1);
             self.map_extent(h, extent(start))?;
             return Ok(start);

@@ -42,7 +42,8 @@ impl Directory<'_> {
                 .place
                 .corrupt("the leaf cannot be split, because a single entry fills the leaf"));
         };
-        // In the parent, the lowest bit of a leaf's hash marks that the previous leaf also contains names with this hash.
+        // The entry of a leaf in the parent contains the lowest hash of the leaf. The lowest bit of this hash marks that the previous leaf
+        // also contains names with the hash.
         let hash = first.hash | u32::from(first.hash == last.hash);
         if !path.parent().takes(hash) {
             return Err(leaf.place.corrupt("the leaf contains names that belong to another leaf"));
@@ -123,8 +124,8 @@ impl Directory<'_> {
     }
 }
 
-/// The number of entries that stay in the lower leaf after a split. They have about half of the bytes. At least one entry stays. Both
-/// halves fit into a block, because the longest entry needs less than a third of the smallest block.
+/// The number of entries that stay in the lower leaf after a split. These entries have about half of the bytes. At least one entry stays.
+/// The entries of each half fit into a block, because the longest entry needs less than a third of the smallest block.
 fn median(entries: &[Hashed<'_>]) -> usize {
     let half = entries.iter().map(|entry| length(entry.name)).sum::<usize>() / 2;
     let mut before = 0;

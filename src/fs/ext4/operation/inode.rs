@@ -100,8 +100,8 @@ mod tests {
         };
     }
 
-    /// None of these values is a proof that permits a change of an inode: an inode number, an inode that was read without its lock, a
-    /// shared lock, the lock of a file's content, an operation, the file system.
+    /// These values do not permit a change of an inode, and must not implement `MayChange`: an inode number, an inode that was read without
+    /// its lock, a shared lock, the lock of a file's content, an operation, the file system.
     #[test]
     fn only_a_proof_permits_a_change() {
         proves_nothing!(InodeNo, Inode, Shared<'_>, Content<'_>, Operation<'_>, Ext4);

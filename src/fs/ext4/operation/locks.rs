@@ -1,6 +1,6 @@
-//! The locks of inodes, and the lock of renames. In the [lock order](super::super::order) they come directly after the lock of a file's
-//! content. The table of locks also contains the pending [time stamps](super::super::stamps) of open inodes, which are not in a transaction
-//! yet.
+//! The locks of inodes, and the lock of renames. In the [lock order](super::super::order) these locks come directly after the lock of a
+//! file's content. The table of locks also contains the pending [time stamps](super::super::stamps) of open inodes, which are not in a
+//! transaction yet.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -164,7 +164,7 @@ impl Locks {
         }
     }
 
-    /// The state of an inode, if it is open.
+    /// The state that all handles of an inode share. `None` if the inode is not open.
     pub(crate) fn open(&self, number: InodeNo) -> Option<Arc<OpenInode>> {
         if self.opened.load(Ordering::Acquire) == 0 {
             return None;
@@ -196,7 +196,7 @@ impl Locks {
         opened
     }
 
-    /// The inodes with written data that their metadata do not record yet.
+    /// The inodes whose metadata do not record all written data yet.
     pub(crate) fn unconverted(&self) -> Vec<(InodeNo, Arc<OpenInode>)> {
         let mut found = Vec::new();
         for shard in &self.inodes {
@@ -238,7 +238,7 @@ impl Locks {
     }
 
     /// Sets a time stamp for the writes that were recorded since the last call. The first of these writes has already set a stamp itself.
-    /// The later writes are only recorded in the lanes of their queues, without a time.
+    /// The later writes were only recorded in memory, without a time.
     fn stamp_noted(&self, known: &ActiveInode) {
         if known.inode.content.take_written() {
             self.set_stamp(known, Access::Write);
@@ -282,8 +282,8 @@ impl Locks {
         let shard = self.shard(number).lock();
         let Some(known) = shard.get(&number) else { return Waiting::default() };
         let (mut pending, count) = known.stamps.take();
-        // The fence must follow the removal of the pending stamps. A write is first recorded and then sets a stamp. If a write is recorded
-        // after the fence, it finds no stamp and sets a new one. A later call removes this new stamp.
+        // The fence must follow the removal of the pending stamps. A write is first recorded and then sets a stamp. A write that is
+        // recorded after the fence finds no pending stamp, and sets a new stamp. A later call removes this new stamp.
         fence(Ordering::SeqCst);
         if known.inode.content.take_written() {
             pending.written = Some(self.clock.now());
@@ -348,10 +348,10 @@ impl Pin<'_> {
         Open(known)
     }
 
-    /// Removes the state of the inode from the table if no other user remains.
+    /// Removes the state of the inode from the table if no other thread uses the state.
     fn leave(&mut self) {
         let mut shard = self.locks.shard(self.number).lock();
-        // Without other users, only two references exist: one in the table and one in `self`.
+        // If no other thread uses the state, only two references to it exist: one in the table and one in `self`.
         let last = self.known.take().is_some_and(|known| Arc::strong_count(&known) == 2);
         if last {
             shard.remove(&self.number);
@@ -364,7 +364,7 @@ impl Content<'_> {
         self.alone.as_ref()
     }
 
-    /// The state of the inode whose content this value refers to.
+    /// The state of the inode to which this content belongs.
     pub(crate) fn inode(&self) -> Arc<OpenInode> {
         self.pin.known.as_ref().map(|known| Arc::clone(&known.inode)).unwrap_or_default()
     }

@@ -1,10 +1,10 @@
 //! Operations are the only way to change a volume. An [`Operation`] locks and reads the inodes that it changes. It checks all conditions,
 //! and then changes blocks in a transaction.
 //!
-//! The compiler enforces this order. Only [`Ext4::operate`] creates an operation. Only an operation can lock an inode for a change. Only
-//! [`transact`](Operation::transact) creates a [`Handle`](super::jbd2::Handle). Only a handle can change blocks: the block cache requires a
-//! membership in a transaction. To change an inode, a handle needs a [proof](MayChange) that no other thread changes it. [`Ext4::operate`]
-//! also counts corruption that the operation finds.
+//! The compiler enforces that blocks are changed only in this way. Only [`Ext4::operate`] creates an operation. Only an operation can lock
+//! an inode for a change. Only [`transact`](Operation::transact) creates a [`Handle`](super::jbd2::Handle). Only a handle can change
+//! blocks: the block cache requires a membership in a transaction. To change an inode, a handle needs a [proof](MayChange) that no other
+//! thread changes the inode. [`Ext4::operate`] also counts corruption that the operation finds.
 
 mod inode;
 pub(super) mod locks;
@@ -53,8 +53,8 @@ impl Ext4 {
         let read_unlocked = Cell::new(false);
         let op = Operation { fs: self, writing: self.writing()?, read_unlocked };
         let result = work(&op);
-        // The operation may have failed to read a directory that it had not locked. Another thread may have changed the directory during
-        // the read. The failure then does not count as an error of the volume.
+        // If the operation failed to read a directory that it had not locked, the failure does not count as an error of the volume: another
+        // thread may have changed the directory during the read.
         if op.read_unlocked.get() { result } else { self.watch(|| result) }
     }
 
@@ -98,9 +98,10 @@ impl<'a> Operation<'a> {
         Locked { fs: self.fs, number, lock: self.writing.locks.exclusive(number) }
     }
 
-    /// Locks two inodes. One of them must not be an ancestor of the other. A directory is locked before a file of another type, which may
-    /// have a name in this directory. Two directories, or two other files, are locked in the order of their numbers. If both inodes are the
-    /// same or the second is `None`, only one inode is locked. The types of the inodes must not change during the call.
+    /// Locks two inodes. Neither inode may be an ancestor of the other. A directory is locked before a file of another type, because the
+    /// file may have a name in this directory. Two directories, or two files that are not directories, are locked in the order of their
+    /// numbers. If both inodes are the same or the second is `None`, only one inode is locked. The types of the inodes must not change
+    /// during the call.
     pub(super) fn lock_two(
         &self,
         one: &Inode,

@@ -11,7 +11,7 @@ use crate::sync::explore;
 use crate::units::InodeNo;
 
 const INODE: InodeNo = InodeNo(12);
-/// Another inode. Its entry is in the same shard of the table.
+/// An inode whose entry is in the same shard of the lock table as the entry of `INODE`.
 const OTHER: InodeNo = InodeNo(12 + 64);
 
 struct Model {

@@ -86,8 +86,8 @@ impl Operation<'_> {
             let now = handle.now();
             handle.update_inode(&inode, |raw| {
                 raw.has_values(values);
-                // The project id is set first: this call fails if the inode has no space for a project id, and a failure must not leave
-                // other fields changed.
+                // The project id is set before the other fields. This change fails if the inode has no space for a project id, and a
+                // failure must not leave other fields changed.
                 set.project.map_or(Ok(()), |project| raw.set_project(project))?;
                 raw.set_mode(mode)?;
                 if owned {

@@ -19,7 +19,8 @@ use crate::units::{DevOffset, FileBlock, FilePos, FsBlock, InodeNo};
 
 /// The maximum number of bytes written in one transaction.
 const PIECE: usize = 8 << 20;
-/// The maximum number of metadata blocks that the write of one piece changes. The blocks of the file's map are not included.
+/// The maximum number of metadata blocks that change when the data of one transaction are written. The blocks of the file's map are not
+/// included.
 const CREDITS: u32 = 16;
 /// An upper limit of the length of inline content, in bytes.
 const INLINE_LIMIT: u64 = 64 << 10;
@@ -39,9 +40,9 @@ struct Blocks<'a> {
 }
 
 impl Ext4 {
-    /// Writes several buffers. `is_cache` marks the writeback of a cache, which may write to any position of an append-only file. Returns
-    /// the position and the length of the write. If `whole` is set, a write without enough space for all data fails, and the file keeps its
-    /// size.
+    /// Writes several buffers. Returns the position and the length of the write. `is_cache` marks the writeback of a cache, which may write
+    /// to any position of an append-only file. If `whole` is set and the space does not suffice for all data, the write fails and the file
+    /// keeps its size.
     pub(crate) fn write_from(
         self: &Arc<Self>,
         number: InodeNo,
@@ -94,8 +95,8 @@ impl Ext4 {
 }
 
 impl Operation<'_> {
-    /// Writes one piece. Returns the number of bytes written. This number is smaller than the length of the piece if the space was
-    /// exhausted.
+    /// Writes the data of one transaction. Returns the number of bytes written. If the space is exhausted, this number is smaller than the
+    /// length of the data.
     fn write_piece(&self, file: &Locked<'_>, pos: FilePos, bytes: &[u8]) -> Result<usize> {
         let inode = file.inode()?;
         let size = self.superblock.block_size;
@@ -125,9 +126,9 @@ impl Operation<'_> {
         failed.map_or(Ok((reached - pos.0) as usize), Err)
     }
 
-    /// Writes blocks: mapped blocks in place, other blocks after their allocation. `end` is the end of the data in bytes. Returns the block
-    /// after the last written block. If the space is exhausted or the device fails, the write ends early. If not even the first block was
-    /// written, the error is returned. If several transactions are needed, each transaction sets the size.
+    /// Writes blocks. Mapped blocks are written in place; other blocks are first allocated. `end` is the end of the data in bytes. Returns
+    /// the block after the last written block. If the space is exhausted or the device fails, the write ends early. If not even the first
+    /// block was written, the error is returned. If several transactions are needed, each transaction sets the size.
     fn write_blocks(
         &self,
         handle: &mut Handle<'_>,
@@ -312,15 +313,15 @@ impl Operation<'_> {
         self.report(written, Direction::DirectWrite, inode, block, zeros.len())
     }
 
-    /// Zeros the bytes of a file's last block that are past the new end of the file. Otherwise these bytes would reappear when the file
-    /// grows again.
+    /// Zeros the bytes of a file's last block that are past the new end of the file. Without this, the old bytes would reappear when the
+    /// file grows again.
     pub(super) fn zero_tail(&self, inode: &Inode, size: u64) -> Result<()> {
         let block = self.superblock.block_size.bytes() as u64;
         self.zero_part(inode, size..size.next_multiple_of(block))
     }
 
     /// Zeros the bytes of the last block that are past the end of the file, before the file grows. A write that failed or was lost in a
-    /// crash may have left data there.
+    /// crash may have left data in these bytes.
     pub(super) fn zero_past(&self, inode: &Inode, size: u64) -> Result<()> {
         if size > inode.size() { self.zero_tail(inode, inode.size()) } else { Ok(()) }
     }

@@ -113,8 +113,8 @@ impl Operation<'_> {
             }
             _ => check_not_internal(inode),
         };
-        // A directory must be refused before `inode` is locked. `inode` may be an ancestor of `dir`. Another thread may have locked `inode`
-        // and wait for `dir`. If this thread waited for `inode`, both threads would wait forever.
+        // A directory must be refused before `inode` is locked, because `inode` may be an ancestor of `dir`. Another thread may have locked
+        // this ancestor and wait for `dir`. If this thread waited for `inode`, both threads would wait forever.
         check(&self.inode(inode)?)?;
         let locked = self.lock(inode);
         let inode = locked.named()?;

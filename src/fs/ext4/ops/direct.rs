@@ -63,7 +63,7 @@ impl<'a> Operation<'a> {
         let file = self.lock(number);
         if !open.pending.is_empty() {
             self.convert_under(&file, &open, content.alone())?;
-            // No other thread uses the content. Blocks past the end can therefore only belong to failed writes.
+            // No other thread uses the content. Blocks past the end of the file can therefore only belong to failed writes.
             if open.pending.is_orphan() {
                 self.cut_orphan(&file, &open)?;
             }
@@ -211,8 +211,8 @@ impl Ext4 {
 }
 
 impl Operation<'_> {
-    /// Does the conversion while the inode is locked. This thread has exclusive access to the range `alone`. Partly written blocks outside
-    /// of it are skipped.
+    /// Updates the metadata for written data while the inode is locked. This thread has exclusive access to the range `alone`. Partly
+    /// written blocks outside of this range are skipped.
     fn convert_under(
         &self,
         file: &Locked<'_>,
@@ -226,8 +226,8 @@ impl Operation<'_> {
         let orphan = self.transact(credits + CREDITS, |handle| {
             let inode = file.inode()?;
             let size = inode.size().max(what.size);
-            // The size is set before the extents are converted. Otherwise another thread could commit between two conversions. A recovery
-            // would then find written blocks past the size.
+            // The size is set before the extents are converted. If the extents were converted first, another thread could commit before the
+            // size is set. A recovery would then find written blocks past the size.
             if what.size > inode.size() {
                 // The time stamps are not set here, because the writes have set them. A caller may also have set other time stamps after
                 // the writes.
@@ -330,7 +330,8 @@ impl Ext4 {
     }
 
     /// Whether all metadata that are needed to read a file's blocks are durable. Ranges that wait for a conversion are not in a transaction
-    /// yet. These ranges must be checked first: a conversion records its transaction and then removes the ranges.
+    /// yet. These ranges must be checked before the transaction of the map is checked, because a conversion first records its transaction
+    /// and then removes the ranges.
     pub(crate) fn map_is_durable(&self, open: &OpenInode) -> bool {
         if open.pending.has_ranges() || open.pending.size() > 0 {
             return false;
@@ -342,8 +343,8 @@ impl Ext4 {
     /// Updates the metadata for the written data of all files. After an error for one file, continues with the other files.
     ///
     /// # Errors
-    /// One of the errors of [`convert`](Self::convert). `Busy` is preferred, because a retry succeeds when the thread has received its
-    /// completions.
+    /// One of the errors of [`convert`](Self::convert). If several files fail, `Busy` is preferred, because a retry succeeds when the
+    /// thread has received its completions.
     pub(crate) fn convert_all(self: &Arc<Self>, patience: Patience) -> Result<()> {
         let mut converted = Ok(());
         for (number, open) in self.writing()?.locks.unconverted() {
@@ -385,7 +386,7 @@ impl Operation<'_> {
 }
 
 /// Returns the blocks that the written byte ranges cover, and the byte ranges in these blocks. If a range begins or ends within a block,
-/// `fill` is called for the other bytes of this block. If `fill` returns false, the block is skipped.
+/// `fill` is called with the range of the other bytes of this block. If `fill` returns false, the block is skipped.
 fn filled_blocks(
     size: BlockSize,
     written: &[Range<u64>],
@@ -448,8 +449,8 @@ mod tests {
         volume.open_inode(fs.inode(number).unwrap(), FileOptions::new().write(true)).unwrap()
     }
 
-    /// A thread looks up the ranges to convert. Before it continues, another thread may free the file and reuse its inode number. The
-    /// conversion must not change the unwritten blocks of the new file.
+    /// The conversion looks up the ranges to convert. Before the conversion continues, another thread may free the file and reuse its inode
+    /// number. The conversion must not change the unwritten blocks of the new file.
     #[test]
     fn a_conversion_is_that_of_the_file_that_was_written() {
         let (volume, mut queue) = volume();

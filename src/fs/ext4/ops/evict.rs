@@ -39,8 +39,9 @@ const MOST_TOLD: usize = 64;
 /// list and the inode.
 const PIECE_CREDITS: u32 = 16;
 
-/// The limits of conversions during a close. Attempts are repeated, because other threads may open and write the file in the meantime. The
-/// first limit is the number of all attempts, and the second limit is the number of failed attempts.
+/// The limits for the attempts to convert a file's written data when the file is closed. Attempts are repeated, because other threads may
+/// open and write the file between two attempts. The first limit is the number of all attempts, and the second limit is the number of
+/// failed attempts.
 const SETTLE_ATTEMPTS: u32 = 100;
 const SETTLE_FAILURES: u32 = 3;
 
@@ -159,8 +160,8 @@ impl Operation<'_> {
     }
 }
 
-/// Whether the volume's metadata cause an error. In this case each further attempt fails in the same way. All errors with other causes come
-/// from the device or the caller.
+/// Whether the error is caused by the volume's metadata. After such an error, each further attempt fails in the same way. All other errors
+/// come from the device or the caller.
 pub(super) fn is_of_volume(why: &Error) -> bool {
     use ErrorKind::{Corrupt, Encrypted, LimitExceeded, NotFound, Unsupported};
     matches!(why.kind(), Corrupt | Unsupported | NotFound | LimitExceeded | Encrypted)
@@ -285,7 +286,8 @@ impl Operation<'_> {
         self.try_evict(orphan).or_else(|why| self.leave_orphan(orphan, why))
     }
 
-    /// Handles an orphan that could not be removed.
+    /// Handles an orphan that could not be removed because of the error `why`. If the orphan's metadata are damaged, removes the orphan
+    /// from the list without freeing it. All other errors are returned.
     ///
     /// # Errors
     /// Errors of the device; the error of a volume that has become read-only. The inode then stays an orphan. The next opening of the
@@ -330,8 +332,8 @@ impl Operation<'_> {
         Attributes::of(inode).drop_xattrs(handle)
     }
 
-    /// The value of `i_dtime` for an inode that is deleted at this time. The value is never a valid inode number, which would be misread as
-    /// the next orphan in the list.
+    /// The value of `i_dtime` for an inode that is deleted at this time. The value is never a valid inode number, because a valid number
+    /// would be read as the next orphan in the list.
     pub(super) fn deletion_time(&self, now: Timestamp) -> u32 {
         u32::try_from(now.seconds.max(0)).unwrap_or(u32::MAX).max(self.superblock.inodes_count)
     }
@@ -375,7 +377,8 @@ impl Operation<'_> {
             if fails {
                 return Err(why);
             }
-            // If the removal from the list also fails, the orphan is not the cause, and the error is returned.
+            // If the orphan also cannot be removed from the list, the orphan is not the cause of the errors, and the error of the removal
+            // is returned.
             self.give_up_orphan(&orphan)?;
             if told.len() < MOST_TOLD {
                 told.push(Self::left(number, &why));
@@ -394,7 +397,7 @@ impl Operation<'_> {
         }
     }
 
-    /// Permits the commit of an incomplete removal of an orphan, if damaged metadata are the cause. The same commit records in the
+    /// If damaged metadata are the cause, permits that the incomplete removal of an orphan is committed. The same commit records in the
     /// superblock that the volume has errors.
     fn pardon(&self, handle: &mut Handle<'_>, why: &Error) {
         if is_of_volume(why) && handle.mark_errors().is_ok() {
@@ -403,8 +406,8 @@ impl Operation<'_> {
     }
 
     /// Finishes an interrupted truncation by freeing the blocks past the size. A file without a name stays an orphan. If the metadata are
-    /// damaged, the truncation is incomplete. An incomplete truncation is committed only while the volume is being opened. Otherwise a
-    /// later write could extend the file over the remaining blocks.
+    /// damaged, the truncation is incomplete. An incomplete truncation is committed only while the volume is being opened. At any other
+    /// time, a later write could extend the file over the blocks that were not freed.
     pub(super) fn finish_truncation(&self, inode: &InodeToChange<'_>, opening: bool) -> Result<()> {
         let end = FileBlock(self.superblock.block_size.blocks_for(inode.size()));
         self.transact(PIECE_CREDITS + inode.credits_for_unmap(), |handle| {

@@ -58,8 +58,8 @@ impl Operation<'_> {
         }
     }
 
-    /// Allocates blocks for the holes of a range, and sets the size to the end of the allocated blocks. The size is also set if the space
-    /// is exhausted within the range. No allocated block then lies past the end of the file.
+    /// Allocates blocks for the holes of a range. If `keep_size` is not set, the file grows to the end of the allocated blocks. The file
+    /// also grows if the space is exhausted within the range, so that no allocated block lies past the end of the file.
     fn allocate_and_grow(
         &self,
         file: &Locked<'_>,

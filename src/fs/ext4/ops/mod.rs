@@ -96,7 +96,7 @@ impl Operation<'_> {
         handle.update_inode(dir, |inode| {
             inode.set_times(&Times { modified: Some(now), ..Times::changed(now) })?;
             let links = inode.links()?;
-            // A link count of 1 means that the directory has had more subdirectories than the field can record. The count then stays 1.
+            // A link count of 1 means that the number of subdirectories has exceeded the maximum of the field. The link count then stays 1.
             if subdirectories != 0 && !(uncounted && links == 1) {
                 let links = links.saturating_add_signed(subdirectories);
                 let uncountable = uncounted && u32::from(links) > MAX_LINKS;
@@ -150,8 +150,8 @@ fn check_not_internal(inode: &Inode) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a file of another project in a directory whose entries inherit the directory's project. Otherwise the file would have to be
-/// charged to the directory's project.
+/// Refuses a file of another project if entries of the directory inherit the directory's project. If such a file were accepted, it would
+/// have to be charged to the directory's project.
 fn check_project(dir: &Inode, file: &Inode) -> Result<()> {
     let inherits = dir.flags().contains(InodeFlags::PROJECT_INHERIT);
     if inherits && dir.stat().project != file.stat().project {

@@ -1,8 +1,8 @@
 //! The list of orphans. The superblock contains the number of the newest orphan. `i_dtime` of each orphan contains the number of the next
 //! older orphan.
 //!
-//! A volume with an orphan file also has the list, for orphans that do not fit into the file. ironmap adds orphans only to the list. When
-//! the volume is opened, the entries of the file are moved to the list.
+//! A volume with an orphan file also has the orphan list, for orphans that do not fit into the file. ironmap adds orphans only to the list.
+//! When the volume is opened, the orphans in the file are moved to the list.
 
 use std::marker::PhantomData;
 
@@ -15,13 +15,14 @@ use crate::fs::ext4::superblock::change_features;
 use crate::fs::ext4::{Inode, RoCompat};
 use crate::units::InodeNo;
 
-/// The number of changed blocks: the blocks of two inodes, the superblock, and a block of the orphan file.
+/// The maximum number of blocks that a change of the orphan list modifies: the blocks of two inodes, the superblock, and a block of the
+/// orphan file.
 const CREDITS: u32 = 4;
 /// The maximum number of errors that are reported individually.
 const MOST_TOLD: usize = 64;
 
-/// An inode on the list. The thread that has this value holds the lock of the list. This value permits changes of the field `i_dtime` only.
-/// This field belongs to the list.
+/// An inode on the orphan list. The thread that has this value holds the lock of the list. This value permits changes of the field
+/// `i_dtime` only, because this field links the orphans of the list.
 struct Listed<'l> {
     number: InodeNo,
     list: PhantomData<&'l OrphanList>,
@@ -39,7 +40,7 @@ impl MayChange for Listed<'_> {
     }
 }
 
-/// An entry of the orphan file. The file is read only while the volume is being opened.
+/// An orphan in the orphan file. The orphan file is used only while the volume is being opened, so no other thread changes the inode.
 impl MayChange for FiledOrphan {
     fn number(&self) -> InodeNo {
         self.inode
@@ -58,8 +59,8 @@ fn set_next_orphan(
 }
 
 impl Operation<'_> {
-    /// Adds an inode to the list, unless it is already there. The next opening of the volume handles the inodes that are still on the list.
-    /// It frees an inode without a name. Of an inode with a name, it frees the blocks past the size.
+    /// Adds an inode to the list, if the inode is not already in the list. The next opening of the volume handles the inodes that are still
+    /// in the list: it frees an inode without a name. If the inode has a name, only the blocks past the size are freed.
     pub(super) fn add_orphan(&self, handle: &mut Handle<'_>, inode: &impl MayChange) -> Result<()> {
         let number = inode.number();
         let mut list = self.writing.orphans.lock();
@@ -104,9 +105,9 @@ impl Operation<'_> {
         Ok(true)
     }
 
-    /// Handles an orphan that cannot be freed. The result is the same as in Linux. The orphan is removed from the list, but the inode stays
-    /// in use. The volume is marked as having errors, and e2fsck then checks the complete volume. e2fsck frees an inode without a name. A
-    /// file with a name keeps its blocks past the end.
+    /// Handles an orphan that cannot be freed, with the same result as in Linux. The orphan is removed from the list, but the inode stays
+    /// in use. The volume is marked as having errors, so that e2fsck checks the complete volume. If the inode has no name, e2fsck frees it.
+    /// If the inode has a name, the file keeps its blocks past the end.
     pub(super) fn give_up_orphan(&self, orphan: &Locked<'_>) -> Result<()> {
         let (number, found) = (orphan.number(), orphan.inode());
         self.transact(CREDITS, |handle| {

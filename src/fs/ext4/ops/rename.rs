@@ -60,7 +60,7 @@ impl<'a> Operation<'a> {
     }
 
     /// Renames, with or without the lock of renames. A thread needs this lock to lock two directories in different branches of the
-    /// directory tree. If both names refer to directories, a call without the lock therefore does nothing and returns false.
+    /// directory tree. If the old and the new name refer to directories, a call without the lock therefore does nothing and returns false.
     fn rename_names(
         &self,
         [(from, old_name), (to, new_name)]: [DirName<'_>; 2],
@@ -119,7 +119,7 @@ impl<'a> Operation<'a> {
         let whiteout = flags.contains(RenameFlags::WHITEOUT);
         let whiteout = whiteout.then(|| self.plan_whiteout(&from_dir, who)).transpose()?;
         match &change.there {
-            // Both names already refer to the same file. In this case POSIX requires that nothing changes.
+            // The old and the new name already refer to the same file. In this case POSIX requires that nothing changes.
             Some(there) if there.inode.number() == moved => {}
             _ => self.move_name(&change, whiteout.as_ref())?,
         }
@@ -140,8 +140,9 @@ impl<'a> Operation<'a> {
             |dir, above: &InodeNo| -> Result<bool> { Ok(self.ancestors(dir)?.contains(above)) };
         let from_first = below(to, &from)? || from < to && !below(from, &to)?;
         let first = self.lock(if from_first { from } else { to });
-        // The first directory must still have a name. If it was removed, its inode may be the last free inode. A thread that has locked the
-        // second directory may be waiting for a free inode. Both threads would then wait forever.
+        // The first directory, which this thread has locked, must still have a name. If the directory was removed, its inode may be the
+        // last free inode, and another thread that has locked the second directory may be waiting for a free inode. If this thread then
+        // waited for the second directory, both threads would wait forever.
         first.named()?;
         Ok(if from_first { (first, Some(self.lock(to))) } else { (self.lock(from), Some(first)) })
     }

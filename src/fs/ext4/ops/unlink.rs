@@ -12,7 +12,7 @@ use crate::fs::{FileType, InodeFlags};
 use crate::units::InodeNo;
 
 impl Operation<'_> {
-    /// Removes a name of a file. If it was the last name, the file is freed as soon as no program has it open.
+    /// Removes a name of a file. If the file has no other name, the file is freed as soon as no program has it open.
     pub(in crate::fs::ext4) fn unlink(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
         self.remove_name(dir, name, |inode| match inode.file_type() {
             FileType::Directory => Err(refuse(ErrorKind::IsADirectory, "is a directory")),
@@ -65,8 +65,8 @@ impl Operation<'_> {
     }
 
     /// Decrements the link count of an inode, and frees the inode or makes it an orphan, as `fate` requires. The link count of a directory
-    /// becomes 0, because its entry `.` is also removed. An inode with damaged metadata, which cannot be freed, also becomes an orphan. The
-    /// caller then passes the returned error to [`finish`](Self::finish).
+    /// becomes 0, because its entry `.` is also removed. If the inode cannot be freed because its metadata are damaged, it becomes an
+    /// orphan. In this case the caller passes the returned error to [`finish`](Self::finish).
     pub(super) fn drop_name(
         &self,
         handle: &mut Handle<'_>,

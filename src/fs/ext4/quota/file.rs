@@ -102,8 +102,8 @@ impl QuotaFile {
         Ok(file)
     }
 
-    /// Adds to the usage of an id. The entry of a new owner is created before this call. If the id has no entry, the recorded usage was
-    /// already wrong before this call. In this case nothing is recorded.
+    /// Adds to the usage of an id. The entry of a new owner is created before this call. If the id nevertheless has no entry, the recorded
+    /// usage was already wrong, and nothing is recorded.
     pub(super) fn add(
         &self,
         handle: &mut Handle<'_>,
@@ -128,7 +128,8 @@ impl QuotaFile {
         })
     }
 
-    /// For each soft limit: starts the grace time if the usage exceeds the limit. Otherwise clears the grace time.
+    /// For each soft limit: if the usage exceeds the limit, starts the grace time. If the usage does not exceed the limit, clears the grace
+    /// time.
     fn watch(&self, entry: &mut RawQuotaEntry, now: u64) {
         let soft = entry.dqb_bsoftlimit.get().saturating_mul(LIMIT_UNIT);
         let space = (soft, entry.dqb_curspace.get());
@@ -142,7 +143,7 @@ impl QuotaFile {
             }
         }
         if is_free(entry) {
-            // If the entry of id 0 has no usage, it consists of zeros and would count as unused. This value marks the entry as used.
+            // If the entry of id 0 has no usage, it consists of zeros and would count as unused. A grace time of 1 marks the entry as used.
             entry.dqb_itime.set(1);
         }
     }

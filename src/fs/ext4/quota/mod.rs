@@ -58,7 +58,7 @@ impl Usage {
             return Self { owners: [0; 3], bytes: 0, inodes: 0 };
         };
         let value = InodeFlags::from_bits_retain(raw.i_flags.get()).contains(InodeFlags::EA_INODE);
-        // The limit is larger than any volume. It ensures that the difference of two usages fits into an i64.
+        // The limit of 2^52 sectors is larger than any volume. With this limit, the difference of two usages fits into an i64.
         let bytes = (sectors(sb, raw).min(1 << 52) as i64) << 9;
         let owners = owners(raw, rest);
         if value { Self { owners, bytes: 0, inodes: 0 } } else { Self { owners, bytes, inodes: 1 } }

@@ -53,8 +53,8 @@ impl<'a> Bitmaps<'a> {
     }
 
     /// Adds the changed bitmaps to the edits, and stores the new counts of free clusters in the descriptors. A changed bitmap becomes
-    /// initialised. Otherwise its content would be computed from the superblock, which the resize changes. The bitmap of the last group
-    /// must always be initialised.
+    /// initialised. The content of an uninitialised bitmap is computed from the superblock, which the resize changes. The bitmap of the
+    /// last group must always be initialised.
     pub(super) fn store(
         self,
         new: &Superblock,
@@ -175,7 +175,8 @@ impl Descriptors {
         let size = sb.block_size.bytes();
         let mut next = 0;
         for (range, at) in layout.descriptor_copies() {
-            // This function writes only the first copy of each descriptor block. No reader needs the other copies. They are written later.
+            // This function writes only the first copy of each descriptor block. The other copies are written later, because no reader
+            // needs them.
             if range.end <= next {
                 continue;
             }

@@ -28,7 +28,8 @@ pub(super) enum Size {
     /// The size is written after the other blocks, whose new content is also valid for the old size. The superblock must not be in the
     /// transaction: at a mount, the kernel reads the size before it replays the journal.
     AfterEdits,
-    /// Only the journal moves, and the size does not change. A transaction is not possible: the journal would have to contain its own move.
+    /// Only the journal moves, and the size does not change. A transaction is not possible, because a transaction in the journal cannot
+    /// describe the move of the journal itself.
     Same,
 }
 

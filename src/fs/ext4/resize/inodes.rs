@@ -23,7 +23,8 @@ use crate::units::{FsBlock, InodeNo};
 const INODE: Place = Place::new("inode");
 
 impl Volume {
-    /// Adds a changed inode to the edits: with its number, its block map and its attribute block in the new volume.
+    /// Adds a changed inode to the edits. The edited inode has the number, the block map and the attribute block that it gets in the new
+    /// volume.
     pub(super) fn edit_inode(
         &self,
         plan: &Plan,
@@ -108,8 +109,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Deletes the old copy of an inode that has a new number. Otherwise, after an interruption before the size changes, e2fsck would find
-    /// two files with the same blocks.
+    /// Deletes the old copy of an inode that has a new number. If the old copy remained and the resize was interrupted before the size
+    /// changes, e2fsck would find two files with the same blocks.
     fn delete(&self, number: InodeNo, edits: &mut Edits<'_>) -> Result<()> {
         let (fs, now) = (&self.found, self.clock.now());
         let place = fs.inode_place(number)?;

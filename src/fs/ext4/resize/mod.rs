@@ -1,8 +1,9 @@
 //! Growing and shrinking an unmounted volume, as resize2fs does.
 //!
-//! All decisions are made in memory before the first write. [`shape`] computes the numbers of the new volume, and [`edits`] the new content
-//! of every changed block. Then [`commit`] writes the blocks, in an order in which a power failure at any point does no damage. A volume
-//! shrinks in several steps. All steps are first made on a device that stores its changes in memory ([`Dry`]). The result is checked there.
+//! All decisions are made in memory before the first write. [`shape`] computes the geometry of the new volume, and [`edits`] the new
+//! content of every changed block. Then [`commit`] writes the blocks. The order of the writes ensures that a power failure at any point
+//! does no damage. A volume shrinks in several steps. All steps are first made on a device that stores its changes in memory ([`Dry`]). The
+//! result of these steps is checked before the steps are made on the real device.
 //!
 //! The writes of a step:
 //!
@@ -56,7 +57,7 @@ pub enum NewSize {
     /// The size of the device.
     #[default]
     Device,
-    /// This number of bytes, rounded down to a multiple of the block size.
+    /// The given number of bytes, rounded down to a multiple of the block size.
     Bytes(u64),
     /// The smallest size into which all data fit.
     Minimum,
@@ -271,8 +272,8 @@ fn check_features(sb: &Superblock) -> Result<()> {
         }
     }
     if sb.compat.contains(Compat::SPARSE_SUPER2) && sb.incompat.contains(Incompat::META_BG) {
-        // With sparse_super2, a group gets a backup when it becomes the last group. If the volume also has meta_bg, the group's descriptor
-        // block would have to move by one block.
+        // With sparse_super2, a group gets a backup when it becomes the last group. If the volume also has meta_bg, the backup would use
+        // the position of the group's descriptor block, which would have to move by one block.
         return Err(Error::unsupported(
             "sparse_super2 together with meta_bg is not supported: use resize2fs",
         ));

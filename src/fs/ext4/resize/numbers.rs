@@ -64,8 +64,8 @@ impl Numbers {
                 ));
             }
             if let Some(what) = volume.role(item.number) {
-                // A field of the superblock refers to this inode, and can change only together with the size. The old copy of the inode is
-                // deleted earlier. Between these two writes, the field would refer to a deleted inode.
+                // A field of the superblock refers to this inode. The field can change only together with the size, but the old copy of the
+                // inode is deleted earlier. Between these two writes, the field would refer to a deleted inode.
                 let number = item.number;
                 return Err(Error::unsupported(format!(
                     "inode {number} is beyond the new end and is {what}: disable the feature first (tune2fs, e2fsck -f)"

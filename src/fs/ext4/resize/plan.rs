@@ -225,8 +225,8 @@ fn entries(map: &Map, moves: &Moves) -> Vec<RawExtent> {
     entries
 }
 
-/// The blocks of the new volume that are also in use in the old volume. The plan must not allocate them: a write to them before the new
-/// size is set would damage the old volume.
+/// The blocks of the new volume that are also in use in the old volume. The plan must not allocate these blocks, because a write to them
+/// before the new size is set would damage the old volume.
 fn space(volume: &Volume, shape: &Shape) -> Result<Space> {
     let (old, sb) = (&volume.found.superblock, &shape.sb);
     let cluster = u64::from(sb.cluster_blocks);

@@ -30,8 +30,8 @@ impl Volume {
         Ok((number != 0).then_some(u64::from(number)))
     }
 
-    /// Changes the resize inode: it then owns the reserved descriptor blocks of the new volume. `double` is the new position of the inode's
-    /// double-indirect block.
+    /// Changes the resize inode, so that it owns the reserved descriptor blocks of the new volume. `double` is the new position of the
+    /// inode's double-indirect block.
     pub(super) fn edit_resize_inode(
         &self,
         shape: &Shape,

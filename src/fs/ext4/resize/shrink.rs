@@ -270,8 +270,8 @@ impl Volume {
         volume.reopen()
     }
 
-    /// Frees the blocks that only the larger volume needed. They are freed after the new size is set. Otherwise, after an interruption, a
-    /// kernel could mount the larger volume and allocate these blocks.
+    /// Frees the blocks that only the larger volume needed. They are freed after the new size is set. If they were freed earlier and the
+    /// shrink was interrupted, a kernel could mount the larger volume and allocate these blocks.
     fn free(&self, changes: &Changes) -> Result<()> {
         let sb = &self.found.superblock;
         let mut shape = Shape::new(&self.raw, sb, sb.blocks_count, self.clock)?;

@@ -1,4 +1,4 @@
-//! Tests of the versions of a block: threads change, read and drop the versions, and write them home, at the same time.
+//! Tests of the versions of a block: at the same time, threads change, read and drop the versions, and write them to their home locations.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};

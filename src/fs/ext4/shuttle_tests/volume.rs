@@ -222,8 +222,8 @@ fn an_inode_in_hand_is_never_another_file() {
     );
 }
 
-/// After the close, every name exists whose sync returned success. Two threads run operations. Another commit may therefore be in progress
-/// when the commit of the close ends.
+/// After the close, every name exists whose sync returned success. Two threads run operations, so another commit may be in progress when
+/// the commit of the close ends.
 #[test]
 fn a_close_beside_operations_keeps_what_was_promised() {
     explore(10, || {

@@ -1,5 +1,5 @@
 //! Changes a file's extents: maps, unmaps or shifts them, or changes their state. A long change processes the leaves one after the other.
-//! The tree is valid after each leaf. A transaction may therefore end there.
+//! The tree is valid after each leaf, so that a transaction may end between two leaves.
 
 use std::ops::Range;
 
@@ -136,7 +136,8 @@ impl Tree<'_> {
         Ok(())
     }
 
-    /// Moves all extents from a file block on. They move to lower file blocks if `by` is negative, otherwise to higher file blocks.
+    /// Moves all extents from a file block on. If `by` is negative, the extents move to lower file blocks. If `by` is positive, they move
+    /// to higher file blocks.
     pub(super) fn shift(&self, handle: &mut Handle<'_>, from: FileBlock, by: i64) -> Result<()> {
         let blocks = self.cluster_blocks();
         if !from.0.is_multiple_of(blocks) || !by.unsigned_abs().is_multiple_of(blocks) {
@@ -198,7 +199,7 @@ impl Tree<'_> {
                 let moved: Pieces = moved.map(|extent| shifted(extent, by)).collect();
                 self.replace(handle, &path, window, &moved, 0)?;
             }
-            // The loop ends after the first leaf. This leaf is also responsible for the blocks before its range.
+            // The loop ends after the first leaf. This leaf also covers the blocks before its own range.
             end = if path.is_first() { 0 } else { path.range.start };
         }
         Ok(())

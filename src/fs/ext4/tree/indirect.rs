@@ -29,7 +29,7 @@ pub(super) struct Pointers<'a> {
 struct Route {
     /// The slot in the inode, and then the slot in each pointer block.
     slots: SmallVec<[usize; 4]>,
-    /// The distance, in file blocks, from the first file block of this tree to the block.
+    /// The distance, in file blocks, from the first file block that the pointer tree of the route maps.
     distance: u64,
 }
 
@@ -166,7 +166,7 @@ impl Pointers<'_> {
                     Some(there) => self.follow(there, slots[depth - 1])?.map(Some),
                     None => None,
                 };
-                // Two parts may need the same missing pointer block. The block is counted only for the first of them.
+                // Two parts may need the same missing pointer block. Such a pointer block is counted only for the first of these parts.
                 let known = last.len() == slots.len() && last[..depth] == slots[..depth];
                 missing += usize::from(node.is_none() && !known);
             }

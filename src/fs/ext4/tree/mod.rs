@@ -86,9 +86,9 @@ impl InodeToChange<'_> {
 
     /// Unmaps a range, and frees its blocks and the nodes that become empty.
     ///
-    /// Works from the end of the range to its start. If the handle has too few credits for the next leaf, the work continues in another
-    /// transaction. If an error occurs there, the parts that were already unmapped stay unmapped. If all extents are in the inode, one
-    /// transaction is enough.
+    /// The work begins at the end of the range and ends at its start. If the handle has too few credits for the next leaf, the work
+    /// continues in another transaction. If an error occurs in that transaction, the parts that were already unmapped stay unmapped. If all
+    /// extents are in the inode, one transaction is enough.
     ///
     /// # Errors
     /// `NoSpace` if the split of an extent needs a node and no space is free; nothing is changed in that case. The errors of

@@ -59,7 +59,7 @@ impl Tree<'_> {
         raw.map(|(raw, _)| raw).map_err(|_| place.corrupt("the inode is truncated"))
     }
 
-    /// The path to the leaf that is responsible for a file block.
+    /// The path to the leaf whose range contains a file block.
     pub(super) fn find(&self, block: FileBlock) -> Result<Path> {
         let root = self.raw_inode()?.i_block;
         let place = self.place();
@@ -97,7 +97,7 @@ impl Tree<'_> {
         } else {
             let indexes = node.indexes(&path.range, place)?;
             let after = indexes.partition_point(|index| index.key() <= sought.0);
-            // The first child is also responsible for the blocks before its key.
+            // The first child also covers the blocks before its key.
             step.at = after.saturating_sub(1);
             step.key = indexes[step.at].key();
             let start = if after == 0 { path.range.start } else { step.key };

@@ -29,7 +29,7 @@ impl Inode {
         }
         let fan_out = self.fs.superblock.block_size.bytes() as u64 / 4;
         let mut first = DIRECT;
-        // The number of file blocks that the tree of this level maps. For the three trees, it is fan_out to the power of 1, 2 and 3.
+        // The number of file blocks that the tree of this level maps: fan_out, fan_out^2 or fan_out^3.
         let mut span = fan_out;
         for level in 0..3_u32 {
             if block.0 - first < span {

@@ -30,8 +30,8 @@ struct Change<'t, 'h, 'f> {
     handle: &'h mut Handle<'f>,
     /// The blocks for new nodes that are not used yet.
     spare: Vec<FsBlock>,
-    /// Nodes that the new tree does not need. They are freed after the last reference to them is removed. A change that fails before this
-    /// point leaves no reference to a free block.
+    /// Nodes that the new tree does not need. These nodes are freed after the last reference to them is removed. A change that fails
+    /// earlier therefore leaves no reference to a free block.
     released: Vec<FsBlock>,
     /// The change of the number of clusters that the inode uses.
     clusters: i64,
@@ -146,8 +146,8 @@ impl Tree<'_> {
         Ok(spare)
     }
 
-    /// Reduces the depth of the tree. The entries of an only child are moved into the root, if they fit. This is repeated as long as
-    /// possible.
+    /// Reduces the depth of the tree: if the root has only one child, and the entries of the child fit into the root, the entries are moved
+    /// into the root. This is repeated as long as possible.
     pub(super) fn lower(&self, handle: &mut Handle<'_>) -> Result<()> {
         let inode = self.inode;
         for _ in 0..MOST_LEVELS {
@@ -223,8 +223,9 @@ impl Change<'_, '_, '_> {
         let node = NodeMut::of(&mut content, place)?;
         let mut entries = node.entries().to_vec();
         entries.splice(edit.range.clone(), edit.with.iter().copied());
-        // If the change is at the end of the node, later extents will probably be appended. All nodes except the last are then filled
-        // completely. Otherwise the entries are distributed evenly, and each node has space for insertions.
+        // If the change is at the end of the node, later extents will probably be appended. In this case, all nodes except the last are
+        // filled completely. If the change is at another position, the entries are distributed evenly, and each node has space for
+        // insertions.
         let appends = edit.range.end == step.entries;
         let nodes = entries.len().div_ceil(step.max);
         let share = if appends { step.max } else { entries.len().div_ceil(nodes) };

@@ -2,9 +2,9 @@
 //!
 //! All decisions are made before the first write. The backups are written first, and then the primary superblock. After a power failure
 //! between these writes, the volume is valid and has newer backups. All backups become copies of the primary superblock, as with tune2fs.
-//! There is one exception to the order: if the revision is raised from 0 to 1, the primary superblock is written before the backups.
-//! Otherwise a power failure could leave a primary superblock of revision 0 and a backup of revision 1. An open treats this combination as
-//! damage.
+//! There is one exception to the order: if the revision is raised from 0 to 1, the primary superblock is written before the backups. If the
+//! backups were written first, a power failure could leave a primary superblock of revision 0 and a backup of revision 1. An open treats
+//! this combination as damage.
 
 mod options;
 mod switches;

@@ -103,9 +103,9 @@ pub enum Reserved {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HashAlgorithm {
-    /// The function of the first hashed directories, without MD4 or TEA.
+    /// The hash function of the first hashed directories (`legacy`). It uses neither MD4 nor TEA.
     Legacy,
-    /// Half of the steps of MD4.
+    /// MD4 with half of its steps.
     HalfMd4,
     /// The Tiny Encryption Algorithm.
     Tea,

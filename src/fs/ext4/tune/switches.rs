@@ -163,8 +163,8 @@ fn switch_on(raw: &mut RawSuperblock, feature: Features, now: Features) -> Resul
 fn can_go(raw: &RawSuperblock, feature: Features, now: Features) -> bool {
     let summed = now.ro_compat.contains(RoCompat::METADATA_CSUM);
     // With metadata_csum, dir_index cannot be disabled, because the checksums of directory blocks depend on dir_index. With
-    // metadata_csum_seed, all checksums use the stored seed. Without metadata_csum_seed, they use a seed that is derived from the UUID.
-    // metadata_csum_seed can therefore be disabled only if both seeds are equal.
+    // metadata_csum_seed, all checksums use the stored seed. Without metadata_csum_seed, all checksums use a seed that is derived from the
+    // UUID. metadata_csum_seed can therefore be disabled only if the stored seed equals the derived seed.
     !(feature.compat == Compat::DIR_INDEX && summed)
         && (feature.incompat != Incompat::CSUM_SEED
             || raw.s_checksum_seed.get() == crc32c_raw(!0, &raw.s_uuid))

@@ -10,9 +10,9 @@ use crate::fs::ext4::tree::read_extents::{MAX_BLOCKS, Node, node};
 use crate::iomap::Extent;
 use crate::units::FileBlock;
 
-/// The maximum number of map blocks that are read. It is a limit for all files together.
+/// The maximum number of map blocks that are read, for all files together.
 const MAX_STEPS: u64 = 16 << 20;
-/// The maximum number of extents and relocated blocks in memory, for all files together. This many need 150 MiB.
+/// The maximum number of extents and relocated blocks in memory, for all files together. This number of them needs 150 MiB.
 const MAX_KEPT: usize = 4 << 20;
 const PLACE: Place = Place::new("extent header");
 

@@ -4,8 +4,9 @@
 //! - If Linux deletes a file on ext3 or ext4, it clears the map. The log still contains older copies of the inode, the map's blocks and the
 //!   directories, until later transactions overwrite them. `History` reads these copies.
 //!
-//! A file is read from the volume in its state before the transaction that deleted the file. A block that another file has reused contains
-//! that file's data. If that file was also deleted, the block is free again. ironmap then detects the reuse only if it finds that file.
+//! A file is read from the volume in its state before the transaction that deleted the file. If another file has reused a block of the
+//! deleted file, the block contains data of the other file. If the other file was also deleted, the block is free again. In this case
+//! ironmap detects the reuse only if it also finds the other file.
 
 mod free;
 mod map;
@@ -107,7 +108,7 @@ impl Ext4 {
                     _ => {}
                 }
             }
-            // The last view is the current volume. Other code also refers to this volume, and its overlay must stay.
+            // If the view is the current volume, other code also refers to it, and its overlay must not be taken.
             match Arc::into_inner(view) {
                 Some(mut view) => past.overlay = view.blocks.take_overlay(),
                 None => past = Past::default(),
@@ -117,7 +118,7 @@ impl Ext4 {
         for (file, _, end) in &mut files {
             file.path = names.path(file.number(), *end);
         }
-        // If several deleted files contained the same block, the block counts as free only for the last deleted file.
+        // If several deleted files contained the same block, the block counts as free only for the file that was deleted last.
         files.order_by_key(|(file, last, _)| std::cmp::Reverse((file.deleted, *last)));
         let mut files: Vec<_> = files.into_iter().map(|(file, ..)| file).collect();
         self.count_free(&mut files)?;
@@ -126,7 +127,7 @@ impl Ext4 {
     }
 
     /// Returns the volume in its state before transaction `end`. If `end` is `None`, returns the current volume. `past` is the state of the
-    /// previous call. `end` must not be lower than in the previous call. `None` counts as the highest value.
+    /// previous call. `end` must not be lower than in the previous call; `None` counts as the highest value of `end`.
     fn view(self: &Arc<Self>, history: &History, past: &mut Past, end: Option<usize>) -> Arc<Self> {
         let Some(end) = end else { return Arc::clone(self) };
         past.advance(history, end);

@@ -1,7 +1,7 @@
 //! The names of deleted files. They are found in the gaps of directory blocks, and in older copies of directory blocks in the log.
 //!
 //! When an entry is removed, its bytes become a gap after the previous entry. debugfs, and Linux before version 5.13, do not change these
-//! bytes. Linux from version 5.13 on clears them. Only the log then contains the name.
+//! bytes. Linux from version 5.13 on clears these bytes, so that only the log contains the name.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -22,11 +22,11 @@ const PLACE: Place = Place::new("directory block");
 const HEADER: usize = size_of::<RawDirEntry>();
 /// The maximum depth of nested directories in a path.
 const MAX_DEPTH: usize = 256;
-/// The maximum number of directory blocks that are read. With blocks of 4 KiB, this is 16 GiB.
+/// The maximum number of directory blocks that are read. With blocks of 4 KiB, this number of blocks is 16 GiB.
 const MAX_BLOCKS: usize = 4 << 20;
 /// The maximum number of names that are stored for a file.
 const MAX_NAMES: usize = 64;
-/// The maximum number of transactions that are stored for a name. If there are more, the newest are stored.
+/// The maximum number of transactions that are stored for a name. If a name has more transactions, the newest are stored.
 const MAX_SEEN: usize = 1024;
 /// The type codes in directory entries.
 const REGULAR: u8 = 1;
@@ -38,8 +38,8 @@ struct Name {
     name: Box<[u8]>,
     /// The type code in the name's entry; 0 if the volume does not have the feature filetype.
     kind: u8,
-    /// The transactions in which the name was in use, in ascending order. They contain a copy of the directory block with the name as a
-    /// used entry. The list is empty for a name that was found only in a gap.
+    /// The transactions in which the name was in use, in ascending order. Each of these transactions contains a copy of the directory block
+    /// in which the name is a used entry. The list is empty for a name that was found only in a gap.
     seen: Vec<usize>,
 }
 
@@ -223,7 +223,7 @@ impl Names {
     fn name(&self, number: InodeNo, kind: u8, end: Option<usize>) -> Option<&Name> {
         let names = self.wanted.get(&number)?.iter().filter(|name| name.is_of(kind));
         let seen = names.map(|name| (name, name.last_before(end)));
-        // A name that was in use only from transaction `end` on referred to another file.
+        // If a name was in use only from transaction `end` on, the name referred to another file.
         let possible = seen.filter(|(name, last)| last.is_some() || name.seen.is_empty());
         possible.max_by_key(|(_, last)| *last).map(|(name, _)| name)
     }

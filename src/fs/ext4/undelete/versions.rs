@@ -15,7 +15,7 @@ use crate::sorting::Sorting;
 use crate::units::{FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("inode");
-/// The maximum number of old inodes in memory. This many need 350 MiB.
+/// The maximum number of old inodes in memory. This number of inodes needs 350 MiB.
 const MAX_VERSIONS: usize = 1 << 20;
 
 /// The last version of an inode before it was deleted.
@@ -117,8 +117,8 @@ impl Found {
         Ok(())
     }
 
-    /// Adds the inodes in the current inode tables. A file that is in use there was not deleted, and is removed from the result. A deleted
-    /// inode in the tables may still contain its block map.
+    /// Adds the inodes in the current inode tables. A file that is in use in these tables was not deleted, and is removed from the result.
+    /// A deleted inode in the tables may still contain its block map.
     fn add_tables(&mut self, fs: &Ext4, last: usize) -> Result<()> {
         let sb = &fs.superblock;
         let size = usize::from(sb.inode_size);

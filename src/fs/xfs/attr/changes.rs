@@ -24,7 +24,7 @@ impl Attribute {
     }
 }
 
-/// A change removes one attribute, adds one, or does both.
+/// A change of attributes: it removes one attribute, adds one attribute, or does both.
 #[derive(Clone, Debug)]
 pub(in crate::fs::xfs) struct AttributeChange {
     /// The generation of the inode, if the change concerns parent pointers.

@@ -167,7 +167,7 @@ impl<'l> Leaves<'l> {
             first => usize::from(first),
         };
         let lowest = used.first().map_or(size, |(start, _)| *start);
-        // If there are holes between names, `firstused` may be outdated. It is then lower than the first name.
+        // If there are holes between names, `firstused` may be outdated. An outdated `firstused` is lower than the first name.
         if first > lowest || first < table_end || counts.holes == 0 && first != lowest {
             let what = format!("the value is {first}, but the first name is at byte {lowest}");
             checker.wrong(place.field("firstused"), what);

@@ -76,7 +76,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks the flags, the name and the value of an attribute. The attribute may be stored anywhere.
+    /// Checks the flags, the name and the value of an attribute. The attribute may be stored in the inode or in a leaf.
     pub(super) fn check_attribute(&mut self, place: Place, bits: u8, name: &[u8], value: &[u8]) {
         let spaces = flags::ROOT | flags::SECURE | flags::PARENT;
         if (bits & spaces).count_ones() > 1 {

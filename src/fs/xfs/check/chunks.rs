@@ -36,7 +36,7 @@ impl Checker<'_> {
             let start = u64::from(record.start);
             let (first, after) = (start >> log, (start + CHUNK).div_ceil(1 << log));
             let is_at_block = start.is_multiple_of(CHUNK.min(1 << log));
-            // A chunk may extend past the group's end only if the inodes there are holes.
+            // A chunk may extend past the group's end only if the chunk's inodes past this end are holes.
             let holes_after = record.holes
                 | u64::MAX
                     .checked_shl((length << log).saturating_sub(start).min(64) as u32)

@@ -26,7 +26,7 @@ impl Checker<'_> {
                 first += 1 << log;
             }
         }
-        // The index must record all blocks of entries. Linux finds no free space in other blocks.
+        // The index must record all blocks of entries. Linux finds no free space in blocks that the index does not record.
         let covered = (seen as usize).saturating_mul(per_block);
         if dir.whole && dir.bests.len() > covered {
             let place = dir.found.part("directory free space");

@@ -68,7 +68,8 @@ impl Checker<'_> {
             self.check_entry(dir, &Entry { name, target, file_type, address }, place);
         }
         self.findings.expect(place.field("i8count"), large, larger);
-        // The entries and a hash index must fit into one block. If the directory becomes too large for the inode, they move to one block.
+        // If the directory becomes too large for the inode, its entries move to one block. The entries and a hash index must fit into this
+        // block.
         let index = (count as usize + 2) * 8 + 8;
         if next + index > self.fs.superblock.geometry.dir_block() {
             let what = format!("the entries up to offset {next} would not fit into a block");

@@ -49,7 +49,8 @@ pub(super) struct Entry<'e> {
 }
 
 impl Checker<'_> {
-    /// Reads all directories. The first pass checks the directories. A second pass, if necessary, collects names for parent pointers.
+    /// Reads all directories. The first call checks the directories. If parent pointers must be compared in full, a second call collects
+    /// names for this comparison.
     pub(super) fn check_directories(&mut self) {
         let count = self.directories.len();
         for first in (0..count).step_by(TOGETHER) {
@@ -65,7 +66,7 @@ impl Checker<'_> {
         self.fs.metadata.announce(&mut self.queue, std::iter::empty());
     }
 
-    /// Returns the inodes of some directories, and announces the blocks of these directories.
+    /// Returns the inodes of some directories, and reads the blocks of these directories ahead.
     fn announce_directories(&mut self, range: Range<usize>) -> Vec<Option<Found>> {
         let geometry = self.fs.superblock.geometry;
         let directories = &self.directories[range];

@@ -38,7 +38,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Announces the inode blocks of the next chunks.
+    /// Reads the inode blocks of the next chunks ahead.
     fn announce_chunks(&mut self, first: usize) {
         let geometry = &self.fs.superblock.geometry;
         let chunks = self.inodes.chunks[first..].iter().take(TOGETHER);

@@ -79,7 +79,7 @@ struct Walk<'w> {
     /// The lowest block of the fork at which the next extent may begin.
     next: u64,
     limit: u64,
-    /// Whether the pieces are out of order and must be sorted.
+    /// Whether the extents are out of order and must be sorted.
     unsorted: bool,
 }
 
@@ -92,7 +92,7 @@ impl Xfs {
                 (found.raw.di_aformat, found.attributes().unwrap_or_default(), found.extents().1)
             }
         };
-        // The limits differ: a file position in the data fork has 63 bits, and a block number in the attribute fork has 32 bits.
+        // `limit` depends on the fork: a file position in the data fork has 63 bits, and a block number in the attribute fork has 32 bits.
         let limit = match which {
             Which::Data => self.superblock.max_file_block(),
             Which::Attributes => 1 << 32,

@@ -215,7 +215,7 @@ impl<'a> Checker<'a> {
         read.inspect_err(|error| self.findings.error(site, error)).ok()
     }
 
-    /// Adds a finding with a text, for a fault that loses no data.
+    /// Adds a finding that is described only by a text, for a fault that loses no data.
     fn wrong(&mut self, site: impl Into<FindingSite>, what: impl Into<String>) {
         self.findings.wrong(site, what);
     }

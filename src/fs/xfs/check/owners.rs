@@ -143,9 +143,9 @@ impl Checker<'_> {
         let length = self.group_len(space);
         let can_share = self.fs.superblock.ro_compat.contains(RoCompat::REFLINK);
         let site = space.site(["blocks", "realtime blocks"]);
-        // `end` is the highest end of the runs so far, and `last` is the run that ends there.
+        // `end` is the highest end of the runs so far, and `last` is the run that ends at `end`.
         let (mut end, mut last): (u64, Option<Owned>) = (0, None);
-        // Runs that are not file data must not share blocks. Of these runs, `sole` has the highest end.
+        // Runs that do not contain file data must not share blocks. `sole` is the run with the highest end among these runs.
         let mut sole: Option<Owned> = None;
         for run in owned {
             let (start, run_end) = (u64::from(run.start), run.end().min(length));

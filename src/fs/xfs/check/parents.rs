@@ -154,7 +154,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Some inodes have unfinished attribute changes in the log. Records the parent pointers of such an inode after these changes.
+    /// Records the parent pointers of an inode for which the log contains unfinished attribute changes. The parent pointers are recorded in
+    /// their state after these changes.
     pub(super) fn change_parents(&mut self, found: &Found) {
         let number = found.number;
         let mut pointers = std::mem::take(&mut self.changing);
@@ -186,7 +187,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Reads all directories again, and the attributes of these inodes. Collects the names of these inodes.
+    /// Collects the names of the inodes `numbers`. Reads the attributes of these inodes and all directories again.
     fn names_again(&mut self, numbers: &[InodeNo]) -> BTreeMap<InodeNo, Both> {
         if numbers.is_empty() {
             return BTreeMap::new();

@@ -200,7 +200,7 @@ impl Checker<'_> {
                 None => is_known = false,
             }
         }
-        // After a crash, this counter is outdated like the other lazy counters.
+        // `sb_frextents` is a lazy counter. After a crash, it is outdated like the other lazy counters.
         if is_known && !self.fs.log().recovered {
             let field = Place::new("superblock").field("sb_frextents");
             self.findings.expect(field, self.superblock.sb_frextents.get(), free);
@@ -234,7 +234,7 @@ impl Checker<'_> {
         self.runs_left -= runs.len();
         let mut counts: BTreeMap<u64, u32> = BTreeMap::new();
         for &(start, count) in &runs {
-            // The block numbers are within a group, which has less than 2^32 blocks.
+            // The block numbers fit into 32 bits, because they are within a group, which has less than 2^32 blocks.
             let (first, blocks) = (start * realtime.extent, count * realtime.extent);
             self.claim(space, (first as u32, blocks as u32), FREE, 0);
             let at = u64::from(count.ilog2()) * layout.blocks + start / (layout.words * WORD);

@@ -149,7 +149,7 @@ pub(super) struct Walked {
     pub(super) records: Vec<u8>,
     /// The number of blocks of the tree.
     pub(super) blocks: u32,
-    /// Whether no part of the tree is missing.
+    /// Whether all parts of the tree could be read.
     pub(super) whole: bool,
 }
 

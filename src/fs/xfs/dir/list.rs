@@ -27,7 +27,7 @@ pub struct XfsListing {
     /// The next block to read, counted in file-system blocks of the directory's file; `None` after the last block.
     next_block: Option<u64>,
     on_fault: OnFault,
-    /// Whether the complete map of the directory cannot be read. It is not read again for each block.
+    /// Whether the complete map of the directory cannot be read. If so, the complete map is not requested again for each block.
     map_is_damaged: bool,
     /// The number of damaged blocks so far.
     faults: u32,
@@ -38,7 +38,7 @@ pub struct XfsListing {
 pub enum OnFault {
     /// Returns the error, and continues with the next block.
     Report,
-    /// Passes the block over with a notice. On a volume that is open for writing, the error ends the listing.
+    /// Skips the block and reports a notice. On a volume that is open for writing, the error ends the listing instead.
     PassOver,
 }
 
@@ -116,8 +116,8 @@ impl XfsListing {
         }
     }
 
-    /// The entries of the directory block that begins at the file-system block `first`, and the fault that ends them. `next` is set to the
-    /// block after it, or after a hole or a damaged part of the map.
+    /// The entries of the directory block that begins at the file-system block `first`, and the fault that ends these entries. `next` is
+    /// set to the first block after the directory block, or to the first block after a hole or a damaged part of the map.
     fn read(&mut self, first: u64, next: &mut u64) -> Result<(Vec<Entry>, Option<Error>)> {
         let inode = &self.inode;
         let geometry = &inode.fs.superblock.geometry;

@@ -52,7 +52,7 @@ pub(super) fn add_attributes(
             .field("alfi_value_len")
             .corrupt(format!("the length of the value, {value_len} bytes, is not valid")));
     }
-    // If a parent pointer is replaced, this field contains the lengths of the old name and of the new name.
+    // If a parent pointer is replaced, the field for the name's length contains the lengths of the old name and of the new name.
     let (name_len, new_len) =
         if is_replacement { (names & 0xFFFF, names >> 16) } else { (names, 0) };
     let mut parts = regions[1..].iter();

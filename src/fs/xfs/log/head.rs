@@ -29,7 +29,7 @@ pub(super) fn find(log: &LogBlocks<'_>, superblock: &Superblock) -> Result<State
     // A log that was never written begins with cycle 1.
     let Some(head) = find_head(log)? else { return Ok(State::Clean { head: (1, 0) }) };
     let (mut end, mut last) = (head, last_record(log, head)?);
-    // The log must belong to this volume. Otherwise a clean log of another volume could hide the need for recovery.
+    // The log must belong to this volume. Without this check, a clean log of another volume could hide the need for recovery.
     log.check_uuid(last, superblock)?;
     if !log.outline(last)?.ends_at(end) {
         // The last record is incomplete: it was in flight when power failed.
@@ -181,12 +181,12 @@ fn find_head(log: &LogBlocks<'_>) -> Result<Option<Position>> {
     let (mut low, mut high) = (0, log.count - 1);
     while high - low > 1 {
         let middle = low + (high - low) / 2;
-        // A crash cannot leave zeroed blocks here. Like Linux, the search treats a zeroed block as a block before the head. Otherwise it
-        // could return a record before the zeroed block as the last record.
+        // A crash cannot leave zeroed blocks in this range. Like Linux, the search treats a zeroed block as a block before the head. If it
+        // treated such a block as the head, it could return a record before the zeroed block as the last record.
         if log.cycle(middle)? == last { high = middle } else { low = middle }
     }
-    // A stale block before the head has the cycle `last`. If the range wraps, its first blocks are at the end of the log. Current blocks
-    // there have the cycle `last`, and stale blocks have the previous cycle.
+    // A stale block is an older block that lies before the head. Such a block has the cycle `last`. If the range wraps, its first blocks
+    // are at the end of the log. In this part of the range, current blocks have the cycle `last`, and stale blocks have the previous cycle.
     let wrapped = last.wrapping_sub(1);
     let stale = |is_wrapped: bool| if is_wrapped { wrapped } else { last };
     let block = first_stale(log, high, stale)?.unwrap_or(high);

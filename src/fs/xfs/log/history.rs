@@ -45,7 +45,7 @@ impl Xfs {
         let mut at = next_header(&log, before, head)?;
         let mut passed = 0_u64;
         while let Some(position) = at {
-            // An earlier file system on the device can have left records too.
+            // The log can also contain records of an earlier file system on the device.
             let own = log.check_uuid(position, &self.superblock);
             let record = match own.and_then(|()| log.record(position, &self.superblock)) {
                 Ok(record) => record,

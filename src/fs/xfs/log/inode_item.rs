@@ -252,7 +252,7 @@ fn wide(region: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Whether the inode on disk already contains this change.
+/// Whether the inode on disk already contains the change of this item.
 fn is_newer(inode: &[u8], core: &[u8], is_v3: bool, lsn: u64) -> bool {
     if is_v3 {
         // Several transactions can begin in one record. These transactions have the same position (LSN). Therefore an inode with the same
@@ -267,8 +267,8 @@ fn is_newer(inode: &[u8], core: &[u8], is_v3: bool, lsn: u64) -> bool {
     logged < on_disk && !wraps
 }
 
-/// Writes the logged fields into an inode, in big-endian order. `di_next_unlinked` is excluded. The log contains this field in buffer
-/// items.
+/// Writes the logged fields into an inode, in big-endian order. `di_next_unlinked` is not written, because the log contains this field in
+/// buffer items.
 fn decode(core: &[u8], inode: &mut [u8], is_v3: bool, lsn: u64) {
     let mut swap = |at: usize, len: usize| {
         for byte in 0..len {

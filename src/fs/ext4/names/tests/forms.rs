@@ -31,7 +31,7 @@ fn a_new_directory_has_its_two_entries() {
         assert!(new.is_empty_directory().unwrap());
         assert!(!fs.inode(ROOT).unwrap().is_empty_directory().unwrap());
         assert_eq!(new.read_dir().unwrap().count(), 2);
-        // The parent of the directory can be changed to another directory.
+        // The parent of an inline or linear directory can be changed to another directory.
         for parent in [volume.dir, ROOT] {
             let new = InodeToChange::in_test(fs.inode(number).unwrap());
             volume.set_parent(&new, parent);

@@ -47,7 +47,8 @@ fn change_wrong_bytes(ram: &Ram, count: usize, seed: u64) -> bool {
     let dir = InodeToChange::in_test(fs.resolve(b"dir", Follow::All).unwrap());
     let mut rng = Rng(seed);
     for _ in 0..1 + rng.below(3) {
-        // The first 64 bytes of a block contain the headers of nodes and of entries. They are therefore chosen more often than other bytes.
+        // The first 64 bytes of a block contain the headers of nodes and of entries. The test therefore changes these bytes more often than
+        // other bytes.
         let at = if rng.below(2) == 0 { rng.below(64) } else { rng.below(1024) };
         let value = [0, 1, 0xFF, rng.below(256) as u8][rng.below(4)];
         fs.transact(1, |h| {

@@ -90,7 +90,7 @@ fn the_kernel_and_we_change_the_same_directory() {
         for round in 0..3 {
             let mut volume = Volume::of(image, names);
             volume.assert_names();
-            // Some of the names that ironmap removes here were added by the kernel.
+            // ironmap also removes names that the kernel has added.
             let some: Vec<_> = volume.names.keys().skip(1).step_by(2).cloned().collect();
             for name in some {
                 volume.remove(&name);

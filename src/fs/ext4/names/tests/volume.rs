@@ -82,7 +82,7 @@ impl Volume {
         assert_eq!(self.dir().lookup(name).unwrap().number(), self.files[file]);
     }
 
-    /// Creates another directory in the root.
+    /// Creates a second directory, in the root directory.
     pub(super) fn make_directory(&self, name: &[u8]) -> InodeNo {
         let (fs, root) = (&self.fs, InodeToChange::in_test(self.fs.inode(ROOT).unwrap()));
         let new = NewInode {
@@ -165,7 +165,7 @@ impl Volume {
         drop(fs);
         image.fsck();
         let answer = image.script("ls -p dir\n");
-        // The lines have the form "/12/100644/0/0/name/0/". The list also contains unused entries, with inode 0.
+        // The lines of debugfs have the form "/12/100644/0/0/name/0/". debugfs also lists unused entries, with inode 0.
         let used = |line: &&str| !line.starts_with("/0/");
         let listed = answer.lines().filter(used).filter_map(|line| line.split('/').nth(5));
         let mut listed: Vec<_> = listed.filter(|name| !matches!(*name, "." | "..")).collect();

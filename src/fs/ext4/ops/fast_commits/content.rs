@@ -20,9 +20,9 @@ use crate::units::{FileBlock, FsBlock};
 /// The changes that turn the map on the device into the recorded map.
 #[derive(Default)]
 pub(super) struct MapEdit {
-    /// The ranges of file blocks that are unmapped first.
+    /// The ranges of file blocks to unmap, before any extent is mapped.
     unmapped: Vec<Range<FileBlock>>,
-    /// The extents that are then mapped.
+    /// The extents to map, after the ranges were unmapped.
     mapped: Vec<Extent>,
     /// The extents whose state changes between written and unwritten.
     restated: Vec<Extent>,

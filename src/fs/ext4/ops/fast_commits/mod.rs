@@ -5,17 +5,18 @@
 //!
 //! A crash cannot lose the fast commits, and it cannot leave them partly applied:
 //!
-//! - First, the blocks in the log are written home. After a crash, a second recovery writes the same content again.
+//! - First, the blocks in the log are written to their home locations. After a crash, a second recovery writes the same content again.
 //! - Fast commits are valid if they contain the number of the next transaction. A single write of the journal's superblock empties the log
 //!   and sets the next transaction number to the number in the fast commits. The fast commits therefore stay valid, and they apply to the
-//!   home blocks.
-//! - All changes are made in memory and then committed as this next transaction. A crash before the commit block is written changes
-//!   nothing: a second recovery finds the same fast commits and the same home blocks. When the commit block is written, the log contains
-//!   the changes. The next transaction number has then increased, so the fast commits are invalid. As in every transaction, the commit
-//!   block is written after the other blocks are durable.
+//!   blocks at their home locations.
+//! - All changes are made in memory and then committed as the transaction with this number. A crash before the commit block is written
+//!   changes nothing: a second recovery finds the same fast commits and the same home blocks. When the commit block is written, the log
+//!   contains the changes. The next transaction number has then increased, so the fast commits are invalid. As in every transaction, the
+//!   commit block is written after the other blocks are durable.
 //!
-//! The changes are written as one transaction. In Linux, they were part of one transaction, which is limited to a quarter of the log. Here
-//! the transaction may use the complete log. The changes should therefore fit. If the changes do not fit into the log, nothing is written.
+//! The changes are written as one transaction. In Linux, the changes were part of one transaction, whose maximum size is a quarter of the
+//! log. Here the transaction may use the complete log. The changes should therefore fit. If they do not fit into the log, nothing is
+//! written.
 //!
 //! Fast commits record inodes and the blocks of files. These inodes and blocks are marked as used before other blocks are allocated. Fast
 //! commits do not record the blocks of directories and the nodes of maps. These blocks are allocated here. The link counts are computed

@@ -26,7 +26,7 @@ pub(super) struct Change<'a> {
 #[derive(Default)]
 pub(super) struct Touched<'a> {
     pub(super) edit: Option<&'a InodeEdit>,
-    /// The inode on the device, if it is in use there.
+    /// The inode on the device, if the inode is in use on the device.
     pub(super) before: Option<Inode>,
     /// The final inode, if it has a name.
     pub(super) after: Option<Inode>,
@@ -40,7 +40,7 @@ pub(super) struct Touched<'a> {
 }
 
 impl Touched<'_> {
-    /// Whether the inode is new: its number is unused on the device, or belongs to another file there.
+    /// Whether the inode is new: on the device, its number is unused or belongs to another file.
     pub(super) fn is_new(&self) -> bool {
         self.before.is_none() || self.edit.is_some_and(|edit| edit.created)
     }

@@ -90,8 +90,8 @@ fn append(file: &File, first: u64, count: u64) {
     }
 }
 
-/// If there is no space for a new node, the attempt to append an extent changes nothing. Splits of nodes and a move of the root's entries
-/// need new nodes.
+/// If there is no space for a new node, the attempt to append an extent changes nothing. Two steps need new nodes: the split of a node, and
+/// the move of the root's entries.
 #[test]
 fn nodes_that_cannot_be_had() {
     let image = Image::with_file("-t ext4 -b 1024 -N 64", "64M");
@@ -113,8 +113,8 @@ fn nodes_that_cannot_be_had() {
     full.close(&image);
 }
 
-/// The root is full with four extents. A split of one extent needs a new node. On a full volume, the split succeeds while blocks reserved
-/// for nodes are free. Each extent has ten blocks.
+/// The root is full with four extents of ten blocks each. A split of one extent needs a new node. On a full volume, the split succeeds
+/// while blocks reserved for nodes are free.
 #[test]
 fn cuts_that_need_a_node() {
     type Cut = fn(&File) -> Result<()>;

@@ -43,7 +43,7 @@ fn computed(work: impl FnOnce()) -> Duration {
     now() - start
 }
 
-/// Appended extents fill each leaf completely before the next leaf is created. The tree is then as small as possible.
+/// Appended extents fill each leaf completely before the next leaf is created, so that the tree is as small as possible.
 #[test]
 fn appending_fills_the_leaves() {
     let image = Image::with_file("-t ext4 -b 1024 -N 64", "64M");

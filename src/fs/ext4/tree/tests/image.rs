@@ -24,7 +24,7 @@ impl Image {
     }
 }
 
-/// The file of a volume that is open for writing.
+/// The file `f`, on a volume that is open for writing.
 pub(super) struct File {
     pub(super) fs: Arc<Ext4>,
     pub(super) number: InodeNo,

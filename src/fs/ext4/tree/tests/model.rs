@@ -9,7 +9,7 @@ use crate::fs::ext4::for_tests::Image;
 use crate::iomap::{Extent, ExtentState};
 use crate::units::{FileBlock, FsBlock};
 
-/// SplitMix64. A failing test prints its seed, so that the test can be repeated with the same numbers.
+/// A random generator (SplitMix64). A failing test prints the seed, so that the test can be repeated with the same random numbers.
 pub(super) struct Rng(pub(super) u64);
 
 impl Rng {
@@ -59,7 +59,7 @@ impl Model {
     }
 }
 
-/// The parameters of a run.
+/// The parameters of a test run.
 pub(super) struct Run<'a> {
     pub(super) seed: u64,
     pub(super) options: &'a str,

@@ -182,15 +182,15 @@ fn insert_before_the_first_leaf() {
     image.fsck();
 }
 
-/// A change of one step stays in the caller's transaction. A hole in another leaf is no step, even if the range of the change covers the
-/// hole.
+/// A change that needs only one step stays in the caller's transaction. If the range of the change covers a hole in another leaf, this leaf
+/// needs no step.
 #[test]
 fn a_step_that_finds_nothing_takes_no_transaction() {
     for (options, gap) in [("-t ext4 -b 1024 -N 64", 1000), ("-t ext3 -b 1024 -N 64", 12)] {
         let image = Image::with_file(options, "64M");
         let file = image.open_file();
         file.set_size(5000);
-        // These blocks fill one leaf, or the pointers in the inode. Ten more blocks follow after a gap.
+        // The first extents fill one leaf, or the pointers in the inode. Ten more blocks follow after a gap.
         let (start, len) = file.allocate(0, 200);
         assert_eq!(len, 200);
         for i in 0..84 {
@@ -250,7 +250,7 @@ fn a_leaf_without_extents_is_freed() {
             })
             .unwrap();
         file.unmap(last, u64::MAX).unwrap();
-        // The last leaf was freed. The other leaves remain, and every second block of their ranges is mapped.
+        // The last leaf was freed. The other leaves remain. In the ranges of these leaves, every second block is mapped.
         assert_eq!(file.inode().stat().blocks, 2 * (last / 2 + leaves - 1));
         file.unmap(0, u64::MAX).unwrap();
         assert_eq!(file.inode().stat().blocks, 0);
