@@ -138,8 +138,8 @@ const LOWEST: usize = 2;
 const ENDED: usize = 3;
 const BUSY: usize = 4;
 
-/// The process that the test stops. In a normal run, this test does nothing. In the process, several threads read and check until the end
-/// flag is set. The thread that handles broken leases gets the lowest priority, so that a busy thread can delay it.
+/// The process that the test stops is a test function, which does nothing in a normal run. In the process, several threads read and check
+/// until the end flag is set. The thread that handles broken leases gets the lowest priority, so that a busy thread can delay it.
 #[test]
 fn reading_process() {
     let (Some(memory), Some(path)) = (std::env::var_os(MEMORY), std::env::var_os(PATH)) else {
@@ -520,7 +520,7 @@ fn break_a_thousand() {
         paths.iter().map(|path| OsOptions::new().write(true).open(path).unwrap()).collect();
     let took = begin.elapsed();
     eprintln!("{FILES} leases broken in {took:?}");
-    // If the release took longer, the kernel would have removed the leases itself.
+    // If the release of the leases took longer than this, the kernel would have removed the leases itself.
     assert!(took < Duration::from_secs(BREAK_SECONDS), "{took:?}");
     for (writer, file) in writers.iter().zip(&files) {
         assert_eq!(file.host().unwrap().breaks, 1);

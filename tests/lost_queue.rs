@@ -84,7 +84,7 @@ impl Disk {
     }
 }
 
-/// Thaws the file system when it is dropped, even after a panic.
+/// Dropping this value thaws the file system, even after a panic.
 struct Thaw<'a>(&'a Path);
 
 impl Drop for Thaw<'_> {
@@ -205,8 +205,8 @@ fn memory(fill: u8) -> Buffer {
     buffer
 }
 
-/// Memory that stands for other parts of the program. If ironmap freed memory of a request too early, this memory would reuse it and show
-/// the overwritten bytes.
+/// Memory that stands for other parts of the program. If ironmap freed the memory of a request too early, these buffers would reuse that
+/// memory, and would show the bytes that the kernel writes to it.
 fn foreign() -> Vec<Buffer> {
     (0..64).map(|_| memory(FOREIGN)).collect()
 }

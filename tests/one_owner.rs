@@ -225,8 +225,8 @@ fn an_image_of_another_mount_namespace_is_refused() {
     image.check();
 }
 
-/// An ordinary user may not query loop devices. If no program has the file open, the open is permitted. The open is refused if a loop
-/// device could have the file open and the user cannot query this device.
+/// An ordinary user is not permitted to query loop devices. If no program has the file open, ironmap opens the file. If a loop device could
+/// have the file open, and the user cannot query this device, ironmap refuses the file.
 #[test]
 fn a_user_is_refused_what_a_hidden_loop_device_may_serve() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("unshare")]);

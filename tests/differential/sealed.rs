@@ -16,7 +16,7 @@ use crate::common::skip::Need;
 use crate::common::view::Subject;
 use crate::{DEPTH, SEED, require};
 
-/// `EXT4_VERITY_FL` and `EXT4_EXTENTS_FL`.
+/// The inode flags `EXT4_VERITY_FL` and `EXT4_EXTENTS_FL`.
 const VERITY: &str = "0x180000";
 
 fn assert_encrypted<T>(result: Result<T, Error>, what: &str) {

@@ -21,7 +21,7 @@ fn limits(volume: &Volume) -> (usize, usize) {
 /// A request. The tests send it in every possible way.
 struct Request {
     pos: u64,
-    /// The distance of the first byte from an aligned address.
+    /// The distance from an aligned address to the first byte of the request's memory.
     offset: usize,
     pieces: Vec<usize>,
 }
@@ -86,8 +86,8 @@ fn submit(
     (way, result.map_err(|error| error.kind()), bytes(&memory))
 }
 
-/// A strict handle refuses every request that `O_DIRECT` refuses. One misaligned part of the request is sufficient. A refused request
-/// changes no memory.
+/// A strict handle refuses every request that `O_DIRECT` refuses. A misaligned position, length or address is each a sufficient reason. A
+/// refused request changes no memory.
 #[test]
 fn a_strict_handle_refuses_what_the_device_cannot_take() {
     let fixture = Fixture::new(4096, SEED);
@@ -263,8 +263,8 @@ fn a_segment_of_no_bytes_may_lie_anywhere() {
     assert_eq!(room.at(0, 4096), part(fixture.content(SOLID), 0, 4096));
 }
 
-/// A read stops at the end of the file. On the device, the rest of the last sector contains other bytes. The read returns zeros for them.
-/// The read does not change the memory after this sector.
+/// A read stops at the end of the file. On the device, the rest of the file's last sector contains other bytes. The read returns zeros
+/// instead of these bytes, and changes no memory after the sector.
 #[test]
 fn the_last_sector_shows_nothing_of_the_device() {
     let fixtures = [4096, 1024].map(|block| Fixture::new(block, SEED));

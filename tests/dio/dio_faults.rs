@@ -143,7 +143,7 @@ fn short_transfers_are_continued() {
             assert_eq!(fault, None, "{name}, seed {seed}, {way:?}: {len} bytes at {pos}");
         }
     }
-    // An integrity device verifies whole sectors, so it completes short transfers itself.
+    // An integrity device verifies whole sectors, so it completes short transfers itself, and the queue counts none.
     let tagged = crate::common::beneath::chosen().is_some();
     assert!(queue.stats().short > 100 || tagged, "{:?}", queue.stats());
     assert!(volume.events().take().0.is_empty(), "a short transfer is no error");
@@ -239,8 +239,8 @@ fn a_failing_request_does_not_touch_its_neighbours() {
     }
 }
 
-/// If a device stays busy, ironmap gives up after some time, even for a request that may wait. The request fails with an error and returns
-/// its memory. One event reports the error.
+/// If a device stays busy, a request fails after some time, even if the request may wait. The error returns the memory of the request. One
+/// event reports the error.
 #[test]
 fn a_device_that_stays_busy_is_given_up() {
     let fixture = Fixture::new(4096, SEED);

@@ -98,8 +98,8 @@ fn many_extents_are_one_completion() {
     }
 }
 
-/// The bytes fill the segments in order. All owned segments are returned in the same order. Two adjacent segments of one allocation are not
-/// joined.
+/// The bytes fill the segments in order. A read returns all its owned segments in their original order. ironmap does not join two adjacent
+/// segments of one allocation.
 #[test]
 fn segments_come_back_as_they_went_down() {
     let fixture = Fixture::new(4096, SEED);

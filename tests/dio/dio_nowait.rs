@@ -94,12 +94,13 @@ fn a_full_queue_is_not_waited_for() {
                 seen += 1;
             }
         }
-        // A NOWAIT request with more bios than the queue has slots is refused. Otherwise it would have to wait for its own bios.
+        // A NOWAIT request with more bios than the queue has slots is refused. To run it, the queue would have to wait for bios of the
+        // request itself.
         let len = 64 * 4096;
         let buffer = Buffer::aligned(len).unwrap();
         let refused = fragmented.submit_read(&mut queue, buffer, START, DioFlags::NOWAIT, 9);
         assert_eq!(refused.unwrap_err().error.kind(), ErrorKind::WouldBlock, "{stack}");
-        // The same request without NOWAIT waits.
+        // Without NOWAIT, the same request is accepted and waits for free slots.
         let buffer = Buffer::aligned(len).unwrap();
         fragmented.submit_read(&mut queue, buffer, START, DioFlags::empty(), 9).expect("it waits");
         queue.wait(1).unwrap();

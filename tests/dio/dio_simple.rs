@@ -18,8 +18,8 @@ use ironmap::{File, Queue, QueueOptions};
 const SEED: u64 = 0x51_3b1e;
 const BLOCK: usize = 4096;
 
-/// Runs a read. Returns the reason why the read missed the simple path, or `None` if the read used the simple path. The reason is found in
-/// the counters.
+/// Runs a read. Returns the reason why the read missed the simple path, or `None` if the read used the simple path. The function finds the
+/// reason in the queue's counters.
 fn gate(queue: &mut Queue, read: impl FnOnce(&mut Queue)) -> Option<NotSimple> {
     let before = *queue.stats();
     read(queue);
@@ -31,7 +31,7 @@ fn gate(queue: &mut Queue, read: impl FnOnce(&mut Queue)) -> Option<NotSimple> {
     NotSimple::ALL.into_iter().find(|reason| missed(reason) == 1)
 }
 
-/// Returns the result of [`gate`] for one read. Borrowed and owned memory must give the same result.
+/// Runs a read twice: with borrowed memory and with owned memory. Both runs must give the same result of [`gate`]. Returns this result.
 fn flat(
     queue: &mut Queue,
     file: &File,
@@ -62,7 +62,7 @@ fn resident(volume: &ironmap::Volume, queue: &mut Queue, name: &str) -> File {
     file
 }
 
-/// The first position whose mapping has this kind.
+/// The position of the file's first mapping of the given kind.
 fn first(file: &File, kind: IomapType) -> u64 {
     let found = file.mappings().map(Result::unwrap).find(|iomap| iomap.kind == kind);
     found.unwrap_or_else(|| panic!("no {kind:?}")).pos.0

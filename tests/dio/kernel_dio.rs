@@ -65,7 +65,7 @@ struct Request {
     pieces: Vec<usize>,
 }
 
-/// The bytes, or an errno.
+/// The result of a read: the bytes, or an errno.
 type Outcome = Result<Vec<u8>, i32>;
 
 impl Request {

@@ -15,8 +15,8 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 pub(crate) struct Fault {
     /// The number of the flush, counted from 0.
     pub(crate) number: u64,
-    /// Whether the failed flush loses all writes since the previous flush. Otherwise these writes are durable, although the flush reports a
-    /// failure.
+    /// Whether the failed flush loses all writes since the previous flush. If `false`, these writes are durable, although the flush reports
+    /// a failure.
     pub(crate) lost: bool,
     /// A failing flush waits twice: first for a later write, and then for the end of a successful flush. This is the longest duration of
     /// each wait.

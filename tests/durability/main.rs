@@ -24,7 +24,8 @@ use crate::disk::Fault;
 use crate::stand::{BULK, Kind, Layout, Stand, filled};
 
 const CELL: usize = 4096;
-/// The distance between two cells. Each cell is in a different region of the dirty map.
+/// The distance between two cells, in bytes. A cell is a range that one thread overwrites. Each cell is in a different region of the dirty
+/// map.
 const APART: u64 = 64 << 10;
 const CELLS_OF_EACH: u64 = 4;
 const MIB: usize = 1 << 20;
@@ -150,7 +151,7 @@ fn bulk(volume: &Volume, drops: bool, begin: &Barrier) -> Told {
     told
 }
 
-/// Runs the test once with these faults. Returns whether all faults occurred.
+/// Runs the test once with the given faults. Returns whether all of these faults occurred.
 fn run(kind: Kind, threads: u64, disk: usize, faults: &[Fault], seed: u64) -> bool {
     let stand = Stand::new(kind);
     let open = stand.open().unwrap();

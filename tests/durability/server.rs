@@ -91,7 +91,7 @@ fn serve(mut stream: UnixStream, disk: &Arc<Disk>, part: usize, flags: u16) -> s
                 let (disk, replies) = (Arc::clone(disk), Arc::clone(&replies));
                 std::thread::spawn(move || {
                     let error = disk.flush().map_or_else(|errno| errno.0 as u32, |()| 0);
-                    // The client may have closed the connection.
+                    // The client may have closed the connection, so an error is ignored.
                     let _ = answer(&replies, error, &[]);
                 });
             }

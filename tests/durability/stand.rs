@@ -34,7 +34,7 @@ pub(crate) enum Kind {
     Integrity {
         mode: Mode,
         layout: Layout,
-        /// Whether each flush clears the dirty map. Otherwise only a close clears it.
+        /// Whether each flush clears the dirty map. If `false`, only a close clears it.
         cleans: bool,
     },
 }
@@ -148,7 +148,7 @@ impl Stand {
                 Arc::new(Integrity::open_with(data, tags, &lazy)?.device)
             }
         };
-        // With an NBD server the timer is off. Otherwise a commit by the timer could flush the data before the client sends its own flush.
+        // With an NBD server the timer is off, because a commit by the timer could flush the data before the client sends its own flush.
         let often =
             Duration::from_millis(if matches!(self.kind, Kind::Nbd { .. }) { 0 } else { 20 });
         let options = VolumeOptions::new().write(true).commit(often);

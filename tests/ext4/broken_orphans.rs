@@ -336,7 +336,7 @@ fn a_volume_that_is_refused_does_not_need_recovery() {
     }
 }
 
-/// If a truncation fails half way, the session ends. Otherwise the file could grow again and show its old blocks.
+/// If a truncation fails half way, the session ends. If the session continued, the file could grow again and show its old blocks.
 #[test]
 fn a_truncation_that_failed_shows_nothing_old() {
     let image = Image::in_memory("16M", &words(EXTENTS));
@@ -350,7 +350,7 @@ fn a_truncation_that_failed_shows_nothing_old() {
     let said = stat(&image);
     let leaves: Vec<u64> =
         said.match_indices("(ETB0):").map(|(at, name)| number(&said[at..], name)).collect();
-    // The truncation first frees the blocks after this leaf. The blocks before the leaf remain.
+    // The truncation first frees the blocks that the map lists after this leaf. The blocks before the leaf remain allocated.
     image.poke_block(leaves[leaves.len() - 2], 0, &[0, 0]);
     let bad = InodeNo(inode_of(&image, "/bad"));
     let volume = open(&image).unwrap();

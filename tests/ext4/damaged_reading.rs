@@ -1,5 +1,5 @@
 //! Reading damaged volumes. ironmap must list and read everything that the kernel lists and reads after `mount -o ro` and after `-o
-//! ro,noload`. ironmap reports each fault that it skips in one line, and does not open a damaged volume for writing.
+//! ro,noload`. For each fault that it skips, ironmap reports one line. It does not open a damaged volume for writing.
 
 use std::path::Path;
 
@@ -180,7 +180,7 @@ fn a_damaged_journal_is_skipped_on_request() {
             "{what}: {error}"
         );
         let left = if what != "superblock" {
-            // The kernel refuses these volumes with both options.
+            // The kernel refuses these volumes, both with `ro` and with `ro,noload`.
             open(&image, true).unwrap().ext4().unwrap().take_left()
         } else {
             compare(&image, what, true)

@@ -73,7 +73,7 @@ fn the_neighbours_of_new_inodes_are_empty() {
         if let Some(reason) = Need::Root.missing() {
             note_part("the_neighbours_of_new_inodes_are_empty", "the kernel", &reason);
         } else {
-            // Without this option, the kernel's background thread would fill the tables with zeros.
+            // Without `noinit_itable`, the kernel's background thread would fill the tables with zeros.
             let mount = image.mount("rw,noinit_itable");
             for number in 0..12 {
                 let dir = mount.dir().join(format!("kernel {number}"));

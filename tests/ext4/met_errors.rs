@@ -485,7 +485,7 @@ fn a_sound_volume_and_wrong_questions_record_nothing() {
     image.check();
 }
 
-/// A read-only volume is never written. The error and the value of `s_errors` do not matter.
+/// ironmap never writes to a read-only volume, whatever error it finds and whatever value `s_errors` has.
 #[test]
 fn errors_met_on_a_read_only_volume_are_written_nowhere() {
     let image = image("-e panic");

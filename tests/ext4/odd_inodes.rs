@@ -1,5 +1,5 @@
-//! Inodes of other programs and of old kernels: short links whose target is in a block, and devices with nonzero bytes after the device
-//! number. ironmap reads them as the kernel does, and its check agrees with e2fsck. The removal of such an inode leaks no block.
+//! Inodes that other programs and old kernels made: short links whose target is in a block, and devices with nonzero bytes after the device
+//! number. ironmap reads these inodes as the kernel does, and its check agrees with e2fsck. The removal of such an inode leaks no block.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -89,7 +89,7 @@ fn the_block_of_a_short_target_goes_with_its_link() {
     }
 }
 
-/// Nonzero bytes after the device number are accepted. Together with a flag that devices may not have, they are a fault.
+/// Nonzero bytes after the device number are accepted. If the inode also has a flag that is invalid for devices, these bytes are a fault.
 #[test]
 fn devices_with_bytes_after_their_number_are_devices() {
     require!([Need::Root]);

@@ -92,7 +92,7 @@ fn refusals_are_those_of_std() {
     assert_eq!(kind(volume.remove_file("/dir")), ErrorKind::IsADirectory);
     assert_eq!(kind(volume.rename("/none", "/new")), ErrorKind::NotFound);
     assert_eq!(volume.read("/file").unwrap(), b"content");
-    // The message contains the path only once.
+    // The error message contains the path only once.
     let error = volume.open("/none").map(drop).unwrap_err().to_string();
     assert_eq!(error.matches("none").count(), 1, "{error}");
     volume.close().unwrap();

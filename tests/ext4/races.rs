@@ -1,5 +1,5 @@
-//! Operations by path, while another thread replaces the files of these paths. A name that always exists is always found. The inode number
-//! of a removed directory never leads into another directory.
+//! Operations by path, while another thread replaces the files of these paths. A name that always exists is always found. An access by the
+//! inode number of a removed directory never reaches another directory.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -214,7 +214,8 @@ fn threads_do_not_wait_in_a_circle() {
     });
 }
 
-/// Another thread replaces and removes files with a name. `create_new` of this name still opens its own new file.
+/// Another thread replaces and removes files with one name. `create_new` of this name opens the file that it has created, and never a file
+/// of the other thread.
 #[test]
 fn a_new_file_is_the_callers() {
     let volume = volume();
@@ -282,7 +283,7 @@ fn the_last_inode_is_allocated_again() {
         || {
             for _ in 0..10 * ROUNDS {
                 volume.remove_file("link0").unwrap();
-                // The inode is free when the other thread does not access it any longer.
+                // The inode becomes free when the other thread no longer accesses it.
                 let made = || volume.symlink("target", "link0").map(drop);
                 let is_busy = |made: &ironmap::Result<()>| {
                     made.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoSpace)
@@ -294,7 +295,8 @@ fn the_last_inode_is_allocated_again() {
     );
 }
 
-/// A directory and its parent are removed during a rename into this directory. The rename reports no damage.
+/// A rename moves a file into a directory while another thread removes this directory and its parent. The rename then fails because the
+/// directory does not exist. It does not report corruption.
 #[test]
 fn a_rename_beside_removed_parents_finds_nothing() {
     let volume = volume();

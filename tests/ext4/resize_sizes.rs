@@ -19,7 +19,7 @@ use crate::crash::fsck::Fsck;
 const SEED: u64 = 0x53_495A_4553;
 const CLOCK: Clock = Clock::Fixed(Timestamp { seconds: 1_700_000_000, nanoseconds: 0 });
 
-/// Layouts, and the minimum size of a volume with this layout in MiB.
+/// Each layout, with the minimum size in MiB of a volume with this layout.
 const LAYOUTS: &[(&str, u64)] = &[
     ("-t ext4 -b 1024", 32),
     ("-t ext4 -b 4096", 64),

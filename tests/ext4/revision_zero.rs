@@ -19,7 +19,7 @@ fn field(image: &Image, group: u64, at: usize, len: usize) -> u64 {
     bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
 }
 
-/// `s_rev_level`, `s_first_ino`, `s_inode_size`.
+/// The superblock fields `s_rev_level`, `s_first_ino` and `s_inode_size`.
 fn revision(image: &Image, group: u64) -> [u64; 3] {
     [field(image, group, 76, 4), field(image, group, 84, 4), field(image, group, 88, 2)]
 }
@@ -27,7 +27,7 @@ fn revision(image: &Image, group: u64) -> [u64; 3] {
 /// A volume of two groups. The second group contains a copy of the superblock.
 fn made() -> Image {
     let image = Image::mke2fs("12M", &words("-t ext2 -b 1024 -r 0"));
-    // Revision 0 gives these fields no meaning, so they may have any value.
+    // Revision 0 gives `s_first_ino` and `s_inode_size` no meaning, so these fields may have any value.
     image.debugfs("ssv first_ino 0\nssv inode_size 0\n");
     assert_eq!(revision(&image, 0)[0], 0);
     image.check();
@@ -76,7 +76,7 @@ fn the_first_feature_of_a_file_raises_the_revision() {
     }
 }
 
-/// How a feature is switched on.
+/// The way in which the test switches a feature on.
 enum By {
     Operation(fn(&dyn FileSystem)),
     Tune,

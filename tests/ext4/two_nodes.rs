@@ -157,7 +157,7 @@ fn all_commits_up_to_the_claim_stay() {
     assert_files(&Volume::on(shared).unwrap(), 0..20);
 }
 
-/// Another node opens and closes the volume immediately before the claim. Its changes are kept too.
+/// Another node changes the volume and closes it, immediately before this node claims the volume. The changes of both nodes are kept.
 #[test]
 fn all_that_another_node_did_up_to_the_claim_stays() {
     let dir = scratch();

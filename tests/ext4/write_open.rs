@@ -249,7 +249,7 @@ fn a_file_that_outlives_its_volume_is_committed() {
     fsck(&image);
 }
 
-/// As in Linux, an invalid name gives the error for an invalid name, even on a read-only volume.
+/// As in Linux, an operation with an invalid name on a read-only volume returns the error for the name.
 #[test]
 fn names_are_refused_by_their_fault_on_a_volume_that_is_read() {
     let ram = Arc::new(Ram::new(8 << 20));

@@ -292,7 +292,7 @@ fn link(at: &At<'_>) {
 fn rename(at: &At<'_>) {
     let Some(own) = at.own() else { return };
     for (dir, names) in at.directories() {
-        // Some names are in this directory, and some in other directories.
+        // Some of the old names are in `own`, and the others are in other directories.
         for (name, number) in names.iter().take(4).filter(|(_, number)| *number != own) {
             let new = format!("{number} from {dir}");
             let flags = RenameFlags::empty();
@@ -370,7 +370,7 @@ fn open(image: &Image) -> Result<Volume> {
     crate::common::beneath::open(&image.location(), &options)
 }
 
-/// Whether this error is acceptable on an undamaged volume.
+/// Whether an operation may return this error on an undamaged volume.
 fn is_refusal(error: &Error) -> bool {
     !matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Io(_))
 }
@@ -419,7 +419,7 @@ fn change(image: &Image, name: &str, repairable: bool, steps: &mut Steps<'_>) {
 /// Opens the volume, runs an operation and closes the volume. Returns the errors.
 ///
 /// # Errors
-/// The error of the open.
+/// The error of the open. Errors of the operation are in the result.
 fn once(image: &Image, verb: Verb) -> Result<Vec<Error>> {
     let volume = open(image)?;
     let at = At { fs: volume.fs(), errors: std::cell::RefCell::default() };

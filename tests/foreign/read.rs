@@ -1,5 +1,5 @@
-//! Every file is read. If the kernel can read the file, ironmap must return the same content. Otherwise ironmap may return content or an
-//! error.
+//! Every file is read. If the kernel can read the file, ironmap must return the same content. If the kernel cannot read it, ironmap may
+//! return content or an error.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;

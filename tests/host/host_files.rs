@@ -1,5 +1,5 @@
-//! Files of mounted file systems. ironmap reads them from the device while it holds a valid lease, and through the kernel otherwise. The
-//! content is correct in each case.
+//! Files of mounted file systems. While ironmap holds a valid lease on a file, ironmap reads the file from the device. Without a lease, it
+//! reads the file through the kernel. The content is correct in each case.
 
 use crate::require;
 use std::fs::{File as OsFile, OpenOptions as OsOptions};
@@ -47,7 +47,7 @@ fn files_of_ext4_and_xfs_are_read_raw_without_writers() {
         assert!(read_all(&file, &mut queue) == first);
         assert_eq!(queue.stats().kernel_served, 0);
 
-        // Another reader of the file does not prevent raw reads. A writer does.
+        // A process that reads the file does not prevent raw reads. A process that writes to the file prevents them.
         assert!(std::fs::read(&path).unwrap() == first);
         let writer = OsOptions::new().write(true).open(&path).unwrap();
         let report = file.host().unwrap();

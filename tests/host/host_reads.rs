@@ -48,7 +48,7 @@ fn files(mounted: &Mounted) -> Vec<PathBuf> {
         for index in 0..EXTENTS / 3 {
             unwritten.write_all_at(&rng.bytes(100), 6 * index * block).unwrap();
         }
-        // This call also preallocates space past the end of the file.
+        // This call of fallocate also preallocates space past the end of the file.
         reserve(FallocateFlags::KEEP_SIZE, 3 * EXTENTS * block).unwrap();
         names.push("unwritten");
     }

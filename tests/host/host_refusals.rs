@@ -180,8 +180,8 @@ fn encrypted_files() {
     assert_served(&mounted.write("plain", &content(SIZE)), "raw");
 }
 
-/// On XFS with reflink, deduplication can move data without a writer. Only files whose data cannot move are read raw. The file has the
-/// immutable flag, or the caller gives a guarantee.
+/// On XFS with reflink, deduplication can move data without a writer. Only files whose data cannot move are read raw: the file has the
+/// immutable flag, or the caller guarantees that the data do not move.
 #[test]
 fn xfs_with_reflink() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs")]);
@@ -200,7 +200,7 @@ fn xfs_with_reflink() {
 
     run("chattr", &["+i".as_ref(), path.as_os_str()]);
     assert_served(&path, "raw");
-    // The immutable flag can be cleared while the file is open.
+    // The immutable flag can be cleared while ironmap has the file open. ironmap then stops raw reads.
     let (host, mut queue) = self::host();
     let file = host.open_with(&path, FileOptions::default()).unwrap();
     assert!(file.host().unwrap().is_raw());
@@ -245,7 +245,8 @@ fn verity() {
     assert_served(&path, "verity");
 }
 
-/// On some file systems, FIEMAP may not report the position of the data. Their files are not read raw.
+/// On some file systems, FIEMAP does not always report the position of the data. ironmap reads files of these file systems through the
+/// kernel.
 #[test]
 fn other_file_systems() {
     require!([Need::Root, Need::Tool("losetup")]);

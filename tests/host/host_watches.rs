@@ -25,16 +25,16 @@ use libc::{
 const SEED: u64 = 0xfa_0711;
 const ROUNDS: usize = 20;
 const SIZE: usize = 300_001;
-/// Linux supports this event since version 6.14.
+/// Linux supports `FAN_PRE_ACCESS` since version 6.14.
 const FAN_PRE_ACCESS: u64 = 0x0010_0000;
 
-/// How a new open of the file is served.
+/// Opens the file in a new host. Returns whether its reads are raw or go through the kernel.
 fn served(path: &Path) -> &'static str {
     let host = Host::new(&HostOptions::default()).unwrap();
     Both::open(&host, path).served()
 }
 
-/// A mark of `FAN_CLASS_CONTENT`. If the kernel does not support such events, records a skipped part and returns `None`.
+/// Sets a fanotify mark with these permission events. If the kernel does not support the events, records a skipped part and returns `None`.
 fn watch(test: &str, what: u32, events: u64, path: &Path) -> Option<Watch> {
     let class =
         if events & FAN_PRE_ACCESS != 0 { FAN_CLASS_PRE_CONTENT } else { FAN_CLASS_CONTENT };

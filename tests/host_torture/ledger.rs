@@ -93,7 +93,7 @@ impl Ledger {
         &self.0[RECORDS + id as usize * RECORD + 8 + 3 * cell as usize + what as usize]
     }
 
-    /// Makes every process and thread end.
+    /// Tells all processes and threads to end.
     pub(crate) fn stop(&self) {
         self.0[STOP].store(1, SeqCst);
     }
@@ -283,7 +283,7 @@ pub(crate) fn name(file: &File, id: u64) -> std::io::Result<()> {
     Ok(rustix::fs::fsetxattr(file, ATTRIBUTE, &id.to_le_bytes(), flags)?)
 }
 
-/// The number of a file.
+/// Reads the number of a file from the file's extended attribute.
 pub(crate) fn name_of(file: &File) -> u64 {
     let mut id = [0; 8];
     rustix::fs::fgetxattr(file, ATTRIBUTE, &mut id[..]).expect("the attribute");

@@ -160,7 +160,7 @@ impl Drop for StopOnFailure<'_> {
     }
 }
 
-/// Clears the immutable flag when it is dropped. Otherwise the directory could not be removed.
+/// Makes a file immutable. Dropping this value clears the flag, so that the directory can be removed.
 struct Immutable(PathBuf);
 
 impl Immutable {
@@ -185,7 +185,7 @@ fn variable(name: &str) -> Option<u64> {
     Some(number.unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
-/// The entry point of the other processes of the test. In a normal run, this test does nothing.
+/// The entry point of the other processes of the test. In a normal run, this test function does nothing.
 #[test]
 fn process() {
     let Ok(role) = std::env::var(Setting::ROLE) else { return };

@@ -21,7 +21,7 @@ use super::sys::{Shared, truncate};
 /// The number of files that each mutator changes.
 pub(crate) const FILES: usize = 10;
 
-/// A function that changes the file in a slot.
+/// A function that changes one of the mutator's files. The argument is the slot: the index of the file.
 type Operation = fn(&mut Mutator, usize) -> io::Result<()>;
 
 pub(crate) const OPERATIONS: [(&str, Operation); 16] = [
@@ -48,7 +48,7 @@ pub(crate) struct Mutator<'a> {
     ledger: &'a Ledger,
     rng: Rng,
     number: usize,
-    /// The number of the file in each slot.
+    /// The number of each of the mutator's files, by slot. A slot is the index of a file in this list.
     ids: Vec<u64>,
 }
 
@@ -235,7 +235,7 @@ impl Mutator<'_> {
         })
     }
 
-    /// Removes a range of cells from the file. Later inserts a hole at the position of this range.
+    /// Removes a range of cells from the file. After a pause, inserts a hole at the position of this range.
     fn shift(&mut self, slot: usize) -> io::Result<()> {
         let size = self.path(slot).metadata()?.len();
         // The range must end before the end of the file.

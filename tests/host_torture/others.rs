@@ -58,7 +58,7 @@ pub(crate) fn churn(setting: &Setting, ledger: &Ledger) {
         }
         while !files.is_empty() && free(setting) < SPARED.1 {
             let file = files.swap_remove(rng.below(files.len() as u64) as usize);
-            // If the disk is full, the file may not exist.
+            // The file is missing if its creation failed on the full disk. So an error is ignored.
             let _ = std::fs::remove_file(setting.dir.join(format!("foreign.{file}")));
         }
     }
@@ -152,8 +152,8 @@ fn grow(setting: &Setting, dir: &str) -> bool {
         }
 }
 
-/// Lets a copy of a file share the blocks of the file. With `reverse`, lets the file share the blocks of the copy. This must fail for an
-/// immutable file.
+/// Lets a copy of a file share the blocks of the file. With `reverse`, lets the file share the blocks of the copy. For an immutable file,
+/// the call with `reverse` must fail.
 fn dedupe(setting: &Setting, name: &str, reverse: bool) -> bool {
     let path = |name: &str| setting.dir.join(name).to_str().expect("a plain path").to_owned();
     let (original, copy) = (path(name), path("copy"));

@@ -27,7 +27,7 @@ const HANDLES: usize = 10;
 /// The maximum length of a read.
 const LONGEST: u64 = 160 << 10;
 
-/// The counts of a thread.
+/// The counters of a reading thread.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) reads: u64,

@@ -1,8 +1,8 @@
 //! Hostile images: volumes whose structures are damaged and have valid checksums. No operation may panic, hang or allocate unbounded
 //! memory.
 //!
-//! The changes are those of `fuzz/`; a seed chooses them. A failure names the seed and the number of the case.
-//! `IRONMAP_HOSTILE=SEED:NUMBER` repeats one case. `IRONMAP_HOSTILE=SEED` runs the cases of another seed than the default.
+//! The tests and the fuzzer in `fuzz/` use the same changes. Here a seed chooses the changes. A failure names the seed and the number of
+//! the case. `IRONMAP_HOSTILE=SEED:NUMBER` repeats one case. `IRONMAP_HOSTILE=SEED` runs the cases of another seed than the default.
 //! `IRONMAP_HOSTILE_CASES` sets the number of cases.
 
 #![allow(unreachable_pub, reason = "fuzz/ gives two of these types out")]

@@ -45,7 +45,7 @@ enum Value {
     Extreme(u8),
 }
 
-/// Boundary values for fields.
+/// Boundary values that a change stores in fields.
 const EXTREMES: [u32; 12] =
     [0, 1, 2, 0x7F, 0xFF, 0x7FFF, 0x8000, 0x8001, 0xFFFF, 0x7FFF_FFFF, 0x8000_0000, u32::MAX];
 

@@ -191,7 +191,7 @@ impl Spot {
         spots
     }
 
-    /// The structures that belong to no inode.
+    /// The structures of a volume that belong to no inode.
     fn of_volume(raw: Raw<'_>) -> Vec<Self> {
         let spot = |target, sum, at, len| Self { target, sum, at, len, inode: 0, owner: 0 };
         let mut spots = vec![spot(Target::Superblock, Sum::Superblock, SUPERBLOCK, 1024)];
@@ -272,7 +272,7 @@ fn fast_commit_index(bytes: &[u8]) -> Option<u32> {
         .then(|| raw.be32(journal + 0x10) - raw.be32(journal + 0x54) + 1)
 }
 
-/// If the volume has fast commits, adds fast commits with every kind of record after the log.
+/// If the journal has a fast-commit area, writes fast commits with every kind of record into this area, after the log.
 pub(crate) fn fast_commits(bytes: &mut [u8]) {
     let raw = Raw(bytes);
     if !raw.has(0x5C, 0x400) {

@@ -79,7 +79,7 @@ fn directory(inode: &Inode) -> Vec<InodeNo> {
         assert!(!entry.name.contains(&b'/') && !entry.name.contains(&0), "{:?}", entry.name);
         names.push(entry);
     }
-    // This listing returns the entries in the order of the hash tree.
+    // `list` returns the entries in the order of the hash tree.
     if let Some(listing) = seen(inode.list(DirCursor::START)) {
         let mut listing = listing.take(ENTRIES);
         while listing.next().and_then(seen).is_some() {}

@@ -50,7 +50,7 @@ impl Base {
         let size = format!("{megabytes}M");
         let block_size = block.to_string();
         let mut mke2fs = Command::new("mke2fs");
-        // The seeds are fixed. So each run makes the same volume, except for the time stamps.
+        // The UUID and the hash seed are fixed. So each run makes the same volume, except for the time stamps.
         mke2fs.args(["-q", "-F", "-b", &block_size, "-I", "256", "-N", "320"]);
         mke2fs.args(["-U", SEED, "-E", &format!("hash_seed={SEED}")]).args(options.split(' '));
         run(mke2fs.arg("-d").arg(&tree).arg(&image).arg(&size), &[0]);
@@ -59,7 +59,7 @@ impl Base {
         if *journal == "jo -c -v 3" {
             run(Command::new("tune2fs").args(["-O", "mmp"]).arg(&image), &[0]);
         }
-        // Mount protection is switched off while debugfs runs. Otherwise debugfs would wait for ten seconds.
+        // Mount protection is switched off while debugfs runs. With it, debugfs would wait for ten seconds.
         let protected = hide_mount_protection(&image);
         log(dir.path(), &image, *block, journal);
         let mut bytes = std::fs::read(&image).unwrap();

@@ -25,7 +25,7 @@ impl Watch {
         Self::bounded(test, TIME)
     }
 
-    /// A watch with another time limit.
+    /// Makes a watch with a time limit that the test chooses.
     #[allow(dead_code, reason = "not every suite has a bound of its own")]
     pub(crate) fn bounded(test: &str, time: Duration) -> Self {
         let limits = getrlimit(Resource::Data);

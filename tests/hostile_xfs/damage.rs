@@ -1,8 +1,8 @@
-//! Damages structures.
+//! Damages structures of an XFS volume.
 
 use crate::common::rng::Rng;
 
-/// Boundary values for fields.
+/// Boundary values that a change stores in fields.
 const EXTREMES: [u32; 10] =
     [0, 1, 2, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 0x7FFF_FFFF, 0x8000_0000, u32::MAX];
 

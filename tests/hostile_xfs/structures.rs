@@ -142,7 +142,7 @@ fn known(
         b"XSLM" | b"XARM" => (Kind::Remote, block, Some(12)),
         [0xFE, 0xED, 0xBA, 0xBE] => {
             let len = SECTOR + data_len(bytes);
-            // This code skips longer records, because they have more header blocks.
+            // Records that are too long for one header block are skipped.
             if len > bytes.len() || word(bytes, 320) > 32 << 10 {
                 return None;
             }

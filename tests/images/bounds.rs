@@ -42,7 +42,7 @@ fn unbounded(device: &dyn Device, at: u64, len: u64) -> Vec<&'static str> {
     ];
     let accepted = results.into_iter().filter_map(|(op, result)| (!refused(result)).then_some(op));
     let mut found: Vec<_> = accepted.collect();
-    // This call has a position and no length. At the end of the device, the call reports that there are no more data. This is not an error.
+    // `data_from` has a position and no length. At the end of the device, it reports that there are no more data. This is not an error.
     if at.0 > device.size() && !refused(device.data_from(at).map(drop)) {
         found.push("data");
     }
@@ -204,7 +204,7 @@ fn no_range_reaches_past_a_device_over_another_one() {
         assert!(joined.read_exact_at(&mut [0; 4096], DevOffset(at)).is_err(), "{at}");
     }
     joined.read_exact_at(&mut [0; 4096], DevOffset(end - 4096)).unwrap();
-    // This device reports a larger size than it has.
+    // The device reports a larger size than it really has.
     let cut = CutShort::new(ram());
     for at in [PART.1, PART.1 + MIB, u64::MAX - 4095] {
         assert!(cut.read_exact_at(&mut [0; 4096], DevOffset(at)).is_err(), "{at}");

@@ -17,8 +17,8 @@ use crate::require;
 
 const SIZE: usize = 4 << 20;
 
-/// A copy of an image during its use has the state that a crash of the program leaves. Each sector has flushed data or newer data. The copy
-/// needs no repair: qemu-img finds at most unused clusters, and ironmap writes the copy at once.
+/// A copy of an image that is in use has the state that a crash of the program would leave. Each sector has flushed data or newer data. The
+/// copy needs no repair: qemu-img finds at most unused clusters, and ironmap can immediately open the copy for writing.
 #[test]
 fn an_image_is_sound_after_a_crash() {
     require!([Need::Tool("qemu-img")]);

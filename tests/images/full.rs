@@ -19,7 +19,7 @@ use crate::require;
 
 const SEED: u64 = 0x4655_4C4C;
 const SIZE: usize = 16 << 20;
-/// The size of the file system in MiB, and the difference between two sizes of its free space in bytes.
+/// The size of the file system in MiB, and the step in bytes between two tested sizes of the free space.
 const TOTAL: u64 = 4;
 const STEP: u64 = 64 << 10;
 
@@ -37,7 +37,7 @@ fn write_until_full(path: &Path, compress: bool, rng: &mut Rng) -> (Vec<u8>, usi
             Ok(()) => model[at..at + len].copy_from_slice(&data),
             Err(error) => {
                 assert_eq!(error.errno(), Errno::ENOSPC, "{error}");
-                // All earlier writes can be made durable.
+                // After the failed write, a flush can still make all earlier writes durable.
                 device.flush().unwrap();
                 return (model, at, len);
             }
@@ -48,8 +48,8 @@ fn write_until_full(path: &Path, compress: bool, rng: &mut Rng) -> (Vec<u8>, usi
     }
 }
 
-/// A host without free space refuses a write, but never the commit of earlier writes: no cluster is lost, no data are lost, and the image can
-/// be written again. The sweep of the free space lets each kind of table be the first one without space.
+/// If the host has no free space, a write fails, but the commit of earlier writes succeeds: no cluster is lost, no data are lost, and the
+/// image can be written again. The test varies the free space, so that each kind of table is at some size the first that finds no space.
 #[test]
 fn a_full_host_loses_no_cluster() {
     require!([Need::Root, Need::Tool("qemu-img")]);
@@ -76,7 +76,8 @@ fn a_full_host_loses_no_cluster() {
             check(&path);
             let found = all(&qcow2(&path, false).unwrap());
             assert!(found[..at] == model[..at] && found[at + len..] == model[at + len..], "{what}");
-            // A child of another test can have the removed file open until it executes its program. So the space is freed first.
+            // A child process of another test can have a copy of the descriptor until it executes its program. The space of a removed file
+            // would then stay allocated, so the test first truncates the file.
             filler.set_len(0).unwrap();
             drop(filler);
             std::fs::remove_file(full.path().join("filler")).unwrap();
@@ -90,7 +91,8 @@ fn a_full_host_loses_no_cluster() {
     }
 }
 
-/// A write makes the persistent bitmaps of an image inconsistent, as QEMU shows them, but loses no cluster of them. QEMU can remove them.
+/// A write makes the persistent bitmaps of an image inconsistent, and QEMU shows this. The write loses no cluster of the bitmaps, and QEMU
+/// can remove the bitmaps.
 #[test]
 fn the_bitmaps_of_an_image_are_not_lost() {
     require!([Need::Tool("qemu-img")]);

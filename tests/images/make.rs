@@ -82,7 +82,7 @@ pub(crate) fn qcow2(path: &Path, write: bool) -> ironmap::Result<Image> {
     open(path, ImageFormat::Qcow2, write)
 }
 
-/// The content of a device. The requests for it have odd lengths.
+/// Reads the entire content of a device, by requests of odd lengths.
 pub(crate) fn all(device: &dyn Device) -> Vec<u8> {
     let mut bytes = vec![0; device.size() as usize];
     let mut at = 0;

@@ -116,7 +116,8 @@ fn subclusters_are_read_as_qemu_reads_them() {
     }
 }
 
-/// The content at the time of an internal snapshot is read by the snapshot's name or number. The size of the disk may differ.
+/// ironmap reads the content of an internal snapshot by the snapshot's name or number. The disk can have another size than at the time of
+/// the snapshot.
 #[test]
 fn internal_snapshots_are_read_by_name() {
     require!([Need::Tool("qemu-img"), Need::Tool("qemu-io")]);

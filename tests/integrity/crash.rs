@@ -31,7 +31,7 @@ struct Written {
     /// Whether this is a discard. On this device, discarded sectors read as zeros.
     discard: bool,
     begun: u64,
-    /// The event of the completion. `None` if the completion was not collected before the end.
+    /// The event of the completion. `None` if the workload ended before the completion was collected.
     acknowledged: Option<u64>,
     /// Whether the write is durable when it is acknowledged.
     fua: bool,
@@ -166,7 +166,7 @@ impl Case {
         Ok(())
     }
 
-    /// The last write to a sector that must be durable. Older data must not appear.
+    /// The number of the last durable write to a sector. The sector must not contain older data.
     fn durable(&self, at: u64, now: u64) -> Option<u64> {
         let is_durable = |write: &Written| {
             write.range.contains(&at)

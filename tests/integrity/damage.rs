@@ -107,7 +107,7 @@ impl Change {
         };
         let until = until.min(end);
         if from >= until {
-            // This device has no journal.
+            // A device without a journal has no such block.
             return;
         }
         let block = from + u64::from(self.block) % ((until - from) / BLOCK) * BLOCK;

@@ -35,7 +35,7 @@ fn discarded_sectors_have_any_content() {
         let mut rng = Rng::new(number as u64);
         let stand = Stand::new(SIZE, number % 2 == 0, &options, number as u64);
         let interval = u64::from(options.interval);
-        // This range has several blocks of tags and lies in two regions.
+        // The discarded range has several blocks of tags and lies in two regions.
         let (at, len) = (60 << 10, 100 << 10);
         let device = stand.open().device;
         device.discard(DevOffset(at), len).unwrap();

@@ -131,7 +131,7 @@ fn an_error_at_any_request_is_reported_and_harms_nothing_else() {
 }
 
 /// The write of a journal record returned an error, but the record may be on the device. Later writes to the same sectors are acknowledged.
-/// The recovery does not replay the record over them.
+/// The recovery does not replay the record over these later writes.
 #[test]
 fn a_record_that_failed_comes_not_back_over_later_writes() {
     for seed in 0..60 {
@@ -168,8 +168,8 @@ fn a_record_that_failed_comes_not_back_over_later_writes() {
     }
 }
 
-/// A failed write left dirty bits in the map on the device. A close clears them. Otherwise the next open would compute new tags for these
-/// regions. Any data there would then count as valid.
+/// A failed write left dirty bits in the map on the device. A close clears them. If the bits remained, the next open would compute new tags
+/// for these regions, and any data there would count as valid.
 #[test]
 fn a_closed_device_has_no_dirty_regions() {
     const MAP: u64 = 4096;
@@ -405,7 +405,7 @@ fn a_closed_device_is_read_only() {
     }
 }
 
-/// If the device below transfers too few bytes, the transfer is continued. A part of a sector cannot be verified.
+/// If the device below transfers too few bytes, the integrity device continues the transfer, because it cannot verify a part of a sector.
 #[test]
 fn short_transfers_are_finished() {
     for mode in [Mode::Bitmap, Mode::Journal] {

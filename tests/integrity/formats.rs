@@ -64,7 +64,7 @@ fn every_kind_of_device_holds_what_was_written() {
                     }
                     model[range].copy_from_slice(&bytes);
                 }
-                // This read can begin and end at any byte.
+                // The read begins and ends at any byte.
                 let (at, len) = (rng.below(size - 5000), 1 + rng.below(5000) as usize);
                 assert!(read(&device, at, len).unwrap() == model[at as usize..at as usize + len]);
                 assert!(

@@ -10,13 +10,14 @@ use crate::damage::{Damage, SIZE, crashed, use_it};
 use crate::rng::Rng;
 use crate::stand::{Stand, all_options, as_device, change, read, write};
 
-/// Random bytes are written to each part of the area, and single bits are flipped. Each change is an error, or the tags detect it.
+/// Random bytes are written to each part of the tag area, and single bits are flipped. After each change, the open returns an error, or the
+/// tags detect the change during a read.
 #[test]
 fn garbage_in_the_area_is_an_error_or_caught() {
     for (number, options) in all_options().enumerate() {
         let tail = number % 2 == 0;
         let stand = Stand::new(SIZE, tail, &options, number as u64);
-        // The write leaves a region that needs recovery.
+        // After this write, one region needs recovery.
         let device = stand.open().device;
         write(&device, 8192, &[3; 8192], false).unwrap();
         let crashed = stand.snapshot();
@@ -44,7 +45,8 @@ fn garbage_in_the_area_is_an_error_or_caught() {
     }
 }
 
-/// One field of a superblock has any value, and the checksum is valid. ironmap refuses the superblock, or the device works.
+/// One field of a superblock gets a random number, and the checksum is made valid. Either ironmap refuses the superblock, or the device
+/// works.
 #[test]
 fn superblocks_of_any_values_are_refused_or_work() {
     let options = FormatOptions::new().region(64 << 10);
@@ -96,7 +98,7 @@ fn numbers_without_bounds_are_refused() {
     let cases = [
         ("sequence", &[(72, u64::MAX)][..]),
         ("sequence", &[(72, 1 << 63)]),
-        // This value makes 2^28 regions.
+        // With this region size, the device has 2^28 regions.
         ("region", &large),
     ];
     for (name, fields) in cases {

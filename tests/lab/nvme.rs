@@ -197,7 +197,7 @@ fn a_namespace_opened_for_reading_is_not_written() {
     assert_eq!(result, Err(Errno::EBADF));
 }
 
-/// A read can have more memory ranges than a command. It still succeeds.
+/// A read can have more memory ranges than fit into one NVMe command. The read still succeeds.
 #[test]
 fn many_small_buffers_are_no_error() {
     let mut expected = vec![0; 600 * 512];

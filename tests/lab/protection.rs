@@ -245,7 +245,7 @@ fn a_wrong_tuple_is_reported_by_sector_and_field() {
                 vec![WrongTuple { sector, mismatch }; 2]
             });
             assert_eq!(device.take_wrong_tuples().0, wrong.unwrap_or_default(), "{path}");
-            // The kernel reports the same faults.
+            // The kernel reports a fault for the same sectors.
             let direct = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECT;
             let block = path.replace("/dev/ng", "/dev/nvme");
             let block = rustix::fs::open(block, direct, rustix::fs::Mode::empty()).unwrap();

@@ -25,7 +25,7 @@ const PATTERN: usize = 32 << 20;
 const MODULES: &str = "libcrc32c dm-mod dm-log dm-region-hash dm-mirror dm-bufio dm-snapshot dm-bio-prison dm-persistent-data dm-thin-pool xor \
     raid6_pq async_tx async_memcpy async_xor async_pq async_raid6_recov md-mod raid0 raid1 raid10 raid456 dm-raid";
 
-/// The number of disks without which a logical volume can be read.
+/// The number of disks that may be missing while this logical volume can still be read.
 fn spared(name: &str) -> usize {
     match name {
         name if name.starts_with("raid6") => 2,
@@ -124,9 +124,9 @@ impl Lab {
     }
 }
 
-/// Every logical volume has the same bytes as the kernel read. RAID and mirrors have these bytes also without each disk that they can lose;
-/// the faults name the legs. Legs that are not in sync are not used. States and types that cannot be read are refused by name, and no
-/// logical volume can be written, nor can the parts of which it consists.
+/// ironmap reads the same bytes from every logical volume as the kernel. RAID volumes have these bytes even if the maximum number of disks
+/// is missing. Legs that are not in sync are not used, and a fault names them. If a type or state cannot be read, the error names it. No
+/// logical volume can be opened for writing, and neither can its parts.
 #[test]
 fn stacked_volumes_are_read_as_the_kernel_reads_them() {
     require!([
@@ -162,7 +162,7 @@ fn stacked_volumes_are_read_as_the_kernel_reads_them() {
     refused(&lab);
 }
 
-/// Some legs are necessary. Some logical volumes can never be read.
+/// Without a leg that it needs, a logical volume is refused. Some types of logical volumes are always refused.
 fn refused(lab: &Lab) {
     let (faults, mirror) = lab.read("mirror", &[0]).unwrap();
     assert!(faults.contains("mirror_mimage_0 is left out"), "{faults}");
@@ -171,7 +171,7 @@ fn refused(lab: &Lab) {
     let too_few = "is left out";
     lab.assert_refused("core", &[1], ErrorKind::NotFound, "known to be complete");
     lab.assert_refused("raid1", &[0, 1], ErrorKind::NotFound, too_few);
-    // The stale leg alone does not know that it is stale, as in Linux.
+    // If only the stale leg is present, ironmap cannot detect that it is stale. Linux cannot detect this either.
     let (faults, stale) = lab.read("stale1", &[2]).unwrap();
     assert!(faults.contains("stale1_rimage_0 is left out"), "{faults}");
     assert!(stale != lab.read("stale1", &[]).unwrap().1);

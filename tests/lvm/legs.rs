@@ -11,8 +11,8 @@ use ironmap::{Error, ErrorKind, Location};
 use crate::common::image::scratch;
 use crate::shape::*;
 
-/// A group on one disk. The logical volume `root` has this segment. The volumes `m0` to `m2` have one extent of metadata each, and `d0` to `d2`
-/// two extents of data, whose bytes are their number plus 1.
+/// A volume group on one disk. Its logical volume `root` has the given segment. Each of the volumes `m0` to `m2` has one extent of
+/// metadata. Each of the volumes `d0` to `d2` has two extents of data, and all bytes of `dN` are N + 1.
 fn disk(extents: usize, segment: &str) -> Vec<u8> {
     let mut text = volume("root", extents, segment);
     for leg in 0..3 {
@@ -29,7 +29,7 @@ fn disk(extents: usize, segment: &str) -> Vec<u8> {
 
 const RAID1: &str = "type = \"raid1\" device_count = 3 region_size = 4096 raids = [\"m0\", \"d0\", \"m1\", \"d1\", \"m2\", \"d2\"]";
 
-/// A raid1 volume with these superblocks.
+/// A raid1 volume whose legs have these superblocks.
 fn raid1(legs: &[Leg; 3]) -> Vec<u8> {
     let mut disk = disk(2, RAID1);
     for (index, leg) in legs.iter().enumerate() {
@@ -57,8 +57,8 @@ fn assert_refused(disk: &[u8], kind: ErrorKind, text: &str) {
 /// A change of the superblocks, the fault that it causes, and the bytes that are read at the beginning and at the end.
 type Case<'a> = (&'a dyn Fn(&mut [Leg; 3]), &'a str, u8, u8);
 
-/// The superblocks of the legs say which of them are in sync: the failed legs, the events, the position of a recovery, and the position of
-/// the first synchronization. A leg without a superblock, or with that of another array, is left out.
+/// The superblocks of the legs show which legs are in sync. They contain the failed legs, the number of events, the position of a recovery,
+/// and the position of the first synchronization. ironmap does not use a leg without a superblock, or with the superblock of another array.
 #[test]
 fn legs_that_are_not_in_sync_are_left_out() {
     let sound = [0, 1, 2].map(|leg| Leg::new(1, 0, 3, leg));
@@ -92,7 +92,8 @@ fn legs_that_are_not_in_sync_are_left_out() {
     extent(&mut unused, 0)[0] = 0;
     let (faults, first, _) = open(&unused).unwrap();
     assert!(first == 2 && faults.contains("the leg was never in use"), "{faults}");
-    // A leg says that another leg, which is as new, has failed. The first leg decides.
+    // The superblock of the first leg says that another leg has failed. Both legs have the same number of events. ironmap uses the first
+    // leg and not the other one.
     let mut legs = sound;
     legs[0].failed = 1 << 2;
     let (faults, first, last) = open(&raid1(&legs)).unwrap();
@@ -100,7 +101,7 @@ fn legs_that_are_not_in_sync_are_left_out() {
     assert_eq!((first, last), (1, 1));
 }
 
-/// States of an array that ironmap cannot read are refused by name.
+/// ironmap refuses an array in a state that it cannot read. The error names the state.
 #[test]
 fn reshaped_arrays_are_refused() {
     for (at, number, text) in [
@@ -148,7 +149,8 @@ fn a_mirror_without_its_first_leg_needs_its_log() {
     assert_refused(&disk(2, &segment("lost", log)), ErrorKind::Corrupt, "no header");
 }
 
-/// Types that ironmap cannot read, volumes that contain themselves, and hidden volumes opened for writing are refused by name.
+/// ironmap refuses types that it cannot read, volumes that contain themselves, and hidden volumes that are opened for writing. The error
+/// names the reason.
 #[test]
 fn other_types_are_refused_by_name() {
     for kind in

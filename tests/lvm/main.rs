@@ -241,8 +241,8 @@ fn a_volume_in_several_segments_is_read() {
     }
 }
 
-/// The physical volumes of a group are on two disks: a file, and a partition of a qcow2 image. ironmap reads the same bytes as from one disk.
-/// A disk that is missing, or that is a copy of another disk, is named.
+/// The physical volumes of a group are on two disks: a file, and a partition of a qcow2 image. ironmap reads the same bytes as from one
+/// disk. If a disk is missing or is a copy of another disk, the error names this disk.
 #[test]
 fn a_group_on_several_disks_is_read() {
     require!(NEEDS);
@@ -287,7 +287,7 @@ fn a_group_on_several_disks_is_read() {
         let error = open(text.clone()).unwrap_err().to_string();
         assert!(error.contains(what), "{text}: {error}");
     }
-    // A group without one of its disks: a logical volume that is wholly on the other disk is read.
+    // Only one of the group's two disks is given. A logical volume can be read if all its blocks are on this disk.
     assert_eq!(open(format!("lvm:vg/root@{one}")).unwrap().device.size(), 4 * MIB);
 }
 
@@ -385,7 +385,7 @@ fn lost_and_copied_physical_volumes_are_named() {
 }
 
 /// A physical volume was moved to another group. The other disk of its old group was missing at that time and has old metadata. These
-/// metadata are wrong for the moved physical volume, so ironmap does not read it.
+/// metadata are wrong for the moved physical volume, so ironmap reads no data from it.
 #[test]
 fn a_physical_volume_of_another_group_is_not_read() {
     require!(NEEDS);

@@ -1,6 +1,6 @@
 //! Makes disks with metadata of LVM, pools of thin volumes, and the superblocks of RAID legs. The fuzz target includes this file too.
 
-/// The length of an extent, of a data block of a pool, and of the metadata of a physical volume.
+/// The length in bytes of an extent, of a data block of a pool, and of the metadata of a physical volume.
 pub(crate) const EXTENT: usize = 64 << 10;
 /// The length of a block of a pool's metadata.
 pub(crate) const BLOCK: usize = 4096;
@@ -26,7 +26,7 @@ fn crc(bytes: &[u8]) -> u32 {
     })
 }
 
-/// The text of a logical volume with one segment.
+/// The metadata text of a logical volume with one segment.
 pub(crate) fn volume(name: &str, extents: usize, segment: &str) -> String {
     format!(
         "{name} {{ status = [\"READ\", \"WRITE\", \"VISIBLE\"] segment_count = 1 segment1 {{ start_extent = 0 \
@@ -34,13 +34,13 @@ pub(crate) fn volume(name: &str, extents: usize, segment: &str) -> String {
     )
 }
 
-/// The text of a linear logical volume that begins at an extent of a physical volume.
+/// The metadata text of a linear logical volume that begins at an extent of a physical volume.
 pub(crate) fn linear(name: &str, disk: usize, first: usize, extents: usize) -> String {
     let stripes = format!("type = \"striped\" stripe_count = 1 stripes = [\"pv{disk}\", {first}]");
     volume(name, extents, &stripes)
 }
 
-/// The disks of a group `vg` with these logical volumes. Each disk has this number of extents, which are zeros.
+/// Makes the disks of a group `vg` with these logical volumes. Each disk has the given number of extents, filled with zeros.
 pub(crate) fn disks(count: usize, extents: usize, volumes: &str) -> Vec<Vec<u8>> {
     let id = |disk: usize| format!("{disk:032}");
     let physical: String = (0..count)
@@ -59,7 +59,7 @@ pub(crate) fn disks(count: usize, extents: usize, volumes: &str) -> Vec<Vec<u8>>
         put32(label, 20, 32);
         label[24..32].copy_from_slice(b"LVM2 001");
         label[32..64].copy_from_slice(id(disk).as_bytes());
-        // The data area, and its end; the metadata area.
+        // The start of the data area, and the start and length of the metadata area.
         put64(label, 72, EXTENT as u64);
         put64(label, 104, 4096);
         put64(label, 112, (EXTENT - 4096) as u64);
@@ -81,7 +81,7 @@ pub(crate) fn disks(count: usize, extents: usize, volumes: &str) -> Vec<Vec<u8>>
     (0..count).map(disk).collect()
 }
 
-/// The bytes of an extent on a disk and those after it.
+/// The bytes of a disk from the start of an extent to the end of the disk.
 pub(crate) fn extent(disk: &mut [u8], first: usize) -> &mut [u8] {
     &mut disk[EXTENT * (first + 1)..]
 }
@@ -93,7 +93,7 @@ pub(crate) fn seal(block: &mut [u8], is_superblock: bool) {
     put32(block, 0, sum);
 }
 
-/// Writes the superblock of a pool with these roots of the trees of mappings and of volumes.
+/// Writes the superblock of a pool. `mappings` and `volumes` are the blocks with the roots of the two trees.
 pub(crate) fn superblock(metadata: &mut [u8], mappings: u64, volumes: u64) {
     let block = &mut metadata[..BLOCK];
     put64(block, 32, 27_022_010);
@@ -136,7 +136,7 @@ pub(crate) struct Leg {
     pub(crate) position: u32,
     pub(crate) events: u64,
     pub(crate) failed: u64,
-    /// The sectors from the start that are in sync.
+    /// The number of sectors that are in sync, counted from the start of the leg.
     pub(crate) recovered: u64,
     pub(crate) resynced: u64,
 }

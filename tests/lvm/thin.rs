@@ -1,5 +1,5 @@
-//! Thin volumes without a virtual machine. In one test, thin_restore writes the metadata of the pool. In the others, the test writes them, in
-//! states that are rare or damaged.
+//! Thin volumes without a virtual machine. In one test, thin_restore writes the metadata of the pool. The other tests write rare or damaged
+//! metadata themselves.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use crate::require;
 use crate::shape::*;
 
 const SEED: u64 = 0x7417;
-/// The extents of the pool's metadata, of its data, and of the thin volumes.
+/// The number of extents of the pool's metadata, of the pool's data, and of each thin volume.
 const METADATA: usize = 128;
 const DATA: usize = 64;
 const LEN: usize = 100_000;
 
-/// The text of a pool with its hidden volumes and a thin volume for each number.
+/// The metadata text of a pool with its hidden volumes, and with one thin volume for each number.
 fn pool(metadata: usize, data: usize, len: usize, numbers: &[u64]) -> String {
     let pool = "type = \"thin-pool\" metadata = \"meta\" pool = \"data\" transaction_id = 5 chunk_size = 128";
     let mut text = linear("meta", 0, 0, metadata) + &linear("data", 0, metadata, data);
@@ -34,7 +34,7 @@ fn pool(metadata: usize, data: usize, len: usize, numbers: &[u64]) -> String {
     text
 }
 
-/// Opens a logical volume. Returns it and its faults.
+/// Opens a logical volume. Returns its device and its faults.
 fn open(disk: &[u8], name: &str) -> Result<(Arc<dyn Device>, String), Error> {
     let disk: Arc<dyn Device> = Arc::new(Ram::from_image(disk));
     let mut faults = Vec::new();
@@ -48,15 +48,15 @@ fn read(device: &dyn Device, at: usize, len: usize) -> Result<Vec<u8>, Error> {
     Ok(bytes)
 }
 
-/// thin_restore makes a pool with a large fragmented volume, a snapshot that shares most of its blocks, and an empty volume. Every
-/// block that is read has the bytes of the data block in the list that thin_restore got. Blocks that the list lacks are zeros.
+/// thin_restore makes a pool from a list of mappings: a large fragmented volume, a snapshot that shares most of its blocks, and an empty
+/// volume. Each mapped block has the bytes of its data block in the list. Blocks that the list lacks are zeros.
 #[test]
 fn volumes_of_thin_restore_are_read_as_listed() {
     require!([Need::Tool("thin_restore")]);
     let mut rng = Rng::new(SEED);
     let mut maps: Vec<Vec<Option<u64>>> = vec![vec![None; LEN]; 3];
     for block in 0..LEN {
-        // A part of the blocks follow each other in the pool too.
+        // Some blocks that are adjacent in the volume are also adjacent in the pool.
         let before = maps[0][block.saturating_sub(1)].map(|data| (data + 1) % DATA as u64);
         let data = before.filter(|_| rng.below(3) > 0).unwrap_or_else(|| rng.below(DATA as u64));
         maps[0][block] = (rng.below(10) > 0).then_some(data);
@@ -136,7 +136,7 @@ fn firsts(disk: &[u8], name: &str) -> Result<Vec<u8>, Error> {
     Ok(all.chunks(EXTENT).map(|block| block[0]).collect())
 }
 
-/// The small pool with a change of its metadata, whose checksums are repaired.
+/// The small pool after a change of its metadata. The checksums of the metadata are repaired.
 fn changed(change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     let mut disk = small();
     let metadata = &mut extent(&mut disk, 0)[..EXTENT];
@@ -147,7 +147,7 @@ fn changed(change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     disk
 }
 
-/// The base of the next tests is read as its trees say.
+/// ironmap reads the small pool as its trees say. The next tests change this pool.
 #[test]
 fn a_tree_with_two_levels_is_read() {
     let one = [5, 6, 0, 0, 1, 0, 0, 0, 0, 10, 2, 0, 0, 0, 0, 0, 0, 0, 3, 4];
@@ -160,7 +160,7 @@ fn a_tree_with_two_levels_is_read() {
     assert_eq!(firsts(&needs_check, "thin1").unwrap(), one);
 }
 
-/// States and features that cannot be read, and trees that contradict themselves, are errors that name the reason.
+/// Pool states and features that ironmap cannot read, and trees that contradict themselves, give errors. Each error names the reason.
 #[test]
 fn wrong_pools_are_refused_by_name() {
     let block = |number: usize| number * BLOCK;
@@ -193,7 +193,7 @@ fn wrong_pools_are_refused_by_name() {
         (value(4, 0), u64::MAX, ErrorKind::Corrupt, "which has only 10 blocks"),
     ];
     for (at, number, kind, text) in cases {
-        // A flag of the next field would change with a number of 64 bits.
+        // A write of 64 bits would also change the flags in the next field.
         let is_short = matches!(at, 40 | 360);
         let disk = changed(|all| match is_short {
             true => put32(all, *at, *number as u32),
@@ -203,7 +203,7 @@ fn wrong_pools_are_refused_by_name() {
         let shown = error.to_string();
         assert!(error.kind() == *kind && shown.contains(text), "{at}: {:?} {shown}", error.kind());
     }
-    // An inner node whose only child is the node itself.
+    // In this tree, an inner node has itself as its only child.
     let cycle = changed(|all| node(all, 3, INNER, 8, &[(0, 3)]));
     let error = firsts(&cycle, "thin1").unwrap_err().to_string();
     assert!(error.contains("more than 12 levels"), "{error}");
@@ -217,7 +217,8 @@ fn wrong_pools_are_refused_by_name() {
     assert!(error.contains("wrong checksum"), "{error}");
 }
 
-/// A damaged pool is an error or has the same content. With repaired checksums, reads end and do not panic.
+/// A read of a damaged pool returns an error or the original content. If the checksums are repaired after the damage, reads still end and
+/// do not panic.
 #[test]
 fn damaged_pools_are_errors() {
     let mut rng = Rng::new(SEED);

@@ -1,4 +1,5 @@
-//! Logical volumes are written where `lvs` shows their segments, and only if LVM would write them too.
+//! Writes to logical volumes. ironmap writes to the positions that `lvs` shows, and refuses to write a logical volume that LVM would not
+//! write.
 
 use ironmap::bio::{Bio, BioEnd, BioOp, Memory};
 use ironmap::device::Limits;
@@ -15,8 +16,8 @@ fn write_options() -> LocationOptions {
     LocationOptions::new().write(true)
 }
 
-/// Random writes by calls, by a queue at once, and by queued bios, with flushes between them. Afterwards the disk has the written bytes at
-/// the positions that `lvs` shows, and all other bytes are unchanged.
+/// The test writes at random positions: by calls, by immediate requests of a queue, and by queued bios, with flushes between them.
+/// Afterwards the disk has the written bytes at the positions that `lvs` shows, and all other bytes are unchanged.
 #[test]
 fn writes_reach_the_places_that_lvs_shows() {
     const SEED: u64 = 0x1F_57A6;
@@ -68,7 +69,7 @@ fn write_now(queue: &mut impl DeviceQueue, bytes: &[u8], at: u64) {
     }
 }
 
-/// Writes by a bio, and flushes by another one.
+/// Writes the buffer by one bio. Then flushes by another bio.
 fn write_queued(queue: &mut impl DeviceQueue, buffer: Buffer, at: u64) {
     let len = buffer.len();
     let bio = |op, at, memory, token| Bio {
@@ -89,8 +90,8 @@ fn write_queued(queue: &mut impl DeviceQueue, buffer: Buffer, at: u64) {
     run(bio(BioOp::Flush, 0, Memory::Flat(Buffer::aligned(0).unwrap()), 2), 0);
 }
 
-/// ironmap makes an ext4 in a logical volume in several segments, fills it, and changes it. Then e2fsck finds no fault in the bytes at the
-/// positions that `lvs` shows, on one disk and on several disks, raw and qcow2.
+/// ironmap makes an ext4 volume in a logical volume of several segments, fills it, and changes it. Then e2fsck finds no fault in the bytes
+/// at the positions that `lvs` shows. The test covers one disk and several disks, raw and qcow2.
 #[test]
 fn a_volume_in_several_segments_is_made_and_changed() {
     require!(NEEDS);
@@ -139,7 +140,8 @@ fn change(location: &str) {
     volume.close().unwrap();
 }
 
-/// A logical volume is refused for writing, but read, if LVM or a snapshot forbids writes. Nothing on the disk changes.
+/// If LVM or a snapshot forbids writes to a logical volume, an open for writing is refused and changes nothing on the disk. An open for
+/// reading succeeds.
 #[test]
 fn writes_are_refused_by_name() {
     require!(NEEDS);
@@ -187,7 +189,7 @@ fn writes_are_refused_by_name() {
         )
     });
     check("other", "is exported");
-    // The copies of the metadata differ.
+    // Here the two copies of the group's metadata differ.
     let disk = Disk::new();
     disk.make(&["-n", "root", "-L", "4M"]);
     let older = disk.metadata(PARTS[1]);
@@ -198,7 +200,7 @@ fn writes_are_refused_by_name() {
     assert_eq!(open(&disk, "root"), Ok(()));
 }
 
-/// While a logical volume is open for writing, no disk of it can be opened, neither as a whole nor as another logical volume.
+/// While a logical volume is open for writing, its disks cannot be opened, neither as whole disks nor as other logical volumes.
 #[test]
 fn every_disk_of_a_written_volume_is_locked() {
     require!(NEEDS);
@@ -223,7 +225,8 @@ fn every_disk_of_a_written_volume_is_locked() {
     location.open(&write_options()).unwrap();
 }
 
-/// Metadata with valid checksums that LVM refuses, or that make a write dangerous: the logical volume is not written.
+/// Some metadata have valid checksums, but LVM refuses them, or they make a write dangerous. ironmap does not write a logical volume with
+/// such metadata.
 #[test]
 fn contradictions_in_the_metadata_forbid_writes() {
     let future = shape::linear("root", 0, 0, 4).replace("\"VISIBLE\"", "\"VISIBLE\", \"FUTURE\"");
@@ -246,8 +249,8 @@ fn contradictions_in_the_metadata_forbid_writes() {
     }
 }
 
-/// A physical volume that is a member of an array is not a physical volume of its own, as a whole disk and as a partition. A write to one
-/// member would make the members differ.
+/// A member of an array does not count as a physical volume, neither as a whole disk nor as a partition. A write to one member would make
+/// the members differ.
 #[test]
 fn a_member_of_an_array_is_no_physical_volume() {
     let volume = &shape::disks(1, 12, &shape::linear("root", 0, 0, 4))[0];

@@ -1,5 +1,5 @@
-//! Arrays of each level whose members are made by tables. A table shows which chunk is on which member, as in md(4) and in the documentation
-//! of RAID layouts.
+//! Arrays of each level. The test makes the members of an array from a table. The table shows which chunk is on which member, as in md(4)
+//! and in the documentation of RAID layouts.
 
 use std::sync::Arc;
 
@@ -19,11 +19,11 @@ use crate::{assert_content, choices, members, refusal, require};
 
 const SEED: u64 = 0x4D45;
 const CHUNK: usize = 4096;
-/// The chunks with parity in a table.
+/// The numbers that stand for parity chunks in a table.
 const P: usize = 1000;
 const Q: usize = 1001;
 
-/// A table of chunks, row by row.
+/// A table with the number of the chunk on each member, for each row.
 type Table = &'static [&'static [usize]];
 
 const LEFT_ASYMMETRIC: Table = &[&[0, 1, 2, P], &[3, 4, P, 5], &[6, P, 7, 8], &[P, 9, 10, 11]];
@@ -70,7 +70,7 @@ const SIX_N_CONTINUE: Table = &[
 const NEAR_3: Table = &[&[0, 0, 1], &[1, 2, 2], &[3, 3, 4], &[4, 5, 5]];
 const NEAR_4: Table = &[&[0, 0, 1, 1], &[2, 2, 3, 3], &[4, 4, 5, 5], &[6, 6, 7, 7]];
 
-/// Level, layout, table, number of members that may be missing.
+/// For each array: the level, the layout, the table, and the number of members that may be missing.
 const ARRAYS: &[(i32, u32, Table, usize)] = &[
     (5, 0, LEFT_ASYMMETRIC, 1),
     (5, 1, RIGHT_ASYMMETRIC, 1),
@@ -88,7 +88,7 @@ const ARRAYS: &[(i32, u32, Table, usize)] = &[
     (10, 0x102, NEAR_4, 1),
 ];
 
-/// The product in the field of RAID 6, by the definition: the product of polynomials, and its remainder.
+/// The product of two numbers in the field of RAID 6, computed by its definition: the remainder of a product of polynomials.
 fn product(one: u8, other: u8) -> u8 {
     let mut all: u32 = (0..8)
         .filter(|bit| other >> bit & 1 == 1)
@@ -101,7 +101,8 @@ fn product(one: u8, other: u8) -> u8 {
     all as u8
 }
 
-/// The data of each member by a table. In the layouts of DDF, the coefficients follow the numbers of all members.
+/// Makes the data of each member from a table. In the layouts of DDF, every member has a coefficient of Q in the order of the members,
+/// including the members with parity.
 fn by_table(table: Table, layout: u32, content: &[u8]) -> Vec<Vec<u8>> {
     let is_ddf = (8..=10).contains(&layout);
     let width = table[0].len();
@@ -110,7 +111,7 @@ fn by_table(table: Table, layout: u32, content: &[u8]) -> Vec<Vec<u8>> {
         let chunk = |number: usize| &content[number * CHUNK..][..CHUNK];
         let data: Vec<usize> = (0..width).filter(|member| row[*member] < P).collect();
         let (mut p, mut q) = (vec![0; CHUNK], vec![0; CHUNK]);
-        // The coefficients follow the order of the members from the one after Q on.
+        // In all other layouts, only the members with data have coefficients. Their order begins at the member after Q.
         let first = row.iter().position(|number| *number == Q && !is_ddf).map_or(0, |at| at + 1);
         let ordered = (0..width).map(|step| (first + step) % width);
         let mut power = 1;
@@ -137,7 +138,8 @@ fn images(shape: &Shape, data: &[Vec<u8>]) -> Vec<Vec<u8>> {
     (0..).zip(data).map(|(number, data)| shape.image(number, data)).collect()
 }
 
-/// Each level and layout is read by its table, with all members and without each set of members that may be missing.
+/// For each level and layout, ironmap reads the content that the table defines, with all members and without each set of members that may
+/// be missing.
 #[test]
 fn each_layout_is_read_by_its_table() {
     let content = Rng::new(SEED).bytes(16 * CHUNK);
@@ -156,8 +158,8 @@ fn each_layout_is_read_by_its_table() {
     }
 }
 
-/// Sectors that a member cannot read are reconstructed, as long as the row has enough other chunks. Otherwise the error of the device is
-/// returned.
+/// Sectors that a member cannot read are reconstructed if the row has enough other chunks. If it has too few, the read returns the error of
+/// the device.
 #[test]
 fn unreadable_sectors_are_reconstructed() {
     let content = Rng::new(SEED).bytes(16 * CHUNK);
@@ -168,7 +170,7 @@ fn unreadable_sectors_are_reconstructed() {
         let assembled = |failing: usize| {
             let mut all = members(&images, &[]);
             for member in &mut all[..failing] {
-                // The second row and a part of the third one.
+                // The bad sectors are the second row and a part of the third row.
                 let bad_sectors = (0..11).map(|sector| shape.start() as u64 + 8 + sector).collect();
                 let faults = Faults { bad_sectors, ..Faults::default() };
                 member.device = Arc::new(Sim::new(Arc::clone(&member.device), faults));
@@ -186,7 +188,7 @@ fn unreadable_sectors_are_reconstructed() {
     }
 }
 
-/// A location names an array by its members, also if one is missing, and a part of the array.
+/// A location names an array by its members, even if one member is missing. A location can also name a part of an array.
 #[test]
 fn an_array_is_a_location() {
     let content = Rng::new(SEED).bytes(16 * CHUNK);
@@ -231,7 +233,7 @@ fn an_array_is_a_location() {
     assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
 }
 
-/// Arrays of level linear and 0 with members of different lengths, and mirrors.
+/// The test covers arrays of level linear and of level 0 whose members have different lengths, and mirrors.
 #[test]
 fn members_of_different_lengths_form_zones() {
     let content = Rng::new(SEED).bytes(16 * CHUNK);
@@ -281,7 +283,7 @@ fn old_superblocks_of_level_0_need_equal_members() {
     assert!(refused.contains("does not name the layout"), "{refused}");
 }
 
-/// The superblocks of these tests are valid for mdadm, which reads the same facts from them.
+/// mdadm accepts the superblocks of these tests, and reads the same properties from them as ironmap.
 #[test]
 fn mdadm_reads_the_same_superblocks() {
     require!([Need::Tool("mdadm")]);
@@ -304,13 +306,13 @@ fn mdadm_reads_the_same_superblocks() {
     }
 }
 
-/// A partition of a member is not written, as the member itself is not written, because the members would differ. A part that is named by
-/// its bytes can be written.
+/// ironmap does not write to a member of an array, because the members would differ. For the same reason, it does not write to a partition
+/// of a member. A part that is named by its start and length can be written.
 #[test]
 fn a_partition_of_a_member_is_only_read() {
     let dir = scratch();
     let path = dir.path().join("member");
-    // The array has a partition table. A superblock at the end of a member leaves the table at its beginning.
+    // The array has a partition table. The superblock is at the end of the member, so the table is at the beginning of the member.
     std::fs::write(&path, vec![0; 2 << 20]).unwrap();
     let device = ironmap::tools::device(&*path).unwrap();
     let (kind, guid, name) = ([7; 16], [8; 16], "part".to_owned());

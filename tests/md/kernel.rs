@@ -22,16 +22,16 @@ const MIB: usize = 1 << 20;
 /// The modules of the guest's kernel.
 const MODULES: &str = "libcrc32c xor raid6_pq async_tx async_memcpy async_xor async_pq async_raid6_recov md-mod linear raid0 raid1 raid10 raid456 loop";
 
-/// How the array looks at the end.
+/// The expected result of an assembly of the array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Is {
-    /// It can be read without any so many of its members.
+    /// The array can be read, even without any set of this many members.
     Complete(usize),
-    /// It can be read with all devices, and has a fault that contains this text.
+    /// The array can be read with all devices, and has a fault that contains this text.
     Faulty(&'static str),
-    /// It can be read only with all devices. Without one, it is refused with this text.
+    /// The array can be read only with all devices. If one device is missing, the array is refused with this text.
     Dirty(&'static str),
-    /// It is refused with this text.
+    /// The array is refused with this text.
     Refused(&'static str),
 }
 
@@ -113,7 +113,7 @@ const CASES: &[Case] = &[
 const JOURNALED: &str = "-l 5 -c 4 --write-journal=/dev/loop3";
 
 impl Is {
-    /// The number of devices that are options of mdadm.
+    /// The number of devices that mdadm gets when it creates the array.
     fn members(case: &Case) -> u32 {
         let journal = u32::from(case.4 == JOURNALED);
         case.2.len() as u32 - case.3 - journal
@@ -154,8 +154,9 @@ fn boot(dir: &Path, pattern: &[u8]) -> Option<(String, PathBuf)> {
     Some((text, disk))
 }
 
-/// Every array of the kernel has the same bytes with all members and without each set of members that may be missing. Without one more,
-/// and in a state that cannot be read, it is refused by name. The description of each member agrees with `mdadm --examine`.
+/// ironmap reads the same bytes from every array as the kernel, with all members and without each set of members that may be missing. If
+/// one more member is missing, or if the state of the array cannot be read, ironmap refuses the array, and the error names the reason. The
+/// description of each member agrees with `mdadm --examine`.
 #[test]
 fn arrays_are_read_as_the_kernel_wrote_them() {
     require!([

@@ -59,7 +59,7 @@ fn choices(of: usize, count: usize) -> Vec<Vec<usize>> {
     all.map(|set| (0..of).filter(|index| set >> index & 1 == 1).collect()).collect()
 }
 
-/// The error of an assembly.
+/// The error that an assembly of these members returns.
 fn refusal(members: Vec<Member>) -> ironmap::Error {
     match assemble(members) {
         Ok(array) => panic!("{array} was assembled"),

@@ -1,4 +1,4 @@
-//! Members that do not belong together, members that are left out, and superblocks with damage.
+//! Members that do not belong together, members that are not used, and superblocks with damage.
 
 use std::sync::Arc;
 
@@ -71,7 +71,8 @@ fn foreign_and_double_members_are_refused() {
     assert_refused(&images, ErrorKind::Corrupt, &["0 and 1 both have the role 0"]);
 }
 
-/// An older member, a failed member, a spare and a member with a damaged superblock are left out. The array has the content of the others.
+/// ironmap does not use an older member, a failed member, a spare, or a member with a damaged superblock. The array has the content of the
+/// other members.
 #[test]
 fn members_that_cannot_be_used_are_left_out() {
     let content = content();
@@ -126,7 +127,7 @@ fn the_order_of_the_members_does_not_matter() {
             let newest = later.to_string();
             let texts = ["the same number of events", &*format!("the data of {newest} are")];
             assert_fault(&images, &content, &texts);
-            // The names of the members are their positions, so the names change too.
+            // A member's name is its position in the list, so the reversal also changes the names.
             images.reverse();
             assert_fault(&images, &content, &["the same number of events"]);
         }
@@ -139,7 +140,7 @@ fn the_order_of_the_members_does_not_matter() {
     }
 }
 
-/// Members with the same identity of the array, but with another shape of the array, are refused by name.
+/// If two members name the same array, but describe different shapes of the array, ironmap refuses them. The error names the members.
 #[test]
 fn members_with_different_shapes_are_refused() {
     let content = content();
@@ -154,7 +155,7 @@ fn members_with_different_shapes_are_refused() {
             change(&mut shape);
             images[1] = shape.image(1, &content);
             assert_refused(&images, ErrorKind::Corrupt, &["0", "1", " contradict each other: "]);
-            // An older member is left out, because the array may have been reshaped since then.
+            // An older member is not used, because the array may have been reshaped since its last update.
             shape.events = 3;
             images[1] = shape.image(1, &content);
             assert_fault(&images, &content, &["1 is left out: it is older than 0"]);
@@ -173,7 +174,8 @@ fn mirrors_that_were_used_separately_are_refused() {
         shape.roles = vec![0, FAULTY];
         shape.events = 8;
         images[0] = shape.image(0, &content);
-        // The newest superblock says that the other member has failed, so it is left out. With equal events, no member is the newest.
+        // The newest superblock says that the other member has failed, so the other member is not used. If both members have the same
+        // number of events, neither is the newest.
         assert_fault(&images, &content, &["1 is left out"]);
         let mut one = shape.clone();
         one.roles = vec![0, 1];
@@ -182,7 +184,7 @@ fn mirrors_that_were_used_separately_are_refused() {
     }
 }
 
-/// Features that ironmap cannot read are refused by name. A dirty array with parity is refused if a member is missing.
+/// ironmap refuses features that it cannot read, and the error names them. A dirty array with parity is refused if a member is missing.
 #[test]
 fn unsupported_states_are_refused_by_name() {
     let content = content();
@@ -220,8 +222,8 @@ fn unsupported_states_are_refused_by_name() {
     assert_refused(&images, ErrorKind::Unsupported, &["big-endian"]);
 }
 
-/// A range in the log of bad blocks, and the part of a member that is not in sync, are read from the other member. If no member has the
-/// data, the read fails.
+/// If a range of a member is in its log of bad blocks, or is not in sync, ironmap reads the range from the other member. If no member has
+/// the data, the read fails.
 #[test]
 fn bad_blocks_are_read_from_other_members() {
     let content = content();
@@ -273,7 +275,7 @@ fn shape_log(image: &mut [u8], entries: &[u64]) {
     }
 }
 
-/// An array is read only: a write fails with an error that says so.
+/// An array can only be read. A write fails with an error that names this reason.
 #[test]
 fn arrays_cannot_be_written() {
     let (_, images) = mirror(2, &content());

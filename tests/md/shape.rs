@@ -37,7 +37,7 @@ pub(crate) fn put64(block: &mut [u8], at: usize, number: u64) {
 impl Shape {
     pub(crate) fn new(minor: u32, level: i32, layout: u32, disks: u32, size: u64) -> Self {
         let roles = (0..disks as u16).collect();
-        // The flag of level 0 says that the superblock names the layout.
+        // For level 0, this flag means that the superblock names the layout.
         let features = if level == 0 { 4096 } else { 0 };
         Self {
             minor,

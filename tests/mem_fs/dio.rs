@@ -334,8 +334,8 @@ fn a_volume_that_was_closed_refuses_writes() {
     world.fs.opened_again().fs().writable().unwrap().truncate(world.number, 1).unwrap();
 }
 
-/// Copy-on-write. A write to shared blocks stores its data in new blocks. The map already contains the new blocks. Until the write
-/// completes, reads still use the old blocks.
+/// Copy-on-write: a write to shared blocks stores its data in new blocks. While the write is in flight, the map already contains the new
+/// blocks, but reads still use the old blocks.
 #[test]
 fn a_write_to_shared_blocks_changes_one_file() {
     for kind in [Kind::WHOLE, LAZY] {
@@ -542,7 +542,7 @@ fn threads_write_one_file() {
 fn sleeps(thread: i32) -> bool {
     let stat =
         std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
-    // In the line, the name of the thread is in parentheses and can contain any character.
+    // In the `stat` line, the name of the thread is in parentheses and can contain any character.
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
 }
 

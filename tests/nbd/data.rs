@@ -162,7 +162,7 @@ impl Load {
         self.model[at..at + len].copy_from_slice(&data);
     }
 
-    /// Writes zeros. If the server supports it, uses the request for zeros.
+    /// Writes zeros. If the server supports requests for zeros, uses such a request.
     fn zero(&mut self) {
         let (at, len) = self.range();
         match self.device.write_zeroes(DevOffset(at as u64), len as u64) {
@@ -239,8 +239,8 @@ fn an_export_holds_what_was_written() {
     }
 }
 
-/// If the server can write zeros fast, ironmap sends one request for zeros. Otherwise ironmap sends several requests, each for as many
-/// zeros as the server can write within the time-out.
+/// If the server can write zeros fast, ironmap sends one request for zeros. For other servers, ironmap sends several requests, each for as
+/// many zeros as the server can write within the time-out.
 #[test]
 fn zeros_are_not_sent() {
     require!([Need::Tool("nbdkit")]);

@@ -91,8 +91,8 @@ fn gaps_of(device: &dyn Device) -> Vec<std::ops::Range<u64>> {
     gaps
 }
 
-/// If the server reports ranges without data, ironmap reports the same ranges as nbdinfo, even after a reconnection. Otherwise the whole
-/// export counts as data. In a part of an export, positions are relative to the start of the part.
+/// If the server reports ranges without data, ironmap reports the same ranges as nbdinfo, even after a reconnection. If the server does not
+/// report such ranges, the whole export counts as data. In a part of an export, positions are relative to the start of the part.
 #[test]
 fn ranges_without_data_are_those_of_nbdinfo() {
     require!([

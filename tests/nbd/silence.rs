@@ -97,7 +97,7 @@ fn a_write_to_a_silent_server_is_not_sent_again() {
         let server = Fake::start(1 << 20, FLUSH, move |number, mut connection| {
             while let Some(request) = connection.next() {
                 counted.fetch_add(u64::from(request.command == command), Ordering::Relaxed);
-                // The first connection never gets an answer.
+                // The server never answers a request of the first connection.
                 if number > 0 {
                     connection.succeed(&request);
                 }

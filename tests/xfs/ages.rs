@@ -30,7 +30,7 @@ const PLACES: [(&str, &str); 10] = [
     // Linux does not check the log position in an inode. So it accepts this change.
     ("path /map", "v3.lsn"),
 ];
-/// The places that Linux needs for a read, and ironmap does not: the hash index of a directory.
+/// The metadata that Linux needs for a read and ironmap does not need: the hash index of a directory.
 const NOT_NEEDED: [&str; 1] = ["path /dir;dblock 8388608"];
 /// A log position that this volume never reaches.
 const AHEAD: &str = "0x900000001";

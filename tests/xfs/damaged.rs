@@ -44,7 +44,7 @@ fn fill(root: &Path) {
         fs::create_dir_all(&below).unwrap();
         fs::write(below.join("file"), format!("{number}")).unwrap();
     }
-    // Every second name is removed, and other files use the blocks between.
+    // Only 4 of every 40 names remain. Afterwards the file `map` gets many extents.
     fs::create_dir_all(root.join("sparse")).unwrap();
     for number in 0..400 {
         fs::write(root.join(format!("sparse/sparse-{number:030}")), "content").unwrap();
@@ -110,7 +110,7 @@ fn found(volume: &Volume, tree: &Tree) -> (BTreeSet<String>, usize) {
             match content(volume, &mut queue, entry.inode) {
                 Ok((kind, content)) => {
                     assert!(content == tree[&path].0, "{path} has another content");
-                    // A path finds the same file.
+                    // A lookup by path finds the same inode as the directory entry.
                     let by_path =
                         volume.fs().resolve(path.as_bytes(), ironmap::fs::Follow::NotLast);
                     assert_eq!(by_path.unwrap().number(), entry.inode, "{path}");
@@ -184,7 +184,7 @@ fn metadata(mounted: &Path, directories: &BTreeSet<u64>) -> Vec<Metadata> {
 }
 
 impl Metadata {
-    /// The names that may be lost with this block: a lost directory takes the names below it along.
+    /// The names that may be lost with this block. If a directory is lost, all names below it are lost too.
     fn names(&self, tree: &Tree, image: &[u8], layout: &Layout) -> BTreeSet<String> {
         let start = self.at - self.offset % (DIR_BLOCK / 512) * 512;
         let bytes = &image[start as usize..][..DIR_BLOCK as usize];
@@ -226,8 +226,8 @@ fn layout_root(image: &[u8]) -> u64 {
     u64::from_be_bytes(image[56..64].try_into().unwrap())
 }
 
-/// Each block of metadata is overwritten with zeros, with random bytes, and with another block of metadata: a block of inodes in one of
-/// these ways, any other block in all of them.
+/// Each block of metadata is overwritten in three ways: with zeros, with random bytes, and with another block of metadata. A block of
+/// inodes is overwritten in only one of these ways.
 #[test]
 fn a_damaged_block_loses_only_what_needs_it() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);

@@ -56,7 +56,7 @@ pub(crate) fn fill(dir: &Path, block: u64, amount: Amount, shares: bool) {
         shared(dir, block, rng);
     }
     attributes(dir, amount, rng);
-    // This call comes last, because some files that it makes cannot be changed later.
+    // `flags_and_projects` comes last, because some files that it makes cannot be changed later.
     flags_and_projects(dir);
 }
 
@@ -172,7 +172,7 @@ fn attributes(dir: &Path, amount: Amount, rng: &mut Rng) {
         let file = format!("{index}-{count}");
         File::create_new(room.join(&file)).unwrap();
         for number in 0..count {
-            // Removing and adding attributes leaves gaps.
+            // After every five additions, an attribute is removed again, so the attribute blocks have gaps.
             let name = format!("user.{number}");
             let len = rng.below(if count > 10 { 200 } else { 10 });
             set(&file, name.as_bytes(), &rng.bytes(len as usize));

@@ -79,7 +79,7 @@ pub(crate) fn assert_same(image: &Image, view: &View, what: &str) {
 
 fn is_old() -> bool {
     let said = String::from_utf8(run(PROGRAM, &["--version"])).unwrap();
-    // GRUB prints for example: `grub-fstest (GRUB) 2.06-13+deb12u2`.
+    // The output of GRUB is, for example, `grub-fstest (GRUB) 2.06-13+deb12u2`.
     let number = said.split_whitespace().last().unwrap();
     let mut numbers = number.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>());
     let version = (numbers.next().unwrap().unwrap(), numbers.next().unwrap().unwrap());

@@ -82,7 +82,7 @@ fn inodes_in_use_are_those_of_the_kernel() {
         let last = expected.last().unwrap() + 200;
         for number in (0..last).filter(|number| !is_far(&expected, *number)) {
             match fs.inode(InodeNo(number)) {
-                // This inode belongs to the file system itself.
+                // ironmap may find an internal inode of the file system, whether the kernel reports it or not.
                 Ok(inode) if inode.is_internal() => {}
                 Ok(_) => assert!(expected.contains(&number), "{options}: inode {number} is free"),
                 Err(error) => {
@@ -183,7 +183,7 @@ fn a_damaged_tree_of_inodes_hides_no_name() {
         let single = format!("bulkstat_single {number}");
         let said = output("xfs_io", &["-c".as_ref(), single.as_ref(), mount.dir().as_os_str()]);
         assert!(!String::from_utf8_lossy(&said.stdout).contains("bs_ino"), "the kernel finds it");
-        // This call loads the inode into the kernel's memory. So the kernel does not read the B+tree for it.
+        // The call of `metadata` loads the inode into the kernel's memory. So the kernel does not read the B+tree for this inode.
         mount.dir().join("dir/file").metadata().unwrap();
         InodeNo(number)
     };

@@ -1,5 +1,5 @@
-//! Volumes with a realtime device. If the caller gives this device, ironmap reads the content of realtime files from it. Otherwise such a
-//! read fails, and the error names the reason.
+//! Volumes with a realtime device. If the caller gives this device, ironmap reads the content of realtime files from it. Without this
+//! device, such a read fails, and the error names the reason.
 //!
 //! xfs_db makes the realtime files, because mkfs.xfs and many kernels cannot make them. `./x lab xfs` tests files that a kernel has
 //! written.
@@ -129,7 +129,7 @@ fn content_on_a_realtime_device_is_read() {
         let volume = world.open_with(world.device()).unwrap();
         assert_eq!(read(&volume, b"plain").unwrap(), CONTENT, "{way}");
         assert_eq!(read(&volume, b"realtime").unwrap(), THERE, "{way}");
-        // This block is past the end of the realtime device.
+        // Block 200000 is past the end of the realtime device.
         world.is_corrupt("200000", "outside the realtime blocks");
         if way == "groups" {
             let world = World::new(&xfsprogs::newer("mkfs.xfs"), GROUPS);

@@ -25,7 +25,7 @@ const LARGER: usize = 150_000;
 /// How many times the tree is listed and read. The test prints the duration of each round.
 const ROUNDS: usize = 3;
 
-/// The totals of a tree.
+/// The sums over all files of a tree.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Sums {
     names: u64,

@@ -20,7 +20,7 @@ struct Variant {
     amount: Amount,
     /// Whether the files of the volume can share blocks.
     shares: bool,
-    /// Whether the variant may be refused by older programs, or by kernels with fewer features.
+    /// Whether older programs, or kernels with fewer features, are allowed to refuse the variant.
     may_be_refused: bool,
     /// The options of xfs_admin, which runs after the volume is filled.
     admin: &'static str,
@@ -49,7 +49,7 @@ const fn variant(options: &'static str) -> Variant {
     }
 }
 
-/// A variant that the installed mkfs.xfs or the kernel may not support.
+/// A variant. The installed mkfs.xfs or the kernel possibly does not support it.
 const fn newer(options: &'static str) -> Variant {
     let mut variant = variant(options).may_be_refused();
     variant.newer = true;

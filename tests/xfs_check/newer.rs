@@ -104,7 +104,7 @@ const TREE: &[Damage] = &[
     ("path /dir;write -d v3.metadata 1", &["which is a metadata inode"]),
 ];
 
-/// Faults of a volume without these features.
+/// Faults on a volume without metadata directories and without parent pointers.
 const NEITHER: &[Damage] = &[
     ("path /tagged;write -d a.sfattr.list[0].parent 1", &["the feature parent is not set"]),
     ("path /tagged;write -d v3.metadata 1", &["di_flags2"]),

@@ -82,8 +82,8 @@ impl Place {
     }
 }
 
-/// Opens the volume, and lists its root. If ironmap reads the volume by a copy of the superblock, it has refused the superblock itself, as
-/// Linux must.
+/// Opens the volume, and lists its root. If ironmap reads the volume by a copy of the superblock, it has refused the first superblock. This
+/// counts as a refusal of the volume.
 pub(crate) fn opens(image: &Image) -> ironmap::Result<()> {
     let volume = image.open()?;
     let notices = volume.fs().take_notices();

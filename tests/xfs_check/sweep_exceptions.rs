@@ -16,7 +16,7 @@ pub(crate) fn reason(list: &[Exception], sound: &Sector, case: &Case) -> Option<
     list.iter().find(holds).map(|exception| exception.reason)
 }
 
-/// A big-endian number in the superblock.
+/// Reads a big-endian number from the superblock.
 fn number(sector: &Sector, at: usize, len: usize) -> u64 {
     sector[at..at + len].iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }

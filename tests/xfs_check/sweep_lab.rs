@@ -1,8 +1,8 @@
-//! The sweep of superblocks with other kernels. The other kernels run in a virtual machine of the lab. This machine's kernel may not
-//! support the volumes: they have version 4, case-insensitive names, or realtime devices.
+//! The sweep of superblocks with other kernels, which run in a virtual machine of the lab. The volumes have version 4, case-insensitive
+//! names, or realtime devices. The kernel of this machine possibly does not support such volumes.
 //!
 //! By default, the test tries a sample of values for each volume, with the kernel of the Debian release. `IRONMAP_FIELDS=all` tries all
-//! values, also with the newest packaged kernel.
+//! values, with this kernel and with the newest packaged kernel.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -157,7 +157,8 @@ impl Volume {
     }
 }
 
-/// Debian's kernels refuse the same volumes as ironmap. This machine's kernel may not support some of these volumes.
+/// Debian's kernels refuse the same volumes as ironmap. The test uses a virtual machine, because the kernel of this machine possibly does
+/// not support some of these volumes.
 #[test]
 fn fields_are_judged_as_in_the_lab() {
     require!([Need::Tool("mkfs.xfs"), Need::Tool("qemu-system-x86_64")]);

@@ -43,7 +43,7 @@ fn intent(
     let mut put = |at: usize, part: &[u8]| bytes[at..at + part.len()].copy_from_slice(part);
     let parts: Vec<_> = names.iter().chain(values).filter(|part| !part.is_empty()).collect();
     put(0, &[0x46, 0x12, parts.len() as u8 + 1, 0]);
-    // Each case has a different ID.
+    // Each tested change gets a different intent ID.
     let id = u64::from(operation) << 16 | u64::from(filter) << 8 | names[0].len() as u64;
     put(8, &(inode << 32 | id).to_le_bytes());
     put(16, &inode.to_le_bytes());

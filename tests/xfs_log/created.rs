@@ -110,7 +110,7 @@ fn new_inodes_of_every_version_and_size_come_back() {
         let report = volume.fs().check(&mut |_| {}).unwrap();
         assert!(report.is_clean(), "{what}: {:#?}", report.findings);
         drop(volume);
-        // The number is larger than the number of inodes that XFS creates at a time.
+        // The item contains more inodes than XFS creates at a time.
         world.transaction(tail, &[create(2 * count)]);
         let error = world.image.open().map(drop).expect_err("too many inodes");
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{what}: {error}");

@@ -36,7 +36,8 @@ const MORE_LOADS: u32 = 10;
 const STEPS: u64 = 300;
 /// The number of random states at each cut. Each cut also has a state with all writes, and a state with only the durable writes.
 const RANDOM: u32 = 6;
-/// The maximum delay of a completion, counted in requests. Because of the delays, completions arrive in another order than the submissions.
+/// The maximum delay of a completion, counted in requests. Because of the delays, the order of completions differs from the order of
+/// submissions.
 const LATENCY: u32 = 8;
 
 const SECTOR: u64 = 512;
@@ -124,7 +125,7 @@ struct Recorded {
 }
 
 /// Records loads and calls `check` for each of them, until two conditions hold: enough states were checked, and `check` has found the case
-/// that the test needs. Each load begins with the volume that the previous load left. In a short load, few writes may happen before the
+/// that the test needs. Each load begins with the final volume of the previous load. A short load sometimes sends few writes before the
 /// unmount; then all of its states are clean.
 fn record_all(
     variant: &Variant,
@@ -186,7 +187,7 @@ fn image_of(state: &Ram) -> Image {
 fn compare_states(variant: &Variant, work: (Work, u64), block: u64) {
     let gives_owners = variant.name == "owners";
     let mut tally = Tally::default();
-    // The kernel refuses about half of these states.
+    // The kernel refuses about half of the states in which blocks of maps get new owners, so the test needs more states.
     let states = if gives_owners { states().max(16) } else { states() };
     record_all(variant, work, states, |parts, load| {
         let rng = &mut Rng::new(load.seed);
@@ -267,7 +268,7 @@ fn torn_blocks_are_found() {
     let name = "torn_blocks";
     let variant = Variant { name, size: "96M", mkfs: "-m rmapbt=1", mount: "rw", newer: false };
     let (mut tally, mut refused) = (Tally::default(), 0);
-    // The kernel refuses about half of these states.
+    // The kernel refuses about half of the states, so the test needs more of them.
     record_all(&variant, ALL, states().max(32), |parts, load| {
         let rng = &mut Rng::new(load.seed);
         let mut crashes = Crashes::new(&load.base, load.log.clone());

@@ -99,7 +99,7 @@ impl Drop for Mount {
     }
 }
 
-/// How a load ends.
+/// The way in which a load ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     ShutDown,
@@ -170,7 +170,7 @@ impl Drop for OnDrop<'_> {
     }
 }
 
-/// The counts for the report.
+/// The counters that the test reports.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) states: u64,

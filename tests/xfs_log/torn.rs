@@ -154,7 +154,7 @@ fn damage(log: &Log, head: u64, rng: &mut Rng) -> String {
     }
 }
 
-/// The counts of results.
+/// Counts how the kernel and ironmap treat the damaged logs.
 #[derive(Debug, Default)]
 pub(crate) struct Outcomes {
     pub(crate) alike: u64,

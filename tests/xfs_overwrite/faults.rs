@@ -100,7 +100,7 @@ fn after_a_failed_flush_of_a_durable_write_no_sync_succeeds() {
         let (sim, volume, file, mut queue) = world_on(Arc::new(below));
         let block = || Buffer::aligned(4096).unwrap();
         file.write_all_at(&mut queue, &block(), 4096).unwrap();
-        // The flush after the write fails.
+        // The second request fails: the flush after the write.
         sim.set_faults(Faults { fail_at: Some(1), ..Faults::default() });
         let written = if queued {
             file.submit_write(&mut queue, block(), 0, DioFlags::DSYNC, 1).unwrap();

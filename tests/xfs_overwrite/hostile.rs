@@ -98,7 +98,7 @@ fn a_circle_of_empty_leaves_ends() {
     let device = device(&image);
     let layout = Layout::of(&device);
     let mut inode = layout.read(&device, number);
-    // This flag says that the file may share blocks.
+    // The inode gets the flag that permits shared blocks (`XFS_DIFLAG2_REFLINK`).
     inode[127] |= 2;
     layout.forge(&device, &inode, number);
     drop(device);

@@ -89,7 +89,7 @@ fn fill(dir: &Path, block: u64) {
         mixed.write_all_at(&rng.bytes(block as usize), index * block).unwrap();
     }
     mixed.write_all_at(&rng.bytes(block as usize), 100 * block).unwrap();
-    // These blocks are past the end of the file.
+    // These 8 blocks are past the end of the file.
     fallocate(&mixed, FallocateFlags::KEEP_SIZE, 101 * block, 8 * block).unwrap();
     std::fs::write(dir.join("shared"), rng.bytes(64 * block as usize)).unwrap();
     let share = |to: &str| {

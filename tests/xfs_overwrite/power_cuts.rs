@@ -21,7 +21,8 @@ const SECTOR: u64 = 512;
 const STEPS: usize = 500;
 /// The maximum number of requests in flight.
 const IN_FLIGHT: usize = 6;
-/// The maximum delay of a completion, counted in calls. Because of the delays, completions arrive in another order than the submissions.
+/// The maximum delay of a completion, counted in calls. Because of the delays, the order of completions differs from the order of
+/// submissions.
 const LATENCY: u32 = 6;
 /// The number of states to check, and the number of random states at each cut.
 const STATES: usize = 300;
@@ -146,7 +147,7 @@ impl Load<'_> {
         self.record.mark(now);
     }
 
-    /// Syncs a file or the volume. Acknowledged writes are durable after the sync. Writes in flight need not be.
+    /// Syncs a file or the volume. Acknowledged writes are durable after the sync. Writes in flight need not be durable.
     fn sync(&mut self) {
         let which = self.rng.below(self.files.len() as u64) as usize;
         self.files[which].0.sync(&mut self.queue).unwrap();

@@ -66,7 +66,7 @@ fn overwritten(options: &[&str], block: u64) {
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{}: {error}", of());
             refused += 1;
         }
-        // The same queue reads the file back.
+        // The queue that wrote the data reads them back.
         let from = pos.min(size) as usize;
         let until = (from + len as usize).min(size as usize);
         let mut read = vec![0; until - from];

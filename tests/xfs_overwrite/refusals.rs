@@ -1,4 +1,4 @@
-//! Writes that would change metadata. Such a write fails, names the reason, and writes nothing.
+//! Writes that would change metadata. Such a write changes nothing and returns an error that names the reason.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};

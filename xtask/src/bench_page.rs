@@ -1,7 +1,7 @@
 //! `./x bench-page`: makes the tables of the benchmark pages from the files in docs/bench.
 //!
 //! A table is between two comments. The first comment names the file. With `all`, the table contains all rows and columns of the file.
-//! Otherwise, it contains only the rows and columns that the file selects for the page.
+//! Without `all`, the table contains only the rows and columns that the file selects for the page.
 //!
 //!     <!-- bench NAME -->
 //!     <!-- bench NAME all -->
@@ -131,7 +131,7 @@ fn with_tables(page: &str, files: &Files) -> Result<String> {
         let name = marker.strip_suffix(" -->").ok_or_else(|| at(&"a comment without an end"))?;
         let (name, all) = name.strip_suffix(" all").map_or((name, false), |name| (name, true));
         made += &table(name, all, files).map_err(|why| at(&why))?.markdown();
-        // This code drops the lines of the old table.
+        // The loop drops the lines of the old table.
         loop {
             match lines.next() {
                 Some((_, END)) => break,

@@ -1,4 +1,5 @@
-//! Removes files, mounts and devices that killed tests and benches have left. Those of running processes are kept.
+//! Removes the files, mounts and devices of tests and benches that were killed. The files, mounts and devices of running processes are
+//! kept.
 
 use std::fs;
 use std::path::Path;
@@ -69,7 +70,7 @@ fn output(program: &str, args: &[&str]) -> Result<String> {
     Err(format!("{program} {}: {status}: {}", args.join(" "), said.trim()).into())
 }
 
-/// Ends servers that killed tests have left. The arguments or the environment of such a server contain the directory of its test.
+/// Ends the servers of killed tests. The arguments or the environment of such a server contain the directory of its test.
 fn end_servers() -> Result {
     for process in fs::read_dir("/proc")?.flatten() {
         let read = |name: &str| fs::read(process.path().join(name)).unwrap_or_default();
@@ -120,7 +121,7 @@ fn maker(path: &str) -> Option<&str> {
     })
 }
 
-/// Whether a process runs. If it is a zombie, it still has a directory in /proc, but no program.
+/// Whether a process runs. A zombie does not run: it still has a directory in /proc, but no program.
 fn runs(process: &str) -> bool {
     fs::read_link(format!("/proc/{process}/exe")).is_ok()
 }

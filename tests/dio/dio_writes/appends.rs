@@ -54,7 +54,8 @@ fn by_threads(
     pieces
 }
 
-/// Checks the content and size of a file in three states: after a sync, after a power cut, and after a close, as debugfs reads them.
+/// Checks the content and size of a file in three states: after a sync, after a power cut, and after a close. After the close, debugfs
+/// reads the file.
 fn check(bench: Bench, number: InodeNo, expected: &[u8], what: &str) {
     let (file, mut queue) = (bench.open(number, false), bench.queue());
     assert_eq!(file.size(), expected.len() as u64, "{what}: size");

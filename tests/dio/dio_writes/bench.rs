@@ -19,7 +19,7 @@ pub(crate) const BLOCK: u64 = 4096;
 pub(crate) const NONE: DioFlags = DioFlags::empty();
 
 /// A volume on a device with three layers. From top to bottom: the first layer records requests, the second makes requests fail, and the
-/// third stores the data in memory. The volume commits a transaction only if a test requests it.
+/// third stores the data in memory. The volume commits a transaction only at the request of a test.
 pub(crate) struct Bench {
     image: Image,
     ram: Arc<Ram>,
@@ -28,7 +28,7 @@ pub(crate) struct Bench {
     pub(crate) volume: Volume,
 }
 
-/// The numbers of requests that the device received.
+/// Counts the requests that the device received.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
     /// The number of writes, and the number of write-through writes.

@@ -15,7 +15,7 @@ const APPENDERS: u64 = 3;
 /// The maximum number of appends between two truncations.
 const MOST_UNCUT: u64 = 500;
 
-/// How an appender writes.
+/// The call by which an appending thread writes.
 #[derive(Clone, Copy, Debug)]
 enum Call {
     Lent,
@@ -62,7 +62,8 @@ fn appends_come_back_to_the_end_of_a_file_that_was_cut() {
                     let mut queue = bench.queue();
                     while !stop.load(SeqCst) {
                         let before = ended_before_cut.load(SeqCst);
-                        // The truncating thread may not run for a while. The appends wait for it, so that they do not fill the volume.
+                        // The scheduler can delay the truncating thread. The appending threads wait for it, so that they do not fill the
+                        // volume.
                         if ended.load(SeqCst) > before + MOST_UNCUT {
                             std::thread::yield_now();
                             continue;

@@ -18,9 +18,9 @@ use crate::require;
 const EXT4: &str = "-t ext4 -b 4096";
 const DSYNC: DioFlags = DioFlags::DSYNC;
 
-/// A DSYNC overwrite of written extents needs no flush if the metadata are clean: each bio has force unit access. Some devices implement
-/// force unit access by an internal flush, and report its failure to this write only. For these devices ironmap sends a separate flush
-/// after the data.
+/// If the metadata are clean, a DSYNC overwrite of written extents needs no separate flush, because each bio has force unit access. Some
+/// devices implement force unit access by an internal flush, and report a failed flush only to this one write. On these devices ironmap
+/// sends a separate flush after the data.
 #[test]
 fn dsync_of_a_pure_overwrite_is_written_through() {
     require!([Need::NoJournalBeneath("all of its writes are durable")]);
@@ -111,8 +111,8 @@ fn dsync_that_needs_metadata_commits_them_and_flushes() {
     }
 }
 
-/// Until their conversion, the blocks of an unsynced write are unwritten on the device. A DSYNC overwrite of these blocks must convert
-/// them. Otherwise a power cut would lose the data.
+/// A write without a sync leaves its blocks marked as unwritten on the device. A DSYNC overwrite of these blocks must mark them as written.
+/// Without the mark, a power cut would lose the data.
 #[test]
 fn dsync_over_what_is_not_converted_converts_it() {
     for way in CALLS {
@@ -128,7 +128,7 @@ fn dsync_over_what_is_not_converted_converts_it() {
 }
 
 /// A write into blocks preallocated past the old size extends the file without a transaction. A later DSYNC write below the new size must
-/// also convert these blocks.
+/// also mark these blocks as written.
 #[test]
 fn dsync_below_a_size_that_is_not_converted_converts_it() {
     for way in CALLS {
@@ -148,7 +148,7 @@ fn dsync_below_a_size_that_is_not_converted_converts_it() {
     }
 }
 
-/// A DSYNC write commits the map of a new file. The map may have changed before this handle was opened.
+/// A DSYNC write also commits the map of a new file if the map was changed before the open of this handle.
 #[test]
 fn dsync_commits_a_map_that_someone_else_has_changed() {
     require!([Need::NoJournalBeneath("it needs no flushes")]);

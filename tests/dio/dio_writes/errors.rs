@@ -89,7 +89,7 @@ fn an_error_of_the_sync_is_an_error_of_the_write() {
         let bench = Bench::new(EXT4);
         let (file, mut queue) = (bench.hole("file", 64), bench.queue());
         file.write_at(&mut queue, &memory(BLOCK, 1), FilePos(0)).unwrap();
-        // The data are the first request. The journal's requests follow.
+        // The first request to the device writes the data. The requests of the journal follow.
         bench.faults.set_faults(Faults { fail_after: Some(1), ..Faults::default() });
         let result = way.write((&file, &mut queue), memory(BLOCK, 2), 0, DioFlags::SYNC);
         assert!(result.is_err(), "{way:?}");

@@ -198,7 +198,7 @@ fn a_failed_conversion_blocks_no_other_commit() {
     bench.close();
 }
 
-/// An append that fails after its submission releases its reserved range. An append that finds no space does so too.
+/// If an append in flight fails or runs out of space, it releases the unwritten part of its reserved range.
 #[test]
 fn an_append_in_flight_that_fails_leaves_no_gap() {
     let bench = Bench::new(EXT4);
@@ -255,7 +255,7 @@ fn append_only_files_take_many_appends_at_a_time() {
     bench.close();
 }
 
-/// While an extending write is in flight, the next append begins at the end that the file will have after this write.
+/// An append can begin while an extending write is in flight. The append's position is then the end of this write.
 #[test]
 fn an_append_comes_after_an_extending_write_in_flight() {
     let bench = Bench::new(EXT4);
@@ -308,7 +308,7 @@ fn a_failed_write_past_a_hole_keeps_no_blocks() {
     bench.close();
 }
 
-/// If other ranges cannot be converted yet, a completed write still succeeds.
+/// A completed write succeeds even if the conversion of other ranges must wait.
 #[test]
 fn a_write_does_not_fail_for_a_conversion_that_must_wait() {
     require!([Need::Bare("the first write to a region waits for its mark")]);

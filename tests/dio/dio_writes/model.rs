@@ -33,7 +33,7 @@ const ENGINES: [Engine; 3] = [Engine::Psync, Engine::IoUring, Engine::Dax];
 struct Model {
     rng: Rng,
     bytes: Vec<u8>,
-    /// The byte that fills the next write.
+    /// The byte with which the next write fills its range.
     stamp: u8,
 }
 
@@ -246,7 +246,7 @@ impl Bench<'_> {
                 let at = range.start as usize;
                 self.model.bytes.splice(at..at, vec![0; len as usize]);
             }
-            // The other kinds of changes do not affect the content.
+            // The remaining modes of fallocate do not change the content.
             _ => {}
         }
     }

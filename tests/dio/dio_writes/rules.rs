@@ -99,7 +99,8 @@ fn immutable_files_are_not_written_and_append_only_ones_at_their_end() {
     let bench = Bench::new(EXT4);
     let (file, mut queue) = (bench.written("file", 2), bench.queue());
     let flags = bench.fs().inode(file.inode()).unwrap().flags();
-    // The queue has cached the state of the file. The first write after the change of the flag must still respect the flag.
+    // After this write, the queue has the state of the file in its cache. The first write after the change of the flag must still respect
+    // the flag.
     file.write_at(&mut queue, &memory(BLOCK, 0x12), FilePos(0)).unwrap();
     bench.fs().writable().unwrap().set_flags(file.inode(), flags | InodeFlags::IMMUTABLE).unwrap();
     for way in CALLS {

@@ -1,5 +1,4 @@
-//! Writes that cannot proceed at once. Some wait until they can. NOWAIT writes fail instead. Other tests change a file while writes are in
-//! flight.
+//! Writes that cannot proceed at once. Normal writes wait, and NOWAIT writes fail. Other tests change a file while writes are in flight.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
@@ -89,7 +88,7 @@ fn nowait_that_is_refused_leaves_no_time() {
     bench.close();
 }
 
-/// The completion of an extending write changes the metadata. The close of the volume must wait for this completion. Otherwise the new size
+/// The completion of an extending write changes the metadata. If the close of the volume did not wait for this completion, the new size
 /// would be lost.
 #[test]
 fn a_volume_is_not_closed_over_its_writes_in_flight() {
@@ -149,8 +148,8 @@ pub(crate) fn until_contended(bench: &Bench, file: &File, ended: impl Fn() -> bo
     }
 }
 
-/// Truncate, punch, collapse, insert and the file system's own write wait until all requests in flight have completed. During this wait,
-/// NOWAIT requests are refused.
+/// Truncate, punch, collapse, insert and a write by the file system code wait until all requests in flight on the file have completed.
+/// During this wait, NOWAIT requests are refused.
 #[test]
 fn changes_of_the_map_wait_for_writes_in_flight() {
     type Change = fn(&Bench, &File) -> Result<()>;
@@ -200,7 +199,8 @@ fn changes_of_the_map_wait_for_writes_in_flight() {
                 assert!(completed.load(SeqCst), "{name} did not wait");
             });
             until_contended(&bench, &file, || changer.is_finished());
-            // The changing thread continues as soon as `wait` has collected the completions. So the flag must be set before `wait`.
+            // As soon as `wait` has collected the completions, the changing thread continues and checks `completed`. So `completed` must be
+            // set before `wait`.
             completed.store(true, SeqCst);
             queue.wait(2).unwrap();
             for _ in 0..2 {

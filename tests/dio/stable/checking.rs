@@ -14,7 +14,7 @@ use crate::stable::scribbler::Rounds;
 
 const SECTOR: usize = 512;
 
-/// The state of the layer: the tag of each sector, and the counts of the test.
+/// The tags of the sectors, and the counters of the layer.
 #[derive(Debug, Default)]
 pub(crate) struct Checks {
     tags: Mutex<HashMap<u64, u64>>,

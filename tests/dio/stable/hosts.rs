@@ -1,4 +1,4 @@
-//! [`StablePages`] also applies to host files. It has an effect if the reads bypass the kernel's file system and the device computes
+//! Tests [`StablePages`] with host files. The setting has an effect if the reads bypass the kernel's file system and the device computes
 //! checksums over the data.
 
 use std::path::Path;

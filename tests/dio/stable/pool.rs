@@ -72,7 +72,7 @@ fn a_large_request_needs_no_large_pool() {
 fn a_warm_pool_allocates_nothing() {
     let mut spare: Vec<Memory> = Vec::with_capacity(8);
     for engine in [Engine::Psync, Engine::IoUring, Engine::Dax] {
-        // This test does not use the checking device, because that device allocates memory.
+        // The test uses a device that does not check tags, because the checking device itself allocates memory.
         let image = Image::mke2fs("32M", &["-t", "ext4"]);
         let options = VolumeOptions::new().engine(engine).write(true);
         let volume = options.open(image.location()).unwrap();

@@ -57,11 +57,11 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// A volume with a file of 4 MiB, on a device in memory if no engine is given.
+    /// Makes a volume with a file of 4 MiB. If no engine is given, the device is in memory.
     pub(crate) fn new(engine: Option<Engine>) -> Self {
         let options = ["-t", "ext4", "-b", "4096"];
         let image = match engine {
-            // The io_uring engine needs NOWAIT, which tmpfs does not support.
+            // The io_uring engine needs an image on a file system with NOWAIT. tmpfs does not support NOWAIT.
             Some(Engine::IoUring) => Image::mke2fs("32M", &options),
             _ => Image::in_memory("32M", &options),
         };
@@ -200,7 +200,7 @@ fn scribbled(bench: &Bench, way: StablePages, what: (Op, Kind), size: usize, sim
     let errors = results.iter().filter(|result| result.is_err()).count();
     let bad_tags = bench.checks.bad_tags(&*bench.below);
     if errors + bad_tags > 0 {
-        // This write makes all tags valid again for the next round.
+        // This write of the whole file makes all tags valid again for the next round.
         let (file, mut queue) = (bench.open(None), bench.queue());
         file.write_at(&mut queue, &Buffer::aligned(4 << 20).unwrap(), FilePos(0)).unwrap();
         assert_eq!(bench.checks.bad_tags(&*bench.below), 0);
@@ -251,8 +251,8 @@ fn zero_copy_gives_false_errors_and_bad_tags() {
     });
 }
 
-/// Owned writes are not in this test: safe code cannot access their memory. An example at `StablePages`, which does not compile, shows
-/// this.
+/// This test omits owned writes, because safe code cannot access their memory. A `compile_fail` example in the documentation of
+/// `StablePages` shows that such code does not compile.
 #[test]
 fn with_owned_lent_memory_is_protected() {
     all(|bench, what, kind, size, simple| {

@@ -73,7 +73,7 @@ fn base(name: &'static str, size: &str, options: &str) -> Base {
     Base { name, bytes, spots }
 }
 
-/// Changes one position in a structure. Returns a description.
+/// Changes one byte of a structure. Returns a description of the change.
 fn damage(volume: &mut Scratch, rng: &mut Rng) -> String {
     let spots = &volume.base().spots;
     let spot = spots[rng.below(spots.len() as u64) as usize];

@@ -21,7 +21,8 @@ fn volume(options: &str) -> Image {
     image
 }
 
-/// Runs debugfs commands, and then both checkers. If `clean` is set, both must find no fault; otherwise both must find a fault.
+/// Runs debugfs commands, and then both checkers. If `clean` is set, neither checker may find a fault. If it is not set, both must find
+/// one.
 fn both(what: &str, image: &Image, commands: &str, clean: bool) {
     image.debugfs(commands);
     agree(what, &image.path(), clean);
@@ -54,7 +55,7 @@ fn shared_blocks_are_shared_where_the_volume_says_so() {
     both("not allowed", &image, &share, false);
     image.debugfs("feature shared_blocks\n");
     let counted = image.copy();
-    // With `shared_blocks`, only the counts are wrong, and e2fsck repairs them.
+    // On a volume with `shared_blocks`, the shared block itself is no fault. Only the counts are wrong, and e2fsck repairs them.
     counted.repair();
     assert_eq!(counted.bmap("two", 1..2)[0], shared, "they are not shared any more");
     both("allowed", &counted, "feature\n", true);

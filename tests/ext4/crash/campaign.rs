@@ -1,4 +1,4 @@
-//! Checks the crash states of a workload. Each workload states the rules for its crash states.
+//! Checks the crash states of a workload. Each workload defines the rules that these states must satisfy.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -16,8 +16,8 @@ use crate::crash::fsck::Fsck;
 /// The number of threads is low, because other tests run at the same time.
 const THREADS: usize = 2;
 
-/// The range of the superblock. The tests do not tear writes to this range. The checksum and the changing fields are in different sectors,
-/// so a torn superblock is invalid. Linux refuses it too.
+/// The range of the superblock. The checksum of the superblock and its changing fields are in different sectors, so a torn superblock is
+/// invalid, and Linux refuses it too. The tests therefore do not tear writes to this range.
 pub(crate) const SUPERBLOCK: Range<DevOffset> = DevOffset(1024)..DevOffset(2048);
 
 /// The first broken rule as text, or success.
@@ -38,7 +38,7 @@ pub(crate) struct Case<R> {
 
 /// The rules that each crash state of a workload must satisfy.
 pub(crate) trait Rules: Sync {
-    /// Whether the rules apply to the states of this cut.
+    /// Whether the rules apply to the crash states of a cut. A cut is a position in the log.
     fn apply(&self, _log: &Log, _cut: usize) -> bool {
         true
     }
@@ -46,7 +46,7 @@ pub(crate) trait Rules: Sync {
     /// Checks whether a state satisfies the rules.
     fn check(&self, state: &Crashed<'_>) -> Verdict;
 
-    /// Describes how far the workload was at a cut, for a message.
+    /// Describes, for a message, how far the workload had come at a cut of the log.
     fn progress(&self, log: &Log, cut: usize) -> String;
 
     /// Lists the operations of the workload, one per line.
@@ -86,7 +86,7 @@ pub(crate) struct Plan {
     pub(crate) mount_one_in: Option<u64>,
 }
 
-/// The counts for several workloads.
+/// Counts the checks of several workloads.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) workloads: AtomicUsize,

@@ -171,7 +171,7 @@ fn a_workload_that_meets_an_error_keeps_its_promises() {
                 let held = look(&device).and_then(holds);
                 held.unwrap_or_else(|fault| panic!("{what}: {error}: {fault}"));
             }
-            // This check is slow, so it runs after some of the faults only.
+            // The repair by e2fsck is slow, so the test runs it after some of the faults only.
             if !long || faulty % 4 == 0 {
                 let repaired = fsck.repaired(&device).and_then(|repaired| look(&repaired));
                 let repaired = repaired.and_then(|seen| if journal { holds(seen) } else { Ok(()) });

@@ -23,7 +23,7 @@ impl Fsck {
         self.dir.path().join("image")
     }
 
-    /// The volume after e2fsck has recovered it. If e2fsck had to repair anything else, returns the fault.
+    /// The volume after a recovery by e2fsck. If e2fsck made a repair that is not part of a recovery, returns this repair as an error.
     pub(crate) fn recovered(&self, image: &Ram) -> Result<Ram, String> {
         self.store(image);
         let said = self.run("-fy")?;
@@ -37,9 +37,9 @@ impl Fsck {
     /// The volume after e2fsck has repaired all faults. If the superblock records an error, e2fsck ignores the list of orphans.
     pub(crate) fn repaired(&self, image: &Ram) -> Result<Ram, String> {
         self.store(image);
-        // e2fsck 1.47.0 can report remaining errors after a repair. This happens if it has to create lost+found directly after it has
-        // repaired the checksums or the index of the root directory. It then finds the old checksum, or no space for a new one. The next
-        // run of e2fsck completes the repair.
+        // e2fsck 1.47.0 can report remaining errors after a repair: if e2fsck creates lost+found directly after a repair of the checksums
+        // or the index of the root directory, it finds the old checksum, or no space for a new one. The next run of e2fsck completes the
+        // repair.
         match self.run("-fy") {
             Err(fault) if fault.contains(NO_LOST_AND_FOUND) => self.run("-fy")?,
             first => first?,
@@ -57,7 +57,7 @@ impl Fsck {
         image.store(&File::create(self.path()).expect("a file")).expect("store the image");
     }
 
-    /// The volume after changes by e2fsck. Another run of e2fsck must find no fault.
+    /// The volume that the previous run of e2fsck has changed. Another run of e2fsck must find no fault in it.
     fn found_clean(&self) -> Result<Ram, String> {
         self.run("-fn")?;
         Ok(Ram::from_image(&std::fs::read(self.path()).expect("the image")))
@@ -109,7 +109,7 @@ fn repair(said: &str) -> Option<&str> {
     for line in said.lines() {
         let forgiven = FORGIVEN.iter().any(|wrong| before.starts_with(wrong))
             || orphans && OF_ORPHANS.iter().any(|wrong| line.contains(wrong))
-            // e2fsck offers to make this map smaller, although the map is valid.
+            // e2fsck offers to make the map of a file smaller, although the map is valid.
             || line.contains("Optimize? yes");
         if line.contains("? yes") && !forgiven {
             return Some(line);

@@ -10,7 +10,7 @@ const FILE_LIMIT: u64 = 48 << 10;
 const TOTAL_LIMIT: usize = 1 << 20;
 const DIRECTORIES: u64 = 4;
 
-/// A common multiple of all block sizes and cluster sizes of these volumes.
+/// A common multiple of all block sizes and cluster sizes of the tested volumes.
 const UNIT: u64 = 8192;
 
 /// Properties of a volume and of its file names. They determine which operations the generator chooses.
@@ -28,7 +28,7 @@ pub(crate) struct Style {
 }
 
 impl Style {
-    /// The style for a volume that is made with these options of mke2fs.
+    /// The style for a volume that mke2fs makes with the given options.
     pub(crate) fn of(format: &str) -> Self {
         Self {
             extents: !format.contains("ext3") && !format.contains("ext2"),
@@ -218,7 +218,7 @@ pub(crate) fn choose(kind: Kind, rng: &mut Rng, history: &History, style: Style)
         Punch => space(rng, history, style, Space::Punch)?,
         Collapse => space(rng, history, style, Space::Collapse)?,
         Insert => space(rng, history, style, Space::Insert)?,
-        // A new file inherits the no-dump flag from its directory.
+        // A new file inherits the no-dump flag from its directory. So the workload sets this flag only on files.
         NoDump => Op::Set { path: file(rng)?, what: Set::NoDump(rng.below(3) > 0) },
         Permissions | Owner | Accessed | Xattr | LargeXattr | RemoveXattr | Acl => {
             let path = any(rng, names, |node| node.id().is_some())?;

@@ -38,7 +38,8 @@ pub(crate) struct History {
     states: Vec<(usize, State)>,
     /// For each file: its contents over time, each with the number of the operation that made it. A directory has no contents.
     contents: Vec<Vec<(usize, Vec<u8>)>>,
-    /// For each file or directory: the last operation that changed the file, one of its names, or a name in it.
+    /// For each file or directory: the number of the last operation that changed the object itself, one of its names, or an entry of the
+    /// directory.
     touched: Vec<usize>,
     /// Operations that moved the content of a file, each with the distance of the move.
     shifts: Vec<(Id, usize, i64)>,
@@ -66,7 +67,7 @@ impl History {
         &self.states[self.states.len() - 1].1
     }
 
-    /// The current name space.
+    /// The current names, with the object to which each refers.
     pub(crate) fn now(&self) -> &Names {
         &self.state().names
     }
@@ -279,7 +280,7 @@ impl History {
         if distinct.len() != inodes.len() {
             faults.push("two files share an inode".to_owned());
         }
-        // This check needs the most time, so it is the last one.
+        // The check of the contents needs the most time, so it is the last one.
         if faults.is_empty() {
             for (path, file, content) in contents {
                 let fault = self.fault_of(file, content, returned);

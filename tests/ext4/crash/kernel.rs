@@ -32,7 +32,7 @@ struct Mount {
 }
 
 impl Mount {
-    /// Mounts the file at a new directory.
+    /// Mounts the volume in a file at a new directory.
     ///
     /// # Errors
     /// The message of mount(8), if the kernel refuses the mount.
@@ -55,7 +55,7 @@ impl Drop for Mount {
     }
 }
 
-/// The tree of a volume after the kernel has recovered it, as the kernel shows it.
+/// The tree that the kernel shows after it has recovered the volume.
 pub(crate) fn look(image: &Ram) -> Result<Tree, String> {
     let scratch = scratch_in(Path::new("/dev/shm"));
     let path = scratch.path().join("image");

@@ -1,8 +1,8 @@
 //! Power cuts. The log of a recorded device is cut between any two writes. Each write since the last flush may be lost. After a cut, the
 //! volume must be consistent, all data that were reported as durable must exist, and no file may show data of another file.
 //!
-//! `IRONMAP_CRASH_STATES` sets the number of states for each kind of workload, and enables tests with an error at every request (`./x
-//! crash` sets it). `IRONMAP_CRASH_SEED` sets the seed of the first workload, so that a failure can be repeated.
+//! `IRONMAP_CRASH_STATES` sets the number of states for each kind of workload, and enables tests with an error at every request. `./x
+//! crash` sets this variable. `IRONMAP_CRASH_SEED` sets the seed of the first workload, so that a failure can be repeated.
 
 pub(crate) mod campaign;
 mod faults;
@@ -92,7 +92,7 @@ fn workloads<T: Copy>(layouts: &[T]) -> impl Iterator<Item = (u64, T)> {
     (0..).zip(layouts.iter().copied().cycle()).skip(first_seed() as usize)
 }
 
-/// The number of operations. With the larger number, the log fills the journal and continues at its beginning.
+/// The number of operations of a workload. The larger number fills the journal, so that the log continues at the journal's beginning.
 fn length(seed: u64) -> usize {
     if seed % 3 == 2 { 500 } else { 60 }
 }
@@ -158,7 +158,7 @@ fn crash_states_of_two_operations_are_recovered() {
     let (counts, start) = (Counts::default(), Instant::now());
     let (pairs, mut cases, mut impossible) = (pairs::all(), 0, 0);
     for round in first_seed().. {
-        // Each round assigns other pairs to a layout.
+        // In each round, a layout gets different pairs.
         let starts = (0..)
             .zip(OURS)
             .map(|(index, format)| (index, Start::new(round * OURS.len() as u64 + index, format)));
@@ -219,8 +219,8 @@ fn quota_is_recovered() {
 fn crash_states_of_the_kernel_are_recovered() {
     require!([Need::Root, Need::Tool("losetup")]);
     let effort = Effort::new();
-    // With data=journal, a recovery by Linux shows a block of another file in a few of some thousand states. ironmap recovers the same
-    // content.
+    // With data=journal, in a few of several thousand states, a recovery by Linux shows a block of another file. ironmap recovers the same
+    // content. So a long run omits data=journal.
     let kept = |(_, options): &(&str, &str)| !effort.long || !options.contains("data=journal");
     let layouts: Vec<_> = KERNEL.into_iter().filter(kept).collect();
     let cases = workloads(&layouts).map(|(seed, layout)| (seed, by_kernel(seed, layout)));

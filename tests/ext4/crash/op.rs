@@ -109,7 +109,7 @@ impl Space {
 pub(crate) enum Set {
     Permissions(u32),
     Owner(u32),
-    /// Seconds since 1970.
+    /// The access time, in seconds since 1970.
     Accessed(i64),
     /// The flag of `chattr +d`, which has no effect on the operations.
     NoDump(bool),
@@ -118,13 +118,14 @@ pub(crate) enum Set {
         len: usize,
     },
     RemoveXattr(&'static str),
-    /// Sets the list that [`acl`] makes for these permissions. The file also gets these permissions.
+    /// Sets the access control list that [`acl`] makes for these permissions, and gives the file the same permissions.
     Acl(u32),
 }
 
 pub(crate) const ACL: &str = "system.posix_acl_access";
 
-/// An access control list in the form of the system call. The file has these permissions. The group bits of the permissions are the mask.
+/// Makes the access control list of a file with these permissions, in the form of the system call. The group bits of the permissions become
+/// the mask of the list.
 pub(crate) fn acl(permissions: u32) -> Vec<u8> {
     const NOBODY: u32 = u32::MAX;
     let entries = [

@@ -34,7 +34,8 @@ pub(crate) fn record(base: &Ram, history: &History, ops: Range<usize>) -> Log {
     record.log()
 }
 
-/// Records the requests of several threads. Each thread runs one history. A mark contains the index of its history: [`mark`].
+/// Records the requests of several threads. Each thread runs one history. Each mark in the log contains the index of a history: see
+/// [`mark`].
 pub(crate) fn record_threads(base: &Ram, histories: &[History]) -> Log {
     let record = Arc::new(Record::new(Arc::new(base.snapshot())));
     let volume = Volume::writable_on(tail::open(record.clone()), CLOCK).expect("open the volume");

@@ -10,7 +10,7 @@ use crate::crash::history::History;
 use crate::crash::op::Op;
 use crate::crash::{ours, volume};
 
-/// The number of operations before a pair. More operations would make more files.
+/// The number of operations that fill the volume before a pair. A larger number would make more files.
 const BEFORE: usize = 70;
 /// The maximum number of attempts to choose an operation of one kind. After that many failures, the kind counts as impossible.
 const TRIES: usize = 60;
@@ -27,7 +27,7 @@ pub(crate) fn all() -> Vec<(Kind, Kind)> {
 /// A volume on which pairs of operations are tested.
 pub(crate) struct Start {
     format: &'static str,
-    /// The content of the device. The device includes the layer below the volume.
+    /// The content of the device: the volume, and the tags of an integrity device below it, if the test uses one.
     base: Ram,
     /// The size of the volume.
     size: u64,

@@ -23,8 +23,8 @@ pub(crate) struct Histories {
     /// Whether the volume has a journal. Without a journal ironmap promises only that synced data survive, and that e2fsck can repair the
     /// volume.
     pub(crate) journal: bool,
-    /// Whether Linux writes fast commits. e2fsck 1.47 cannot replay all of them. At the first one that it cannot replay, it reports EINVAL
-    /// and ignores the rest.
+    /// Whether Linux writes fast commits. e2fsck 1.47 cannot replay all of them. At the first fast commit that it cannot replay, e2fsck
+    /// reports EINVAL and ignores the rest.
     pub(crate) fast_commits: bool,
 }
 
@@ -134,7 +134,7 @@ impl Histories {
         Ok(())
     }
 
-    /// Whether the last sync comes after all writes.
+    /// Whether, in the log before the cut, the last sync comes after all writes.
     fn is_synced(&self, log: &Log, cut: usize) -> bool {
         let history = &self.of_threads[0];
         for entry in log.entries()[..cut].iter().rev() {
@@ -196,7 +196,7 @@ pub(crate) fn same(tree: &Tree, expected: &Tree) -> Verdict {
     }
 }
 
-/// The volume after ironmap has recovered it to the device and closed it, and the writes of the recovery and the close.
+/// Lets ironmap recover the volume to the device and close it. Returns the volume, and the log of all writes of the recovery and the close.
 pub(crate) fn rewritten(image: &Ram) -> Result<(Ram, Log), String> {
     let device = Arc::new(image.snapshot());
     let record = Arc::new(Record::new(device.clone()));

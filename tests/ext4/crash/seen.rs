@@ -5,10 +5,10 @@ use ironmap::units::FilePos;
 use ironmap::{FileOptions, Queue, QueueOptions, Result, Volume};
 use std::collections::BTreeMap;
 
-/// Records for every path, without a leading slash and without `lost+found`.
+/// A record for every path. Paths have no leading slash, and `lost+found` is omitted.
 pub(crate) type Tree = BTreeMap<String, Seen>;
 
-/// The flag that workloads change.
+/// The inode flag that workloads change.
 pub(crate) const NO_DUMP: u32 = 0x40;
 
 /// The observable properties of a file.

@@ -1,4 +1,4 @@
-//! Names, and the attributes of each inode. A transaction changes both atomically.
+//! The names, and the attributes of each inode. A transaction changes names and attributes together, atomically.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::crash::seen::{NO_DUMP, Seen};
 /// The number of a file or directory, in the order of creation.
 pub(crate) type Id = usize;
 
-/// The object that a name refers to: a file, a directory, or another kind.
+/// The object that a name refers to: a file, a directory, a symbolic link or a special file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Node {
     File(Id),

@@ -33,8 +33,8 @@ fn a_request_that_fails_takes_nothing_with_it() {
             let closed = volume.close();
             outcome.result = outcome.result.and(closed);
             let events = volume.events().take().0;
-            // A run without error and event is possible. A retried request makes no event. After the drop of the last handle, no caller
-            // gets an error.
+            // A run can end without an error and without an event: a retried request makes no event, and an error after the drop of the
+            // last handle reaches no caller.
             if outcome.result.is_ok() && events.is_empty() {
                 let (begin, end) = (outcome.history.event(), outcome.history.event());
                 outcome.history.synced(None, begin, end);
@@ -78,7 +78,7 @@ fn a_request_that_fails_takes_nothing_with_it() {
     eprintln!("errors of direct writes: {tried}");
 }
 
-/// The step between the numbers of the requests that fail in turn. A long run tests every request.
+/// The step between the tested request numbers. Each run of the test makes one request fail. A long run tests every request.
 fn stride(requests: u64) -> usize {
     match std::env::var("IRONMAP_CRASH_STATES") {
         Ok(_) => 1,

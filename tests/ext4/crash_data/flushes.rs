@@ -146,7 +146,8 @@ fn no_sync_succeeds_after_a_flush_that_failed() {
                 let opened = opened.unwrap();
                 let outcome = run(&opened, kind, seed, LENGTH, &|_| ());
                 let now = outcome.history.events();
-                // With an NBD server, the number of flushes depends on the order of the server's answers. So it differs between runs.
+                // With an NBD server, the number of flushes depends on the order of the server's answers. So the number differs between
+                // runs.
                 if cache.lock().unwrap().flushes <= fail_at {
                     let is_server = matches!(beneath::chosen(), Some(Beneath::Nbd(_)));
                     assert!(is_server, "{what}: it did not come to that");
@@ -213,7 +214,7 @@ fn assert_syncs_fail(volume: &Volume, what: &str) {
     assert!(volume.close().is_err(), "{what}: close once more");
 }
 
-/// The step between the numbers of the flushes that fail in turn. A long run tests every flush.
+/// The step between the tested flush numbers. Each run of the test makes one flush fail. A long run tests every flush.
 fn stride(flushes: u64) -> usize {
     match std::env::var("IRONMAP_CRASH_STATES") {
         Ok(_) => 1,

@@ -1,8 +1,8 @@
 //! The changes of files, and the states that a crash may leave after them.
 //!
-//! A file is checked in cells. Each cell contains the number of its file, its position, and the number of its write. These numbers show
-//! data at a wrong position. An acknowledged write with O_DSYNC must exist. A change that was acknowledged before a successful sync must
-//! exist too. Any part of the other changes may exist.
+//! A file is checked in cells. Each cell contains the number of its file, its position, and the number of its write. With these numbers the
+//! check finds data at a wrong position. An acknowledged write with O_DSYNC must exist. A change that was acknowledged before a successful
+//! sync must exist too. Other changes may exist completely, in part or not at all.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
@@ -69,8 +69,8 @@ pub(crate) struct History {
     files: Vec<Vec<Change>>,
     /// The syncs, each of one file or of all files (`None`).
     syncs: Vec<(Option<FileId>, When)>,
-    /// The writes whose data were made for a later position. The key is the number of the write. The value is the distance between that
-    /// position and the position of the write.
+    /// The writes whose cells contain a higher position than the position of the write. The key is the number of the write. The value is
+    /// the distance between the two positions.
     moved: HashMap<u32, u64>,
 }
 

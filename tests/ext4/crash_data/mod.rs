@@ -1,8 +1,8 @@
 //! Power cuts during direct writes. Data that were acknowledged as durable exist, and data appear only at the positions to which they were
 //! written.
 //!
-//! `IRONMAP_CRASH_STATES` sets the number of states (`./x crash` sets it). e2fsck checks one of every ten states. `IRONMAP_CRASH_SEED` sets
-//! the seed of the first workload, so that a failure can be repeated.
+//! `IRONMAP_CRASH_STATES` sets the number of states. `./x crash` sets this variable. e2fsck checks one of every ten states.
+//! `IRONMAP_CRASH_SEED` sets the seed of the first workload, so that a failure can be repeated.
 
 mod faults;
 mod flushes;

@@ -42,8 +42,8 @@ impl Run<'_> {
         }
     }
 
-    /// The range of an append whose position is known. The position is unknown while a request in flight may move the end. A failed append
-    /// moves the end back when its error is reported. Until then, the position is unknown too. If the file is long, it is truncated first.
+    /// The range of an append whose position is known. The position is unknown while a request in flight may still move the end of the
+    /// file. A failed append moves the end back when its error is reported. A long file is truncated before the append.
     fn place_at_end(&mut self, at: usize) -> Result<Range<u64>> {
         self.queue.poll()?;
         self.take_completed()?;
@@ -162,7 +162,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The append began before the expected end. So an earlier append in flight must have failed.
+    /// The append got a position before the expected end. So an earlier append in flight must have failed.
     fn one_has_failed(&mut self, id: FileId) -> Result<()> {
         let failed = self.drain();
         assert!(failed.is_err(), "an append of {} came elsewhere", name(id));

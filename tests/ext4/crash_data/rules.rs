@@ -14,7 +14,7 @@ use crate::crash::seen::{Body, Tree, tree};
 use crate::crash_data::history::History;
 use crate::crash_data::workload::{Kind, run};
 
-/// The maximum delay of a completion. Because of the delays, completions arrive in another order than the submissions.
+/// The maximum delay of a completion. Because of the delays, the order of completions differs from the order of submissions.
 const LATENCY: u32 = 6;
 
 /// The check extends each file by this length. Old content of blocks past the end of the file then becomes visible.
@@ -24,10 +24,10 @@ pub(crate) struct Writes {
     pub(crate) kind: Kind,
     /// Marks in the log contain the numbers of the events.
     pub(crate) history: History,
-    /// The rules apply from this event on.
+    /// The number of the first event to which the rules apply.
     pub(crate) since: u64,
-    /// Whether the volume has clusters (bigalloc). On such a volume, e2fsck 1.47 does not complete the truncation of an orphan. e2fsck
-    /// frees the cluster and leaves the extent.
+    /// Whether the volume has clusters (bigalloc). On such a volume, e2fsck 1.47 does not complete the truncation of an orphan: it frees
+    /// the cluster, but does not remove the extent from the map.
     pub(crate) clusters: bool,
 }
 
@@ -56,7 +56,7 @@ impl Rules for Writes {
 
     fn check(&self, state: &Crashed<'_>) -> Verdict {
         let now = events(state.log, state.cut);
-        // This check writes nothing to the device.
+        // The check by `look` writes nothing to the device.
         self.history.check(&look(&state.image)?.0, now)?;
         if state.one_in(state.plan.fsck_one_in) {
             count(&state.counts.fsck);

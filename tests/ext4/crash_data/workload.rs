@@ -61,7 +61,7 @@ pub(crate) struct Flight {
 /// The result of a workload.
 pub(crate) struct Outcome {
     pub(crate) history: History,
-    /// The rules apply from this event on.
+    /// The number of the first event to which the rules apply.
     pub(crate) since: u64,
     /// The result of the last operation. All earlier operations have succeeded.
     pub(crate) result: Result<()>,
@@ -195,7 +195,7 @@ impl Run<'_> {
         if self.rng.below(2) == 0 { self.close(at) } else { Ok(()) }
     }
 
-    /// Closes the last handle.
+    /// Waits for the requests in flight, and closes the last handle of a file.
     fn close(&mut self, at: usize) -> Result<()> {
         self.drain()?;
         self.event();

@@ -231,7 +231,7 @@ fn overlapping_values_are_limited() {
     image.debugfs(&format!("ea_set file user.name {}\n", "v".repeat(500)));
     let stat = image.ask_debugfs("stat file\n");
     let block = stat.split("File ACL: ").nth(1).unwrap().split_whitespace().next().unwrap();
-    // 300 values of 59,000 bytes in a block of 65,536.
+    // A block of 65,536 bytes gets 300 values of 59,000 bytes each.
     let mut list = Vec::new();
     for number in 0..300_u32 {
         list.extend([4, 1]);

@@ -1,5 +1,5 @@
-//! Lists directories and looks up names in them. The directories have each form: linear, hashed with every function and depth, inline, and
-//! case-insensitive.
+//! Lists directories and looks up names in them. The tests cover every form of directory: linear, hashed with every function and depth,
+//! inline, and case-insensitive.
 
 use std::collections::BTreeMap;
 use std::fs;

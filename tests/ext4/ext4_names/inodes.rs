@@ -22,8 +22,8 @@ fn number(image: &Image, path: &str) -> InodeNo {
     image.ext4().resolve(path.as_bytes(), Follow::All).unwrap().number()
 }
 
-/// An inode without links is not found by its number. This also applies to an inode on the list of orphans, which the count of orphans
-/// includes. A lookup of a name that refers to such an inode returns an error of kind `Corrupt`.
+/// An inode without links is not found by its number, even if the inode is on the list of orphans and counts as an orphan. A lookup of a
+/// name that refers to an inode without links returns an error of kind `Corrupt`.
 #[test]
 fn an_inode_without_a_name_is_not_found() {
     let image = image("-t ext4 -b 1024");

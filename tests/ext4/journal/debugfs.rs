@@ -223,7 +223,7 @@ fn flip(image: &Image, index: u64, byte: usize) {
 /// descriptor, two copies and a commit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Expect {
-    /// Both transactions are replayed.
+    /// Both transactions of the journal are replayed.
     Both,
     /// The log ends before the second transaction.
     First,
@@ -286,7 +286,7 @@ fn a_broken_block_ends_the_log_or_is_an_error_that_names_it() {
     broken("", 0, 0x0F, Corrupt("s_blocksize"));
     broken("", 0, 0x10, Corrupt("s_maxlen"));
     broken("", 0, 0x1E, Corrupt("s_start"));
-    // In version 1, the commit block contains the checksum of the transaction.
+    // In checksum version 1, the commit block contains the checksum of the transaction.
     broken("-c", 2, 77, Corrupt("h_chksum"));
     broken("-c", 1, 0x0F, Corrupt("h_chksum"));
     broken("-c", 8, 0x13, Corrupt("h_chksum"));
@@ -325,7 +325,7 @@ fn noise_in_the_journal_is_survived() {
             let kept = image.block(at);
             let mut block = kept.clone();
             for _ in 0..1 + round % 5 {
-                // The first bytes of a block decide most about a recovery, so the test changes these bytes more often.
+                // The first bytes of a block have the most effect on a recovery, so the test changes these bytes more often.
                 let reach = [64, 1024][rng.below(2) as usize];
                 block[rng.below(reach) as usize] = rng.next() as u8;
             }

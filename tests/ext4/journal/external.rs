@@ -109,7 +109,8 @@ fn journal(block_size: u32, uuid: &str) -> Image {
     Image::mke2fs("8M", &words(&format!("-O journal_dev -b {block_size} -U {uuid}")))
 }
 
-/// Metadata are read from the journal as the kernel recovers them. The test covers each block size and each kind of checksum.
+/// The metadata that ironmap reads from the journal are the same as after a recovery by the kernel. The test covers each block size and
+/// each kind of checksum.
 #[test]
 fn metadata_are_recovered() {
     require!([Need::Root]);
@@ -135,9 +136,9 @@ fn journaled_data_are_read_from_the_journal() {
     assert!(recovery.blocks > 20, "{recovery:?}");
 }
 
-/// ironmap does not write volumes whose journal is on a separate device. If the volume needs recovery, an open without this device is
-/// refused too, and the message names the device. A clean volume can be opened without its journal device. If the caller names a journal
-/// device, the device is verified.
+/// ironmap does not write volumes whose journal is on a separate device. If such a volume needs recovery, ironmap also refuses to open it
+/// without its journal device, and the message names the device. A clean volume can be opened without its journal device. If the caller
+/// names a journal device, ironmap verifies the device.
 #[test]
 fn a_volume_is_refused_without_its_journal_and_for_writing() {
     require!([Need::Root]);
@@ -147,7 +148,8 @@ fn a_volume_is_refused_without_its_journal_and_for_writing() {
     let said = error.to_string();
     assert!(said.contains(UUID) && said.contains("--journal"), "{said}");
     let location = dirty.volume.location();
-    // A backup superblock does not record whether the journal needs recovery. So an open with a backup superblock is also refused.
+    // A backup superblock does not record whether the journal needs recovery. So ironmap also refuses to open the volume with a backup
+    // superblock and without the journal.
     let backup = VolumeOptions::new().superblock(8193);
     let error = backup.clone().open(&location).expect_err("a refusal");
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
@@ -164,7 +166,8 @@ fn a_volume_is_refused_without_its_journal_and_for_writing() {
     assert_eq!(dirty.refusal(&other).0, ErrorKind::InvalidInput);
 }
 
-/// ironmap refuses another device, and the right device with a damaged superblock. The error names the fault.
+/// ironmap refuses a device that is not the volume's journal, and also the right device with a damaged superblock. The error names the
+/// fault.
 #[test]
 fn only_the_journal_of_the_volume_is_taken() {
     require!([Need::Root]);

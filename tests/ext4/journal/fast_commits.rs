@@ -94,7 +94,7 @@ fn they_become_part_of_the_volume() {
             count += compare(&scenario.dirty(seed), &scenario.name(seed));
         }
     }
-    // Linux sometimes makes a full commit instead of a fast commit, so the test checks only the total.
+    // Linux sometimes makes a full commit instead of a fast commit. So the test checks only the total number of fast commits.
     assert!(count > 0, "no fast commits");
 }
 
@@ -152,7 +152,7 @@ fn one_of_each(root: &Path) {
     fs::create_dir(at("new")).unwrap();
     fs::write(at("new/file"), bytes(106)).unwrap();
     synced(at("new/file"));
-    // These names do not fit into one block.
+    // Together, these names need more than one block.
     for number in 0..200 {
         File::create(at(&format!("dir/{number:050}"))).unwrap();
     }

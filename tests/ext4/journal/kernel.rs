@@ -262,12 +262,12 @@ fn fast_commits() {
             }
         }
     }
-    // Linux sometimes makes a full commit instead of a fast commit, so the test checks only the total.
+    // Linux sometimes makes a full commit instead of a fast commit. So the test checks only the total number of fast commits.
     assert!(fast_commits > 0, "{runs} runs without a fast commit");
 }
 
-/// One byte of a journal is changed. If the kernel refuses the journal, ironmap refuses it too. Otherwise ironmap recovers the same tree as
-/// the kernel.
+/// One byte of a journal is changed. If the kernel refuses the journal, ironmap refuses it too. If the kernel accepts the journal, ironmap
+/// recovers the same tree as the kernel.
 #[test]
 fn broken_journals_are_what_the_kernel_makes_of_them() {
     require!([Need::Root]);

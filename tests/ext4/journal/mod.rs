@@ -2,7 +2,7 @@
 //!
 //! - `debugfs`: journals that debugfs wrote, in every checksum version, valid and broken. The oracle is e2fsck's recovery of a copy.
 //! - `kernel`: journals that were copied during a kernel mount. The oracle is the kernel's recovery of a copy. Needs root.
-//! - `external`: journals on separate devices, compared in the same way.
+//! - `external`: journals on separate devices. The oracle is the kernel's recovery of a copy. Needs root.
 //! - `fast_commits`: journals with fast commits, recovered to the device, with power cuts during the recovery.
 
 mod debugfs;

@@ -48,8 +48,8 @@ fn a_volume_is_there_as_a_whole_or_not_at_all() {
                     assert!(content == made, "{text}: {name} is a part of the volume");
                     whole += 1;
                 }
-                // mkfs clears the superblock of the old volume and then flushes. Before this flush, a cut can leave the old volume, even if
-                // other blocks have been written.
+                // mkfs clears the superblock of the old volume and then flushes. A power cut before this flush can preserve the old
+                // superblock, even if other blocks have been written.
                 Ok(_) => assert!(name.cut <= flush + 1, "{text}: {name} is the old volume"),
                 Err(_) => nothing += 1,
             }

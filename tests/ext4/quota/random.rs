@@ -15,8 +15,8 @@ use crate::common::rng::Rng;
 /// The number of owners of the files, and the number of different names.
 #[derive(Clone, Copy)]
 pub(crate) struct Scope {
-    /// The owner. `None` stands for many owners with adjacent ids and distant ids. Their entries need more than one block of the quota
-    /// file.
+    /// The owner of all files. With `None`, the files have many owners, with adjacent ids and distant ids. The entries of these owners need
+    /// more than one block of the quota file.
     pub(crate) id: Option<u32>,
     pub(crate) names: u64,
 }

@@ -37,7 +37,7 @@ fn open(ram: &Arc<Ram>, now: i64) -> Volume {
 }
 
 impl Quota {
-    /// A volume of this size (in mke2fs's syntax), made with these options.
+    /// Makes a volume with the given size (in mke2fs's syntax) and the given options.
     pub(crate) fn new(size: &str, options: &str) -> Self {
         let dir = scratch_in(Path::new("/dev/shm"));
         let image = dir.path().join("image");

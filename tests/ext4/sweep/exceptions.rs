@@ -10,7 +10,7 @@ pub(super) enum Difference {
     Check,
 }
 
-/// The only program that refuses the volume.
+/// The program that refuses the volume, while the other program accepts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Ironmap,

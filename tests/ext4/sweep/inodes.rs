@@ -1,5 +1,5 @@
 //! Stores hostile values in each field of the file system's internal inodes, and changes the maps of these inodes. The results are compared
-//! as in the test of the superblock. `IRONMAP_FIELDS` has the same meaning.
+//! as in the test of the superblock fields. `IRONMAP_FIELDS` has the same meaning as in that test.
 
 use super::exceptions::Side;
 use super::programs::{Bench, write_changes};
@@ -134,7 +134,7 @@ fn each_field_of_the_file_systems_own_inodes() {
         [Need::Bare("the kernel mounts the image itself")]
     );
     let wrong: Vec<_> = std::thread::scope(|scope| {
-        // A mount mostly waits, so the threads run at the same time.
+        // A mount spends most of its time waiting. So the volumes are tested at the same time, each by its own thread.
         let threads = VOLUMES.map(|mkfs| scope.spawn(move || sweep(mkfs)));
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });

@@ -1,9 +1,10 @@
 //! Stores hostile values in each field of the superblock. ironmap must open the same volumes for reading as the kernel, and the same
 //! volumes for writing. If `e2fsck -fn` finds a fault, ironmap's check must find one too. [`exceptions`] names the intended differences.
 //!
-//! Fields that probably no program checks are changed together. If all programs accept the volume, each of the values counts as accepted.
-//! Otherwise the fields are divided into halves repeatedly, down to a single field. By default, the test tries two random values of each
-//! field, and all values of [`NAMED`]. `IRONMAP_FIELDS=N` tries N values of each field, and `IRONMAP_FIELDS=all` tries all values.
+//! Fields that probably no program checks are changed together. If all programs accept the changed volume, each of the values counts as
+//! accepted. If a program refuses the volume, the fields are divided into halves repeatedly, down to a single field. By default, the test
+//! tries two random values of each field, and all values of [`NAMED`]. `IRONMAP_FIELDS=N` tries N values of each field, and
+//! `IRONMAP_FIELDS=all` tries all values.
 
 mod exceptions;
 mod fields;
@@ -180,7 +181,7 @@ fn each_field_of_the_superblock() {
         [Need::Bare("the kernel mounts the image itself")]
     );
     let found: Vec<_> = std::thread::scope(|scope| {
-        // A mount mostly waits, so the threads run at the same time.
+        // A mount spends most of its time waiting. So the volumes are tested at the same time, each by its own thread.
         let threads = [0, 1, 2].map(|number| scope.spawn(move || sweep(number)));
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });

@@ -60,7 +60,7 @@ impl Bench {
     /// The verdict of the kernel. If the kernel mounts the volume, e2fsck checks it.
     pub(super) fn linux(&self, bytes: &[u8]) -> Verdict {
         let refuses = |flags| {
-            // The changes are written through the loop device, so that its page cache has the same bytes.
+            // The changes are written through the loop device, so that the page cache of the loop device has the same bytes as the file.
             write_changes(&self.kernels.path(), self.device.node().as_ref(), bytes);
             self.refuses(flags)
         };
@@ -79,7 +79,8 @@ impl Bench {
         Verdict { reading: false, writing, check: !said.status.success(), text }
     }
 
-    /// Whether the kernel refuses to mount the volume with these flags. A read-only mount instead counts as a refusal to write.
+    /// Whether the kernel refuses to mount the volume with these flags. If a mount for writing becomes a read-only mount, this counts as a
+    /// refusal.
     fn refuses(&self, flags: MountFlags) -> bool {
         if mount(self.device.node(), &self.dir, "ext4", flags, None).is_err() {
             return true;

@@ -146,7 +146,7 @@ impl Layer {
             None if height(&Path::new("src").join(head)).is_some() => {
                 Err(format!("`{own}` may not name `{shown}`"))
             }
-            // This path names a macro or a re-export in the root of the crate.
+            // The path names no layer, but a macro or a re-export in the root of the crate.
             None if head.starts_with(char::is_uppercase) || head == "*" => {
                 Err(format!("name the layer of `{shown}`, not the crate's root"))
             }

@@ -27,7 +27,7 @@ enum Place {
     Anywhere,
     /// The phrase is at the beginning of a sentence that is not a question, or after `:` or `;`.
     Start,
-    /// The phrase is anywhere in a page. Comments may use it. Of the pages, only CHANGELOG.md describes earlier versions.
+    /// The phrase is anywhere in a page. It describes history, which belongs only into CHANGELOG.md. Comments may use the phrase.
     Page,
 }
 

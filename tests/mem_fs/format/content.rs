@@ -127,7 +127,7 @@ impl OpenFile<'_> {
         Ok(())
     }
 
-    /// Allocates blocks for the holes in a range of bytes. If it fails, returns the end of the part that was allocated.
+    /// Allocates blocks for the holes in a range of bytes. If the allocation fails, returns the end of the part that was allocated.
     pub(super) fn allocate(&mut self, range: &Range<u64>) -> Result<(), u64> {
         for block in range.start / BLOCK..range.end.div_ceil(BLOCK) {
             self.place(block).map_err(|_| block * BLOCK)?;

@@ -75,7 +75,7 @@ impl WriteFile for Open {
     }
 
     fn size(&self) -> Result<u64> {
-        // This lock excludes conversions of unwritten blocks to written blocks.
+        // While the lock of the tree is held, no unwritten block is converted to a written block.
         let tree = self.fs.tree();
         let size = tree.node(self.number)?.stat.size;
         Ok(size.max(self.open.unconverted().size))

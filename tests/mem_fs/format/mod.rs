@@ -35,7 +35,7 @@ pub(crate) struct MemFs {
 /// With this switch a test can stop an allocation.
 #[derive(Default)]
 pub(crate) struct Gate {
-    /// While this is true, allocations wait.
+    /// While this flag is true, allocations wait.
     pub(crate) closed: AtomicBool,
     /// Whether an allocation is waiting.
     pub(crate) reached: AtomicBool,
@@ -57,7 +57,7 @@ pub(crate) struct Kind {
     pub(crate) writes: bool,
     /// Whether the complete map is in memory when the first request arrives.
     pub(crate) resident: bool,
-    /// Whether new blocks are allocated as unwritten blocks. Otherwise the file system code itself writes the data of new blocks.
+    /// Whether new blocks are allocated as unwritten blocks. If `false`, the file system code itself writes the data of new blocks.
     pub(crate) unwritten: bool,
 }
 

@@ -17,7 +17,7 @@ pub(super) const ROOT: InodeNo = InodeNo(2);
 pub(super) struct Tree {
     pub(super) nodes: BTreeMap<InodeNo, Node>,
     pub(super) free: BTreeSet<u64>,
-    /// If all changes are refused: the reason.
+    /// The reason why the volume refuses all changes. `None` if it permits changes.
     pub(super) ended: Option<&'static str>,
     last: InodeNo,
 }

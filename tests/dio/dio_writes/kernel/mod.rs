@@ -42,11 +42,11 @@ enum Difference {
     /// Linux checks each part of a request separately, and lets the driver check addresses. So Linux may serve a request that a strict
     /// handle refuses. Linux may also write a part of a request before it returns the error.
     Misaligned,
-    /// To pad a partially written block, Linux needs exclusive access. So Linux refuses the NOWAIT request. ironmap writes partial blocks
-    /// without exclusive access, and accepts the request.
+    /// To pad a partially written block, Linux needs exclusive access. So Linux refuses a NOWAIT write of a partial block. ironmap writes
+    /// partial blocks without exclusive access, and accepts the request.
     NowaitPads,
     /// If a map does not fit into the inode, Linux keeps recent changes of the map in memory. ironmap must read the changed map from the
-    /// device again. So it refuses a NOWAIT request.
+    /// device, so ironmap refuses a NOWAIT request.
     NowaitMap,
 }
 
@@ -81,8 +81,8 @@ impl Twins {
         let ours = Image::in_memory("32M", &words(mkfs));
         std::fs::copy(kernel.path(), ours.path()).unwrap();
         let mount = kernel.mount("noatime");
-        // By default, Linux writes zeros into a small unwritten extent instead of splitting it. The value 0 makes Linux always split the
-        // extent.
+        // By default, Linux writes zeros into a small unwritten extent instead of splitting it. With 0 in `extent_max_zeroout_kb`, Linux
+        // always splits the extent.
         let device = mount.device().trim_start_matches("/dev/");
         let setting = format!("/sys/fs/ext4/{device}/extent_max_zeroout_kb");
         std::fs::write(setting, "0").unwrap();
@@ -120,7 +120,7 @@ struct Lockstep<'a> {
     kernel: Kernel,
     ours: Ours<'a>,
     rng: Rng,
-    /// Whether the map has, or once had, blocks outside the inode.
+    /// Whether the map of the file has, or once had, blocks outside the inode.
     indexed: bool,
     differences: BTreeMap<Difference, usize>,
 }

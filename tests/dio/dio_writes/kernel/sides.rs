@@ -19,7 +19,7 @@ use super::step::{Step, Write};
 use crate::common::ranges::{Room, split};
 use crate::common::view::Piece;
 
-/// The number of bytes, or an errno.
+/// The result of a request: the number of bytes, or an errno.
 pub(super) type Outcome = Result<usize, i32>;
 
 /// The state of a block in a file.

@@ -17,7 +17,7 @@ pub(super) struct Write {
     pub(super) pieces: Vec<usize>,
     pub(super) flags: DioFlags,
     pub(super) append: bool,
-    /// Whether the request to ironmap owns its memory. Otherwise it borrows the memory.
+    /// Whether the request to ironmap owns its memory. If `false`, the request borrows its memory.
     pub(super) owned: bool,
 }
 

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeSet;
 
-/// The beginning of all names of the library.
+/// The prefix of all names of the library.
 const PREFIX: &str = "ironmap_";
 
 /// The beginning of a paragraph about the duties of the caller.

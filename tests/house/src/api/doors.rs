@@ -14,10 +14,10 @@ const PUBLIC_API: &str = "docs/public-api.txt";
 const HEADER: &str = "crates/ironmap-capi/include/ironmap.h";
 const STUBS: &str = "crates/ironmap-python/python/ironmap/__init__.pyi";
 
-/// The types of the library whose methods are all in the table.
+/// Types of the library. The table of operations must list all their methods.
 const TYPES: [&str; 7] = ["Buffer", "Cursor", "File", "Files", "Host", "Queue", "Volume"];
 
-/// The sources of the other crates, with the types whose methods are all in the table.
+/// The sources of the other crates, each with types. The table of operations must list all methods of these types.
 const OTHER_CRATES: [(&str, &[&str]); 4] = [
     ("crates/ironmap-async/src", &["AsyncFile", "Pool", "Stream"]),
     ("crates/ironmap-image/src/content.rs", &["Content"]),
@@ -25,17 +25,17 @@ const OTHER_CRATES: [(&str, &[&str]); 4] = [
     ("crates/ironmap-image/src/image", &["Image", "OpenImage"]),
 ];
 
-/// The place of a function.
+/// The position of a function in the sources, and properties of the function.
 pub(super) struct Place {
     pub(super) file: String,
     pub(super) line: usize,
-    /// Whether the function must be in the table.
+    /// Whether the table of operations must list the function.
     pub(super) is_listed: bool,
-    /// The names of the parameters, if the door has named arguments.
+    /// The names of the parameters, if the interface has named arguments.
     pub(super) parameters: Vec<String>,
 }
 
-/// The functions of a door by their names.
+/// The functions of one interface (a door), by their names.
 pub(super) type Functions = BTreeMap<String, Place>;
 
 pub(super) fn header() -> io::Result<(Header, &'static str)> {
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(found, expected);
     }
 
-    /// Private functions, functions of traits, and functions of types that are not given are left out.
+    /// Private functions, functions of traits, and functions of types that are not given are omitted.
     #[test]
     fn methods_of_other_crates_are_read() {
         let source = "impl A { pub const fn a() {} pub(crate) fn b() {} fn c() {}\npub fn d(self) {} } impl T for A { pub fn e() {} } impl B { pub fn f() {} }";

@@ -17,7 +17,7 @@ use self::table::{Door, Operation, PATH, Source};
 /// A violation: the file, the line and the text.
 pub(super) type Finding = (String, usize, String);
 
-/// Compares the table with the doors. `sources` are all Rust sources.
+/// Compares the table of operations with the functions of the interfaces. `sources` are all Rust sources.
 pub(super) fn check(sources: &[PathBuf]) -> io::Result<Vec<Finding>> {
     let source = Source::read()?;
     let (header, path) = doors::header()?;
@@ -34,7 +34,7 @@ pub(super) fn check(sources: &[PathBuf]) -> io::Result<Vec<Finding>> {
     Ok(found)
 }
 
-/// Checks the form of the entries. For each door, an entry needs either the names of functions or the reason why there is no function.
+/// Checks the form of the entries. For each interface, an entry needs either the names of functions or the reason why there is no function.
 fn check_entries(source: &Source) -> Vec<Finding> {
     let mut found = Vec::new();
     for operation in &source.table.operations {
@@ -83,7 +83,7 @@ fn is_errno(name: &str) -> bool {
         && name.chars().all(|char| char.is_ascii_uppercase() || char.is_ascii_digit())
 }
 
-/// Compares the kinds of errors and their errnos with those of the library.
+/// Compares the kinds of errors and their errnos in the table with those of the library.
 fn check_kinds(source: &Source, kinds: &[(String, String, usize)]) -> Vec<Finding> {
     let listed = &source.table.kinds;
     let same =
@@ -100,8 +100,8 @@ fn check_kinds(source: &Source, kinds: &[(String, String, usize)]) -> Vec<Findin
     missing.chain(unknown).collect()
 }
 
-/// Compares the names of a door with its functions. `name(argument)` lists one argument of a function. Another entry may list the same
-/// function.
+/// Compares the names that the table lists for an interface with the functions of this interface. `name(argument)` lists one argument of a
+/// function. Another entry may list the same function.
 fn check_names(source: &Source, door: Door, functions: &Functions) -> Vec<Finding> {
     let mut found = Vec::new();
     let mut listed = BTreeMap::new();
@@ -285,7 +285,7 @@ python = ["A.g"]
         assert_eq!(findings("", ""), [""; 0]);
     }
 
-    /// A function is in the table exactly once, and exists.
+    /// The table lists a function exactly once, and the function exists.
     #[test]
     fn names_are_compared_in_both_directions() {
         let lost = findings("c = [\"ironmap_g\"]", "no_c = \"a reason\"");
@@ -317,7 +317,7 @@ python = ["A.g"]
         assert_eq!(kind, ["src/error.rs:7: docs/api.toml lacks NotFound = \"ENOENT\""]);
     }
 
-    /// Arguments have the names and the order of the parameters. None is left out, except for handles and `c_parameters`.
+    /// Arguments have the names and the order of the parameters. No parameter is missing, except for handles and `c_parameters`.
     #[test]
     fn arguments_are_compared_with_the_prototype() {
         let unknown = findings("\"pos: position\"", "\"position: position\"");

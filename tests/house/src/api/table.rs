@@ -21,7 +21,8 @@ pub(super) struct Table {
     pub(super) exceptions: Vec<Exception>,
 }
 
-/// Something that users can do. For each door, the entry has either names of functions, or the reason why the door lacks a function.
+/// Something that users can do. For each interface (Rust, C, Python), the entry has either names of functions, or the reason why the
+/// interface lacks a function.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Operation {
@@ -75,7 +76,7 @@ impl Operation {
         }
     }
 
-    /// The reason why a door lacks a function.
+    /// The reason why an interface lacks a function.
     pub(super) fn reason(&self, door: Door) -> Option<&str> {
         let reason = match door {
             Door::Rust => &self.no_rust,
