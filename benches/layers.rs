@@ -5,7 +5,7 @@
 //! count is the difference between two runs of callgrind, divided by the difference of their numbers of reads.
 
 #[path = "../tests/md/shape.rs"]
-#[allow(dead_code, reason = "the bench uses a part of it")]
+#[allow(dead_code, reason = "the bench uses only a part of the module")]
 mod shape;
 
 use std::error::Error;
