@@ -7,7 +7,7 @@
 //! different numbers of reads. A count is the difference of their instructions, divided by the difference of their reads.
 
 #[path = "../tests/md/shape.rs"]
-#[allow(dead_code, reason = "the bench uses a part of it")]
+#[allow(dead_code, reason = "the bench uses only a part of the module")]
 mod shape;
 
 use std::error::Error;

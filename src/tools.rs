@@ -53,7 +53,8 @@ where
     match opened.integrity {
         None => Ok(opened.device),
         Some(_) => {
-            Err(Error::invalid("an integrity device must be closed by its owner").at(location))
+            Err(Error::invalid("this function does not open integrity devices: use Location::open")
+                .at(location))
         }
     }
 }

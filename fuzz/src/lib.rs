@@ -2,12 +2,12 @@
 //! choice of changes.
 
 #[path = "../../tests/integrity/damage.rs"]
-#[allow(dead_code, reason = "each user has its own part")]
+#[allow(dead_code, reason = "the fuzz targets use only a part of the module")]
 mod damage;
 mod image;
 mod lvm;
 #[path = "../../tests/lvm/shape.rs"]
-#[allow(dead_code, reason = "each user has its own part")]
+#[allow(dead_code, reason = "the fuzz targets use only a part of the module")]
 mod lvm_shape;
 mod md;
 #[path = "../../tests/hostile/mutate.rs"]
@@ -16,17 +16,17 @@ mod nbd;
 #[path = "../../tests/hostile/repair.rs"]
 mod repair;
 #[path = "../../tests/common/rng.rs"]
-#[allow(dead_code, reason = "each user has its own part")]
+#[allow(dead_code, reason = "the fuzz targets use only a part of the module")]
 mod rng;
 #[path = "../../tests/hostile/scratch.rs"]
 mod scratch;
 #[path = "../../tests/md/shape.rs"]
-#[allow(dead_code, reason = "each user has its own part")]
+#[allow(dead_code, reason = "the fuzz targets use only a part of the module")]
 mod shape;
 #[path = "../../tests/hostile/spots.rs"]
 mod spots;
 #[path = "../../tests/integrity/stand.rs"]
-#[allow(dead_code, reason = "each user has its own part")]
+#[allow(dead_code, reason = "the fuzz targets use only a part of the module")]
 mod stand;
 #[path = "../../tests/hostile_xfs/structures.rs"]
 mod structures;

@@ -198,9 +198,10 @@ impl DevicePath {
         let stat = rustix::fs::fstat(node).map_err(|errno| Error::io(errno, "").at(path()))?;
         if (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)) != self.node {
             let (major, minor) = self.node;
-            return Err(
-                Error::invalid(format!("the path is not the device {major}:{minor}")).at(path())
-            );
+            return Err(Error::invalid(format!(
+                "the path does not lead to the device {major}:{minor}"
+            ))
+            .at(path()));
         }
         if !file.limits().direct {
             let why = file.notice().unwrap_or_default();

@@ -212,7 +212,7 @@ impl Superblock {
             if at != start && at != found.info.last_at(len) {
                 return Err(place
                     .field("area_start")
-                    .corrupt("the superblock records a different position"));
+                    .corrupt("the position of the superblock does not match its fields"));
             }
             Ok(found)
         };

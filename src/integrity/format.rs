@@ -112,7 +112,7 @@ pub fn format(
     {
         return Err(Error::new(
             ErrorKind::Exists,
-            "the device already has an integrity superblock",
+            "the device already has an integrity superblock: the option force overwrites it",
         ));
     }
     let area = Area { device: Arc::clone(device), durability: Arc::default() };

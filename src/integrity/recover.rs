@@ -17,7 +17,7 @@ use crate::units::DevOffset;
 
 /// The text that is added to an error that the recovery can skip with `--force`.
 pub(super) const GIVE_UP: &str =
-    "refused (integrity open --force opens the device without this structure)";
+    "the device is not opened (integrity open --force opens it without this structure)";
 
 /// The report of the recovery when a device was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

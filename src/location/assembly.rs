@@ -99,7 +99,9 @@ impl Assembly {
 fn parse_logical(text: &OsStr) -> Result<Site> {
     let (name, disks) = split(text, "lvm:VG/LV@DISK or lvm:VG/LV@DISK,DISK")?;
     let Some(Part::Logical { group, volume }) = Part::parse_logical(name) else {
-        return Err(Error::invalid(format!("{name} is not the name of a logical volume: VG/LV")));
+        return Err(Error::invalid(format!(
+            "{name} is not the name of a logical volume: write VG/LV"
+        )));
     };
     Ok(Assembly { kind: AssemblyKind::Logical { group, volume }, disks: sites(disks)? }.whole())
 }
@@ -109,7 +111,9 @@ fn parse_part(text: &OsStr) -> Result<Site> {
     let (name, disk) = split(text, "part:pN@DISK, part:OFFSET+LENGTH@DISK or part:VG/LV@DISK")?;
     let part = Part::parse(name).or_else(|| Part::parse_logical(name).map(Ok));
     let part = part.unwrap_or_else(|| {
-        Err(Error::invalid(format!("{name} is not a part: pN, OFFSET, OFFSET+LENGTH or VG/LV")))
+        Err(Error::invalid(format!(
+            "{name} is not a part: write pN, OFFSET, OFFSET+LENGTH or VG/LV"
+        )))
     })?;
     let below = Site::parse(disk)?;
     Ok(below.within(part))

@@ -156,7 +156,9 @@ impl Location {
             return Ok(OpenLocation { device, engine, no_io_uring, notices, faults, integrity });
         }
         if engine == Engine::Null {
-            return Err(Error::invalid("reads of the engine null cannot be verified"));
+            return Err(Error::invalid(
+                "an integrity device cannot use the engine null, which reads no data",
+            ));
         }
         let how = IntegrityOptions {
             data_uuid: halves.identity,

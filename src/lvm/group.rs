@@ -171,10 +171,12 @@ fn has_other_status(section: &Section) -> bool {
 fn only_read(group: &Section) -> Option<&'static str> {
     match () {
         () if group.lists("status", "WRITE_LOCKED") => {
-            Some("its volume group belongs to the system that its system ID names")
+            Some("its volume group has a system ID, so only the system with this ID may write it")
         }
         () if !group.lists("status", "WRITE") => Some("its volume group is read-only"),
-        () if group.lists("status", "EXPORTED") => Some("its volume group is exported: vgimport"),
+        () if group.lists("status", "EXPORTED") => {
+            Some("its volume group is exported: run vgimport first")
+        }
         () if group.lists("status", "SHARED")
             || group.lists("flags", "SHARED")
             || group.lists("status", "CLUSTERED") =>
@@ -248,7 +250,9 @@ impl Logical {
         physical: &PhysicalVolumes,
     ) -> Result<Self> {
         let only_read = match () {
-            () if !section.lists("status", "WRITE") => Some("it has the permission r of lvs"),
+            () if !section.lists("status", "WRITE") => {
+                Some("it is read-only (permission r): lvchange -p rw makes it writable")
+            }
             () if section.lists("status", "LOCKED") => {
                 Some("it is being changed: pvmove or lvconvert has not ended")
             }

@@ -120,7 +120,7 @@ impl Label {
             sector[lists..].chunks_exact(16).map(|pair| (u64_at(pair, 0), u64_at(pair, 8)));
         let is_end = |pair: &(u64, u64)| pair.0 == 0;
         if !pairs.by_ref().any(|pair| is_end(&pair)) {
-            return Err(corrupt("the list of data areas has no end"));
+            return Err(corrupt("the list of data areas has no end mark"));
         }
         let areas = pairs.take_while(|pair| !is_end(pair)).take(AREAS).collect();
         Ok(Self { id, areas })

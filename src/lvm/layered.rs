@@ -86,7 +86,7 @@ impl Layered {
         let all = segment.texts("raids")?;
         let (pairs, rest) = all.as_chunks::<2>();
         if pairs.is_empty() || !rest.is_empty() {
-            return Err(corrupt("the list raids does not consist of metadata and data"));
+            return Err(corrupt("the list raids must contain pairs of metadata and data"));
         }
         let legs = pairs.iter().map(|[metadata, data]| {
             Ok((Some(check_name(metadata)?.to_owned()), check_name(data)?.to_owned()))

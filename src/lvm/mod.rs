@@ -251,7 +251,11 @@ impl Groups {
         for segment in &logical.segments {
             let (stripe, areas) = match &segment.kind {
                 Kind::Striped(stripe, areas) => (*stripe, areas),
-                Kind::Layered(_) => return Err(corrupt("one of several segments is not linear")),
+                Kind::Layered(_) => {
+                    return Err(corrupt(
+                        "the logical volume has several segments, but not all of them are linear or striped",
+                    ));
+                }
                 Kind::Other(kind) => {
                     return Err(Error::unsupported(format!(
                         "a segment has the type {kind}, which is not supported"

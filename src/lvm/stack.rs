@@ -184,7 +184,7 @@ impl<'a> Search<'a> {
             Error::new(ErrorKind::Corrupt, "it consists of too many logical volumes")
         })?;
         let missing = self.was_missing(&logical.name);
-        let missing = missing.then_some("a physical volume was missing when the group was last changed: vgextend --restoremissing");
+        let missing = missing.then_some("a physical volume was missing when the group was last changed: run vgextend --restoremissing first");
         let hidden = (!logical.visible).then_some("it is a part of other logical volumes");
         let (len, mut only_read) =
             (logical.len, hidden.or(logical.only_read).or(missing).map(str::to_owned));

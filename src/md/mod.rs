@@ -286,7 +286,7 @@ impl Assembly<'_> {
         let needed = self.needed(&own);
         let end = own.start.checked_add(needed).filter(|end| *end <= device.size());
         if end.is_none() || needed > own.len {
-            return Ok(Some(format!("its {} bytes are fewer than its data", device.size())));
+            return Ok(Some(format!("it has {} bytes, too few for its data", device.size())));
         }
         let Some(slot) = self.slots.get_mut(role) else {
             return Err(self.corrupt(format!("{name} has the role {role}")));

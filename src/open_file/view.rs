@@ -101,7 +101,7 @@ impl Views {
         if let Some(read) = read {
             *place = Some(Box::new(read));
         }
-        place.as_deref().ok_or_else(|| Error::invalid("the file has no view of its map"))
+        place.as_deref().ok_or_else(|| Error::invalid("the queue has no copy of the file's map"))
     }
 }
 

@@ -63,7 +63,7 @@ pub(super) fn read(
         }
     }
     Err(PLACE.corrupt(
-        "the protective MBR announces a GPT (type 0xEE), but the header in sector 1 and the backup in the last sector are both missing",
+        "the protective MBR announces a GPT (type 0xEE), but the header in sector 1 and the backup in the last sector are both missing: name a volume by its first byte, as in @BYTE",
     ))
 }
 

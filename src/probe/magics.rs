@@ -272,7 +272,7 @@ pub(super) const MAGICS: &[Magic] = &[
     // Swap and hibernation. Sources: Linux's include/linux/swap.h and kernel/power; man mkswap(8).
     magic(SWAP, &[EndOfPage(10)], &[b"SWAPSPACE2", b"SWAP-SPACE"]),
     magic(
-        "a suspended system: resume it first",
+        "a swap area with a suspended system: resume this system first",
         &[EndOfPage(10)],
         &[
             b"S1SUSPEND",

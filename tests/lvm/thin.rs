@@ -166,17 +166,12 @@ fn wrong_pools_are_refused_by_name() {
     let block = |number: usize| number * BLOCK;
     let value = |number: usize, index: usize| block(number) + 32 + 252 * 8 + index * 8;
     let cases: &[(usize, u64, ErrorKind, &str)] = &[
-        (
-            48,
-            6,
-            ErrorKind::Unsupported,
-            "is at transaction 6, but the metadata of LVM at transaction 5",
-        ),
+        (48, 6, ErrorKind::Unsupported, "is at transaction 6, but the metadata of LVM say 5"),
         (40, 3, ErrorKind::Unsupported, "the version 3"),
         (360, 1, ErrorKind::Unsupported, "the features 0x1"),
         (336, 8 << 32 | 256, ErrorKind::Corrupt, "have 131072 bytes, but 65536"),
-        (336, 8 << 32, ErrorKind::Corrupt, "wrong lengths of blocks"),
-        (336, 16 << 32 | 128, ErrorKind::Corrupt, "wrong lengths of blocks"),
+        (336, 8 << 32, ErrorKind::Corrupt, "an invalid block size"),
+        (336, 16 << 32 | 128, ErrorKind::Corrupt, "an invalid block size"),
         (32, 1, ErrorKind::Corrupt, "there is no superblock"),
         (320, 0, ErrorKind::Corrupt, "cannot be in block 0"),
         (320, 1 << 40, ErrorKind::Corrupt, "cannot be in block 1099511627776"),
@@ -184,11 +179,11 @@ fn wrong_pools_are_refused_by_name() {
         (block(3) + 8, 4, ErrorKind::Corrupt, "belongs to another block"),
         (block(3) + 4, 3 << 32 | 3, ErrorKind::Corrupt, "neither an inner node nor a leaf"),
         (block(4) + 16, 252 << 32 | 253, ErrorKind::Corrupt, "wrong numbers of entries"),
-        (block(4) + 16, 255 << 32 | 3, ErrorKind::Corrupt, "more entries than it has room for"),
+        (block(4) + 16, 255 << 32 | 3, ErrorKind::Corrupt, "more entries than fit into a block"),
         (block(3) + 16, 252 << 32, ErrorKind::Corrupt, "wrong order"),
         (block(4) + 40, 7, ErrorKind::Corrupt, "wrong order"),
-        (block(3) + 40, 3, ErrorKind::Corrupt, "belong elsewhere"),
-        (value(3, 0), 3, ErrorKind::Corrupt, "belong elsewhere"),
+        (block(3) + 40, 3, ErrorKind::Corrupt, "outside the range of the parent"),
+        (value(3, 0), 3, ErrorKind::Corrupt, "outside the range of the parent"),
         (value(4, 0), 10 << 24, ErrorKind::Corrupt, "which has only 10 blocks"),
         (value(4, 0), u64::MAX, ErrorKind::Corrupt, "which has only 10 blocks"),
     ];

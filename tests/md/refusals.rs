@@ -110,7 +110,7 @@ fn members_that_cannot_be_used_are_left_out() {
     let (shape, mut images) = mirror(1, &content);
     let end = images[1].len() - 20 * 512;
     images[1].truncate(end);
-    assert_fault(&images, &content, &["1 is left out: its ", "fewer than its data"]);
+    assert_fault(&images, &content, &["1 is left out: it has ", "too few for its data"]);
     let _ = shape;
 }
 

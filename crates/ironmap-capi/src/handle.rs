@@ -68,7 +68,7 @@ impl From<Refusal> for Error {
             }
             Refusal::OtherThread => "the queue belongs to another thread",
             Refusal::InCall => {
-                "this thread is already in a call of the library, which a signal handler or a fork has interrupted"
+                "this thread is inside another call of the library: a signal handler or a fork interrupted that call"
             }
         };
         match refusal {

@@ -168,7 +168,7 @@ impl Read for Source {
                     Err(io::Error::from_raw_os_error(errno))
                 }
                 _ => Err(io::Error::other(
-                    "the read function failed, but did not return an errno from 1 to 4095 other than EINTR",
+                    "the read function must return -errno on failure, with an errno from 1 to 4095 that is not EINTR",
                 )),
             },
         }

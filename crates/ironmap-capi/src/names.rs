@@ -160,7 +160,7 @@ pub unsafe extern "C" fn ironmap_rmdir(volume: *mut ironmap_volume, path: *const
 
 /// The directory of a path, and the last name in it.
 fn parent_and_name(path: &Path) -> Result<(&[u8], &[u8]), Error> {
-    let no_name = || Error::invalid("the path has no name at its end");
+    let no_name = || Error::invalid("the path does not end with a file name");
     // `Path::file_name` skips a dot at the end of a path. But such a dot stands for the directory before it, and is not a name.
     let last = path_bytes(path).rsplit(|byte| *byte == b'/').find(|name| !name.is_empty());
     let name = path.file_name().filter(|name| last == Some(name.as_bytes())).ok_or_else(no_name)?;
@@ -185,7 +185,7 @@ pub unsafe extern "C" fn ironmap_rename(
     let work = |volume: &Volume, from: &Path| {
         // SAFETY: the caller guarantees that `to` is NULL or ends with a zero byte.
         let to = unsafe { path(to) }?;
-        let unknown = || Error::invalid("renameat2 does not have these flags");
+        let unknown = || Error::invalid("the flags contain a bit that renameat2 does not have");
         let flags = RenameFlags::from_bits(flags).ok_or_else(unknown)?;
         if flags.is_empty() {
             return volume.rename(from, to);
@@ -343,7 +343,9 @@ fn no_attribute(name: &[u8]) -> Error {
     if prefixes.iter().any(|prefix| name.starts_with(prefix)) {
         Error::new(ErrorKind::NoData, "the attribute does not exist")
     } else {
-        Error::unsupported("the prefix of the attribute's name")
+        Error::unsupported(
+            "the attribute's name must begin with user., trusted., security. or system.",
+        )
     }
 }
 

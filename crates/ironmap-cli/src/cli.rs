@@ -98,8 +98,7 @@ impl Cli {
             && NO_VOLUME.contains(&name)
             && let Some(option) = given_to_rescue(&command, below)
         {
-            let what =
-                format!("--{option}: ironmap {name} reads no volume to which this option applies");
+            let what = format!("--{option}: ironmap {name} does not have this option");
             return Err(command.error(ErrorKind::ArgumentConflict, what));
         }
         Self::from_arg_matches(&matches)

@@ -58,7 +58,10 @@ impl Store {
                 let path = Path::new(OsStr::from_bytes(path));
                 let file = host.open_with(path, options)?;
                 if let Some(refusal) = file.host().and_then(|report| report.refusal) {
-                    tell(&format!("{}: the kernel serves it: {refusal}", path.display()));
+                    tell(&format!(
+                        "{}: the kernel serves the reads of this file: {refusal}",
+                        path.display()
+                    ));
                 }
                 Ok(file)
             }

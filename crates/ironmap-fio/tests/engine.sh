@@ -129,7 +129,7 @@ host() { quietly --name=job --ioengine="external:$ENGINE" --host --filename="$sc
 # The kernel serves the reads of a file that is still open for writing, on any file system, with or without root.
 exec 9>>"$scratch/plain"
 host --bs=4k || fail "a host file that is being written"
-grep -q '^ironmap: .*plain: the kernel serves it: ' "$scratch/log" || fail "who serves the file is not told"
+grep -q '^ironmap: .*plain: the kernel serves the reads of this file: ' "$scratch/log" || fail "who serves the file is not told"
 exec 9>&-
 
 step "requests that are carried out at once take time, and so do syncs"

@@ -44,7 +44,7 @@ impl Context {
     pub fn check_changes(&self, location: &Location) -> Result<(), Failure> {
         let Opening { no_load, superblock, truncated, journal, realtime } = &self.opening;
         let what = if *no_load || matches!(location, Location::NoLoad(_)) {
-            "noload: a volume without its journal cannot be changed"
+            "--noload and noload:VOLUME are only for reading: a volume without its journal cannot be changed"
         } else if superblock.is_some() || *truncated {
             "with --superblock or --truncated a volume cannot be changed"
         } else if journal.is_some() {
@@ -70,7 +70,7 @@ impl Context {
                 Err(Failure::usage(format_args!("--realtime: {location} is the volume itself")))
             }
             Some(_) if self.realtime_of.get_or_init(|| location.clone()) != location => {
-                let what = "--realtime: the device can belong to only one of the volumes";
+                let what = "--realtime: a realtime device belongs to one volume, but the command names several volumes";
                 Err(Failure::usage(what))
             }
             _ => Ok(()),

@@ -172,7 +172,7 @@ pub fn missing(volume: &Location, error: Error) -> Error {
     if error.errno() != Errno::ENOENT || address.path.symlink_metadata().is_ok() {
         return error;
     }
-    let what = "the image does not exist: a size is needed to make it";
+    let what = "the image does not exist: give a size to make a new image";
     Error::new(ErrorKind::NotFound, what).at(volume)
 }
 

@@ -124,7 +124,10 @@ fn make_in_volume(name: &str, paths: &[PathBuf], size: u64, content: Content) ->
     for path in paths {
         let (parent, name) = (path.parent(), path.file_name());
         let (Some(parent), Some(name)) = (parent, name) else {
-            return Err(Error::invalid(format!("{}: the path names no file", path.display())));
+            return Err(Error::invalid(format!(
+                "{}: the path does not end with a file name",
+                path.display()
+            )));
         };
         let dir = fs.resolve(parent.as_os_str().as_encoded_bytes(), Follow::All)?.number();
         let name = name.as_encoded_bytes();

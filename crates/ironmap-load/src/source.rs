@@ -389,7 +389,9 @@ fn longest_extent(file: &File, kind: IomapType) -> Result<(u64, u64, u64)> {
         }
     }
     if longest.1 == 0 {
-        return Err(Error::invalid("the file has no extent of this kind to measure"));
+        return Err(Error::invalid(format!(
+            "the file has no extent of the type {kind:?} to measure"
+        )));
     }
     Ok(longest)
 }

@@ -66,13 +66,16 @@ pub(crate) fn is_object_name(path: &str) -> bool {
 /// Checks that an object can have this path.
 pub(crate) fn check_path(path: &str) -> Result<(), Failure> {
     if path.is_empty() {
-        return Err(Failure::path(path, "is the root, which is no object"));
+        return Err(Failure::path(path, "is the root of the store, not an object"));
     }
     if path == STAGE || path.strip_prefix(STAGE).is_some_and(|rest| rest.starts_with('/')) {
         return Err(Failure::path(path, "is reserved for objects that are being written"));
     }
     if !is_object_name(path) {
-        return Err(Failure::path(path, "ends with # and digits, like the names of uploads"));
+        return Err(Failure::path(
+            path,
+            "ends with # and digits: such names are reserved for uploads",
+        ));
     }
     Ok(())
 }

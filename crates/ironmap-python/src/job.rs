@@ -232,7 +232,7 @@ impl Server<'_> {
                 mem::forget(requests);
                 served?;
                 return Err(PyRuntimeError::new_err(
-                    "the parent process makes the image, so this process cannot continue",
+                    "this process was forked during the build: only the parent process completes the image",
                 ));
             }
             let ended = served.and_then(|()| py.check_signals()).and_then(|()| check_ending());

@@ -80,5 +80,5 @@ pub(super) fn would_change() -> Error {
 
 #[cold]
 pub(super) fn no_view() -> Error {
-    Error::invalid("the file has no view of its map")
+    Error::invalid("the queue has no copy of the file's map")
 }

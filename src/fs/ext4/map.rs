@@ -89,7 +89,9 @@ impl Inode {
         let first = u64::from(self.fs.superblock.first_data_block);
         let is_data = |block: FsBlock| block.0 > first && self.fs.blocks.contain(block, 1);
         if let Some(block) = self.xattr_block.filter(|block| !is_data(*block)) {
-            return Err(place.field("i_file_acl").corrupt(format!("block {block}")));
+            return Err(place
+                .field("i_file_acl")
+                .corrupt(format!("block {block} is outside the range of blocks for data")));
         }
         let sb = &self.fs.superblock;
         let unknown = [
@@ -115,16 +117,18 @@ impl Inode {
                 .filter(|block| *block != 0)
                 .find(|block| !is_data(FsBlock(u64::from(*block))))
             {
-                return Err(place.field("i_block").corrupt(format!("block {block}")));
+                return Err(place
+                    .field("i_block")
+                    .corrupt(format!("block {block} is outside the range of blocks for data")));
             }
         }
         match self.home_block(FileBlock(0))? {
             Some(block) if is_data(block) => Ok(()),
             block => {
                 let block = block.map_or_else(|| "a hole".to_owned(), |at| format!("block {at}"));
-                Err(place
-                    .field("i_block")
-                    .corrupt(format!("the first block of the file is {block}")))
+                Err(place.field("i_block").corrupt(format!(
+                    "the first block of the file is {block}, which cannot contain data"
+                )))
             }
         }
     }

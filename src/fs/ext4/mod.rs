@@ -126,7 +126,7 @@ impl Ext4 {
     ) -> Result<Arc<Self>> {
         let left = PassedOver::lenient();
         if rescue.realtime.is_some() {
-            return Err(Error::invalid("ext4 has no realtime device, only XFS has"));
+            return Err(Error::invalid("the volume is ext4, but only XFS has a realtime device"));
         }
         let superblock = Self::superblock_for_reading(&*device, rescue, &left)?;
         Self::check_holder(&*device, &superblock, &left)?;

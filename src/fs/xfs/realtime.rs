@@ -284,7 +284,7 @@ impl Xfs {
         let device = self.metadata.device();
         let own = self.superblock.own_realtime_range(&**device)?;
         if own.is_some() && given.is_some() {
-            let what = "realtime device: the realtime files of the XFS volume are on the volume's own device";
+            let what = "no realtime device is needed: the realtime files of the XFS volume are on the volume's own device";
             return Err(Error::invalid(what));
         }
         let Some(range) = own.or(given) else { return Ok(()) };

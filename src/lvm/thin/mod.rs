@@ -77,7 +77,7 @@ impl Superblock {
         }
         let chunk = u64::from(u32_at(&bytes, 336));
         if chunk == 0 || chunk > LARGEST || u64::from(u32_at(&bytes, 340)) * SECTOR != BLOCK {
-            return Err(corrupt("the superblock has wrong lengths of blocks"));
+            return Err(corrupt("the superblock has an invalid block size"));
         }
         Ok(Self {
             transaction: u64_at(&bytes, 48),
@@ -117,7 +117,7 @@ pub(super) fn open(
     let found = Superblock::read(&*metadata)?;
     if found.transaction != wanted.transaction {
         return Err(Error::unsupported(format!(
-            "the thin pool {pool} is at transaction {}, but the metadata of LVM at transaction {}: lvchange -ay completes or reports this",
+            "the thin pool {pool} is at transaction {}, but the metadata of LVM say {}: lvchange -ay completes the transaction or reports the fault",
             found.transaction, wanted.transaction
         )));
     }

@@ -68,7 +68,7 @@ impl Node {
         }
         let values = HEADER + most * KEY;
         if value > BLOCK as usize || values + most * value > BLOCK as usize {
-            return wrong("has more entries than it has room for");
+            return wrong("has more entries than fit into a block");
         }
         let keys: Vec<u64> = (0..count).map(|index| u64_at(bytes, HEADER + index * KEY)).collect();
         if !keys.is_sorted_by(|one, next| one < next) || (!is_leaf && count == 0) {
@@ -130,7 +130,9 @@ impl Nodes {
             let is_within = leaf.keys.first().is_none_or(|first| *first >= least)
                 && leaf.keys.last().is_none_or(|last| *last < end);
             if !is_within {
-                return Err(corrupt(format_args!("the keys in block {block} belong elsewhere")));
+                return Err(corrupt(format_args!(
+                    "the keys in block {block} are outside the range of the parent node"
+                )));
             }
             if leaf.is_leaf {
                 if leaf.value != value {

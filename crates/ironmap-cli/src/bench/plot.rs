@@ -190,7 +190,8 @@ fn draw(rows: &[Row], picture: &mut String) -> std::result::Result<(), Box<dyn s
         .y_label_area_size(AXIS - MARGIN)
         .build_cartesian_2d(0.0..step * groups.len() as f64, 0.0..top)?;
     // The code below draws the labels of the horizontal axis. The library would place them at arbitrary positions.
-    let axis = if *counted { "instructions" } else { "requests a second; the first target is 1" };
+    let axis =
+        if *counted { "instructions" } else { "requests a second, relative to the first target" };
     let mut mesh = chart.configure_mesh();
     mesh.disable_x_mesh().x_labels(0).y_desc(axis).label_style(("sans-serif", 12)).draw()?;
     for (group, (_, rows)) in groups.iter().enumerate() {
@@ -305,7 +306,7 @@ mod tests {
         ] {
             assert!(picture.contains(words), "{words}");
         }
-        assert!(picture.contains("requests a second; the first target is 1"));
+        assert!(picture.contains("requests a second, relative to the first target"));
         assert!(picture.contains("line: lowest to highest run"));
     }
 

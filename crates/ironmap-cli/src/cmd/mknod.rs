@@ -86,7 +86,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         None => (0o666, umask()),
     };
     if permissions & !0o777 != 0 {
-        return Err(Failure::usage("the mode has bits other than permissions"));
+        return Err(Failure::usage("the mode must contain only permissions, up to 777"));
     }
     Volumes::change(report, |volumes, _| {
         let name = volumes.name(&args.target)?;

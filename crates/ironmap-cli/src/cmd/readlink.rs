@@ -47,7 +47,9 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
 /// The canonical path of a file: it has no symbolic links, `.` or `..`.
 fn canonical(source: &Source, target: &Target) -> Result<Vec<u8>, Failure> {
     if inode_of(&target.path).is_some() {
-        return Err(Failure::usage(format_args!("{target}: an inode number has no path")));
+        return Err(Failure::usage(format_args!(
+            "{target}: this is an inode number, not a path: name the file by its path"
+        )));
     }
     path_without_links(source, &target.path).map_err(|error| Failure::at(target, &error))
 }

@@ -77,17 +77,17 @@ pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
 fn end_of(volume: &Location) -> Option<(&'static str, &'static str)> {
     match volume.data().part {
         Part::Partition(_) => {
-            Some(("the partition ends there", "grow the partition with sfdisk or growpart"))
+            Some(("the partition has no more space", "grow the partition with sfdisk or growpart"))
         }
         Part::Offset(_) => Some((
-            "the partition or the disk ends there",
+            "the partition or the disk has no more space",
             "if the disk continues, name a longer range with @OFFSET+LENGTH",
         )),
         Part::Range { .. } => {
-            Some(("the range ends there", "if the disk continues, name a larger LENGTH"))
+            Some(("the range has no more space", "if the disk continues, name a larger LENGTH"))
         }
         Part::Logical { .. } => {
-            Some(("the logical volume ends there", "grow the logical volume with lvextend"))
+            Some(("the logical volume has no more space", "grow the logical volume with lvextend"))
         }
         _ => None,
     }

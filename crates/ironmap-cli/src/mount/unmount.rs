@@ -109,7 +109,7 @@ fn wait_for_copies(dir: &Path, ending: &File, device: u64, report: &Report) -> R
         if !holders.is_empty() {
             named = true;
             report.note(format_args!(
-                "{}: the volume is still mounted in other mount namespaces; ironmap waits for their processes {}",
+                "{}: the volume is still mounted in other mount namespaces; ironmap waits until these processes release it: {}",
                 dir.display(),
                 holders.join(", ")
             ));
@@ -379,7 +379,7 @@ fn busy(dir: &Path) -> Failure {
         users => format!("by {}", users.join(", ")),
     };
     let what = format!("{}: Device or resource busy: used {by}", dir.display());
-    Failure::new(what).because("`umount -l` of util-linux detaches the mount nevertheless")
+    Failure::new(what).because("`umount -l` of util-linux detaches a mount that is in use")
 }
 
 /// The message of fusermount3, in one line.

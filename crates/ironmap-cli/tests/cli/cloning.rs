@@ -163,7 +163,7 @@ fn volumes_are_made_in_new_qcow2_images() {
     }
     let output = bench.run(["mkfs", "-q", "qcow2:none.qcow2"]);
     let error = text(&output.stderr);
-    assert!(output.status.code() == Some(3) && error.contains("a size is needed"), "{error}");
+    assert!(output.status.code() == Some(3) && error.contains("give a size"), "{error}");
     assert!(!bench.path("none.qcow2").exists());
 }
 

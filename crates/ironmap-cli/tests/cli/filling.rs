@@ -237,7 +237,7 @@ fn a_device_table_replaces_nothing() {
         assert_eq!(names(&bench, "image", "/"), ["etc", "link", "lost", "zero"], "{wrong}");
         assert_eq!(bench.ask("cat /etc/deep/file"), "kept", "{wrong}");
     }
-    refused(&make("/lost p 600 0 0"), 1, "is a symbolic link that leads nowhere");
+    refused(&make("/lost p 600 0 0"), 1, "is a symbolic link to a missing file");
     refused(&make("/missing f 600 0 0"), 1, "(ENOENT)");
     let output = make("/etc d 700 1 2\n/zero c 600 3 4 1 5\n/new p 640 5 6\n/new p 600 7 8\n");
     assert!(output.status.success(), "{}", text(&output.stderr));

@@ -247,7 +247,7 @@ fn a_damaged_archive_is_refused() {
         ("overflow", overflow, "a size is too large"),
         ("long name", long, "is too long"),
         ("type", odd, "the unknown type 'Q'"),
-        ("pax", pax, "a record has a wrong length"),
+        ("pax", pax, "a record of a pax header has a wrong length"),
         ("checksum", flipped, "at byte 512: a header has a wrong checksum"),
         (
             "cut content",

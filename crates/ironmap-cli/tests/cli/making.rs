@@ -119,7 +119,7 @@ fn an_impossible_volume_is_refused_and_changes_nothing() {
         (&["new", "10K"], 3, "too small"),
         (&["new", "1M", "-b", "3000"], 2, "the block size is 3000"),
         (&["new", "1M", "-O", "frobnicate"], 2, "frobnicate is not a feature"),
-        (&["new", "1M", "-O", "compression"], 2, "a new volume cannot have compression"),
+        (&["new", "1M", "-O", "compression"], 2, "mkfs does not support the feature compression"),
         (&["new", "1M", "-O", "meta_bg,resize_inode"], 2, "contradicts"),
         (&["new", "1M", "-L", "seventeen letters"], 2, "at most 16"),
         (&["new", "1M", "-U", "1234"], 2, "1234 is not a UUID"),

@@ -56,11 +56,19 @@ const WRONG_LINES: [(&str, i32, &str); 26] = [
     (
         "bench --runtime 0.01 --truncated vol:image:/x",
         2,
-        "--truncated: ironmap bench reads no volume",
+        "--truncated: ironmap bench does not have this option",
     ),
-    ("--superblock 1 clone image other", 2, "--superblock: ironmap clone reads no volume"),
-    ("host --noload image", 2, "--noload: ironmap host reads no volume"),
-    ("integrity check --journal image image", 2, "--journal: ironmap integrity reads no volume"),
+    (
+        "--superblock 1 clone image other",
+        2,
+        "--superblock: ironmap clone does not have this option",
+    ),
+    ("host --noload image", 2, "--noload: ironmap host does not have this option"),
+    (
+        "integrity check --journal image image",
+        2,
+        "--journal: ironmap integrity does not have this option",
+    ),
     ("touch --truncated image:/new", 3, "only be read"),
     ("cp image:/a", 2, ": write ironmap cp <VOLUME:/PATH|PATH>... <DEST>; see ironmap cp --help"),
     ("mkdir", 2, "missing <VOLUME:/PATH>...: write ironmap mkdir"),
@@ -258,11 +266,11 @@ fn resize_says_that_the_partition_ends_there() {
         &[(
             "resize disk@p2 32M",
             2,
-            "the partition ends there: grow the partition with sfdisk or growpart",
+            "the partition has no more space: grow the partition with sfdisk or growpart",
         )],
     );
     let same = text(&bench.succeed(["resize", "disk@p2"]));
-    assert!(same.ends_with("unchanged: the partition ends there\n"), "{same}");
+    assert!(same.ends_with("unchanged: the partition has no more space\n"), "{same}");
 }
 
 /// A volume of each type has the same features as with mke2fs, and e2fsck finds no fault.

@@ -165,7 +165,7 @@ fn a_layout_that_is_wrong_is_refused() {
     let mut short = layer.clone();
     short["size"] = 1023.into();
     image(short);
-    refused("the file does not have the 1023 bytes");
+    refused("but its descriptor says 1023");
     let mut encrypted = layer.clone();
     encrypted["mediaType"] = format!("{LAYER}+gzip+encrypted").into();
     image(encrypted);

@@ -131,7 +131,7 @@ fn impossible_trees_are_refused() {
         (&["make", "missing", "new"], "No such file"),
         (&["check", "data", "00"], "not 64 hexadecimal digits"),
         (&["check", "data", "volume", &"0".repeat(64)], "no dm-verity superblock"),
-        (&["check", "data", &"0".repeat(64)], "the end is no hash tree"),
+        (&["check", "data", &"0".repeat(64)], "there is no hash tree at its end"),
     ] {
         let output = bench.run([&["verity"], args].concat());
         let error = text(&output.stderr);

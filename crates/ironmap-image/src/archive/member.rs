@@ -250,7 +250,7 @@ impl Archive {
         }
         let whole = match header.as_gnu() {
             Some(gnu) if header.entry_type() == EntryType::GNUSparse => gnu.real_size()?,
-            _ if map.is_some() => own.sparse.size.ok_or("a sparse file has no size")?,
+            _ if map.is_some() => own.sparse.size.ok_or("the size of a sparse file is missing")?,
             _ => size,
         };
         let map = map.unwrap_or_else(|| vec![(0, self.content)]);
@@ -385,7 +385,7 @@ fn stat_of(header: &Header, kind: FileType, own: &Overrides) -> Result<Stat, Wro
     let owner = |given: Option<u32>, field, raw: &[u8]| match given {
         Some(id) => Ok(id),
         None => u32::try_from(number(field, raw)?)
-            .map_err(|_| Wrong::from("an owner is not a 32-bit number")),
+            .map_err(|_| Wrong::from("an owner or group is not a 32-bit number")),
     };
     let modified = match own.modified {
         Some(time) => time,

@@ -53,7 +53,8 @@ impl Overrides {
     /// Adds the records of a header.
     pub(super) fn add(&mut self, mut records: &[u8]) -> Result<(), Wrong> {
         while !records.is_empty() {
-            let (key, value, rest) = split(records).ok_or("a record has a wrong length")?;
+            let (key, value, rest) =
+                split(records).ok_or("a record of a pax header has a wrong length")?;
             self.set(key, value)?;
             records = rest;
         }

@@ -171,7 +171,9 @@ impl Job<'_> {
         };
         let wants_min = part.size == PartSize::Min;
         let no_min = || {
-            Failure::usage("without content there is no smallest size: write a size such as 512M")
+            Failure::usage(
+                "the size min is not possible for a partition without files: write a size such as 512M",
+            )
         };
         match fill {
             Fill::Nothing | Fill::Swap if wants_min => Err(no_min()),
@@ -388,7 +390,7 @@ fn data_of(parts: &[DiskPart], index: usize) -> Result<usize, Failure> {
     found.ok_or_else(|| {
         let name = wanted.map(|kind| super::kind_name(&kind)).unwrap_or_default();
         Failure::usage(format!(
-            "there is no earlier partition of the type {name}, whose hash tree it could contain"
+            "a hash tree needs an earlier partition of the type {name} with its data: add that partition"
         ))
     })
 }

@@ -106,7 +106,10 @@ pub(crate) fn layers(
     };
     let Version { image_layout_version: version } = parse(&layout, MARK, &version)?;
     if !version.starts_with("1.") {
-        return Err(layout.wrong(MARK, &format!("version {version} of the layout is unknown")));
+        return Err(layout.wrong(
+            MARK,
+            &format!("version {version} of the layout is not supported: it must be 1.x"),
+        ));
     }
     let mut name = "index.json".to_owned();
     for _ in 0..DEEPEST {
@@ -254,7 +257,7 @@ fn blob(layout: &Layout, descriptor: &Descriptor) -> Result<Place, Failure> {
     let (place, len) = layout.find(&name).map_err(|error| layout.failed(&name, error))?;
     let size = descriptor.size;
     if len != size {
-        let what = format!("the file does not have the {size} bytes in its descriptor");
+        let what = format!("the file has {len} bytes, but its descriptor says {size}");
         return Err(layout.wrong(&name, &what));
     }
     Ok(place)

@@ -83,7 +83,7 @@ impl Parameters {
         let fits = self.data_blocks.checked_mul(self.data_block.into());
         if self.data_blocks == 0 || fits.is_none_or(|bytes| bytes > 1 << 62) {
             return Err(Error::invalid(format!(
-                "{} data blocks are not possible",
+                "a hash tree cannot cover {} data blocks",
                 self.data_blocks
             )));
         }

@@ -47,7 +47,7 @@ impl Allocator {
             for (field, count, all) in counts {
                 if count > all {
                     let what = format!(
-                        "group {number}: the count is {count}, but the group has only {all}"
+                        "group {number}: the count is {count}, but the maximum in this group is {all}"
                     );
                     return Err(place.field(field).corrupt(what));
                 }

@@ -98,7 +98,7 @@ impl Features {
             let (name, on) = word.strip_prefix('^').map_or((word, true), |name| (name, false));
             if Self::of_name(usual(name))?.is_within(*self) != on {
                 return Err(Error::invalid(format!(
-                    "the feature {word} contradicts the other features"
+                    "the feature {word} contradicts another feature in the list: leave out one of them"
                 )));
             }
         }
@@ -109,7 +109,7 @@ impl Features {
     fn set(&mut self, name: &str, on: bool, depth: usize) -> Result<()> {
         let feature = Self::of_name(name)?;
         if on && !feature.is_within(KNOWN) {
-            return Err(Error::unsupported(format!("a new volume cannot have {name}")));
+            return Err(Error::unsupported(format!("mkfs does not support the feature {name}")));
         }
         self.compat.set(feature.compat, on);
         self.incompat.set(feature.incompat, on);

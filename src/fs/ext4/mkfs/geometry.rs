@@ -105,7 +105,8 @@ impl Geometry {
             geometry.blocks = blocks;
             geometry.blocks_per_group -= 8 * cluster_blocks;
             if geometry.blocks_per_group / cluster_blocks < MIN_CLUSTERS_PER_GROUP {
-                let what = format!("the volume is too small for {inodes} inodes");
+                let what =
+                    format!("the volume is too small for {inodes} inodes: ask for fewer inodes");
                 return Err(Error::new(ErrorKind::NoSpace, what));
             }
         }
@@ -180,7 +181,9 @@ impl Geometry {
         let size = u64::from(self.inode_size);
         let most = u64::from(MAX_PER_GROUP).min(bytes * 8) / (bytes / size) * (bytes / size);
         if wanted > u64::from(u32::MAX) {
-            return Err(Error::invalid("the volume would have more than 2^32 inodes"));
+            return Err(Error::invalid(
+                "the volume would have more than 2^32 inodes: ask for fewer inodes",
+            ));
         }
         let wanted = wanted.div_ceil(u64::from(self.groups)).max(u64::from(MIN_INODES_PER_GROUP));
         let whole_blocks = (wanted * size).div_ceil(bytes) * bytes / size;
@@ -189,7 +192,9 @@ impl Geometry {
             return Ok(false);
         }
         if per_group * u64::from(self.groups) > u64::from(u32::MAX) {
-            return Err(Error::invalid("the volume would have more than 2^32 inodes"));
+            return Err(Error::invalid(
+                "the volume would have more than 2^32 inodes: ask for fewer inodes",
+            ));
         }
         self.inodes_per_group = per_group as u32;
         self.table_blocks = (per_group * size).div_ceil(bytes) as u32;
@@ -279,7 +284,9 @@ fn cluster_blocks(options: &MkfsOptions, block: BlockSize, features: &Features) 
     if !features.ro_compat.contains(RoCompat::BIGALLOC) {
         return match options.cluster_size {
             None => Ok(1),
-            Some(_) => Err(Error::invalid("a cluster size is set without bigalloc")),
+            Some(_) => {
+                Err(Error::invalid("a cluster size is only possible with the feature bigalloc"))
+            }
         };
     }
     let bytes = block.bytes() as u32;
@@ -312,7 +319,9 @@ fn limit_to_width(features: &mut Features, blocks: u64) -> Result<()> {
         return Ok(());
     }
     if !features.incompat.contains(Incompat::SIXTY_FOUR_BIT) {
-        return Err(Error::invalid(format!("a volume of {blocks} blocks needs the feature 64bit")));
+        return Err(Error::invalid(format!(
+            "a volume of {blocks} blocks needs the feature 64bit or larger blocks"
+        )));
     }
     features.compat.remove(Compat::RESIZE_INODE);
     Ok(())
@@ -432,7 +441,7 @@ mod tests {
         };
         assert!(refused(&|o| o.block_size = Some(3000), MIB).contains("power of two"));
         assert!(refused(&|o| o.inode_size = Some(64), MIB).contains("from 128"));
-        assert!(refused(&|o| o.cluster_size = Some(8192), MIB).contains("without bigalloc"));
+        assert!(refused(&|o| o.cluster_size = Some(8192), MIB).contains("the feature bigalloc"));
         assert!(
             refused(&|o| o.journal_size = Some(1 << 30), 64 * MIB).contains("a journal size of")
         );

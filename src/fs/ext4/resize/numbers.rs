@@ -81,7 +81,7 @@ impl Numbers {
                 if group == sb.groups {
                     return Err(Error::new(
                         ErrorKind::NoSpace,
-                        "the smaller volume has too few free inodes",
+                        "the smaller volume has too few free inodes for the existing files: choose a larger size",
                     ));
                 }
                 if let Some(bit) = numbers.take(volume, sb, group, item.directory)? {

@@ -101,7 +101,7 @@ pub(super) fn feature(raw: &mut RawSuperblock, word: &str) -> Result<()> {
         return Err(elsewhere(name, on));
     }
     if on {
-        switch_on(raw, feature, now)?;
+        switch_on(raw, (name, feature), now)?;
     } else if !can_go(raw, feature, now) {
         return Err(elsewhere(name, on));
     }
@@ -127,12 +127,16 @@ fn elsewhere(name: &str, on: bool) -> Error {
 }
 
 /// Sets the other fields of the superblock that a newly enabled feature needs.
-fn switch_on(raw: &mut RawSuperblock, feature: Features, now: Features) -> Result<()> {
+fn switch_on(
+    raw: &mut RawSuperblock,
+    (name, feature): (&str, Features),
+    now: Features,
+) -> Result<()> {
     let needs = |there: bool, other: &str| {
         if there {
             Ok(())
         } else {
-            Err(Error::invalid(format!("this feature needs the feature {other}")))
+            Err(Error::invalid(format!("the feature {name} needs the feature {other}")))
         }
     };
     if feature.compat == Compat::DIR_INDEX && raw.s_hash_seed.as_bytes() == [0; 16] {

@@ -100,7 +100,12 @@ impl Expression {
                 b"-perm" => permissions(value()?)?,
                 b"-uid" => Test::User(Number::parse(value()?)?),
                 b"-inum" => Test::Inode(Number::parse(value()?)?),
-                _ => return Err(format!("{} is not a known test", word.display())),
+                _ => {
+                    return Err(format!(
+                        "{} is not a known test: ironmap find --help lists the tests",
+                        word.display()
+                    ));
+                }
             };
             parsed.tests.push(if negated { Test::Not(Box::new(test)) } else { test });
             negated = false;

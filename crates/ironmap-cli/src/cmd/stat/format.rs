@@ -74,8 +74,9 @@ impl Format {
                     after
                 }
                 None => {
-                    let (field, after) = Field::parse(directive)
-                        .ok_or_else(|| "the letter after a '%' is unknown".to_owned())?;
+                    let what =
+                        "the letter after a '%' is unknown: ironmap stat --help lists the letters";
+                    let (field, after) = Field::parse(directive).ok_or(what)?;
                     pieces.push(Piece::Field(field));
                     after
                 }

@@ -58,7 +58,7 @@ pub(super) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
         None => {
             let start = verity::find(&*data).map_err(|error| failed(&args.data, error))?;
             let start = start.ok_or_else(|| {
-                let what = "the end is no hash tree: name the HASH, or make a tree with ironmap verity make";
+                let what = "there is no hash tree at its end: name HASH, or make a tree with ironmap verity make";
                 Failure::with(Reason::Refused, format!("{}: {what}", args.data))
             })?;
             Place { device: &*data, start }
@@ -68,7 +68,9 @@ pub(super) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
     let (place, stop) = (Place { device: &*data, start: 0 }, report.stop());
     let checked = verity::check(place, hashes, &root, &mut |_| verity::unless_stopped(stop));
     let checked = checked.map_err(|error| match error.kind() {
-        ErrorKind::InvalidInput => Failure::corrupt(&args.data, "shorter than its hash tree says"),
+        ErrorKind::InvalidInput => {
+            Failure::corrupt(&args.data, "the data are shorter than the hash tree says")
+        }
         _ => stop.cause(failed(&args.data, error)),
     })?;
     let bad = |place: &Location, what: String| Err(Failure::corrupt(place, &what));
@@ -83,13 +85,14 @@ pub(super) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
         Checked::OtherRoot { found } => bad(
             of_hashes,
             format!(
-                "the root hash is {}: this is the tree of other data, or its top is damaged",
+                "the root hash is {}: the tree belongs to other data, or its top block is damaged",
                 hexadecimal(&found)
             ),
         ),
-        Checked::HashBlock { at } => {
-            bad(of_hashes, format!("the hash block at byte {at} does not match the hash above it"))
-        }
+        Checked::HashBlock { at } => bad(
+            of_hashes,
+            format!("the hash block at byte {at} does not match the hash in the level above"),
+        ),
         Checked::DataBlock { number, at } => bad(
             &args.data,
             format!("the data block {number} (at byte {at}) does not match its hash"),

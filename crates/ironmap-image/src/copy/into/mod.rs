@@ -247,7 +247,7 @@ impl<'a> Filler<'a> {
                     return set_node(&name, &there, stat).map(|()| true);
                 }
                 if name.look(Follow::NotLast)?.is_some() {
-                    return Err(name.refused("is a symbolic link that leads nowhere"));
+                    return Err(name.refused("is a symbolic link to a missing file"));
                 }
             }
             Err(failure) if failure.is_missing() && !regular => {}

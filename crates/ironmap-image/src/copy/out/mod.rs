@@ -123,7 +123,7 @@ fn destination(
         &dest.canonicalize().map_err(|error| {
             if dest.exists() {
                 // For example, DEST can be /dev/stdout, which may lead to a pipe.
-                let what = "the symbolic link leads to a file without a path: use ironmap cat";
+                let what = "the symbolic link leads to a file without a path, such as a pipe: use ironmap cat";
                 return Failure::new(format!("{}: {what}", dest.display()));
             }
             Failure::host(dest.display(), error)

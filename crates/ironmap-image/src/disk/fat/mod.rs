@@ -95,7 +95,9 @@ pub(super) fn check(root: &Dir, size: u64, sector: u64) -> Result<(), Failure> {
 
 fn geometry(root: &Dir, size: u64, sector: u64) -> Result<Geometry, Failure> {
     let Some(geometry) = Geometry::new(size, sector, root.slots() + 1) else {
-        return Err(Failure::usage(format!("FAT cannot have a size of {size} bytes")));
+        return Err(Failure::usage(format!(
+            "a FAT file system cannot have {size} bytes: write another size, or min"
+        )));
     };
     if geometry.needs(root) > geometry.clusters {
         let enough = smallest(root, sector).unwrap_or(u64::MAX) >> 20;

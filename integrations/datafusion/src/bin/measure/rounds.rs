@@ -160,7 +160,7 @@ impl Figures {
         self.cpu += cpu() - cpu_before;
         let after = contender.reads()?;
         if after.bytes == before.bytes {
-            return Err(format!("{} has not read its device", contender.name).into());
+            return Err(format!("{} did not read its device", contender.name).into());
         }
         self.reads.requests += after.requests - before.requests;
         self.reads.bytes += after.bytes - before.bytes;
@@ -238,7 +238,7 @@ pub(crate) async fn compare(
             match &expected {
                 Some(expected) if *expected != rows => {
                     return Err(format!(
-                        "{}: other rows than the store before",
+                        "{}: the rows differ from the rows of the previous store",
                         contenders[index].name
                     )
                     .into());
@@ -249,7 +249,7 @@ pub(crate) async fn compare(
         if let Query::LookUps { ids: each, .. } = query {
             let complete = |rows: &RecordBatch| rows.num_rows() == each;
             if !expected.iter().flatten().all(complete) {
-                return Err("a look-up has not found each id".into());
+                return Err("a look-up did not find all ids".into());
             }
         }
     }
