@@ -1,6 +1,6 @@
 //! Direct I/O on the files of a Linux file system, from user space, at the speed of the raw device.
 //!
-//! ironmap itself maps a range of a file to extents, and sends one request to the block device. Most programs begin with one of two types:
+//! ironmap maps a range of a file to extents itself, and sends one request to the block device. Most programs begin with one of two types:
 //!
 //! - A [`Volume`] is an unmounted file system. The library reads and writes ext2, ext3 and ext4. It reads XFS, and overwrites existing data
 //!   of XFS files. If a write would change XFS metadata, it fails.
@@ -87,8 +87,8 @@
 //! # }
 //! ```
 //!
-//! On an ext4 volume that is open for writing, the library is a complete file system that uses Linux's journal format. After
-//! [`sync`](Volume::sync) has returned, all changes that completed before the call survive a crash.
+//! On an ext4 volume that is open for writing, the library is a complete file system that uses Linux's journal format. All changes that
+//! completed before a call of [`sync`](Volume::sync) survive a crash after the call has returned.
 //!
 //! # Read a file of a mounted file system
 //!
@@ -105,9 +105,9 @@
 //! # }
 //! ```
 //!
-//! The kernel may serve a file. This is not an error, and the bytes are the same. If a program opens the file for writing, its open usually
-//! waits less than a millisecond. The kernel then serves the reads until the program has closed the file. After that, the library acquires
-//! the lease again. [`fs::host`] explains why this is safe.
+//! The kernel may serve a file instead of the device. This is not an error, and the bytes are the same. A program that opens the file for
+//! writing usually waits less than a millisecond. After that, the kernel serves all reads until the program has closed the file. Then the
+//! library acquires the lease again. [`fs::host`] explains why this is safe.
 //!
 //! # Many requests in flight
 //!
@@ -141,9 +141,9 @@
 //! # }
 //! ```
 //!
-//! While a request is in flight, the queue owns its memory. The completion returns the memory. The kernel never writes to freed memory,
-//! even if a handle is dropped. For [registered buffers](Queue::register_buffers), the kernel does not pin pages at each request. A queue
-//! belongs to one thread. The documentation of [`Queue`] shows how an event loop uses a queue.
+//! While a request is in flight, the queue owns the memory of the request. The completion returns the memory. The kernel never writes to
+//! freed memory, even if a handle is dropped. For [registered buffers](Queue::register_buffers), the kernel pins the pages only once, not
+//! at each request. A queue belongs to one thread. The documentation of [`Queue`] shows how an event loop uses a queue.
 //!
 //! # Programs
 //!
@@ -222,8 +222,8 @@ pub mod tools;
 pub mod units;
 mod volume;
 
-// These modules are public for the program, the fio engine, the tests and the benches. They inspect the library, inject faults, and measure
-// each layer. The modules change with the library's layers. The items that users need are exported below.
+// These modules are public only for the `ironmap` program, the fio engine, the tests and the benches. They inspect the library, inject
+// faults, and measure each layer. They may change whenever the library's layers change. The items that users need are exported below.
 #[doc(hidden)]
 pub mod bio;
 #[doc(hidden)]
@@ -259,7 +259,7 @@ pub use dio::{Completion, DioFlags, Rejected, StablePages};
 pub use error::{Errno, Error, ErrorKind, Result};
 pub use file::{File, FileOptions, ReadAt};
 pub use files::Files;
-#[doc(hidden)] // `ironmap undelete` uses this type.
+#[doc(hidden)] // The command `ironmap undelete` uses this type.
 pub use fs::deleted::Deleted;
 pub use fs::ext4::{NewSize, ResizeOptions, Resized};
 pub use fs::host::{HostFs, Refusal};
@@ -274,7 +274,7 @@ pub use protection::{Field, Mismatch};
 pub use queue::{Queue, Readiness};
 pub use volume::{DirEntries, Volume, VolumeOptions};
 
-/// Compiles and runs the example of README.md.
+/// The example of README.md is compiled and run as a doc test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

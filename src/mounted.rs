@@ -1,4 +1,5 @@
-//! Opens files of mounted file systems and creates their queues. [`Volume`](crate::Volume) does the same for unmounted file systems.
+//! Opens files of mounted file systems, and creates queues for these files. For unmounted file systems, [`Volume`](crate::Volume) has these
+//! functions.
 
 use std::fmt;
 use std::path::Path;
@@ -22,14 +23,14 @@ pub struct HostOptions {
 }
 
 impl HostOptions {
-    /// Creates options with the best engine for the kernel.
+    /// Creates options with the engine that is best for the running kernel.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The engine that transfers file data. [`Engine::Auto`] selects io_uring if the kernel supports it. Without NOWAIT support in the
-    /// device, each read through io_uring completes before its submission returns.
+    /// Selects the engine that transfers file data. [`Engine::Auto`] selects io_uring if the kernel supports it. If the device does not
+    /// support NOWAIT, each read through io_uring completes before its submission returns.
     #[must_use]
     pub fn engine(mut self, engine: Engine) -> Self {
         self.engine = engine;
@@ -38,7 +39,7 @@ impl HostOptions {
 }
 
 /// Reads files of mounted ext2, ext3, ext4 and XFS file systems. While a lease on a file excludes writers, the file is read directly from
-/// the device. Otherwise the kernel reads the file. A clone of a host costs little. Threads can share a host.
+/// the device. At all other times, the kernel reads the file. A clone of a host costs little. Threads can share a host.
 ///
 /// One host serves any number of files. It opens each device once, and one thread handles broken leases. A device stays open until the host
 /// and all its files and queues are dropped. While a device is open, its file system can be unmounted, but the device cannot be removed
@@ -66,8 +67,8 @@ impl Host {
         Self::start(options.engine, None)
     }
 
-    /// Creates a host that reads all data from a device that the caller provides. This device is a layer over the device of the file
-    /// system. For example, it injects faults.
+    /// Creates a host that reads all data from a device that the caller provides. This device must be a layer over the device of the file
+    /// system, for example a layer that injects faults.
     ///
     /// # Errors
     /// The errors of [`new`](Self::new).
@@ -76,7 +77,7 @@ impl Host {
     }
 
     fn start(engine: Engine, own: Option<Arc<dyn Device>>) -> Result<Self> {
-        // A queue is opened as a test. If the engine is not available, the error occurs here and not later.
+        // A queue is opened as a test, so that an unavailable engine causes an error here and not at the first use.
         let test = |engine| open_queue(engine, &QueueOptions::new().depth(1));
         let (served, no_io_uring) = match (&own, engine) {
             (Some(_), _) => (engine, None),
@@ -125,11 +126,11 @@ impl Host {
         Ok(HostHandle::new(open, options.direct).into())
     }
 
-    /// The attributes of a file, as `stat` returns them. Symbolic links are followed. The generation of the inode is included
-    /// (`FS_IOC_GETVERSION`). The fields `flags` and `project` are not set.
+    /// The attributes of a file, as `stat` returns them, and the generation of the inode (`FS_IOC_GETVERSION`). Symbolic links are
+    /// followed. The fields `flags` and `project` are not set.
     ///
-    /// Two files may have the same inode number at different times. They then have different generations. The generation is 0 if the file
-    /// system has none, or if the caller may not read the file.
+    /// If an inode number is used again for another file, the two files have different generations. The generation is 0 if the file system
+    /// has no generations, or if the caller may not read the file.
     ///
     /// # Errors
     /// The `Io` errors of `stat(2)`.
@@ -152,7 +153,7 @@ impl Host {
         Ok(Queue::new(device, options, shared.owner, Some(lanes), events))
     }
 
-    /// The I/O errors of requests to files of this host.
+    /// The recorded I/O errors of requests to files of this host.
     #[must_use]
     pub fn events(&self) -> &Events {
         &self.shared.events

@@ -1,7 +1,7 @@
-//! Macros for types to which fields can be added later, such as options and attributes. The types are `#[non_exhaustive]`. A program
-//! creates a value by `Type::new(...).field(value)`. This code still compiles after a field was added.
+//! Macros for `#[non_exhaustive]` types to which fields can be added later, such as options and attributes. A program creates a value by
+//! `Type::new(...).field(value)`. After a field was added to the type, this code still compiles.
 
-/// Defines a method for each field. The method sets the field.
+/// Defines a method for each field, which sets the field.
 macro_rules! setters {
     ($type:ident { $($field:ident: $value:ty),+ $(,)? }) => {
         impl $type {
@@ -17,7 +17,8 @@ macro_rules! setters {
     };
 }
 
-/// Defines a method for each field of options. The method sets the field. The documentation of the method is the comment before the field.
+/// Defines a method for each field of options, which sets the field. The comment before the field in the macro call is the documentation of
+/// the method.
 macro_rules! options {
     ($type:ident { $($(#[$doc:meta])+ $field:ident: $value:ty),+ $(,)? }) => {
         impl $type {

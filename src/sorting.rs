@@ -1,7 +1,8 @@
-//! Sorting with little code.
+//! Sorts that add little machine code for each type.
 //!
-//! The sorts of std are compiled again for each type and each order, at about 5 KB. The sorts of this module share one of them, which sorts
-//! indexes and calls the comparison by a pointer. They are for lists off the path of requests.
+//! The compiler generates the sorts of std again for each type and each order, about 5 KB of code each time. The sorts of this module share
+//! one function, which sorts indexes and calls the comparison through a pointer. This is slower, so these sorts are not used on the path of
+//! requests.
 
 use std::cmp::Ordering;
 
@@ -27,7 +28,7 @@ pub trait Sorting<T> {
 impl<T> Sorting<T> for [T] {
     fn order_by(&mut self, mut compare: impl FnMut(&T, &T) -> Ordering) {
         let mut from = sorted(self.len(), &mut |one, other| compare(&self[one], &self[other]));
-        // Each cycle of the permutation is carried out by swaps.
+        // The elements are moved to their positions by swaps, one cycle of the permutation after the other.
         for start in 0..self.len() {
             let mut at = start;
             loop {
@@ -53,7 +54,7 @@ fn sorted(len: usize, compare: &mut dyn FnMut(usize, usize) -> Ordering) -> Vec<
 mod tests {
     use super::*;
 
-    /// The result is that of std, for lists of all lengths up to 200 with equal elements. The order of equal elements is kept.
+    /// The result is equal to the result of std's stable sort. The test uses lists of all lengths up to 200 that contain equal elements.
     #[test]
     fn lists_are_sorted_as_by_std() {
         let mut random = 1_u64;

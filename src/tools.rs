@@ -20,7 +20,7 @@
 //! }
 //! ```
 //!
-//! The crate ironmap-image creates images with content. It can also resize an image file together with its volume.
+//! To create an image with content, or to resize an image file together with its volume, use the crate ironmap-image.
 
 use std::sync::Arc;
 
@@ -73,31 +73,31 @@ pub fn make(device: &dyn Device, options: &MkfsOptions) -> Result<Superblock> {
 }
 
 /// Changes the superblock of an ext4 volume and all of its backups. The device must be open for writing. Returns the new superblock. If the
-/// volume needs recovery, it is first recovered. This counts as a mount. The time of the change comes from the clock.
+/// volume needs recovery, it is recovered before the change; this counts as a mount. The time of the change is read from the clock.
 ///
 /// # Errors
 /// `InvalidInput` for impossible values; `Unsupported` with the name of the feature and an alternative; `ReadOnly` if the volume has
-/// features that ironmap does not write; `Busy`, `Corrupt`; the errors of the device. An error before the first write leaves the device
-/// unchanged, unless the volume was recovered.
+/// features that ironmap does not write; `Busy`, `Corrupt`; the errors of the device. After an error before the first write, the device is
+/// unchanged except for a recovery of the volume.
 pub fn tune(device: &Arc<dyn Device>, options: &TuneOptions, clock: Clock) -> Result<Superblock> {
     check_ext4(&**device, "xfs_admin and xfs_io change the settings of XFS")?;
     ext4::tune(device, options, clock)
 }
 
-/// Grows or shrinks an ext4 volume. The device must be open for writing. If the volume needs recovery, it is first recovered. This counts
-/// as a mount. The time of the change comes from the clock. A last group that is hardly larger than its metadata is omitted. The new size
-/// may therefore be smaller than requested.
+/// Grows or shrinks an ext4 volume. The device must be open for writing. If the volume needs recovery, it is recovered before the change;
+/// this counts as a mount. The time of the change is read from the clock. If the last group would be hardly larger than its metadata, it is
+/// omitted, and the new size is smaller than requested.
 ///
 /// # Errors
 /// `InvalidInput` for impossible sizes; `Unsupported` with the name of the feature and an alternative; `NoSpace` with the smallest possible
-/// size; `ReadOnly` if the volume has features that ironmap does not write; `Busy`, `Corrupt`; the errors of the device. An error before
-/// the first write leaves the device unchanged, unless the volume was recovered.
+/// size; `ReadOnly` if the volume has features that ironmap does not write; `Busy`, `Corrupt`; the errors of the device. After an error
+/// before the first write, the device is unchanged except for a recovery of the volume.
 pub fn resize(device: &Arc<dyn Device>, options: &ResizeOptions, clock: Clock) -> Result<Resized> {
     check_ext4(&**device, XFS_SIZES)?;
     ext4::resize(device, options, clock)
 }
 
-/// The smallest size to which [`resize`] can shrink the ext4 volume on a device. The resize is tried in memory. Nothing is written.
+/// The smallest size to which [`resize`] can shrink the ext4 volume on a device. The resize is tried in memory, and nothing is written.
 ///
 /// # Errors
 /// The errors of [`resize`].
@@ -131,8 +131,8 @@ pub fn block_size(device: &dyn Device) -> Result<Option<usize>> {
     Ok(footprint_on(device)?.and_then(Result::ok).map(|footprint| footprint.block_size))
 }
 
-/// Refuses a device if its tail, from byte `from` on, is in use. A file system that extends into the tail is always refused. Data with an
-/// unknown end are refused too, unless `lost` permits their loss.
+/// Refuses a device if its tail, from byte `from` on, is in use. A file system that extends into the tail is always refused. Data whose end
+/// is unknown are refused too, if `lost` does not permit their loss.
 ///
 /// # Errors
 /// `Exists`; the errors of the device.
@@ -175,14 +175,15 @@ fn check_ext4(device: &dyn Device, of_xfs: &str) -> Result<()> {
     }
 }
 
-/// The part of a device that its file system uses. `None` if no known format is found. The inner error states why the part is not known.
+/// The part of a device that its file system uses. `None` if no known format is found. The inner result is an error if the superblock does
+/// not state the part.
 fn footprint_on(device: &dyn Device) -> Result<Option<Result<Footprint>>> {
     if device.size() < SMALLEST {
         return Ok(None);
     }
     let Some(format) = find_format(device)? else { return Ok(None) };
     match (format.footprint)(device) {
-        // An I/O error does not mean that the file system is damaged. It is returned as an error.
+        // An I/O error is returned as an error of this function, because it does not mean that the file system is damaged.
         Err(error) if matches!(error.kind(), ErrorKind::Io(_)) => Err(error),
         footprint => Ok(Some(footprint)),
     }

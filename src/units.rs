@@ -1,8 +1,8 @@
 //! The units of positions and addresses. Each unit is a separate type.
 //!
 //! A byte position in a file, a byte offset on the device and a block number are all integers. A program that confuses two of them would
-//! read wrong data without an error. With separate types, the compiler refuses this program. A conversion between two units needs the block
-//! size.
+//! read wrong data without an error. Because the units are separate types, the compiler refuses such a program. A conversion between two
+//! units needs the block size.
 
 use std::fmt;
 use std::ops::{Add, AddAssign};
@@ -15,7 +15,7 @@ macro_rules! unit {
         pub struct $name(pub u64);
 
         impl $name {
-            /// Adds a distance in the same unit. Returns `None` if the sum overflows.
+            /// Adds a distance in the unit of this type. Returns `None` if the sum overflows.
             #[must_use]
             pub fn checked_add(self, distance: u64) -> Option<Self> {
                 self.0.checked_add(distance).map(Self)
@@ -43,7 +43,7 @@ impl From<u64> for FilePos {
 impl Add<u64> for FilePos {
     type Output = Self;
 
-    /// The position that is `bytes` larger. The sum must not overflow. [`checked_add`](Self::checked_add) detects an overflow.
+    /// The position that is `bytes` larger. The sum must not overflow; [`checked_add`](Self::checked_add) detects an overflow.
     fn add(self, bytes: u64) -> Self {
         Self(self.0 + bytes)
     }

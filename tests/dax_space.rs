@@ -1,5 +1,5 @@
-//! A store to a hole of a mapped image on a full file system returns an error. Without protection, the kernel would end the program with
-//! SIGBUS. On tmpfs, a load from a hole needs the same protection. Each case runs in a separate process.
+//! Tests mapped images on full file systems. A store to a hole of such an image returns an error. Without protection, the kernel would end
+//! the program with SIGBUS. On tmpfs, a load from a hole needs the same protection. Each case runs in a separate process.
 
 mod common;
 
@@ -59,7 +59,7 @@ fn read(path: &Path) {
     }
 }
 
-/// Opens the image while space is free, and then fills the file system. Then writes the whole image.
+/// Opens the image while space is free, fills the file system, and then writes the whole image.
 fn write(path: &Path) {
     let opened = mapped(path, true, None).unwrap();
     fill(path.parent().unwrap());
@@ -190,12 +190,12 @@ fn an_image_that_shares_its_blocks() {
     let (image, other) = (share("image"), share("other"));
     in_process(TEST, "write", &image);
     assert!(std::fs::read(&first).unwrap() == vec![7; SIZE as usize]);
-    // The file system is full from this point on.
+    // The file system is full from this point on, so the other image cannot be opened for writing.
     in_process(TEST, "refuse", &other);
 }
 
-/// Writes an image on btrfs. btrfs never overwrites data in place, so each write needs free space. Without free space, the write returns an
-/// error, and earlier writes can still be read.
+/// Writes an image on btrfs. btrfs never overwrites data in place, so each write needs free space. If no space is free, the write returns
+/// an error, and the data of earlier writes can still be read.
 fn write_elsewhere(path: &Path) {
     let opened = mapped(path, true, Some((1000, SIZE - 3000))).unwrap();
     assert!(opened.notices.iter().any(|notice| notice.contains("system calls")));

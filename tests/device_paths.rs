@@ -16,12 +16,13 @@ use ironmap::device::{Device, Psync};
 use ironmap::units::DevOffset;
 use tempfile::TempDir;
 
-/// The byte at which the partition begins.
+/// The byte position on the disk at which the partition begins.
 const START: u64 = 1 << 20;
-/// The size of most file systems here.
+/// The size of most file systems in this file.
 const SIZE: u64 = 32 << 20;
 
-/// A disk with one partition, on which a file system is mounted. Dropping this value removes the disk and the mount.
+/// A disk with one partition, on which a file system is mounted. When this value is dropped, the file system is unmounted and the disk is
+/// removed.
 struct Disk {
     device: LoopDevice,
     mount: PathBuf,
@@ -67,7 +68,7 @@ fn device(path: &Path) -> (u32, u32) {
     (rustix::fs::major(dev), rustix::fs::minor(dev))
 }
 
-/// The content of the device that a device path opens.
+/// The content of the device that is opened through a device path.
 fn content(device_path: &DevicePath) -> Vec<u8> {
     let (file, _) = device_path.open().unwrap_or_else(|error| panic!("{device_path}: {error}"));
     assert!(file.limits().direct);
@@ -99,7 +100,7 @@ fn a_partition_and_its_disk_lead_to_the_same_bytes() {
         (part.as_str(), DevicePathKind::FileSystem, 0, SIZE),
     ];
     assert_eq!(summary, expected);
-    // After the read-only remount, the content no longer changes.
+    // After the file system was remounted read-only, the content does not change any more.
     run("mount", &["-o", "remount,ro", disk.mount.to_str().unwrap()]);
     let bytes = content(&found[0]);
     assert_eq!(bytes.len() as u64, SIZE);
@@ -123,8 +124,8 @@ fn the_disk_is_chosen_over_a_partition_whose_metadata_are_cached() {
     assert_eq!(chosen.reason, Reason::Empty, "{choice}");
 }
 
-/// A read of the whole disk leaves pages in the page cache until the last partition is unmounted. These pages slow down each direct read.
-/// ironmap drops the pages.
+/// A read of the whole disk leaves pages in the page cache until the last partition is unmounted. These pages slow down each direct read,
+/// so ironmap drops them.
 #[test]
 fn pages_that_a_look_at_the_disk_left_are_dropped() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("addpart")]);
@@ -137,7 +138,7 @@ fn pages_that_a_look_at_the_disk_left_are_dropped() {
 #[test]
 fn a_mounted_xfs_leaves_its_device_clean() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("addpart"), Need::Tool("mkfs.xfs")]);
-    // mkfs.xfs makes no volume that is smaller than 300 MiB.
+    // The size is larger here, because mkfs.xfs makes no volume that is smaller than 300 MiB.
     let disk = Disk::mounted("mkfs.xfs", 300 << 20);
     let choice = choose(disk.device_paths(), DevicePath::open);
     if let Ok(Some(own)) = choice.candidates[1].found {
@@ -164,7 +165,7 @@ fn a_node_of_another_device_is_refused() {
 
 #[test]
 fn a_file_system_without_a_block_device_has_no_device_paths() {
-    // `/proc` exists on every Linux and has no block device.
+    // `/proc` exists on every Linux system, and is not on a block device.
     let error = device_paths(device(Path::new("/proc"))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
 }

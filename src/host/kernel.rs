@@ -1,4 +1,5 @@
-//! Reads a host file through the kernel's file system. These reads follow the same rules as raw reads, which go directly to the device.
+//! Reads a host file through the kernel's file system. The rules for these reads are the rules for raw reads, which go directly to the
+//! device.
 
 use std::io::IoSliceMut;
 use std::path::Path;
@@ -21,7 +22,7 @@ pub(crate) struct Descriptor {
 }
 
 impl Descriptor {
-    /// Opens the file of a descriptor again. The path is in `/proc/self/fd`. A renamed file can be opened too.
+    /// Opens the file of a descriptor again, through its link in `/proc/self/fd`. This also succeeds if the file was renamed.
     pub(crate) fn open(file: &std::fs::File, block: u64) -> Result<Self> {
         use std::os::fd::AsRawFd;
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -32,7 +33,7 @@ impl Descriptor {
     }
 }
 
-/// The map of a file that is read through its descriptor. It maps each position to itself.
+/// The identity map of a file that is read through its descriptor: each position maps to itself.
 pub(crate) struct Straight {
     pub(crate) size: u64,
 }
@@ -73,7 +74,7 @@ impl OpenFile {
         rustix::fs::fstat(self.file.file()).map_or(0, |stat| stat.st_size as u64)
     }
 
-    /// Reads through the kernel. Uses a direct read if possible, otherwise the page cache.
+    /// Reads through the kernel. The read is direct if possible. If not, the read uses the page cache.
     #[cold]
     #[inline(never)]
     pub(crate) fn read_kernel(
@@ -89,7 +90,7 @@ impl OpenFile {
         let shape = bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len()));
         let aligned = descriptor.filter(|found| found.geometry.is_aligned(pos, shape));
         let refusing = descriptor.filter(|_| strict && aligned.is_none());
-        // The kernel refuses positions from 2^63 on. It interprets 2^64 - 1 as the descriptor's present position.
+        // The kernel refuses positions from 2^63 on, and interprets 2^64 - 1 as the current position of the descriptor.
         let far = pos.0.saturating_add(len as u64) > i64::MAX as u64;
         if (far || refusing.is_some()) && (len == 0 || pos.0 >= self.size()) {
             return Ok(0);
@@ -123,15 +124,15 @@ impl OpenFile {
         let Request { pos, len, flags, .. } = *request;
         let mut rw_flags = ReadWriteFlags::empty();
         rw_flags.set(ReadWriteFlags::NOWAIT, flags.contains(DioFlags::NOWAIT));
-        // The loop below advances the slices in this list. The caller's slices stay unchanged.
+        // The loop below advances the slices in this list, so that the caller's slices stay unchanged.
         let mut slices: SmallVec<[_; 2]> =
             bufs.iter_mut().map(|buf| IoSliceMut::new(buf)).collect();
         let mut left = &mut slices[..];
         let mut done = 0;
         while done < len {
             let at = pos.0.saturating_add(done as u64);
-            // Only the first read is direct. After a short direct read, the remaining bytes may begin at an unaligned position. Some file
-            // systems refuse all direct reads. A direct read is repeated after some errors.
+            // Only the first read of the loop is direct, except that a direct read is repeated after some errors. The remaining bytes are
+            // read through the page cache: they may begin at an unaligned position, or the file system may refuse all direct reads.
             let descriptor = direct.take();
             let was_direct = descriptor.is_some();
             let result = match descriptor {
@@ -140,8 +141,8 @@ impl OpenFile {
             };
             match result {
                 Ok(0) if !was_direct => break,
-                // A repeated direct read has succeeded. The error belonged to an earlier write, whose data are only in the page cache. So
-                // the range is read from the page cache.
+                // A repeated direct read has succeeded, so the first error belonged to an earlier write. The data of that write are only in
+                // the page cache. So the range is read from the page cache.
                 Ok(_) if was_direct && failed => {}
                 Ok(count) => {
                     done += count;
@@ -149,16 +150,16 @@ impl OpenFile {
                 }
                 Err(OsErrno::INTR) => direct = descriptor,
                 Err(OsErrno::INVAL) if was_direct && !strict => {}
-                // Before a direct read, the kernel writes back dirty pages of the range. It may then return the error of an earlier write
-                // to the file, but only once (Linux's `filemap_check_errors`). So the read is repeated. If the repeated read fails too, the
-                // device has failed, or another write has failed in the meantime.
+                // Before a direct read, the kernel writes back dirty pages of the range. The read may then return the error of an earlier
+                // write to the file, but only once (Linux's `filemap_check_errors`). So the read is repeated. If the repeated read fails
+                // too, the device has failed, or another write has failed in the meantime.
                 Err(OsErrno::IO | OsErrno::NOSPC) if was_direct && repeats > 0 => {
                     (failed, repeats) = (true, repeats - 1);
                     direct = descriptor;
                 }
-                // If EAGAIN follows after some bytes, the result is a short count, as in the kernel's own reads.
+                // If the kernel returns EAGAIN after some bytes were read, the result is a short count, as in the kernel's own reads.
                 Err(OsErrno::AGAIN) if done > 0 => break,
-                // The file system does not support NOWAIT. The read might wait.
+                // The file system does not support NOWAIT, so the read might block.
                 Err(OsErrno::OPNOTSUPP) if flags.contains(DioFlags::NOWAIT) => {
                     return Err(state.failed(Errno::EAGAIN, self.file.inode(), request));
                 }

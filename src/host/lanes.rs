@@ -1,8 +1,8 @@
-//! The state of host files in one queue: the requests in flight, and a lane for each file. The lane contains the file's map in the last
-//! tenure that the queue used.
+//! The state of host files in one queue: the requests in flight, and a lane for each file. A lane contains the file's map from one tenure
+//! (a period under a lease). It belongs to the last tenure in which the queue read the file.
 //!
-//! A read needs its map until it completes. If the lease is broken, the map may be replaced earlier. Each queue has its own reference count
-//! of the map. If there were one shared count, each read would write to shared memory twice.
+//! A read needs its map until the read completes. If the lease is broken, the host file may replace its map earlier. Therefore each queue
+//! has its own reference count of the map. With one count for all queues, each read would write to shared memory twice.
 
 use std::cell::{Cell, RefCell};
 use std::io::IoSliceMut;
@@ -21,20 +21,20 @@ use crate::units::{FilePos, InodeNo};
 /// The host files of one queue.
 pub(crate) struct Lanes {
     shared: Arc<Shared>,
-    /// The lanes. The index is the index of the file.
+    /// The lane of each file, by the index of the file.
     lanes: Vec<Option<Rc<Lane>>>,
-    /// The devices that are attached to the queue. The index is the index of the device.
+    /// The devices that are attached to the queue, by the index of the device.
     devices: Vec<Option<Dev>>,
     requests: Vec<Booking>,
     free: Vec<u32>,
-    /// Whether the proof of the leases was recent at its last check. The proof is checked once for each group of completions that arrive
-    /// together.
+    /// Whether the proof that the leases are valid was recent when it was last checked. It is checked once for each group of completions
+    /// that arrive together.
     young: bool,
 }
 
-/// The access of a queue to one file in one tenure.
+/// The access of a queue to one file during one tenure (a period under a lease).
 pub(crate) struct Lane {
-    /// The number of the tenure. `tenure` uses this number to determine whether the tenure has ended.
+    /// The number of the tenure. `tenure` compares this number with the current number to determine whether the tenure has ended.
     number: u64,
     tenure: Arc<Tenure>,
     map: Arc<HostMap>,
@@ -57,9 +57,9 @@ enum Route {
     Raw(Rc<Lane>),
     /// A read through the file's own descriptor. The descriptor is attached to the queue for this request.
     Kernel(Arc<OpenFile>, Dev),
-    /// A read that completed before its submission returned.
+    /// A read whose data the kernel had already read at the time of submission.
     Done,
-    /// The entry is free.
+    /// The entry is not in use.
     Vacant,
 }
 
@@ -83,7 +83,7 @@ impl Lane {
         }
     }
 
-    /// Ends one request. If no other request is in flight, returns the file.
+    /// Counts one request of the lane as ended. If it was the last request in flight, returns the file reference.
     fn leave(&self) -> Option<Arc<OpenFile>> {
         self.in_flight.set(self.in_flight.get() - 1);
         if self.in_flight.get() == 0 { self.file.take() } else { None }
@@ -211,7 +211,7 @@ impl Lanes {
             }
             None => {
                 self.requests.push(booking);
-                // A completion must not allocate. So the list of free entries gets space for all entries here.
+                // A completion must not allocate. So this call reserves enough space in the list of free entries for all entries.
                 self.free.reserve(self.requests.len());
                 self.requests.len() as u64 - 1
             }
@@ -225,7 +225,7 @@ impl Lanes {
         Some(std::mem::replace(&mut booking.route, Route::Vacant))
     }
 
-    /// Removes the booking of a request that was not started.
+    /// Removes the entry of a request that was not started.
     #[cold]
     pub(crate) fn cancel(&mut self, device: &mut AnyQueue, index: u64) {
         match self.remove(index) {
@@ -235,7 +235,7 @@ impl Lanes {
         }
     }
 
-    /// Ends a request. If its data are not valid, reads them again through the kernel.
+    /// Ends a request. If the data of a read are not valid, reads the range again through the kernel.
     #[inline]
     pub(crate) fn accept(
         &mut self,
@@ -302,7 +302,7 @@ impl Lanes {
     }
 }
 
-/// Repeats a failed or invalid read through the kernel. A failed read is repeated only if its error is an I/O error.
+/// Repeats a read through the kernel: a read whose data are not valid, or a read that failed with an I/O error.
 #[cold]
 #[inline(never)]
 fn read_again(

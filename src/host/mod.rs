@@ -25,10 +25,10 @@ pub(crate) struct Shared {
     pub(crate) keeping: Keeping,
     /// The engine that the options select.
     pub(crate) requested: Engine,
-    /// The engine of the first queue. [`Engine::Auto`] means that the caller has provided the device.
+    /// The engine of the first queue. [`Engine::Auto`] means that the caller has provided a device.
     pub(crate) engine: Engine,
     pub(crate) no_io_uring: Option<NoIoUring>,
-    /// A device that the caller has given. It serves all reads, instead of the devices of the file systems.
+    /// A device that the caller has given. If it is set, it serves all reads instead of the devices of the file systems.
     pub(crate) own: Option<Arc<dyn Device>>,
     pub(crate) devices: Mutex<Vec<Arc<HostDevice>>>,
     pub(crate) events: Arc<Events>,
@@ -40,7 +40,7 @@ pub(crate) struct HostDevice {
     /// The index of the device among the host's devices.
     pub(crate) index: u32,
     pub(crate) device_paths: Vec<DevicePath>,
-    /// One line with the device paths that were tried, and the reason for the choice.
+    /// A line of text with the device paths that were tried, and the reason for the choice.
     pub(crate) choice: String,
     pub(crate) device_path: Result<OpenDevicePath, Refusal>,
 }
@@ -58,8 +58,8 @@ impl Shared {
         let device_paths = path::device_paths((major, minor))
             .map_err(|error| Refusal::Device(error.to_string()))?;
         let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
-        // A known device is found by its device paths. Its numbers are not enough: they may now belong to another device, and a partition
-        // may have moved.
+        // A known device is found by comparison of its device paths. A comparison of the device numbers is not enough: the numbers may
+        // belong to another device by this time, or a partition may have moved.
         if let Some(known) = devices.iter().find(|known| known.device_paths == device_paths) {
             return Ok(Arc::clone(known));
         }

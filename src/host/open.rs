@@ -16,12 +16,12 @@ pub(crate) struct OpenFile {
     pub(crate) stable_pages: Option<StablePages>,
     /// The descriptor for direct reads through the kernel, opened at its first use. `None` if direct reads are impossible.
     descriptor: OnceLock<Option<Descriptor>>,
-    /// This field must be dropped after `file`. Fields are dropped in the order of their declarations.
+    /// This field must be declared after `file`, because fields are dropped in the order of their declarations.
     _closing: Closing,
     shared: Arc<Shared>,
 }
 
-/// The drop of this value waits until no thread of the keeper uses the file. When the drop returns, the file is closed.
+/// When this value is dropped, the drop waits until no thread of the lease keeper uses the file. After the drop, the file is closed.
 struct Closing {
     file: Weak<HostFile>,
     keeper: Arc<Keeper>,
@@ -29,7 +29,7 @@ struct Closing {
 
 impl Drop for Closing {
     fn drop(&mut self) {
-        // The wait includes threads that use other files. If no thread uses this file, as usual, the wait is omitted.
+        // The wait also covers threads that use other files. If no thread uses this file (the usual case), there is no wait.
         if self.file.strong_count() > 0 {
             self.keeper.let_go();
         }
@@ -68,7 +68,8 @@ impl OpenFile {
         })
     }
 
-    /// Whether data that were read from the device during a tenure are valid. This is true if the tenure has not ended.
+    /// Whether data that were read from the device during a tenure (a period under a lease) are valid. They are valid if the tenure has not
+    /// ended and the proof of the leases is recent.
     #[inline(always)]
     pub(crate) fn is_valid_for(&self, tenure: u64) -> bool {
         self.file.tenure().stands(tenure) && self.shared.keeping.keeper().proof().is_young()

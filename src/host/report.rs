@@ -1,4 +1,5 @@
-//! Reports how a host file is read at present: from the device or through the kernel. The kernel reads for a reason that the report states.
+//! Reports how a host file is read: from the device or through the kernel. If the file is read through the kernel, the report states the
+//! reason.
 
 use std::path::PathBuf;
 
@@ -6,7 +7,7 @@ use super::HostDevice;
 use crate::device::path::DevicePathKind;
 use crate::fs::host::{HostFile, HostFs, Refusal};
 
-/// How a host file is read at present: from the device or through the kernel.
+/// How a host file is read when the report is made: from the device or through the kernel.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct HostReport {
@@ -22,7 +23,7 @@ pub struct HostReport {
     pub refusal: Option<Refusal>,
     /// How many times the lease was broken.
     pub breaks: u64,
-    /// The number of extents, if the file is read from the device. Otherwise `None`. Contiguous extents count as one extent.
+    /// The number of extents; contiguous extents count as one. `None` if the file is read through the kernel.
     pub extents: Option<usize>,
     /// Whether the file shares blocks with other files.
     pub shared: bool,

@@ -170,20 +170,21 @@ impl Superblock {
     /// Reads the superblock of the tag area on a device. If `tail` is set, the area is at the end of the device.
     pub(super) fn read(device: &dyn Device, tail: bool) -> Result<Self> {
         match Self::copies(device, tail)? {
-            // A crash may have interrupted a change of the data device's identity. Then only one copy contains the new identity.
+            // The copies differ only in the identity of the data device. A crash may have interrupted a change of this identity, so that
+            // one copy contains the new identity and the other copy the old one.
             [Ok(one), Ok(two)]
                 if one.info == (Info { data_uuid: one.info.data_uuid, ..two.info }) =>
             {
                 Ok(if one.sequence > two.sequence { one } else { two })
             }
-            // The two copies belong to different integrity devices. A second format was interrupted after it had written one copy.
-            // Sequences of different integrity devices cannot be compared.
+            // The two copies belong to different integrity devices: a format of an existing integrity device was interrupted after it had
+            // written one copy. The sequence numbers of different devices cannot be compared.
             [Ok(_), Ok(_)] => Err(Place::new(STRUCTURE)
                 .field("uuid")
                 .corrupt("the two copies of the superblock belong to different devices")),
             [Ok(one), Err(_)] => Ok(one),
             [Err(_), Ok(two)] => Ok(two),
-            // No copy can be used. The copy that is read first has the more useful error.
+            // Neither copy can be used. The error of the copy that is read first is more useful.
             [Err(first), Err(last)] => Err(if tail { last } else { first }),
         }
     }
@@ -217,7 +218,7 @@ impl Superblock {
             Ok(found)
         };
         Ok(if tail {
-            // The position of the first copy is read from the last copy. If the last copy is torn, the first copy must be searched for.
+            // The last copy contains the position of the first copy. If the last copy is torn, the first copy must be searched for.
             match read(last) {
                 Ok(found) => [read(found.info.area_start), Ok(found)],
                 Err(error) => [find_first(device, &error, read), Err(error)],
@@ -245,13 +246,13 @@ impl Superblock {
     }
 }
 
-/// The number of unreadable blocks after which the search ends.
+/// The number of unreadable blocks after which the search for the first copy ends.
 const MOST_REFUSED: u32 = 64;
 
-/// Searches for the first copy of the superblock, if the last copy cannot be used. The search goes backwards from the end of the device. If
-/// the last copy is torn or unreadable, a first copy exists. The journal may have any length, so the search covers the entire device. If
-/// the last block contains other data, there is most likely no tag area. The search then covers only the last 1/16 of the device and 1 GiB.
-/// Tags need at most 1/32 of the device.
+/// Searches for the first copy of the superblock, from the end of the device to its start. The caller has found that the last copy cannot
+/// be used. If the last block is a torn or unreadable superblock, a first copy exists. The search then covers the whole device, because the
+/// journal may have any length. If the last block contains other data, there is most likely no tag area. The search then covers only the
+/// last 1/16 of the device and 1 GiB, which is enough for tags: they need at most 1/32 of the device.
 fn find_first(
     device: &dyn Device,
     last: &Error,
@@ -289,7 +290,8 @@ fn find_first(
     Err(Error::new(ErrorKind::UnknownFormat, "there is no integrity superblock on this device"))
 }
 
-/// Whether the first or the last block of a device is a superblock. Such a device contains a tag area, for itself or for another device.
+/// Whether the first or the last block of a device is a superblock. If so, the device contains a tag area, either for its own data or for
+/// another device.
 pub(crate) fn holds_tags(device: &dyn Device) -> bool {
     let last = (device.size() / BLOCK_LEN).checked_sub(1).map(|block| block * BLOCK_LEN);
     let mut magic = [0; MAGIC.len()];

@@ -19,25 +19,25 @@ pub struct CheckedArea {
     pub clean: bool,
     /// The number of regions whose bits are set in the dirty map. 0 if the device was closed.
     pub dirty: u64,
-    /// The number of journal records that an open would replay.
+    /// The number of journal records that the recovery would replay when the device is opened.
     pub records: u64,
     /// The number of sectors that the replay would write.
     pub sectors: u64,
-    /// The faults.
+    /// The faults that the check found.
     pub problems: Vec<Problem>,
 }
 
 /// A fault in a tag area.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Problem {
-    /// One copy of the superblock cannot be used. The other copy can be used.
+    /// One copy of the superblock cannot be used. The remaining copy can be used.
     Superblock {
         /// The copy that cannot be used.
         copy: &'static str,
-        /// The reason.
+        /// The reason why the copy cannot be used.
         why: String,
     },
-    /// The data device is shorter than the data that have tags. No other check was made.
+    /// The data device is shorter than the tag area requires. The check ended at this fault.
     ShortData {
         /// The size of the data device in bytes.
         size: u64,
@@ -46,7 +46,7 @@ pub enum Problem {
     },
     /// Blocks of the dirty map or of the generations do not match their checksums.
     Map {
-        /// The number of such blocks.
+        /// The number of blocks that do not match.
         blocks: u64,
     },
     /// The tag device refuses to read a block of the dirty map or of the generations.
@@ -56,7 +56,7 @@ pub enum Problem {
     },
     /// The journal cannot be used.
     Journal {
-        /// The reason.
+        /// The reason why the journal cannot be used.
         why: String,
     },
 }
@@ -92,7 +92,7 @@ pub fn check(data: &Arc<dyn Device>, tags: Option<&Arc<dyn Device>>) -> Result<C
         }
     }
     if data.size() < info.data_size {
-        // An open fails here too. The superblock may contain a wrong size, from which the length of the map is computed.
+        // The check ends here. The superblock may contain a wrong size, and the length of the map is computed from this size.
         problems.push(Problem::ShortData { size: data.size(), needed: info.data_size });
         return Ok(CheckedArea { info, clean, dirty: 0, records: 0, sectors: 0, problems });
     }

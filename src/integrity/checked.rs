@@ -19,10 +19,10 @@ use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::sync::Mutex;
 use crate::units::DevOffset;
 
-/// When the dirty map is cleared.
+/// The conditions under which a flush clears the dirty map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Laziness {
-    /// A flush clears the map if it was last cleared at least this time ago.
+    /// A flush clears the map if at least this time has passed since the map was last cleared.
     pub(super) after: Duration,
     /// A flush clears the map if more than this number of regions are dirty.
     pub(super) most: u32,
@@ -43,10 +43,11 @@ pub(super) struct Checked {
     pub(super) report: Report,
     /// Whether the device can be written. False until the recovery is complete.
     pub(super) writable: bool,
-    /// The device was opened read-only after a crash. The dirty regions were not recovered.
+    /// Whether the device was opened read-only after a crash. In this case, the dirty regions were not recovered, and their sectors are
+    /// read without verification.
     pub(super) unverified: bool,
     pub(super) laziness: Laziness,
-    /// The time at which the map was last cleared. This lock is locked during a clear.
+    /// The time at which the map was last cleared. A thread holds the lock of this field while it clears the map.
     pub(super) cleaned: Mutex<Instant>,
     pub(super) superblock: Mutex<Superblock>,
 }
@@ -72,7 +73,7 @@ impl Checked {
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
         out.0.resize((len >> shift) * size, 0);
         if !bufs.iter().all(|buf| buf.len().is_multiple_of(self.tagging.interval())) {
-            // A sector may be divided among several buffers. The buffers are then joined first.
+            // If a sector may be divided among several buffers, the buffers are first copied into one buffer.
             return self.encode(at, &flat(bufs), &mut out.0);
         }
         let (mut pos, mut rest) = (at, &mut out.0[..]);
@@ -157,7 +158,7 @@ impl Checked {
         Ok(())
     }
 
-    /// Ends a write or a discard. The data are not checked.
+    /// Ends a write or a discard. Does not read or compare the data.
     pub(super) fn end_with(&self, at: DevOffset, len: u64, outcome: Outcome) {
         let count = (len >> self.tagging.shift) as usize;
         self.end_pieces(self.sector(at.0), count, None, outcome, false);
@@ -213,7 +214,7 @@ impl Checked {
         }
     }
 
-    /// Makes data and tags agree for some sectors of a piece. `left` contains the indexes of these sectors. If writes overlapped, `mine`
+    /// Makes data and tags agree for the sectors of a piece whose indexes are in `left`. If writes to these sectors overlapped, `mine`
     /// contains the data of the last writer.
     #[cold]
     fn resolve(
@@ -229,8 +230,8 @@ impl Checked {
             let sector = first + number as u64;
             loop {
                 let turns = self.tags.end(piece.block, |slot| slot.turns(*index)).unwrap_or(0);
-                // The data of the last writer are written again. No other write is in flight at this time. If the rewrite fails, the tag is
-                // computed from the present content of the sector.
+                // The data of the last writer are written again, while no other write to the sector is in flight. If this write fails, the
+                // tag is computed from the present content of the sector.
                 let written = mine.and_then(|bufs| {
                     add(&self.report.contested, 1);
                     let content = sector_of(bufs, number, self.tagging.interval());
@@ -258,7 +259,7 @@ impl Checked {
         Ok(buffer)
     }
 
-    /// Writes to the data device only.
+    /// Writes data to the data device. Does not change the tags.
     pub(super) fn write_data(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
         let write = |through| self.data.write_all_at(bufs, at, through);
         if fua { self.durability.data.write_durable(&*self.data, write) } else { write(false) }
@@ -277,7 +278,7 @@ impl Checked {
         self.flushed()
     }
 
-    /// Clears the dirty map from time to time. The caller has flushed the data.
+    /// Clears the dirty map if `laziness` requires it. The caller has flushed the data.
     fn flushed(&self) -> Result<()> {
         self.durability.check()?;
         let dirty = self.regions.dirty_count();
@@ -286,7 +287,7 @@ impl Checked {
         }
         let late =
             dirty > self.laziness.most || self.cleaned.lock().elapsed() >= self.laziness.after;
-        // While the bits stay set, the tags need not be written: a recovery computes the tags of dirty regions again.
+        // If the bits stay set, the tags need not be written: a recovery computes the tags of dirty regions again.
         if late { self.clean() } else { Ok(()) }
     }
 
@@ -308,9 +309,9 @@ impl Checked {
         Ok(())
     }
 
-    /// Gives one sector of a dirty region a tag with the region's generation. This is necessary if the write that made the region dirty
-    /// wrote nothing. Without the tag, a scrub would report this write as lost. The sector must match its old tag, because a new tag would
-    /// hide a fault. If no sector matches its tag, the region stays dirty.
+    /// Ensures that one sector of a dirty region has a tag with the region's generation. The tag is missing if the write that made the
+    /// region dirty wrote nothing. Without the tag, a scrub would report this write as lost. A new tag is given only to a sector that
+    /// matches its old tag, because the new tag would hide a fault. If no sector matches its tag, the region stays dirty.
     ///
     /// # Errors
     /// The errors of the tag device.
@@ -331,7 +332,8 @@ impl Checked {
             if !self.read_sector(sector).is_ok_and(fits) {
                 continue;
             }
-            // This simulates a write of the present content. Its result counts as unknown, so its end computes the new tag.
+            // Simulates a write with the outcome `Unknown`. The end of such a write computes a new tag from the present content of the
+            // sector.
             let mut tuples = Tuples::default();
             tuples.0.extend_from_slice(&tuple[..size]);
             let at = DevOffset(sector << self.tagging.shift);
@@ -345,13 +347,12 @@ impl Checked {
         Ok(())
     }
 
-    /// The final positions of the data and tags in the journal.
+    /// The final positions (home) of the data and tags in the journal.
     pub(super) fn home(&self) -> Home<'_> {
         Home { data: &*self.data, tags: &self.tags, durability: &self.durability }
     }
 
-    /// Writes all data and tags to their final positions. If the device then needs no recovery, marks the device as closed in the
-    /// superblock.
+    /// Writes all data and tags to their final positions. If no region is dirty after that, marks the device as closed in the superblock.
     pub(super) fn close(&self) -> Result<()> {
         if !self.writable {
             return Ok(());
@@ -391,7 +392,7 @@ impl Checked {
 
 impl Drop for Checked {
     fn drop(&mut self) {
-        // A drop cannot return the error. The next open recovers data and tags that were not written to their final positions.
+        // The drop cannot return the error. Data and tags that were not written to their final positions are recovered at the next open.
         let _ = self.close();
     }
 }

@@ -1,7 +1,7 @@
 //! The dirty map records the regions that are being written. After a crash, only the sectors of these regions are read and get new tags.
 //!
-//! The bit of a region is durably set before the first write to the region begins. Two conditions must be met before the bit is cleared. No
-//! write to the region is in flight. The data and tags of all earlier writes are durable.
+//! The bit of a region is durably set before the first write to the region begins. The bit is cleared only if no write to the region is in
+//! flight, and the data and tags of all earlier writes are durable.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -17,9 +17,9 @@ use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 const DIRTY: u64 = 1 << 31;
 /// A flag in a region's state: at least one sector has a tag with the region's generation.
 const TRACE: u64 = 1 << 30;
-/// The lower bits of the state contain the number of writes in flight. This is their mask.
+/// A mask: the lower bits of a region's state contain the number of writes in flight.
 const FLYING: u64 = TRACE - 1;
-/// The upper bits of the state contain the number of begun writes. This value is one write.
+/// An increment: the upper bits of a region's state contain the number of writes that have begun. Each write adds this value to the state.
 const BEGUN: u64 = 1 << 32;
 
 #[derive(Debug)]
@@ -29,10 +29,10 @@ pub(super) struct Regions {
     generations_at: u64,
     shift: u32,
     states: Box<[AtomicU64]>,
-    /// The generation of each region. Empty if generations are not tracked. A thread needs the map's lock to write generations.
+    /// The generation of each region. Empty if generations are not tracked. Only a thread that holds the lock of `map` writes generations.
     generations: Box<[AtomicU32]>,
     dirty: AtomicU32,
-    /// The regions whose bits a waiting thread needs. One flush serves all of them.
+    /// The regions whose bits waiting threads need. One flush sets the bits of all these regions.
     wanted: Mutex<Vec<u32>>,
     map: Mutex<Map>,
 }
@@ -42,9 +42,9 @@ pub(super) struct Regions {
 struct Map {
     blocks: Vec<[u8; SEALED]>,
     generations: Vec<[u8; SEALED]>,
-    /// Regions that are not dirty. Their bits may be set on the device, because a write of the map has failed.
+    /// Regions that are not dirty, but whose bits may be set on the device, because a write of the map failed.
     doubtful: BTreeSet<u32>,
-    /// Whether the device was closed. After that, no bit can be set.
+    /// Whether the device was closed. In a closed device, no bit can be set.
     closed: bool,
 }
 
@@ -52,7 +52,7 @@ struct Map {
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) regions: Regions,
-    /// The regions that were being written.
+    /// The regions whose bits are set: they were being written at the time of a crash.
     pub(super) dirty: Vec<u32>,
     /// The number of blocks of the map that did not match their checksums.
     pub(super) bad_blocks: u64,
@@ -91,8 +91,9 @@ fn generation_place(region: u32) -> (usize, usize) {
 }
 
 impl Regions {
-    /// Reads the map. If a block does not match its checksum, all of its regions count as dirty. The same applies to a block that the
-    /// device refuses to read, if `refused` permits this. If the device was `clean`, the map is ignored, and no region is dirty.
+    /// Reads the map. If a block does not match its checksum, all regions of the block count as dirty. If the device refuses to read a
+    /// block, `refused` is called. If `refused` returns `Ok`, all regions of this block count as dirty too. If the device was `clean`, the
+    /// map is ignored, and no region is dirty.
     pub(super) fn read(
         area: &Area,
         info: &Info,
@@ -161,8 +162,8 @@ impl Regions {
         self.region_of(at)..=self.region_of(at + len - 1)
     }
 
-    /// Begins a write. When this function returns, the write's regions are durably marked as dirty. They stay dirty until
-    /// [`end`](Self::end). If `nowait` is set and a region is not dirty yet, the function fails with EAGAIN.
+    /// Begins a write. When this function returns, the regions of the write are durably marked as dirty. They stay dirty until
+    /// [`end`](Self::end). If `nowait` is set and a region is not dirty, the function fails with EAGAIN.
     ///
     /// # Errors
     /// The errors of the tag device. After an error the write has not begun.
@@ -203,14 +204,14 @@ impl Regions {
         self.states[region as usize].fetch_or(TRACE, Ordering::AcqRel);
     }
 
-    /// Whether a sector of the region must have a tag with the region's generation. The tag may be missing if the write that made the
-    /// region dirty wrote nothing.
+    /// Whether the region must contain a sector with a tag of the region's generation. This is false if the region became dirty and no
+    /// write to it has stored such a tag.
     pub(super) fn has_trace(&self, region: u32) -> bool {
         let state = self.states[region as usize].load(Ordering::Acquire);
         self.generations.is_empty() || state & DIRTY == 0 || state & TRACE != 0
     }
 
-    /// The dirty regions that may have no tag with their generation.
+    /// The dirty regions in which no tag may have the region's generation.
     pub(super) fn without_trace(&self) -> Vec<u32> {
         (0..self.states.len() as u32).filter(|region| !self.has_trace(*region)).collect()
     }
@@ -221,7 +222,7 @@ impl Regions {
         self.wanted.lock().extend(clean());
         let mut map = self.map.lock();
         if clean().next().is_none() {
-            // All regions are dirty already: another thread has set their bits.
+            // Another thread has already set the bits of all these regions.
             return Ok(());
         }
         if map.closed {
@@ -235,8 +236,8 @@ impl Regions {
         wanted.retain(|region| !self.is_dirty(*region) && self.stillness(*region).is_none());
         let written = self.write_dirty(&mut map, &wanted);
         if let Err(error) = written {
-            // In memory, the bits stay set in the map, but the regions do not count as dirty. Other threads that wait for these regions
-            // write the bits themselves.
+            // In memory, the map keeps these bits set, but the regions do not count as dirty. Each thread that waits for one of these
+            // regions tries to write the bits again.
             map.doubtful.extend(wanted);
             return Err(error.context("set bits of the dirty map"));
         }
@@ -247,8 +248,8 @@ impl Regions {
         Ok(())
     }
 
-    /// Sets the bits of regions durably, and increases their generations. The bits are written first. In the other order, a crash could
-    /// leave a clean region whose new generation is in no tag.
+    /// Sets the bits of regions durably, and increases the regions' generations. The bits are written before the generations. In the
+    /// opposite order, a crash could leave a clean region whose new generation is in no tag.
     fn write_dirty(&self, map: &mut Map, regions: &[u32]) -> Result<()> {
         let blocks = regions.iter().map(|region| map.set(*region, true)).collect();
         self.write_blocks(&map.blocks, self.map_at, blocks, true)?;
@@ -271,7 +272,7 @@ impl Regions {
         written
     }
 
-    /// Writes the blocks with these numbers: blocks of the map or of the generations. The numbers are in ascending order.
+    /// Writes the blocks of the map, or of the generations, that have the given numbers. The numbers are in ascending order.
     fn write_blocks(
         &self,
         blocks: &[[u8; SEALED]],
@@ -299,7 +300,7 @@ impl Regions {
         self.states[region as usize].load(Ordering::Acquire) & DIRTY != 0
     }
 
-    /// Returns a number that changes when a write to the region begins. `None` while a write is in flight.
+    /// Returns a number that changes when a write to the region begins. Returns `None` while a write to the region is in flight.
     pub(super) fn stillness(&self, region: u32) -> Option<u64> {
         let state = self.states[region as usize].load(Ordering::Acquire);
         (state & FLYING == 0).then_some(state)
@@ -310,8 +311,8 @@ impl Regions {
         self.dirty.load(Ordering::Relaxed)
     }
 
-    /// Closes the map: writes it to the device. After that, no region can become dirty. If a region is dirty, returns false and changes
-    /// nothing.
+    /// Closes the map, and writes it to the device. In a closed map, no region can become dirty. If a region is dirty, returns false and
+    /// changes nothing.
     ///
     /// # Errors
     /// The errors of the tag device. After an error the map is not closed.
@@ -324,8 +325,9 @@ impl Regions {
         Ok(map.closed)
     }
 
-    /// Corrects the bits and generations of doubtful regions on the device. These regions are not dirty. The generations are written before
-    /// the bits are cleared, because a clean region must have a tag with its generation.
+    /// Writes the correct bits and generations of the doubtful regions to the device. (Doubtful regions are not dirty, but their bits may
+    /// be set on the device.) The generations are written before the bits are cleared, because a clean region must have a tag with its
+    /// generation.
     fn resolve(&self, map: &mut Map) -> Result<()> {
         let regions: Vec<_> = map.doubtful.iter().copied().collect();
         if !self.generations.is_empty() {
@@ -338,8 +340,8 @@ impl Regions {
         Ok(())
     }
 
-    /// Returns the dirty regions that have no write in flight, and their states. [`clear`](Self::clear) can then clear these regions.
-    /// Regions without a tag of their generation are omitted.
+    /// Returns the dirty regions that have no write in flight, and their states, for a call of [`clear`](Self::clear). A region is omitted
+    /// if it may have no tag with its generation.
     pub(super) fn idle(&self) -> Vec<(u32, u64)> {
         let needed = if self.generations.is_empty() { DIRTY } else { DIRTY | TRACE };
         let idle = |(region, state): (usize, &AtomicU64)| {

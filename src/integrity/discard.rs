@@ -1,8 +1,8 @@
 //! Discards. The content of discarded sectors is undefined, and their tags record this.
 //!
-//! Two reads of a discarded sector may return different data. Its tuple therefore has a special form that no data have. It matches any
-//! content until the sector is written again. In bitmap mode, a recovery replaces this tuple if the sector is in a dirty region, because
-//! the sector may have been written.
+//! Two reads of a discarded sector may return different data. Its tuple therefore has a special form, which no data have, and which matches
+//! any content. The sector keeps this tuple until it is written. In bitmap mode, a recovery replaces this tuple if the sector is in a dirty
+//! region, because the sector may have been written since the discard.
 
 use super::checked::Checked;
 use super::disk::DISCARDED;
@@ -48,8 +48,8 @@ impl Checked {
         discarded
     }
 
-    /// Discards sectors. The new tuples are durable before the device receives the discard. After a crash, two reads may return different
-    /// data.
+    /// Discards sectors of a device with a journal. The new tuples are durable before the device receives the discard. If a crash
+    /// interrupts the discard, two reads may return different data.
     ///
     /// # Errors
     /// The errors of the devices.
@@ -71,8 +71,8 @@ impl Checked {
         self.end_with(at, len, outcome);
         drop(gate);
         if outcome == Outcome::Nothing {
-            // Nothing was discarded, but the journal contains the record of the discard. A replay of this record would make the sectors
-            // unverified. The journal is therefore emptied. Later discards are refused.
+            // The device has discarded nothing, but the journal contains the record of the discard. A replay of this record would make the
+            // sectors unverified. The journal is therefore emptied, and later discards are refused.
             journal.no_discards.store(true, Ordering::Relaxed);
             journal.checkpoint(self.home())?;
         }
@@ -93,8 +93,8 @@ impl Checked {
     }
 }
 
-/// The outcome of a discard for the new tags. A failed discard may have changed some sectors. Their content is not needed any more, so
-/// their tags may match any content.
+/// How a discard changes the tags. EOPNOTSUPP changes no tag. After any other error, some sectors may have been discarded. Their content is
+/// not needed any more, so their tags may match any content.
 fn outcome(discarded: &Result<()>) -> Outcome {
     match discarded.as_ref().map_err(Error::errno) {
         Err(Errno::EOPNOTSUPP) => Outcome::Nothing,

@@ -76,21 +76,21 @@ pub(super) struct RawSealed {
 /// The number of bytes of content in a sealed block.
 pub(super) const SEALED: usize = BLOCK - 4;
 
-/// The first bytes of a journal's head. The journal has two heads, which are written alternately.
+/// The first bytes of a journal head. A journal has two heads, which are written alternately.
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct RawJournalHead {
     pub(super) magic: [u8; 8],
     /// The sequence of the first record that a replay must examine.
     pub(super) sequence: U64,
-    /// The position of this record, in blocks from the first block after the heads.
+    /// The position of the first record that a replay must examine. It is counted in blocks from the first block after the heads.
     pub(super) position: U64,
 }
 
 pub(super) const HEAD_MAGIC: [u8; 8] = *b"ironPIjh";
 pub(super) const RECORD_MAGIC: [u8; 8] = *b"ironPIjr";
 
-/// The first part of a journal record. After it come the extents, the tuples, padding up to a whole block, and the data.
+/// The first part of a journal record. The extents, the tuples, padding up to a whole block, and the data follow.
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct RawRecord {
@@ -102,8 +102,8 @@ pub(super) struct RawRecord {
     pub(super) extents: U32,
     /// The CRC32C of the whole record, computed with this field as 0.
     pub(super) checksum: U32,
-    /// The CRC64 (NVMe) of the rest of the record. A CRC32C is not enough for data that end with their own CRC32C, for example an ext4
-    /// superblock. A torn write could leave an older superblock in the record, and the record's CRC32C would still be correct.
+    /// The CRC64 (NVMe) of the rest of the record. The CRC32C is not enough if data end with their own CRC32C, as in an ext4 superblock:
+    /// after a torn write, the record could contain an older superblock, and the record's CRC32C would still be correct.
     pub(super) body: U64,
 }
 

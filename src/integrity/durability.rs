@@ -6,8 +6,8 @@ use std::sync::Arc;
 use crate::device::{self, Device};
 use crate::error::{Context, Result};
 
-/// The flushes of both devices. If the tags are in the tail of the data device, both fields refer to this device. Two different devices may
-/// share a cache, for example two partitions of one disk.
+/// The flush states of both devices. If the tags are in the tail of the data device, both fields refer to this device. Two devices may
+/// share a cache, for example if they are partitions of one disk.
 #[derive(Clone, Debug)]
 pub(super) struct Durability {
     pub(super) data: Arc<device::Durability>,
@@ -15,7 +15,7 @@ pub(super) struct Durability {
 }
 
 impl Durability {
-    /// Creates the flushes. If `tail` is set, the tags are on the data device.
+    /// Creates the flush states. If `tail` is set, the tags are on the data device.
     pub(super) fn new(data: &dyn Device, tags: &dyn Device, tail: bool) -> Self {
         let both = device::Durability::pair([data.limits(), tags.limits()]);
         let [data, tags] = both.map(Arc::new);

@@ -92,8 +92,8 @@ setters!(FormatOptions {
     force: bool,
 });
 
-/// Creates an integrity device. The tags are on another device or in the tail of the data device. The previous content of the tag area is
-/// lost. The data are kept, and get tags. `progress` is called with the number of processed bytes and the total number of bytes.
+/// Creates an integrity device with tags on another device or in the tail of the data device. The data stay unchanged, and get tags. The
+/// previous content of the tag area is lost. `progress` is called with the number of processed bytes and the total number of bytes.
 ///
 /// # Errors
 /// `InvalidInput` for options that do not fit the devices; `Exists` if there is an integrity device already; `Io`.
@@ -116,8 +116,8 @@ pub fn format(
         ));
     }
     let area = Area { device: Arc::clone(device), durability: Arc::default() };
-    // If this format is interrupted, an open must not find an incomplete area or the old area. The superblocks of the old area may be at
-    // other positions. So they are first overwritten with zeros.
+    // The superblocks of an old area may be at other positions than the new ones, so the old and the new positions are first overwritten
+    // with zeros. If the format is then interrupted, an open finds no tag area.
     let zeros = Buffer::aligned(BLOCK)?;
     let mut places = Vec::new();
     for old in Superblock::copies(&**device, tags.is_none())?.into_iter().flatten() {
@@ -138,7 +138,7 @@ pub fn format(
     Ok(info)
 }
 
-/// Computes the result of [`format()`]. Does not access the data of the devices.
+/// Returns the parameters of the device that [`format()`] would create. Does not access the content of the devices.
 ///
 /// # Errors
 /// `InvalidInput` for options that do not fit the devices; `ReadOnly`.
@@ -152,7 +152,7 @@ fn lay_out(
     options: &FormatOptions,
 ) -> Result<(Info, u64)> {
     let device = tags.unwrap_or(data);
-    // If the tags have a separate device, only this device must be writable. The data device is only read.
+    // Only the device that gets the tags must be writable. If it is a separate device, the data device is only read.
     if !device.is_writable() {
         return Err(Error::new(ErrorKind::ReadOnly, "the tag device is not writable"));
     }
@@ -188,7 +188,7 @@ fn lay_out(
             info.region
         )));
     }
-    // The caller's values are checked before one of them is used as a divisor.
+    // The caller's values are checked before the code below uses one of them as a divisor.
     info.check().map_err(|field| {
         Error::invalid(match field {
             "interval" => format!("the interval is {} bytes, but it must be 512 or 4096", info.interval),
@@ -212,7 +212,7 @@ fn lay_out(
     Ok((info, area_len))
 }
 
-/// Tags the present content of the device.
+/// Gives every sector of the device a tag that matches its present content.
 fn tag_all(
     data: &dyn Device,
     tags: &dyn Device,
@@ -220,7 +220,7 @@ fn tag_all(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<()> {
     let (tagging, size) = (Tagging::new(info), info.kind.bytes());
-    // The tuples of a chunk's sectors fill whole blocks.
+    // The length of a chunk is chosen so that the tuples of its sectors fill whole blocks.
     let chunk = CHUNK.max(info.tuples_per_block() * u64::from(info.interval));
     let mut content = Buffer::aligned(chunk as usize)?;
     let most = (chunk / u64::from(info.interval)) as usize * size;

@@ -1,4 +1,4 @@
-//! The positions of all parts of a tag area. They are computed from the same parameters at each open as at the creation.
+//! The positions of all parts of a tag area. They are computed from the parameters of the device, which the superblock stores.
 
 use super::disk::{BLOCK, BLOCK_LEN, SEALED};
 use crate::error::{Error, Result};
@@ -11,7 +11,8 @@ pub enum Mode {
     /// disk, a crash can tear a write.
     #[default]
     Bitmap,
-    /// Data and tags are first written to a journal. After a crash, either the whole write is present with its tags, or nothing of it.
+    /// Data and tags are first written to a journal. After a crash, a write with its tags is either completely present or completely
+    /// absent.
     Journal,
 }
 
@@ -38,8 +39,8 @@ pub struct Info {
     pub application: u16,
     /// The length of the journal in bytes; 0 in bitmap mode.
     pub journal: u64,
-    /// The position of the tag area in bytes. In the tail of the data device, the area begins after the data. On a separate device, the
-    /// position is 0.
+    /// The position of the tag area on its device, in bytes. In the tail of the data device, the area begins after the data. On a separate
+    /// device, the position is 0.
     pub area_start: u64,
 }
 
@@ -69,7 +70,7 @@ impl Info {
         sound.into_iter().find(|(sound, _)| !sound).map_or(Ok(()), |(_, field)| Err(field))
     }
 
-    /// The number of sectors.
+    /// The number of sectors of data.
     #[must_use]
     pub fn sectors(&self) -> u64 {
         self.data_size / u64::from(self.interval)
@@ -135,8 +136,8 @@ impl Info {
     /// Sets `data_size` to the largest size for which data and area fit on one device of `size` bytes. Returns the number of bytes after
     /// the data.
     pub(super) fn fit(&mut self, size: u64) -> Result<u64> {
-        // Data and area together exceed the device. Each iteration shortens the data by the excess. Shorter data never need a longer area,
-        // so the loop ends.
+        // At first, data and area together exceed the device. Each iteration shortens the data by the excess. Shorter data never need a
+        // longer area, so the excess decreases to 0.
         let usable = size / BLOCK_LEN * BLOCK_LEN;
         self.data_size = usable;
         for _ in 0..64 {

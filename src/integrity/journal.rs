@@ -1,8 +1,8 @@
-//! The journal. After a crash, either the whole write is present with its tags, or nothing of it.
+//! The journal. After a crash, a write with its tags is either completely present or completely absent.
 //!
-//! Writes that are submitted together form one record. The record is made durable first. Then each write is made at its final position
-//! (home). Checksums show whether a record is complete. The journal ends before the first incomplete record. When the ring of records is
-//! full, the data and tags of all records are made durable at home. Then the ring is emptied.
+//! Writes that are submitted together form one record. After the record is durable, each write is made at its final position (home).
+//! Checksums show whether a record is complete: the journal ends before the first incomplete record. When the ring of records is full, the
+//! data and tags of all records are made durable at home, and the ring is emptied.
 
 use std::io::IoSlice;
 
@@ -29,7 +29,8 @@ use crate::units::{DevOffset, FsBlock};
 
 /// The largest number of data bytes in a record.
 pub(super) const MOST_DATA: u64 = 1 << 20;
-/// The limit for the length of a record. The longest record contains a tuple of 16 bytes and an extent for each sector of 512 bytes.
+/// The limit for the length of a record in bytes. The longest possible record is shorter: it contains a tuple of 16 bytes and an extent for
+/// each sector of 512 bytes.
 const LONGEST: u64 = 2 << 20;
 /// The number of heads before the ring of records. The heads are written alternately.
 const HEADS: u64 = 2;
@@ -63,8 +64,8 @@ pub(super) struct Journal {
     area: Area,
     info: Info,
     ring: Mutex<Ring>,
-    /// A thread has a shared lock here until all writes of its record are at home. A checkpoint waits for these threads, because it needs
-    /// an exclusive lock.
+    /// A thread holds a shared lock until all writes of its record are at home. A checkpoint acquires an exclusive lock, and so waits for
+    /// these threads.
     gate: RwLock<()>,
     /// Whether the data device does not support discards.
     pub(super) no_discards: AtomicBool,
@@ -77,10 +78,10 @@ struct Ring {
     sequence: u64,
     position: u64,
     used: u64,
-    /// The index of the head that the next checkpoint writes.
+    /// The index of the journal head that the next checkpoint writes.
     head: u64,
     memory: Buffer,
-    /// Whether the device was closed. After that, no record is written.
+    /// Whether the device was closed. To a closed journal, no record is written.
     closed: bool,
 }
 
@@ -119,8 +120,8 @@ impl Journal {
 
     /// The largest number of data bytes in one record.
     pub(super) fn most(info: &Info) -> u64 {
-        // The data of a record use at most a quarter of the ring. The tuples and extents need less space than the data. So two records fit
-        // in the ring.
+        // The data of a record use at most a quarter of the ring, and the tuples and extents need less space than the data. So a record
+        // needs less than half of the ring, and two records fit.
         (Self::blocks(info) * BLOCK_LEN / 4).min(MOST_DATA) / BLOCK_LEN * BLOCK_LEN
     }
 
@@ -160,7 +161,7 @@ impl Journal {
                 .corrupt("both heads of the journal are damaged"));
         };
         let mut replayed = Replayed::default();
-        // Each record has at least one block. The number of blocks therefore limits the number of records in the ring.
+        // The loop reads at most as many records as the ring has blocks, because each record has at least one block.
         for _ in 0..Self::blocks(info) {
             let found = match Self::read_record(area, info, sequence, position)? {
                 None if position != 0 => {
@@ -177,7 +178,7 @@ impl Journal {
             sequence += 1;
         }
         let memory = Buffer::aligned(0)?;
-        // This sequence is skipped, because a torn record from before the crash may have it.
+        // The sequence after the last record is skipped, because a torn record from before the crash may have it.
         let (sequence, head) = (sequence + 1, (head + 1) % HEADS);
         let ring = Ring { sequence, position, used: 0, head, memory, closed: false };
         let (ring, gate) = (Mutex::new(ring), RwLock::default());
@@ -185,7 +186,7 @@ impl Journal {
         Ok((Self { area: area.clone(), info: *info, ring, gate, no_discards }, replayed))
     }
 
-    /// Reads the record at this position. `None` if no complete record with this sequence is there.
+    /// Reads the record with this sequence at this position. Returns `None` if there is no complete record with this sequence.
     fn read_record(
         area: &Area,
         info: &Info,
@@ -215,7 +216,8 @@ impl Journal {
         if checksum(&bytes) != raw.checksum.get() || body != raw.body.get() {
             return Ok(None);
         }
-        // The checksums are correct. The record was written with the invalid value.
+        // An invalid value in a record with correct checksums was already invalid when it was written. So the result is an error, not the
+        // end of the journal.
         let bad =
             |field: &'static str| Err(place(at).field(field).corrupt("the value is not valid"));
         let behind = size_of::<RawRecord>();
@@ -319,7 +321,7 @@ impl Journal {
         self.empty(home)
     }
 
-    /// Makes the data and tags of all records durable at home, and empties the journal. After that, the journal accepts no record.
+    /// Makes the data and tags of all records durable at home, and empties the journal. All later attempts to append a record fail.
     pub(super) fn close(&self, home: Home<'_>) -> Result<()> {
         let _alone = self.gate.write();
         self.empty(home)?;
@@ -329,7 +331,7 @@ impl Journal {
 
     /// Does the work of [`checkpoint`](Self::checkpoint). The caller ensures that no thread is writing to the home of a record.
     pub(super) fn empty(&self, Home { data, tags, durability }: Home<'_>) -> Result<()> {
-        // After a failed flush, data at home may be lost. The records must stay in the journal.
+        // After a failed flush, data at home may be lost. So this call fails, and the records stay in the journal.
         durability.check()?;
         let mut ring = self.ring.lock();
         durability.flush_data(data)?;
@@ -347,8 +349,8 @@ impl Journal {
         RawExtent { sector: sector.into(), count: count.into() }
     }
 
-    /// Appends a record. If the journal has too little space, first empties it. The journal is not emptied again before the returned guard
-    /// is dropped.
+    /// Appends a record. If the journal has too little space, empties it before. While the returned guard exists, the journal is not
+    /// emptied again.
     pub(super) fn enter(
         &self,
         home: Home<'_>,

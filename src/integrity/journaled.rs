@@ -1,5 +1,5 @@
-//! Writes of a device with a journal. A write first claims its sectors exclusively. Then it makes its record durable. Finally it writes the
-//! sectors to their final positions.
+//! Writes of a device with a journal. A write has three steps: it claims its sectors exclusively, it makes its record durable, and it
+//! writes the sectors to their final positions.
 
 use smallvec::smallvec;
 
@@ -10,7 +10,7 @@ use super::tagging::Tuples;
 use crate::error::{Errno, Error, Result};
 
 impl Checked {
-    /// Writes through the journal. After a crash, either the whole write is present, or nothing of it.
+    /// Writes through the journal. After a crash, the write is either completely present or completely absent.
     ///
     /// # Errors
     /// The errors of the devices.

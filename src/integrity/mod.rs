@@ -1,8 +1,8 @@
 //! Protection information for every sector of any device.
 //!
-//! An [`Integrity`] device uses a data device. For each sector it stores a tuple (the sector's tag) on a separate device, or in the tail of
-//! the data device. A write updates the tuples. A read verifies the data. If the data have changed or belong to another position, the read
-//! fails with EILSEQ and returns no data.
+//! An [`Integrity`] device protects a data device. For each sector of the data device, it stores a tuple (the sector's tag). The tuples are
+//! on a separate device, or in the tail of the data device. A write updates the tuples. A read verifies the data. If the data have changed
+//! or belong to another position, the read fails with EILSEQ and returns no data.
 //!
 //! The device computes tuples from the memory of a request. This memory must not change while the request is in flight.
 //! [`Limits::stable_writes`] reports this rule, and ironmap's other layers obey it.
@@ -79,8 +79,8 @@ pub struct Opened {
 }
 
 impl Integrity {
-    /// Opens the device that [`format()`] created. Its tags are on `tags`, or in the tail of `data`. If either device is read-only, the
-    /// result is read-only too.
+    /// Opens the integrity device that [`format()`] created. The tags are on `tags`, or in the tail of `data`. If either device is
+    /// read-only, the integrity device is read-only too.
     ///
     /// # Errors
     /// `UnknownFormat` if there is no tag area; `Corrupt`, with block and field; `Unsupported`, with the feature's name; `Io`.
@@ -151,7 +151,7 @@ impl Integrity {
         self.checked.close()
     }
 
-    /// Writes whole sectors, at most as many bytes as the longest request.
+    /// Writes whole sectors. The number of bytes must not exceed the longest request.
     fn write_some(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
         let checked = &*self.checked;
         if let Some(journal) = &checked.journal {
@@ -180,7 +180,7 @@ impl Device for Integrity {
             self.checked.data.read_exact_at(buf, at)?;
             return self.checked.verify(at, buf, false);
         }
-        // Only a whole sector can be verified. All sectors of the range are read completely.
+        // Only whole sectors can be verified. Therefore all sectors that the range touches are read completely.
         let end = at.0 + buf.len() as u64;
         let mut done = at.0;
         while done < end {
@@ -201,7 +201,7 @@ impl Device for Integrity {
         let wrong =
             |mismatch: Mismatch| WrongTuple { sector: mismatch.sector, mismatch: Some(mismatch) };
         let (own, dropped) = self.checked.report.take_mismatches();
-        // The data device may have tuples too. It numbers its wrong sectors in units of its own sectors.
+        // The data device may verify tuples of its own. Its list numbers the sectors in units of its own sectors.
         let (below, dropped_below) = self.checked.data.take_wrong_tuples();
         (own.into_iter().map(wrong).chain(below).collect(), dropped + dropped_below)
     }

@@ -25,14 +25,14 @@ use crate::sync::Mutex;
 pub struct IntegrityOptions {
     /// The number of bytes of tags that are kept in memory.
     pub cache: u64,
-    /// A flush clears the dirty map if it was last cleared at least this time ago.
+    /// A flush clears the dirty map if at least this time has passed since the map was last cleared.
     pub clean_after: Duration,
     /// A flush also clears the map if more than this number of regions are dirty.
     pub most_dirty: u32,
     /// The identity of the data device. Zeros if the device has no identity. If the tags were created for another identity, the open fails.
     pub data_uuid: [u8; 16],
-    /// Accepts a data device with another identity. The tags then belong to this device. With this option, these errors do not end a
-    /// recovery:
+    /// Accepts a data device with another identity. After the open, the tags belong to this device. With this option, these errors do not
+    /// end a recovery:
     ///
     /// - the replay of the journal cannot write a sector;
     /// - the tags of a dirty region cannot be read;
@@ -53,7 +53,7 @@ impl Default for IntegrityOptions {
 }
 
 impl IntegrityOptions {
-    /// Creates options with 64 MiB for tags in memory. The map is cleared after ten seconds.
+    /// Creates options with 64 MiB of memory for tags, and ten seconds between two clears of the dirty map.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -81,7 +81,8 @@ pub(super) fn open(
     let info = superblock.info;
     check(&*data, &info)?;
     let (data, _) = Finer::for_blocks(data, |_| Some(info.interval as usize));
-    // If the tags are in the tail, one block of the device may contain both data and tags. So one `Finer` must write data and tags.
+    // If the tags are in the tail, one block of the device may contain both data and tags. So data and tags must be written through one
+    // common `Finer` layer.
     let tag_device = match tail {
         true => Arc::clone(&data),
         false => Finer::for_blocks(tag_device, |_| Some(BLOCK)).0,
@@ -137,12 +138,12 @@ pub(super) fn open(
     Ok((checked, recovered))
 }
 
-/// Reads the dirty map. Blocks that cannot be read are counted as bad blocks too.
+/// Reads the dirty map. Blocks that cannot be read are counted among the bad blocks.
 fn read_map(area: &Area, info: &Info, crashed: bool, force: bool) -> Result<Found> {
     let mut refused = 0;
     let mut found = Regions::read(area, info, !crashed, &mut |error| {
         refused += 1;
-        // The map of a closed device is not needed. Its blocks may be unreadable.
+        // A closed device does not need its map, so unreadable blocks of the map are accepted.
         if crashed && !force { Err(error.context(GIVE_UP)) } else { Ok(()) }
     })?;
     found.bad_blocks += refused;
@@ -182,7 +183,8 @@ fn open_journal(
     Ok(journal)
 }
 
-/// Compares the identity of the data device with the identity in the superblock. Returns true if they differ and the options accept this.
+/// Compares the identity of the data device with the identity in the superblock. Returns true if the identities differ and the options
+/// accept a difference.
 fn adopt(info: &mut Info, options: &IntegrityOptions) -> Result<bool> {
     let (made_for, now) = (info.data_uuid, options.data_uuid);
     if now == [0; 16] || made_for == now {
@@ -231,7 +233,7 @@ fn limits(data: &dyn Device, info: &Info) -> Limits {
         return limits;
     }
     let most = limits.max_transfer.min(Journal::most(info) as u32);
-    // A completed write has a durable record in the journal, so the write is durable.
+    // The journal contains a durable record of each completed write, so the write itself is durable.
     Limits {
         max_transfer: most,
         fua: true,

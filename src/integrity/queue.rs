@@ -1,8 +1,8 @@
 //! The queue of an integrity device. It uses the data device's queue. A read is verified when it is popped. A write updates the tags.
 //!
-//! The data device's queue (the queue below) receives a bio and later returns the same bio. The bio contains everything that its completion
-//! needs. A write waits for another write only in journal mode. The other write then belongs to a running thread, because
-//! [`commit`](DeviceQueue::commit) waits for the writes that it submits.
+//! The data device's queue (the queue below) receives a bio and later returns the same bio, which contains everything that its completion
+//! needs. A write waits for another write only in journal mode. The thread of that write is then running in
+//! [`commit`](DeviceQueue::commit), which does not return before the write completes. Therefore the wait ends.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -57,7 +57,7 @@ impl IntegrityQueue {
         Ok(())
     }
 
-    /// Writes the remaining bytes of a write.
+    /// Writes the bytes that a short transfer did not write.
     fn write_rest(
         &mut self,
         bufs: &[IoSlice<'_>],
@@ -70,7 +70,8 @@ impl IntegrityQueue {
             let rest = slices::cut(bufs, done..whole);
             let at = DevOffset(at.0 + done as u64);
             match self.write_below(&rest, at, flags) {
-                // EAGAIN means that nothing was written. Here a part of the data is already written, so the rest is written without NOWAIT.
+                // EAGAIN means that this call wrote nothing. An earlier call has already written a part of the data, so the rest is written
+                // without NOWAIT.
                 Err(Errno::EAGAIN) if done > 0 && flags.contains(BioFlags::NOWAIT) => {
                     return self.write_rest(bufs, at, done, flags - BioFlags::NOWAIT);
                 }
@@ -80,7 +81,7 @@ impl IntegrityQueue {
         Ok(())
     }
 
-    /// Writes only to the data device. The transfer may be short.
+    /// Writes to the data device, without the tags. The transfer may be short.
     #[inline]
     fn write_below(
         &mut self,
@@ -156,7 +157,7 @@ impl IntegrityQueue {
                 let bufs = slices(memory);
                 done.result = self.written(&bufs, at, done.result, flags);
             }
-            // The flush was carried out by a call. No work remains.
+            // A direct call has already carried out the flush, so nothing remains to be done.
             (BioOp::Flush, _) => {}
         }
         done
@@ -196,7 +197,8 @@ impl IntegrityQueue {
         self.held.push_back(Done { bio, result });
     }
 
-    /// Carries out staged writes. Consecutive writes share a record if they fit in it and do not overlap.
+    /// Carries out staged writes. Consecutive writes are combined into one record if the record has enough space and the writes do not
+    /// overlap.
     #[cold]
     fn commit_staged(&mut self) {
         let checked = Arc::clone(&self.checked);
@@ -240,7 +242,7 @@ impl IntegrityQueue {
         };
         match checked.write_together(journal, &writes, in_place) {
             Ok(results) => results,
-            // After an error, none of the writes was carried out. Each write is tried separately.
+            // After an error, none of the writes was carried out. Each write is then tried separately.
             Err(_) if batch.len() > 1 => batch
                 .iter()
                 .flat_map(|bio| self.write_batch(checked, journal, std::slice::from_ref(bio)))
@@ -343,7 +345,7 @@ impl DeviceQueue for IntegrityQueue {
                 Err(errno) => self.hold(bio, Err(errno)),
             },
             BioOp::Flush => {
-                // The flush is made by a call, because this device cannot follow a flush in the queue below. If a flush there failed, a
+                // The flush is a direct call, because this device cannot observe a flush in the queue below. If that flush failed, a
                 // concurrent flush could still succeed.
                 let flushed = self.flush_now(Dev::OWN).map(|()| 0);
                 self.hold(bio, flushed);
@@ -389,16 +391,16 @@ impl DeviceQueue for IntegrityQueue {
         self.below.wait(min.saturating_sub(self.held.len()))
     }
 
-    /// Carries out uncommitted writes, as other queues do. Waits for the writes in flight, because otherwise their sectors would stay
-    /// claimed forever. If the queue below leaks bios, the content of their sectors may change at any time. Then the regions of these
-    /// sectors stay dirty, and the device stays in use.
+    /// Carries out uncommitted writes, as other queues do. Waits for the writes in flight, so that the claims of their sectors end. If the
+    /// queue below leaks bios, the content of their sectors may change at any time. The regions of these sectors then stay dirty, and the
+    /// device is not marked as closed.
     fn drain(&mut self) -> Drained {
         if !self.staged.is_empty() {
             self.commit_staged();
         }
         self.held.clear();
         while self.below.in_flight() > 0 {
-            // If the wait fails, bios that the data device did not accept complete with an error.
+            // The error of the wait is ignored: bios that the data device did not accept complete with an error.
             let _ = self.below.wait(1);
             let mut any = false;
             while let Some(done) = self.below.pop() {
@@ -437,7 +439,7 @@ impl Drop for IntegrityQueue {
     }
 }
 
-/// Replaces a transfer of zero bytes by an error, because a repetition would not transfer anything.
+/// Replaces a transfer of zero bytes by an error, because a repetition would also transfer zero bytes.
 fn some(result: Result<usize, Errno>) -> Result<usize, Errno> {
     result.and_then(|count| if count == 0 { Err(Errno::EIO) } else { Ok(count) })
 }

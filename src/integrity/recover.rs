@@ -15,21 +15,21 @@ use crate::device::Device;
 use crate::error::{Context, Result};
 use crate::units::DevOffset;
 
-/// The text that is added to an error that the recovery can skip with `--force`.
+/// A text that is added to an error if `--force` lets the recovery continue in spite of the error.
 pub(super) const GIVE_UP: &str =
     "the device is not opened (integrity open --force opens it without this structure)";
 
-/// The report of the recovery when a device was opened.
+/// The result of the recovery at the open of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// Whether the device was not closed before this open.
     pub crashed: bool,
-    /// The number of regions that were being written before the crash. The recovery has read all sectors of these regions. On a read-only
-    /// device, the regions are unverified.
+    /// The number of regions that were being written before the crash. The recovery reads all sectors of these regions. If the device is
+    /// opened read-only, there is no recovery, and reads of these regions are not verified.
     pub regions: u64,
-    /// The number of sectors in these regions that did not match their tags. The sectors got new tags.
+    /// The number of sectors in the recovered regions that did not match their tags and got new tags.
     pub retagged: u64,
-    /// The number of sectors in these regions that could not be read, or whose tags could not be read. The sectors keep their tags.
+    /// The number of sectors in the recovered regions that keep their tags, because the sector or its tag could not be read.
     pub unreadable: u64,
     /// The number of records of the journal whose writes were repeated.
     pub records: u64,
@@ -37,13 +37,13 @@ pub struct Recovered {
     pub replayed: u64,
     /// The number of sectors in the journal that could not be written. They were skipped, and do not match their tags.
     pub lost: u64,
-    /// The number of blocks of the dirty map that could not be read or did not match their checksums. All of their regions counted as
-    /// dirty.
+    /// The number of blocks of the dirty map that could not be read or did not match their checksums. All regions of these blocks counted
+    /// as dirty.
     pub bad_map_blocks: u64,
 }
 
 impl Recovered {
-    /// The report as lines of text. `written` states whether the device was opened for writing. Only a device that is open for writing is
+    /// The report as lines of text. `written` states whether the device was opened for writing. A device that is opened read-only is not
     /// recovered.
     #[must_use]
     pub fn notices(&self, written: bool) -> Vec<String> {
@@ -137,7 +137,7 @@ impl Replay<'_> {
         self.give_up(tagged)
     }
 
-    /// If the options permit it, counts the failed write of a sector as a lost sector.
+    /// If the write of a sector failed and the options permit this, counts the sector as lost and continues.
     fn give_up(&mut self, done: Result<()>) -> Result<()> {
         match done {
             Err(_) if self.force => self.lost += 1,
@@ -166,8 +166,8 @@ pub(super) fn retag(
         let content = &mut buffer[..len as usize];
         let whole = checked.data.read_exact_at(content, DevOffset(at)).is_ok();
         for (sector, data) in (at / interval..).zip(content.chunks_exact_mut(interval as usize)) {
-            // A sector that cannot be read keeps its tag until a write repairs the sector. The recovery tries only once to read a block of
-            // tags.
+            // A sector that cannot be read keeps its tag until a write repairs the sector. If a block of tags could not be read, the
+            // recovery does not try to read the block again.
             if refused == Some(checked.tags.place(sector).0) {
                 recovered.unreadable += 1;
                 continue;
@@ -178,7 +178,8 @@ pub(super) fn retag(
             }
             let (block, index) = checked.tags.place(sector);
             let retagged = checked.tags.with(block, false, |slot| {
-                // The tag of a discarded sector matches any content. It is replaced, because the sector may have been written since.
+                // The tag of a discarded sector matches any content. Here it is replaced by a normal tag, because the sector may have been
+                // written after the discard.
                 let tuple = slot.tuple(index);
                 let fits = checked.tagging.fits(sector, data, &tuple)
                     && !checked.tagging.is_unwritten(sector, &tuple[..info.kind.bytes()]);

@@ -7,21 +7,22 @@ use crate::protection::Mismatch;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// The largest number of events that are stored for the next call. If there are more events, the oldest are dropped.
+/// The largest number of events that are stored between two calls. If there are more events, the oldest are dropped.
 const KEPT: usize = 1024;
 
 /// The counters since the device was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Sectors that did not match their tag in two reads.
+    /// The number of sectors that did not match their tag in two reads.
     pub mismatches: u64,
-    /// Sectors that did not match their tag at first, and were read again.
+    /// The number of sectors that did not match their tag in the first read, and were read again.
     pub retries: u64,
-    /// Sectors that were read without verification. Their device is read-only, and their region was not recovered after a crash.
+    /// The number of sectors that were read without verification. The reason: the device is read-only, and the region of the sector was not
+    /// recovered after a crash.
     pub unverified: u64,
-    /// Sectors to which a write failed. They got a tag of their present content.
+    /// The number of sectors to which a write failed. Each sector got a tag that matches its present content.
     pub retagged: u64,
-    /// Sectors with several concurrent writes. The data of the last writer were written again.
+    /// The number of sectors to which several writes overlapped in time. The data of the last writer were written again.
     pub contested: u64,
 }
 
@@ -54,7 +55,7 @@ pub(super) struct Report {
 #[derive(Debug, Default)]
 struct Kept {
     events: VecDeque<Event>,
-    /// The numbers of dropped events: mismatches, and other events.
+    /// Two numbers of dropped events: the mismatches, and all other events.
     dropped: [u64; 2],
 }
 

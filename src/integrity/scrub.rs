@@ -18,20 +18,20 @@ use crate::units::DevOffset;
 pub enum ScrubFinding {
     /// A sector does not match its tag.
     Mismatch(Mismatch),
-    /// Sectors that could not be verified, because a device refuses to read them or their tags.
+    /// Sectors could not be verified, because a device refused to read them or their tags.
     Unreadable {
-        /// The device that refuses.
+        /// The device that refused the read.
         half: Half,
         /// The first sector.
         sector: u64,
-        /// The number of sectors. If the data device refuses, it is 1. If the tag device refuses, it is the number of compared sectors
-        /// whose tags are in the unreadable block.
+        /// The number of sectors. If the data device refused the read, this is 1. If the tag device refused the read, this is the number of
+        /// compared sectors whose tags are in the unreadable block.
         count: u64,
         /// The errno of the device.
         errno: Errno,
     },
-    /// The map records a generation of a region, but no sector has a tag with this generation. The data and tags of the last writes to the
-    /// region were lost.
+    /// The dirty map contains a generation of a region, but no sector of the region has a tag with this generation. The data and tags of
+    /// the last writes to the region were lost.
     LostWrites {
         /// The start of the region.
         at: DevOffset,
@@ -63,7 +63,7 @@ impl fmt::Display for ScrubFinding {
     }
 }
 
-/// One of the two devices. No other variants will be added.
+/// One of the two devices of an integrity device. No other variants will be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Half {
     /// The device that contains the data.
@@ -93,8 +93,8 @@ pub struct Scrubbed {
     pub mismatches: u64,
     /// The number of sectors that could not be verified, because a device refuses to read them or their tags.
     pub unreadable: u64,
-    /// The number of skipped sectors. Their regions were being written at the time of a crash, and the device was opened read-only. The
-    /// next open for writing computes their tags again.
+    /// The number of skipped sectors. The device was opened read-only, and the regions of these sectors were being written at the time of a
+    /// crash. The next open for writing recovers these regions.
     pub skipped: u64,
     /// The number of regions whose last writes were lost.
     pub lost: u64,
@@ -126,7 +126,7 @@ pub(super) fn scrub(
             at += len;
             progress(at, info.data_size);
         }
-        // The generation may have changed, if the region was written during the scrub.
+        // If the region was written during the scrub, its generation may have changed. In that case, no lost writes are reported.
         let still = before.is_some() && checked.regions.stillness(region) == before;
         if info.generations && still && !of_now && checked.regions.has_trace(region) {
             scrub.scrubbed.lost += 1;
@@ -144,7 +144,7 @@ struct Scrub<'a> {
 }
 
 impl Scrub<'_> {
-    /// Checks contiguous sectors. Returns whether one of their tags may have this generation.
+    /// Checks contiguous sectors. Returns whether one of their tags may contain `generation`.
     fn chunk(&mut self, at: u64, content: &mut [u8], generation: u16) -> Result<bool> {
         let checked = self.checked;
         let (first, interval) = (checked.sector(at), checked.tagging.interval());
@@ -159,7 +159,7 @@ impl Scrub<'_> {
         Ok(of_now)
     }
 
-    /// Checks contiguous sectors whose tags are in one block. Returns whether one of the tags may have this generation.
+    /// Checks contiguous sectors whose tags are in one block. Returns whether one of the tags may contain `generation`.
     fn piece(
         &mut self,
         piece: Piece,
@@ -171,7 +171,7 @@ impl Scrub<'_> {
         let checked = self.checked;
         if let Err(error) = checked.tags.with(piece.block, false, |_| ()) {
             self.refused(Half::Tags, first, piece.count as u64, error)?;
-            // The tags cannot be read. One of them may have the generation, so it is not reported as missing.
+            // The tags cannot be read. One of them may contain the generation, so the generation is not reported as missing.
             return Ok(true);
         }
         let (interval, size) = (checked.tagging.interval(), checked.tagging.size());
@@ -200,8 +200,8 @@ impl Scrub<'_> {
         Ok(of_now)
     }
 
-    /// Compares tags in memory with the tags on the device. The device may have lost a write. `content` contains the data of the sectors.
-    /// `unread` contains the numbers of unreadable sectors, which are skipped.
+    /// Compares tags in memory with the tags on the device, to find writes of tags that the device has lost. `content` contains the data of
+    /// the sectors. `unread` contains the numbers of unreadable sectors, which are skipped.
     fn stored(&mut self, piece: Piece, first: u64, content: &[u8], unread: &[u64]) -> Result<()> {
         let checked = self.checked;
         let (interval, size) = (checked.tagging.interval(), checked.tagging.size());

@@ -83,7 +83,7 @@ struct Model {
     device: Integrity,
 }
 
-/// Reads sectors, and returns the first byte of each. All bytes of a sector must be equal.
+/// Reads sectors, and returns the first byte of each sector. Fails if the bytes of a sector are not all equal.
 fn sectors(device: &Integrity, first: u64, count: u64) -> Vec<u8> {
     let mut bytes = vec![0; (count * SECTOR) as usize];
     device.read_exact_at(&mut bytes, DevOffset(first * SECTOR)).unwrap();
@@ -130,10 +130,10 @@ impl Model {
         assert!(found.iter().all(|fill| allowed.contains(fill)), "{found:?}");
     }
 
-    /// Cuts the power. After a recovery, all sectors must match their tags. `stretch` is a range of sectors (first, count). In journal mode
-    /// no write to this range may be torn.
+    /// Cuts the power, and recovers the device. After the recovery, all sectors must match their tags. `stretch` is a range of sectors
+    /// (first, count). In journal mode, no write to this range may be torn.
     fn power_cut(&self, mode: Mode, stretch: (u64, u64)) {
-        // No other thread runs between the two snapshots.
+        // No other thread can run between these two snapshots.
         let (data, tags) = (Arc::new(self.data.snapshot()), Arc::new(self.tags.snapshot()));
         let device = Integrity::open(data, Some(tags)).unwrap().device;
         device.scrub(&mut |found| panic!("{found:?}"), &mut |_, _| {}).unwrap();
@@ -141,7 +141,8 @@ impl Model {
         assert!(mode == Mode::Bitmap || found.len() == 1, "a write is torn: {found:?}");
     }
 
-    /// Ends the model after all threads have ended. The closed device must need no recovery, and all sectors must match their tags.
+    /// Called after all threads of the model have ended. Closes the device. The closed device must need no recovery, and all sectors must
+    /// match their tags.
     fn end(self) {
         let Self { data, tags, device } = self;
         drop(device);
@@ -151,7 +152,7 @@ impl Model {
     }
 }
 
-/// Creates a device, and runs threads on it to their end.
+/// Creates a device, runs threads on it, and waits until all threads have ended.
 fn run(mode: Mode, generations: bool, threads: &[fn(&Model)]) {
     let model = Arc::new(Model::new(mode, generations));
     crate::sync::run(&model, threads);

@@ -1,9 +1,9 @@
 //! One block of tags in memory, and the writes in flight to its sectors.
 //!
-//! A write does not wait for another write to the same sector: perhaps no thread polls the queue of the other write. During a write, a
-//! sector may contain its old data or the data of any of its writers. The tuples of all these data are kept in memory. If two writes
-//! overlap, the writer that completes last writes the sector again. No other write is in flight at that time, so data and tag come from the
-//! same write.
+//! A write does not wait for another write to the same sector, because possibly no thread polls the queue of the other write. During a
+//! write, a sector may contain its old data or the data of any write in flight. The tuples of all these data are kept in memory. If writes
+//! overlap, the writer that completes last writes the sector again. At that time no other write to the sector is in flight, so data and tag
+//! come from one write.
 
 use std::ops::Range;
 
@@ -18,20 +18,20 @@ use crate::protection::TupleKind;
 /// The largest number of tuples in a block.
 const MOST: usize = BLOCK / 8;
 
-/// The tuples that a sector may have at the moment.
+/// The tuples that may match the present content of a sector.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Candidates {
     pub(super) tuples: SmallVec<[Packed; 2]>,
-    /// Whether a write is in flight.
+    /// Whether a write to the sector is in flight.
     pub(super) busy: bool,
 }
 
-/// A sector to which several writes are in flight. If all of them except one have ended, the sector stays here until the last one ends.
+/// A sector with several overlapping writes. The entry exists until the last of these writes ends.
 #[derive(Debug)]
 struct Contested {
     index: usize,
     writers: u32,
-    /// The number of times that a writer has joined or left.
+    /// The number of times that a write to this sector has begun or ended during other writes.
     turns: u32,
     tuples: SmallVec<[Packed; 4]>,
 }
@@ -49,7 +49,7 @@ pub(super) enum Outcome {
 #[derive(Debug)]
 pub(super) struct TagBlock {
     kind: TupleKind,
-    /// The number of the block of tags that is in this memory.
+    /// The number of the block whose tags are in this memory.
     pub(super) block: Option<u64>,
     pub(super) loading: bool,
     /// Whether the block is being written to the device.
@@ -57,14 +57,14 @@ pub(super) struct TagBlock {
     pub(super) dirty: bool,
     /// The number of changes of the block in memory.
     pub(super) changes: u64,
-    /// Whether the block was used since the last search for a block to evict.
+    /// Whether the block was used since the last search for a block that can be evicted.
     pub(super) used: bool,
     pub(super) tuples: Buffer,
     /// The tuples of the writes in flight. A tuple is valid if its sector's bit in `busy` is set. If several writes to a sector are in
     /// flight, the tuple belongs to the newest write.
     pending: Option<Box<[u8; BLOCK]>>,
     busy: [u64; MOST / 64],
-    /// The number of writes in flight. The block stays in memory until all of them end.
+    /// The number of writes in flight. The block stays in memory until all these writes end.
     pub(super) pins: u32,
     contested: Vec<Contested>,
 }
@@ -87,7 +87,7 @@ impl TagBlock {
         })
     }
 
-    /// Whether another block may replace this block. A dirty block must be written first.
+    /// Whether this block can be evicted from memory. A dirty block must be written to the device before that.
     pub(super) fn is_free(&self) -> bool {
         self.pins == 0 && !self.loading && !self.writing
     }
@@ -136,7 +136,7 @@ impl TagBlock {
         }
     }
 
-    /// The tuples that a sector may have at the moment.
+    /// The tuples that may match the present content of a sector.
     pub(super) fn candidates(&self, index: usize) -> Candidates {
         let mut tuples = SmallVec::new();
         tuples.push(self.tuple(index));
@@ -181,7 +181,7 @@ impl TagBlock {
         }
     }
 
-    /// Ends a write. Returns the sectors that the writer must then [resolve](Self::resolve).
+    /// Ends a write. Returns the indexes of the sectors for which the writer must call [`resolve`](Self::resolve).
     #[inline]
     pub(super) fn end(&mut self, range: Range<usize>, outcome: Outcome) -> SmallVec<[usize; 2]> {
         if self.contested.is_empty() && outcome != Outcome::Unknown {
@@ -234,16 +234,17 @@ impl TagBlock {
         left
     }
 
-    /// The number of times that a writer of this sector has joined or left during other writes. The last writer calls this function before
+    /// The number of times that a write to this sector has begun or ended during other writes. The last writer calls this function before
     /// it reads or rewrites the sector.
     pub(super) fn turns(&self, index: usize) -> u32 {
         let found = self.contested.iter().find(|contested| contested.index == index);
         found.map_or(0, |contested| contested.turns)
     }
 
-    /// Sets the tuple that the last writer has computed for the sector. `turns` is an earlier result of [`turns`](Self::turns). If a writer
-    /// has joined or left since then, the tuple is not set. If `tuple` is `None`, the content is unknown, and the tag stays unchanged.
-    /// Returns false if another writer has joined and ended in the meantime: it is unknown which of the two writers wrote last.
+    /// Sets the tuple that the last writer has computed for the sector. `turns` is the result of an earlier call of [`turns`](Self::turns).
+    /// If another write to the sector has begun or ended since that call, the tuple is not set. If `tuple` is `None`, the content is
+    /// unknown, and the tag stays unchanged. Returns false if another write has begun and ended since that call: it is then unknown which
+    /// of the two writers wrote last.
     #[must_use]
     pub(super) fn resolve(&mut self, index: usize, tuple: Option<Packed>, turns: u32) -> bool {
         let found = self.contested.iter().position(|contested| contested.index == index);
@@ -269,7 +270,7 @@ impl TagBlock {
     }
 }
 
-/// For a range of a bit set: returns the index of each word, with the bits of the range in this word.
+/// Splits a range of a bit set into words. Returns the index of each word, with a mask of the range's bits in this word.
 #[inline]
 fn words(range: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
     (range.start / 64..range.end.div_ceil(64)).map(move |word| {
@@ -294,7 +295,7 @@ mod tests {
         TagBlock::new(TupleKind::T10).unwrap()
     }
 
-    /// When a range was claimed, only the sectors of this range are busy.
+    /// After a claim of a range, exactly the sectors of this range are busy.
     #[test]
     fn a_range_is_busy_where_it_was_claimed() {
         for start in [0, 1, 62, 63, 64, 65, 127, 300] {
@@ -315,7 +316,8 @@ mod tests {
         }
     }
 
-    /// During several writes, the sector may contain its old data or the data of any of these writes. The last writer resolves the sector.
+    /// If several writes to a sector are in flight, the sector may contain its old data or the data of any of these writes. The last writer
+    /// resolves the sector.
     #[test]
     fn of_writers_that_met_the_last_one_resolves() {
         let mut slot = slot();
@@ -337,12 +339,13 @@ mod tests {
         slot.pins -= 1;
         assert!(slot.is_busy(7) && slot.candidates(7).tuples.contains(&tuple(3)));
         assert_eq!(slot.end(7..8, Outcome::Written)[..], [7]);
-        // A new writer joins and ends before the last writer resolves the sector. The sector may contain the data of either writer.
+        // Another write begins and ends before the last writer resolves the sector. The sector may contain the data of either write.
         let turns = slot.turns(7);
         slot.claim(7..8, &[5; 8]);
         assert!(slot.end(7..8, Outcome::Written).is_empty());
         assert!(!slot.resolve(7, Some(tuple(4)), turns) && slot.is_busy(7));
-        // The new writer joins before the last writer calls `turns`. Again, the sector may contain the data of either writer.
+        // Another write begins before the last writer calls `turns`, and ends after this call. The sector may contain the data of either
+        // write.
         slot.claim(7..8, &[6; 8]);
         let turns = slot.turns(7);
         assert!(slot.end(7..8, Outcome::Written).is_empty());
@@ -353,8 +356,8 @@ mod tests {
         assert_eq!((slot.tuple(7), slot.is_busy(7), slot.is_free()), (tuple(4), false, true));
     }
 
-    /// After a failed write, the content of the sectors is unknown, and they must be read. A write that wrote nothing does not change the
-    /// tags.
+    /// After a failed write, the content of the sectors is unknown, so the sectors must be read. After a write that wrote nothing, the tags
+    /// do not change.
     #[test]
     fn the_tags_of_a_writer_depend_on_its_end() {
         let mut slot = slot();

@@ -8,14 +8,14 @@ use crate::protection::{Interval, Mismatch, Protection, TupleKind};
 /// The longest tuple in bytes.
 pub(super) const LONGEST: usize = 16;
 
-/// A tuple in the form in which it is stored, followed by zeros up to the longest length.
+/// A tuple as it is stored on the device, followed by zeros up to the longest length.
 pub(super) type Packed = [u8; LONGEST];
 
-/// Memory for the tuples of one write. The next write uses it again.
+/// Memory for the tuples of one write. It is used again for the next write.
 #[derive(Debug, Default)]
 pub(super) struct Tuples(pub(super) SmallVec<[u8; LONGEST]>);
 
-/// The method by which a device's sectors are tagged.
+/// The parameters from which the tag of a sector is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tagging {
     pub(super) protection: Protection,
@@ -29,7 +29,7 @@ pub(super) struct Tagging {
 #[inline]
 pub(super) fn load(kind: TupleKind, bytes: &[u8]) -> Packed {
     let mut tuple = [0; LONGEST];
-    // The lengths are constants. The compiler therefore copies without a function call.
+    // The lengths are constants, so the compiler generates copies without a function call.
     match kind {
         TupleKind::T10 => tuple[..8].copy_from_slice(&bytes[..8]),
         TupleKind::Nvme64 => tuple.copy_from_slice(&bytes[..16]),
@@ -59,7 +59,7 @@ impl Tagging {
         self.protection.kind.bytes()
     }
 
-    /// Writes the tuples of consecutive sectors. `generation` is the application tag, if application tags are generations.
+    /// Writes the tuples of consecutive sectors into memory. If application tags are generations, `generation` is the application tag.
     #[inline]
     pub(super) fn encode(&self, first: u64, data: &[u8], generation: u16, tuples: &mut [u8]) {
         let application = self.application.unwrap_or(generation);
@@ -88,13 +88,13 @@ impl Tagging {
         self.unwritten(sector, generation)[..self.size()] == *tuple
     }
 
-    /// Checks that these data, at this position, match their tuples.
+    /// Checks that the data at this position match their tuples. The tuple of a discarded sector counts as a mismatch.
     #[inline]
     pub(super) fn verify(&self, first: u64, data: &[u8], tuples: &[u8]) -> Result<(), Mismatch> {
         self.protection.verify(data, tuples, first, self.application)
     }
 
-    /// Checks that these data, at this position, match their tuples. A discarded sector matches any data.
+    /// Checks that the data at this position match their tuples. The tuple of a discarded sector matches any data.
     #[inline]
     pub(super) fn check(&self, first: u64, data: &[u8], tuples: &[u8]) -> Result<(), Mismatch> {
         self.verify(first, data, tuples)

@@ -1,7 +1,8 @@
 //! The tags in memory: a cache of the area's tag blocks, with a limited size.
 //!
-//! The cache is divided into shards, each with one lock. This lock is locked only while tuples are read or set, and never during a request
-//! to the device. A thread reads or writes a block within one call. Other threads may wait for the end of this call.
+//! The cache is divided into shards. Each shard has one lock, which is held only while tuples are read or set in memory, and never during a
+//! request to the device. A block is read from the device or written to it within one call of a thread. Other threads may wait for the end
+//! of this call.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -19,14 +20,15 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::units::DevOffset;
 
 const SHARDS: usize = 64;
-/// The number of failed writes of dirty blocks after which the search for a slot ends. The cache then grows, and evicts no block.
+/// The number of failed writes of dirty blocks after which the search for a free slot ends. The cache then grows instead of evicting a
+/// block.
 const REFUSED: u32 = 4;
 
 /// Consecutive sectors whose tuples are in one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) block: u64,
-    /// The index of the first sector in the block.
+    /// The index of the first sector's tuple in the block.
     pub(super) index: usize,
     pub(super) count: usize,
     /// The number of sectors of the request before this piece.
@@ -47,7 +49,7 @@ pub(super) struct Tags {
     start: u64,
     per_block: u64,
     blocks: u64,
-    /// The usual largest number of blocks in a shard. If no block can be evicted, the shard may contain more.
+    /// The normal limit for the number of blocks in a shard. If no block can be evicted, the shard may contain more blocks.
     most: usize,
     shards: Box<[Shard]>,
 }
@@ -55,7 +57,7 @@ pub(super) struct Tags {
 #[derive(Debug)]
 struct Shard {
     state: Mutex<Slots>,
-    /// Signalled when a block was read or written. Also signalled at the end of a write while threads wait.
+    /// Signalled when a block was read or written. If threads wait, also signalled when a write ends.
     changed: Condvar,
 }
 
@@ -67,7 +69,7 @@ struct Slots {
     waiting: u32,
 }
 
-/// The slot that can be used for another block.
+/// The result of a search for a slot that can be used for another block.
 enum Victim {
     Free(usize),
     Dirty(usize),
@@ -116,7 +118,7 @@ impl Tags {
         let (per_block, mut before) = (self.per_block, 0);
         std::iter::from_fn(move || {
             let sector = first + before as u64;
-            // The number of tuples in a block is a power of two. The index is computed with a mask.
+            // The number of tuples in a block is a power of two, so the index is computed with a mask.
             let index = (sector & (per_block - 1)) as usize;
             let len = (per_block as usize - index).min(count - before);
             let block = sector >> per_block.trailing_zeros();
@@ -159,7 +161,7 @@ impl Tags {
         Ok(work(slot))
     }
 
-    /// Calls `work` with a block at the end of a write, and wakes waiting threads.
+    /// Calls `work` with a block when a write ends, and wakes waiting threads.
     #[inline]
     pub(super) fn end<R>(&self, block: u64, work: impl FnOnce(&mut TagBlock) -> R) -> Option<R> {
         let shard = self.shard(block);
@@ -172,7 +174,7 @@ impl Tags {
         Some(result)
     }
 
-    /// Begins a write. First waits until no other write to these sectors is in flight.
+    /// Waits until no other write to these sectors is in flight. Then begins the write.
     pub(super) fn claim_exclusively(&self, piece: Piece, tuples: &[u8]) -> Result<()> {
         let shard = self.shard(piece.block);
         let mut state = shard.state.lock();
@@ -204,7 +206,7 @@ impl Tags {
             }
             match state.victim(self.most) {
                 Victim::Free(at) => break at,
-                // A block that cannot be written stays in memory. This call does not fail.
+                // A block that cannot be written stays in memory. The error is ignored here.
                 Victim::Dirty(at) if refused < REFUSED => {
                     refused += u32::from(self.write_slot(shard, state, at).is_err());
                 }
@@ -237,7 +239,7 @@ impl Tags {
         read.context(|| format!("read tag block {block}")).map(|()| at)
     }
 
-    /// Writes a slot to the device.
+    /// Writes the block in a slot to the device.
     fn write_slot(
         &self,
         shard: &Shard,
@@ -262,8 +264,8 @@ impl Tags {
         written.context(|| format!("write tag block {block}"))
     }
 
-    /// Returns the content of a block on the device, if it differs from the block in memory. In this case, the device has lost a write of
-    /// the block or has changed the block. A block that changes in memory during the call is not compared.
+    /// Compares a block in memory with the block on the device. If they differ, returns the content on the device: the device has lost a
+    /// write of the block, or has changed the block. A block that changes in memory during the call is not compared.
     ///
     /// # Errors
     /// The errors of the tag device.
@@ -295,7 +297,7 @@ impl Tags {
     /// Writes changed blocks to the device. Blocks that change during the call may be omitted. Does not flush the device.
     ///
     /// # Errors
-    /// The errors of the tag device. The next call repeats a failed write.
+    /// The errors of the tag device. A write that failed is repeated by the next call.
     pub(super) fn write_back(&self) -> Result<()> {
         for shard in &self.shards {
             let mut state = shard.state.lock();

@@ -5,17 +5,17 @@ use std::ops::Range;
 use super::{Iomap, IomapDevice, IomapFlags, IomapType};
 use crate::units::{BlockSize, DevOffset, FileBlock, FilePos, FsBlock};
 
-/// The content of the blocks of an extent.
+/// The kind of content in the blocks of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExtentState {
     /// The blocks contain data.
     Written,
     /// The blocks are allocated and were never written.
     Unwritten,
-    /// The current data are in the journal. The extent begins at a block of the journal.
+    /// The current data are in the journal. The extent's first device block is a block of the journal.
     Journal,
-    /// The current data are not on the device in this form. [`read_inline`](super::MapFile::read_inline) returns them. The extent begins at
-    /// the block to which they belong.
+    /// The current data are in memory; a read of the device would return other data. [`read_inline`](super::MapFile::read_inline) returns
+    /// the current data. The extent's first device block is the block to which the data belong.
     Memory,
 }
 
@@ -82,11 +82,11 @@ impl Extent {
 /// A sorted list of extents, with an index of the file's blocks. Contiguous extents are merged.
 ///
 /// The file is divided into chunks of equal size, about as many as there are extents. For each chunk, the index contains a copy of the
-/// first extent that ends past the start of the chunk. In a large map each step of a search is a cache miss. Therefore a lookup first reads
-/// two index entries whose addresses it can compute: the entry of the block's chunk, and the next entry. In most cases one of these two
-/// extents contains the block. In all other cases, the lookup searches the chunk's part of the list by a binary search. This happens if the
-/// block is in a hole, if its content is not written data, or if its extent follows another extent in the same chunk. For each extent, the
-/// list needs 24 bytes, and the index needs 10 to 20 bytes.
+/// first extent that ends past the start of the chunk. In a large map, each step of a search is a cache miss. Therefore a lookup first
+/// reads two index entries whose addresses it can compute: the entry of the block's chunk, and the next entry. In most cases, one of these
+/// two extents contains the block. In all other cases, the lookup uses a binary search of the chunk's part of the list. A search is needed
+/// if the block is in a hole, if its content is not written data, or if its extent follows another extent in the same chunk. For each
+/// extent, the list needs 24 bytes, and the index needs 10 to 20 bytes.
 #[derive(Debug)]
 pub struct ExtentMap {
     size: BlockSize,
@@ -100,11 +100,11 @@ pub struct ExtentMap {
 struct Chunk {
     /// The index of the extent in the list.
     at: u32,
-    /// The length of the extent. 0 if the fields below do not describe the extent.
+    /// The length of the extent in blocks. If it is 0, the fields below do not describe the extent.
     len: u32,
-    /// The extent's first block in the file: the lower half of its number.
+    /// The lower half of the number of the extent's first block in the file.
     first: u32,
-    /// The extent's first block on the device: the lower half of its number, then the upper half. With a `u64` the chunk would have 24
+    /// The number of the extent's first block on the device: its lower half, and its upper half. With a single `u64`, a chunk would need 24
     /// bytes instead of 20.
     start: [u32; 2],
 }
@@ -127,7 +127,7 @@ impl Chunk {
         }
     }
 
-    /// The mapping of the extent, if the extent is described here and the block is in it.
+    /// The mapping of the chunk's extent. `None` if the fields do not describe the extent, or if the block is not in it.
     #[inline(always)]
     fn iomap(&self, block: FileBlock, size: BlockSize) -> Option<Iomap> {
         let within = (block.0 as u32).wrapping_sub(self.first);
@@ -152,7 +152,7 @@ impl ExtentMap {
         if let Some(pair) = extents.windows(2).find(|pair| pair[1].first < pair[0].end()) {
             return Err(pair[1]);
         }
-        // The extents are merged within their list. A second list would double the memory for the map of a hostile image.
+        // The extents are merged within their list. For a hostile image with a large map, a second list would double the memory.
         extents.dedup_by(|next, last| {
             let merges = last.precedes(next);
             if merges {
@@ -185,7 +185,7 @@ impl ExtentMap {
         &self.extents
     }
 
-    /// Returns the mapping that contains a position. After the last extent there is an endless hole.
+    /// Returns the mapping that contains a position. The mapping after the last extent is an endless hole.
     #[must_use]
     #[inline(always)]
     pub fn lookup(&self, pos: FilePos) -> Iomap {
@@ -202,7 +202,7 @@ impl ExtentMap {
             return iomap;
         }
         // The search covers the extents from the first extent of this chunk to the first extent of the next chunk. It finds the extent that
-        // contains the block, or else the first extent after the block.
+        // contains the block. If the block is in a hole, it finds the first extent after the block.
         let of =
             |chunk: Option<&Chunk>| chunk.map_or(self.extents.len(), |chunk| chunk.at as usize);
         let (low, high) = (of(self.index.get(number)), of(next));
@@ -264,7 +264,7 @@ mod tests {
         }
     }
 
-    /// Compares the lookup of these blocks with a linear search of the extents.
+    /// Checks that a lookup of each of these blocks returns the result of a linear search.
     fn agrees(extents: &[Extent], blocks: impl IntoIterator<Item = u64>) {
         let map = ExtentMap::new(extents.to_vec(), SIZE).unwrap();
         for block in blocks {
@@ -289,10 +289,10 @@ mod tests {
         agrees(&crowded, 0..8000);
     }
 
-    /// Some chunks and extents are too long for the index. Some block numbers have equal lower halves.
+    /// Tests random maps. Some chunks and extents are too long for the index, and some block numbers have equal lower halves.
     #[test]
     fn lookup_finds_what_a_walk_finds_in_random_maps() {
-        let mut state = 0x1D0_E87E_2026_u64; // the seed
+        let mut state = 0x1D0_E87E_2026_u64; // the seed of the random numbers
         let mut random = |below: u64| {
             state ^= state << 13;
             state ^= state >> 7;
@@ -306,7 +306,7 @@ mod tests {
             ExtentState::Memory,
         ];
         for round in 0..600 {
-            // Most extents and holes are short. All others have lengths of up to this number of bits.
+            // Most extents and holes are short. The lengths of the long ones have up to this number of bits.
             let bits = [4, 12, 32][round % 3];
             let mut extents = Vec::new();
             let mut at = 0;

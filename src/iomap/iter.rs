@@ -27,7 +27,7 @@ impl<'a, M: MapFile + ?Sized> Mappings<'a, M> {
         self
     }
 
-    /// Makes the iterator return the mappings for a write.
+    /// Makes the iterator return the mappings that a write needs, which differ for shared blocks.
     #[must_use]
     pub fn to_write(mut self, writes: bool) -> Self {
         self.writes = writes;
@@ -38,7 +38,8 @@ impl<'a, M: MapFile + ?Sized> Mappings<'a, M> {
     fn current(&self) -> Result<Iomap> {
         let len = self.end.0 - self.pos.0;
         let iomap = match (self.resident, self.writes) {
-            // A write to shared blocks needs new blocks. The mapping in memory describes the shared blocks, so the write cannot use it.
+            // A write to shared blocks goes to new blocks. The mapping in memory describes the shared blocks, so the write cannot use this
+            // mapping.
             (true, writes) => {
                 let iomap = self.file.map_resident(self.pos);
                 let shared = |iomap: &Iomap| iomap.flags.contains(IomapFlags::SHARED);
@@ -67,7 +68,7 @@ fn not_resident() -> Error {
 impl<M: MapFile + ?Sized> Iterator for Mappings<'_, M> {
     type Item = Result<Iomap>;
 
-    // The function is inlined. The code of reads then contains no test of `writes`.
+    // The function is inlined, so that the compiled code of reads contains no test of `writes`.
     #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
         if self.pos >= self.end {
@@ -100,7 +101,7 @@ impl Iomap {
         Self { pos: FilePos(self.pos.0 + count), len: self.len - count, addr, ..*self }
     }
 
-    /// Whether reads of the range may return nonzero bytes. Unwritten extents count as holes.
+    /// Whether reads of the mapping may return nonzero bytes. An unwritten extent counts as a hole.
     #[must_use]
     pub fn is_data(&self) -> bool {
         matches!(self.kind, IomapType::Mapped | IomapType::Inline)

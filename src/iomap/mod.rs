@@ -1,4 +1,5 @@
-//! Where the data of a file's range are stored. This module contains the mapping, and the trait that a file system implements.
+//! Where the data of a file are stored. This module defines the mapping of a range of a file, and the trait through which a file system
+//! returns mappings.
 //!
 //! The terms are those of Linux's `include/linux/iomap.h`.
 
@@ -35,22 +36,22 @@ pub enum IomapType {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum IomapDevice {
-    /// The device with the data of most files. Most file systems have no other device.
+    /// The device that contains the data of most files. In most file systems, this is the only device.
     #[default]
     Data,
-    /// The journal's device. It is used if the current data are in the journal.
+    /// The device of the journal. A mapping names this device if the current data of its range are in the journal.
     Log,
     /// The device of realtime files (XFS).
     Realtime,
 }
 
 bitflags! {
-    /// Further properties of a mapping.
+    /// Additional properties of a mapping.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct IomapFlags: u16 {
         /// The blocks were newly allocated for this mapping.
         const NEW = 0x1;
-        /// The metadata of the file are not yet on disk.
+        /// Changes of the file's metadata are not yet on disk.
         const DIRTY = 0x2;
         /// The file shares the blocks with another file.
         const SHARED = 0x4;
@@ -73,7 +74,7 @@ pub struct Iomap {
     pub len: u64,
     /// The first byte of the data on the device. Not used for holes and inline data.
     pub addr: DevOffset,
-    /// The device. All mappings [from memory](MapFile::map_resident) are on the data device.
+    /// The device that contains the data. All mappings [from memory](MapFile::map_resident) are on the data device.
     pub device: IomapDevice,
     /// The kind of the mapping.
     pub kind: IomapType,
@@ -105,10 +106,10 @@ pub trait MapFile {
     /// The errors of reading and checking the metadata.
     fn map(&self, pos: FilePos, len: u64) -> Result<Iomap>;
 
-    /// Returns the mapping for a write. If the blocks at `pos` are shared, the data of the write go to new blocks. The mapping then has
-    /// [`IomapFlags::SHARED`]. It describes the new blocks, or a hole if they are not allocated yet. The [completion
-    /// work](Iomap::completion_work) of the write adds the new blocks to the file. This method allocates nothing, because the core may call
-    /// it several times for one write.
+    /// Returns the mapping for a write. If the blocks at `pos` are shared, the data of the write go to new blocks. In this case, the
+    /// mapping has the flag [`IomapFlags::SHARED`], and describes the new blocks, or a hole if the new blocks are not allocated yet. The
+    /// [completion work](Iomap::completion_work) of the write adds the new blocks to the file. This method allocates no blocks, because the
+    /// core may call it several times for one write.
     ///
     /// # Errors
     /// The errors of [`map`](Self::map).
@@ -116,16 +117,18 @@ pub trait MapFile {
         self.map(pos, len)
     }
 
-    /// Returns the mapping if it is in memory. `None` if metadata would have to be read. The call allocates nothing and acquires no lock.
+    /// Returns the mapping if it is in memory. Returns `None` if metadata would have to be read from the device. The call allocates no
+    /// memory and acquires no lock.
     fn map_resident(&self, pos: FilePos) -> Option<Iomap>;
 
-    /// Returns the mapping in the metadata. In an unwritten extent, parts may have been written since.
+    /// Returns the mapping as the metadata in memory describe it. Parts of an unwritten extent may contain data of writes that are not in
+    /// the metadata yet.
     #[inline(always)]
     fn map_recorded(&self, pos: FilePos) -> Option<Iomap> {
         self.map_resident(pos)
     }
 
-    /// Copies inline data from `pos` on to `buf`. The range must have an [`IomapType::Inline`] mapping.
+    /// Copies inline data, from position `pos` on, into `buf`. The range must have an [`IomapType::Inline`] mapping.
     ///
     /// # Errors
     /// The errors of reading and checking the metadata.

@@ -11,20 +11,20 @@
 //! | [`WriteFile::convert`] | later, for many writes together; before the completion if blocks were shared | one transaction, which adds these writes to the metadata |
 //!
 //! A plain overwrite needs only the transfer. Its mapping is in memory, and is valid until the change counter of the inode changes. After a
-//! change, the core reads the [`Snapshot`] again. Linux marks an outdated mapping with a flag; ironmap compares only the counter. For all
-//! formats, the core (`open_file`) adds the new size and the sync to the completion work. It also records written ranges that are not
-//! converted yet.
+//! change, the core reads a new [`Snapshot`]. (Linux marks an outdated mapping with a flag; ironmap only compares the counter.) For every
+//! format, the core (`open_file`) adds the new size and the sync to the completion work, and records written ranges that are not converted
+//! yet.
 //!
 //! **Copy-on-write.** A file that shares blocks is not [plain](Snapshot::plain), and its mappings have [`IomapFlags::SHARED`].
-//! `map_to_write` returns the new blocks for the data, or a hole. For a hole, `allocate` allocates blocks. After the transfer,
-//! [`CompletionWork::REMAP`] remains: `convert` puts the new blocks into the map. Then the write completes. A write to a part of a shared
+//! `map_to_write` returns the new blocks for the data, or a hole. For a hole, `allocate` allocates blocks. After the transfer, the write
+//! needs [`CompletionWork::REMAP`]: `convert` puts the new blocks into the map, and the write completes. A write to a part of a shared
 //! block is carried out by the [file system](Begun::ByFileSystem).
 //!
-//! Source: Linux's `iomap_ops` (`begin`, `end`) and `iomap_dio_ops` (`end_io`), with two differences. In Linux, `begin` returns one
-//! mapping, and the core calls it again for the next mapping. In ironmap, one call covers the whole range. One transaction allocates all
-//! blocks. After that, the mappings are read without a lock. In Linux, `end` is called for each mapping. In ironmap, the completion work is
-//! computed from the mapping. A call of the file system's code would cost more than the write. Zeroing past the end is a separate step
-//! ([`WriteFile::zero_tail`]), like Linux's `iomap_zero_range`.
+//! Source: Linux's `iomap_ops` (`begin`, `end`) and `iomap_dio_ops` (`end_io`), with two differences. First, `begin` in Linux returns one
+//! mapping, and the core calls it again for the next mapping. In ironmap, one call of `begin` covers the whole range, one transaction
+//! allocates all blocks, and the mappings are then read without a lock. Second, Linux calls `end` for each mapping. ironmap computes the
+//! completion work from the mapping, because a call of the file system's code would cost more than the write. Zeroing past the end is a
+//! separate step ([`WriteFile::zero_tail`]), like Linux's `iomap_zero_range`.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -43,7 +43,7 @@ bitflags! {
     pub struct WriteIntent: u8 {
         /// The write fails with `WouldBlock` if it would have to wait for metadata or change metadata.
         const NOWAIT = 0x1;
-        /// If there is not enough space for all data, the write fails. Without this option, the write is short.
+        /// The write fails if there is not enough space for all data. Without this option, the write is short.
         const WHOLE = 0x2;
         /// The write is an append: it begins at the present end of the file.
         const APPEND = 0x4;
@@ -64,40 +64,40 @@ pub struct Write {
     pub len: u64,
     /// The size of the file, including writes that are not in the metadata yet.
     pub size: u64,
-    /// The size of the file when the rest of its last block was zeroed for this write. `None` if the rest was not zeroed.
+    /// The size of the file at the time when the rest of its last block was zeroed for this write. `None` if the rest was not zeroed.
     pub zeroed: Option<u64>,
     /// The options of the write.
     pub intent: WriteIntent,
 }
 
-/// The part of the program that carries out a write.
+/// Whether the device or the file system carries out a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begun {
     /// The device writes to the blocks in the file's mappings.
     Direct {
-        /// Whether the file can have unwritten blocks. If true, blocks are first [allocated](WriteFile::allocate) for holes. If false, the
-        /// file system carries out each write into a hole.
+        /// Whether the file can have unwritten blocks. If true, the core [allocates](WriteFile::allocate) unwritten blocks for holes before
+        /// the write. If false, the file system carries out each write into a hole.
         allocates: bool,
     },
     /// The file system writes ([`WriteFile::write_from`]), because the file has inline data or cannot have unwritten blocks.
     ByFileSystem,
-    /// The write begins past the end of the file. First, the rest of the last block is [zeroed](WriteFile::zero_tail). Then the device
-    /// writes.
+    /// The write begins past the end of the file. The rest of the last block is [zeroed](WriteFile::zero_tail) before the device writes the
+    /// data.
     ZeroTail,
 }
 
 /// The position in the file at which a write is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteAt {
-    /// This position.
+    /// The write is made at this position.
     Pos(FilePos),
-    /// The end of the file, or the end of the last write in flight that extends the file.
+    /// The write is an append: it is made at the end of the file, or after the last write in flight that extends the file.
     End,
 }
 
 impl WriteAt {
     /// The range of the content that a write of `len` bytes locks. An append locks the whole content, so that the end of the file does not
-    /// move.
+    /// change.
     pub(crate) fn range(self, len: u64) -> Range<u64> {
         match self {
             Self::Pos(FilePos(pos)) => pos..pos.saturating_add(len),
@@ -111,15 +111,15 @@ pub struct Snapshot {
     /// The inode's change counter. The snapshot is valid until the counter changes.
     pub changes: u64,
     /// Whether an overwrite of mapped blocks needs only the transfer. This is false for files with set-id bits, inline data or shared
-    /// blocks. It is also false if the file system must check the write.
+    /// blocks, and for files whose writes the file system must check.
     pub plain: bool,
-    /// The size and the map. They do not keep the file open: a queue may have a snapshot of a closed file.
+    /// The size and the map. The map does not keep the file open: a queue may have a snapshot of a closed file.
     pub map: Box<dyn WriteMap>,
 }
 
-/// The metadata of a file that can be written, as they were [read](WriteFile::read).
+/// The metadata of a writable file at the time when they were [read](WriteFile::read).
 pub trait WriteMap: MapFile + Send {
-    /// The size in bytes in the metadata.
+    /// The size in bytes according to the metadata.
     fn size(&self) -> u64;
 
     /// The map, if the whole map is in memory.
@@ -132,8 +132,9 @@ pub trait WriteMap: MapFile + Send {
     /// The errors of reading and checking the metadata.
     fn map_now(&self, pos: FilePos, seen: u64, whole: bool) -> Result<(Iomap, u64)>;
 
-    /// Checks whether a write is permitted. Returns whether the device or the file system carries it out. Removes set-id bits if necessary,
-    /// in a separate transaction. The caller has locked the content of the file, so that no block moves.
+    /// Checks whether a write is permitted. Returns whether the device or the file system carries out the write. If the file has set-id
+    /// bits that the write must remove, removes them in a separate transaction. The caller has locked the content of the file, so that no
+    /// block moves.
     ///
     /// # Errors
     /// `ReadOnly`, `NotPermitted`, `FileTooLarge`, `Encrypted`, `Unsupported`; `WouldBlock` with [`WriteIntent::NOWAIT`].
@@ -142,7 +143,7 @@ pub trait WriteMap: MapFile + Send {
 
 /// An open file whose data can be written.
 pub trait WriteFile: Send + Sync {
-    /// Reads the metadata of the file for later requests. Only these flags have an effect: [`WriteIntent::NOWAIT`] and
+    /// Reads the metadata of the file for later requests. Only two flags of `intent` have an effect: [`WriteIntent::NOWAIT`] and
     /// [`WriteIntent::KEEP_SET_ID`].
     ///
     /// # Errors
@@ -173,21 +174,23 @@ pub trait WriteFile: Send + Sync {
     /// The errors of [`read`](Self::read).
     fn size(&self) -> Result<u64>;
 
-    /// Allocates unwritten blocks for the holes of a range of bytes. Returns the end of the allocated part. If space is exhausted after the
-    /// first block, the end is before the end of the range. If `whole` is set, the call fails instead. Blocks that were allocated before an
-    /// error stay unwritten. A recovery frees those that are past the end of the file.
+    /// Allocates unwritten blocks for the holes of a range of bytes. Returns the end of the allocated part. If the space is exhausted after
+    /// at least one block was allocated, the returned end is before the end of the range. If `whole` is set, the call fails instead. Blocks
+    /// that were allocated before an error stay unwritten. If such blocks are past the end of the file, a recovery frees them.
     ///
     /// # Errors
-    /// `NoSpace` or `Quota` if the first block cannot be allocated; with `whole`, if any block cannot be allocated. `ReadOnly`, `Io`.
+    /// `NoSpace` or `Quota` if the first block cannot be allocated, or, if `whole` is set, if any block cannot be allocated; `ReadOnly`,
+    /// `Io`.
     fn allocate(&self, range: Range<u64>, whole: bool) -> Result<u64>;
 
-    /// Zeroes the last block after the end of the file.
+    /// Zeroes the part of the last block that is after the end of the file.
     ///
     /// # Errors
     /// `Busy` if the calling thread has requests in flight and would have to wait; `ReadOnly`, `Io`.
     fn zero_tail(&self) -> Result<()>;
 
-    /// Writes data without the direct-I/O core: the file system transfers them. Returns the position and the number of bytes written.
+    /// Writes data without the direct-I/O core: the file system transfers the data itself. Returns the position and the number of bytes
+    /// written.
     ///
     /// # Errors
     /// The errors of [`allocate`](Self::allocate) and [`WriteMap::begin`]; `Busy` if the calling thread has requests in flight and would
@@ -199,26 +202,27 @@ pub trait WriteFile: Send + Sync {
         intent: WriteIntent,
     ) -> Result<(FilePos, usize)>;
 
-    /// Carries out the completion work of all completed writes in one transaction. Then increments the change counter, and after that
-    /// removes the pending work. The inode is locked from the increment to the removal.
+    /// Carries out the completion work of all completed writes in one transaction. After the transaction, increments the change counter,
+    /// and then removes the pending work. The inode is locked from the increment to the removal.
     ///
     /// # Errors
     /// `Busy` if the calling thread has requests in flight and would have to wait; `NoSpace` if an extent must be split; `ReadOnly`, `Io`.
     fn convert(&self) -> Result<()>;
 
-    /// Makes written data durable, with the metadata that a read needs. All other metadata become durable too, unless `data_only` is set.
+    /// Makes written data durable, with the metadata that a read needs. If `data_only` is not set, all other metadata become durable too.
     ///
     /// # Errors
     /// The errors of [`convert`](Self::convert), and of a commit.
     fn sync(&self, data_only: bool) -> Result<()>;
 
-    /// Whether the metadata that a read of the file needs are durable. If so, a write needs no commit: only its data must reach the medium.
+    /// Whether the metadata that a read of the file needs are durable. If so, a durable write needs no commit: it is enough that its data
+    /// reach the medium.
     fn is_durable(&self) -> bool;
 
-    /// Makes the volume read-only after an error. Calls `then` when no later change can succeed.
+    /// Makes the volume read-only after an error. Calls `then` at a time when no later change of the volume can succeed.
     fn end_volume(&self, why: &Error, then: &mut dyn FnMut());
 
-    /// Records the time of a write without a transaction. By default this does nothing.
+    /// Records the time of a write without a transaction. The default implementation does nothing.
     fn stamp_write(&self) {}
 
     /// Counts a request that waited for a range of the content, or that locked a range exclusively.
@@ -228,7 +232,7 @@ pub trait WriteFile: Send + Sync {
 /// How a request was affected by exclusive locks of the content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contended {
-    /// The request waited for a range.
+    /// The request waited until a range was unlocked.
     Waited,
     /// The request itself locked a range exclusively.
     Alone,
@@ -244,7 +248,7 @@ impl Iomap {
         self.plain_completion_work().map(|work| work | remap)
     }
 
-    /// The work that remains after a write to a mapping of a [plain](Snapshot::plain) snapshot. This snapshot has no shared blocks.
+    /// The work that remains after a write to a mapping of a [plain](Snapshot::plain) snapshot. A plain snapshot has no shared blocks.
     #[inline(always)]
     pub(crate) fn plain_completion_work(&self) -> Option<CompletionWork> {
         match self.kind {

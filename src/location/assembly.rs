@@ -15,15 +15,15 @@ const MD: &str = "md:";
 /// The prefix of a part of an assembled disk: `part:PART@DISK`.
 const PART: &str = "part:";
 
-/// The most layers of a location. Each layer is a call of the parser within another one.
+/// The maximum number of nested layers in a location. The parser calls itself for each layer.
 const LAYERS: usize = 16;
 
-/// A disk that is assembled from other disks. An array of MD can only be read.
+/// A disk that is assembled from other disks. A Linux MD array can only be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assembly {
     /// How the disks are assembled.
     pub kind: AssemblyKind,
-    /// The disks.
+    /// The disks from which this disk is assembled.
     pub disks: Vec<Site>,
 }
 
@@ -31,27 +31,27 @@ pub struct Assembly {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AssemblyKind {
-    /// The logical volume of LVM with this group and this name. The disks or their partitions are its physical volumes.
+    /// The disk is an LVM logical volume with this group and this name. Its physical volumes are the disks, or partitions of the disks.
     Logical {
         /// The name of the volume group.
         group: String,
         /// The name of the logical volume.
         volume: String,
     },
-    /// The array of Linux MD whose members are the disks.
+    /// The disk is a Linux MD array. The disks are its members.
     Md,
-    /// The only disk, as it is. A part of a part has this kind.
+    /// The only disk, unchanged. A part of a part has this kind.
     Same,
 }
 
 impl Assembly {
-    /// The length of the prefix of an assembled disk. `None` for another text.
+    /// The length of the prefix of an assembled disk. `None` if the text has no such prefix.
     #[must_use]
     pub fn prefix_of(text: &[u8]) -> Option<usize> {
         [LVM, MD, PART].into_iter().find(|it| text.starts_with(it.as_bytes())).map(str::len)
     }
 
-    /// Parses an assembled disk. `None` if the text has no prefix of one.
+    /// Parses an assembled disk. `None` if the text does not begin with one of the prefixes.
     pub(super) fn parse(text: &OsStr) -> Option<Result<Site>> {
         let bytes = text.as_bytes();
         let rest = OsStr::from_bytes(&bytes[Self::prefix_of(bytes)?..]);
@@ -71,8 +71,8 @@ impl Assembly {
         Site { medium: Medium::Assembly(Box::new(self)), part: Part::Whole }
     }
 
-    /// Adds the location of a part of the array to an error, if the text was probably written for such a part: the part at the end of
-    /// `md:DISK,DISK@p1` belongs to the last disk.
+    /// Adds a hint to an error if the user probably meant a part of the array: in `md:DISK,DISK@p1`, the part `@p1` belongs to the last
+    /// disk. The hint is the location of this part of the array.
     pub(super) fn advise(&self, error: Error) -> Error {
         let Some((last, others)) = self.disks.split_last() else { return error };
         let is_whole = |site: &Site| site.part == Part::Whole;
@@ -88,7 +88,7 @@ impl Assembly {
         Error::new(kind, format!("{error}; for the part {last} of the array, write {part}"))
     }
 
-    /// The same disks with other paths, as for [`Location::with_paths`](super::Location::with_paths).
+    /// The same disks with other paths: see [`Location::with_paths`](super::Location::with_paths).
     pub(super) fn with_paths(&self, path: &dyn Fn(&Path) -> Option<PathBuf>) -> Self {
         let disks = self.disks.iter().map(|site| site.with_paths(path)).collect();
         Self { kind: self.kind.clone(), disks }
@@ -129,7 +129,8 @@ fn split<'a>(text: &'a OsStr, syntax: &str) -> Result<(&'a str, &'a OsStr)> {
     parts.ok_or_else(|| Error::invalid(format!("the name of the disk is missing: write {syntax}")))
 }
 
-/// Parses sites that are separated by commas. A text with a prefix of its own is one site, and so is the path of an existing file.
+/// Parses sites that are separated by commas. A text that begins with a prefix of an assembled disk is one site. The path of an existing
+/// file is one site too.
 fn sites(text: &OsStr) -> Result<Vec<Site>> {
     let bytes = text.as_bytes();
     if Assembly::prefix_of(bytes).is_some() || Path::new(text).exists() {
@@ -153,9 +154,9 @@ impl fmt::Display for Assembly {
     }
 }
 
-/// Shows a part of a disk, whose name follows: `part:p1@`.
+/// Writes the prefix for a part of a disk: `part:p1@`. The caller then writes the name of the disk.
 pub(super) fn show_part(part: &Part, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    // A part is shown with the @ before it.
+    // The text of a part begins with `@`, which is removed here.
     match part.to_string().strip_prefix('@') {
         Some(part) => write!(f, "{PART}{part}@"),
         None => Ok(()),
@@ -166,7 +167,7 @@ pub(super) fn show_part(part: &Part, f: &mut fmt::Formatter<'_>) -> fmt::Result 
 mod tests {
     use super::*;
 
-    /// A text is parsed to the same value as its display.
+    /// The displayed text of an assembled disk is equal to the text that was parsed.
     #[test]
     fn assembled_disks_are_shown_as_they_are_written() {
         for text in [

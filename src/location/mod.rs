@@ -44,7 +44,7 @@ pub enum Location {
         /// The site of the tags. `None` if the tags are in the tail of the data.
         tags: Option<Site>,
     },
-    /// Another location, whose volume is opened without reading its journal.
+    /// A location whose volume is opened without reading its journal.
     NoLoad(Box<Self>),
 }
 
@@ -73,14 +73,14 @@ pub enum Medium {
 
 impl Location {
     /// Parses a location that a user wrote. It is a site ([`Site::parse`]), `integrity:DATA`, or `integrity:DATA,TAGS`, where DATA and TAGS
-    /// are sites. Each of these may follow `noload:`. A text that begins with `integrity:` or `noload:` never names a file. For a file with
-    /// such a name, write `./integrity:...`.
+    /// are sites. The prefix `noload:` may precede each of these forms. A text that begins with `integrity:` or `noload:` never names a
+    /// file. For a file with such a name, write `./integrity:...`.
     ///
     /// # Errors
     /// `InvalidInput` for an empty path, and for an offset beyond 64 bits.
     pub fn parse(text: &OsStr) -> Result<Self> {
         let mut inner = text.as_bytes();
-        // A repeated prefix has no further effect.
+        // A second prefix `noload:` has no further effect.
         while let Some(rest) = inner.strip_prefix(NO_LOAD.as_bytes()) {
             inner = rest;
         }
@@ -94,7 +94,7 @@ impl Location {
     }
 
     /// Parses an integrity device: `DATA,TAGS`, or `DATA` if the tags are in the tail of the data. The prefix `integrity:` is optional. If
-    /// the whole text is the path of an existing file, it is DATA. Otherwise DATA ends at the first comma.
+    /// the whole text is the path of an existing file, this file is DATA. If not, DATA ends at the first comma.
     ///
     /// # Errors
     /// The errors of [`parse`](Self::parse).
@@ -115,7 +115,7 @@ impl Location {
         })
     }
 
-    /// The same location with other paths. `path` returns the new path, or `None` if the path stays unchanged.
+    /// A copy of the location with other paths. `path` returns the new path, or `None` if the path stays unchanged.
     #[must_use]
     pub fn with_paths(&self, path: &dyn Fn(&Path) -> Option<PathBuf>) -> Self {
         let site = |site: &Site| site.with_paths(path);
@@ -165,7 +165,7 @@ impl Site {
         Self { medium: Medium::File(path.into()), part: Part::Whole }
     }
 
-    /// A part of this site, as a user writes it.
+    /// A site for a part of this site. It is the site that a user would write for this part.
     #[must_use]
     pub fn within(&self, part: Part) -> Self {
         let is_address = matches!(self.medium, Medium::Nbd(_));
@@ -202,7 +202,7 @@ impl Site {
         }
     }
 
-    /// Whether the path of the image, together with the part after the `@`, is the path of an existing file.
+    /// Whether the displayed text of the site (`PATH@PART`) is also the path of an existing file.
     fn has_namesake(&self) -> bool {
         let path = match &self.medium {
             Medium::File(path) => path,
@@ -216,8 +216,8 @@ impl Site {
 
     /// Parses a site as a user writes it. The text begins with `PATH`, with the [address](nbd::Address) of an export, or with the address
     /// of an [image](image::Address). A suffix can follow and select a part: `@OFFSET`, `@OFFSET+LENGTH`, `@pN` or `@VG/LV`. OFFSET and
-    /// LENGTH are decimal or `0x…`, with an optional `K`, `M` or `G`. If the whole text, including `@`, is the path of an existing file, it
-    /// names that file. `@VG/LV` selects a logical volume of LVM. Before it, only the path of an existing disk is possible.
+    /// LENGTH are decimal or `0x…`, with an optional `K`, `M` or `G`. If the whole text, including `@`, is the path of an existing file,
+    /// the text names that file. `@VG/LV` selects a logical volume of LVM, and must follow the path of an existing disk.
     ///
     /// # Errors
     /// `InvalidInput` for an empty path, for a wrong address, and for an offset beyond 64 bits.
@@ -239,8 +239,8 @@ impl Site {
         let at = bytes.iter().rposition(|byte| *byte == b'@').filter(|at| *at > prefix);
         let exists = || Path::new(OsStr::from_bytes(file)).exists();
         let at = at.filter(|_| is_address || !exists());
-        // The slash after the `@` may belong to a path, such as `me@home/disk.img`, or to an address. Therefore a logical volume must
-        // follow the path of an existing disk.
+        // A slash after the `@` may belong to a path, such as `me@home/disk.img`, or to an address. Therefore `@VG/LV` is accepted only
+        // after the path of an existing disk.
         let is_disk = |at: usize| {
             let path = |bytes| match image {
                 Some((format, _)) => image::Address::parse(format, bytes).path,
@@ -273,8 +273,8 @@ impl Site {
         Ok(Self { medium, part })
     }
 
-    /// Returns the first byte and the length of the part. `None` for the whole device. A location without a length uses the partition table
-    /// or the LVM metadata.
+    /// Returns the first byte and the length of the part, or `None` for the whole device. If the site does not give both numbers, the
+    /// partition table or the LVM metadata are read.
     ///
     /// # Errors
     /// `NotFound` for a partition that does not exist; `Corrupt` for a damaged table; `InvalidInput` for a part that ends past the device;
@@ -373,7 +373,8 @@ impl fmt::Display for Site {
             assembly::show_part(&self.part, f)?;
             return assembly.fmt(f);
         }
-        // If a file has the name `PATH@pN`, this text names the file. The other form always names the part.
+        // If a file has the name `PATH@pN`, the text `PATH@pN` names this file. In that case, the form `part:pN@PATH` is used, which always
+        // names the part.
         if self.part != Part::Whole && self.has_namesake() {
             assembly::show_part(&self.part, f)?;
             return self.medium.fmt(f);
@@ -434,7 +435,7 @@ mod tests {
         let path = dir.path().join("disk@p1");
         std::fs::write(&path, b"").unwrap();
         assert_eq!(part(path.to_str().unwrap()).1, Part::Whole);
-        // A part of the disk is shown in a form that does not name the file.
+        // If a file has the name of the part, the part is shown in the form `part:pN@PATH`.
         for prefix in ["", "qcow2:"] {
             let disk = format!("{prefix}{}", dir.path().join("disk").display());
             let site = Site::parse(OsStr::new(&disk)).unwrap().within(Part::Partition(1));
@@ -445,7 +446,7 @@ mod tests {
         }
     }
 
-    /// The text after the `@` names a logical volume if the text before the `@` names a disk. Otherwise its slash belongs to a path.
+    /// If the text before the `@` names a disk, the text after the `@` names a logical volume. If not, the slash belongs to a path.
     #[test]
     fn a_logical_volume_follows_a_disk() {
         let dir = tempfile::tempdir().unwrap();

@@ -17,7 +17,7 @@ use crate::fs::block_size_on;
 use crate::integrity::{self, Integrity, IntegrityOptions};
 use crate::setters::setters;
 
-/// The options of opening the device at a location.
+/// The options with which the device at a location is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LocationOptions {
@@ -30,9 +30,9 @@ pub struct LocationOptions {
     /// Whether a partition may end past the end of a truncated device. The part of the partition that is on the device is then opened for
     /// reading.
     pub truncated: bool,
-    /// Whether metadata and small writes of an image file use the page cache. The kernel then writes many of them together. Requests of
-    /// queues stay direct. A flush makes the data durable in both cases. The option has no effect on devices, on a part of an image, and on
-    /// a volume whose blocks are shorter than a page of memory.
+    /// Whether metadata and small writes of an image file use the page cache, so that the kernel combines many of them. Requests of queues
+    /// stay direct. With and without this option, a flush makes the data durable. The option has no effect on devices, on a part of an
+    /// image, and on a volume whose blocks are shorter than a page of memory.
     pub cached: bool,
     /// The value of [`ImageOptions::compress`](image::ImageOptions::compress) for an image of a virtual machine.
     pub compress: bool,
@@ -64,8 +64,8 @@ impl LocationOptions {
         self.block_size.map(|size| size as usize).or_else(|| block_size_on(device))
     }
 
-    /// Makes the device accept requests of one block of the volume. If the device below accepts only longer requests, adds a notice for the
-    /// user.
+    /// Adds a layer to the device if the device accepts only requests that are longer than one block of the volume. In this case, also adds
+    /// a notice for the user.
     fn fit(&self, opened: OpenedEngine) -> OpenedEngine {
         let OpenedEngine { device, engine, no_io_uring, mut notices } = opened;
         let (device, notice) = Finer::for_blocks(device, |device| self.blocks_on(device));
@@ -82,33 +82,33 @@ pub struct OpenLocation {
     pub device: Arc<dyn Device>,
     /// The engine in use; never [`Engine::Auto`].
     pub engine: Engine,
-    /// The reason why the engine is not io_uring although the requested engine permits io_uring.
+    /// The reason why io_uring is not used, although the requested engine permits io_uring.
     pub no_io_uring: Option<NoIoUring>,
     /// One line for each setting that could not be applied as requested.
     pub notices: Vec<String>,
-    /// One line for each ignored fault, for example the loss of the first copy of a partition table.
+    /// One line for each fault that was ignored, for example the loss of the first copy of a partition table.
     pub faults: Vec<String>,
     /// The integrity device at the location, if there is one, and the result of its recovery.
     pub integrity: Option<integrity::Opened>,
 }
 
-/// Two parts of one device or image, which was opened for writing and locked once.
+/// Two parts of one device or image. The device was opened for writing, and locked once for both parts.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct OpenParts {
     /// The whole device.
     pub device: Arc<dyn Device>,
-    /// The bytes of the part to write.
+    /// The range of the part to write, in bytes.
     pub written: Range<u64>,
-    /// The bytes of the part to read.
+    /// The range of the part to read, in bytes.
     pub read: Range<u64>,
-    /// The notices and the faults, as in [`OpenLocation`].
+    /// The notices: see [`OpenLocation::notices`].
     pub notices: Vec<String>,
-    /// The faults, as in [`OpenLocation`].
+    /// The faults that were ignored: see [`OpenLocation::faults`].
     pub faults: Vec<String>,
 }
 
-/// The two halves of an integrity device: data and tags. Nothing was read from them yet.
+/// The two halves of an integrity device: data and tags. They are open, but nothing was read from them yet.
 pub struct Halves {
     /// The device with the data. It may not be protected yet.
     pub data: OpenedEngine,
@@ -116,7 +116,7 @@ pub struct Halves {
     pub tags: Option<Arc<dyn Device>>,
     /// The [identity](BlockFile::identity) of the data device.
     pub identity: [u8; 16],
-    /// The faults, as in [`OpenLocation::faults`].
+    /// The faults that were ignored: see [`OpenLocation::faults`].
     pub faults: Vec<String>,
 }
 
@@ -200,7 +200,7 @@ impl Location {
             return Err(Error::invalid(format!("{data} and {tags} overlap")));
         }
         let data = data.open(options, true).context(|| "the data device")?;
-        // Both halves are on one device. The device is locked once, for the data half. This lock also covers the tag half.
+        // If both halves are on one device, the device is locked only once, for the data half. This lock also covers the tag half.
         let how = options.engine(Engine::Auto);
         let tags = tags.open(&how, !shared).context(|| "the tag device")?;
         let OpenSite { opened: data, identity, fault } = data;
@@ -208,7 +208,7 @@ impl Location {
         Ok(Halves { data, tags: Some(tags.opened.device), identity, faults })
     }
 
-    /// Adds the name of the half (data or tags) that caused an error.
+    /// Adds the half (data or tags) that caused an error to the message.
     fn explain(&self, error: Error, data: &dyn Device, tags: Option<&dyn Device>) -> Error {
         let place = self.tags().unwrap_or(self.data());
         if matches!(error.kind(), ErrorKind::UnknownFormat | ErrorKind::Corrupt) {
@@ -237,7 +237,7 @@ impl Location {
 }
 
 impl Site {
-    /// Opens the device of this part for writing, together with the part `read` of the same device or image.
+    /// Opens this part for writing, and the part `read` of the same device or image for reading. The device is opened once.
     ///
     /// # Errors
     /// `InvalidInput` if the parts overlap; the errors of [`Location::open`].
@@ -275,25 +275,25 @@ impl Site {
                     OpenMode { window, write: options.write, exclusive, ..OpenMode::default() };
                 let blocks = |device: &dyn Device| options.blocks_on(device);
                 let file = match options.engine {
-                    // A DAX mapping accepts requests of any length. The block size does not matter.
+                    // A DAX mapping accepts requests of any length, so the block size of the volume does not matter.
                     Engine::Dax => Arc::new(BlockFile::open(path, &mode)?),
                     _ => BlockFile::for_blocks(path, &mode, options.cached, blocks)?,
                 };
                 if let Some(first) = &first {
                     self.check_unchanged(path, &file, options, first)?;
                 }
-                // The identity of a file belongs to one range of the file.
+                // The identity of a file identifies one range of the file. It does not identify a part that consists of several ranges.
                 let identity = if above.is_some() { [0; 16] } else { file.identity() };
                 let opened = open_engine(file, options.engine)?;
                 let opened = part_of(opened, above, &mut fault).at(|| self)?;
                 let opened = match options.engine {
                     Engine::Dax => opened,
-                    // An NVMe namespace cannot use the page cache. For it, `fit` adds a layer that accepts shorter requests.
+                    // An NVMe namespace cannot use the page cache, so `fit` adds a layer that accepts shorter requests.
                     _ => options.fit(opened),
                 };
                 Ok(OpenSite { opened, identity, fault })
             }
-            // The address of an NBD export is not an identity: it may lead to another export later.
+            // The address of an NBD export is no identity, because the address may lead to another export later.
             Medium::Nbd(address) => self.open_export(address, options),
             Medium::Image(address) => self.open_image(address, options),
             Medium::Assembly(assembly) => {
@@ -302,8 +302,8 @@ impl Site {
         }
     }
 
-    /// Checks that the part has the place that was found before the file was locked. Another program may have changed the partition table or
-    /// the metadata of LVM, or replaced the file, until then.
+    /// Checks that the part is still where it was found before the file was locked. In the meantime, another program may have changed the
+    /// partition table or the LVM metadata, or replaced the file.
     fn check_unchanged(
         &self,
         path: &Path,
@@ -372,7 +372,7 @@ impl Site {
         Ok(OpenSite { opened, identity: [0; 16], fault })
     }
 
-    /// The part of an export that an assembled disk is, if there is one export.
+    /// If the assembled disk is a part of a single export, returns this part.
     fn on_one_export(&self, assembly: &Assembly) -> Option<Self> {
         let [Self { medium, part: Part::Whole }] = &assembly.disks[..] else { return None };
         let part = match (&assembly.kind, &self.part) {
@@ -402,7 +402,7 @@ impl Site {
         }
         let (mut disks, mut faults, mut notices) = (Vec::new(), Vec::new(), Vec::new());
         let (mut engine, mut no_io_uring) = (options.engine, None);
-        // The device above the disks has its own layer for short requests.
+        // The disks are opened without layers for short requests, because the assembled device has its own layer.
         let how = options.block_size(512);
         for (number, disk) in assembly.disks.iter().enumerate() {
             if let Some(same) = assembly.disks[..number].iter().find(|one| *one == disk) {
@@ -425,10 +425,10 @@ impl Site {
         Ok(OpenSite { opened, identity: [0; 16], fault })
     }
 
-    /// Whether two sites are on the same device or image, even if their names differ.
+    /// Whether two sites are on one device or image, even if their names differ.
     #[must_use]
     pub fn shares_device(&self, other: &Self) -> bool {
-        // A device node is identified by its device number. Two nodes of one device are equal. An image is identified by its file.
+        // A device node is identified by its device number, so two nodes of one device are equal. An image is identified by its file.
         let id = |path: &Path| match path.metadata() {
             Ok(found) if found.rdev() != 0 => Some((found.rdev(), 0)),
             Ok(found) => Some((found.dev(), found.ino())),
@@ -456,13 +456,13 @@ impl Site {
     }
 }
 
-/// The error of a write through several ranges of an NBD export. After a lost connection, the export is checked for other nodes at one place
-/// only.
+/// The error of a write through several ranges of an NBD export. After a lost connection, ironmap checks at only one position of the export
+/// whether another computer uses it.
 fn on_export() -> Error {
     Error::read_only("on an NBD export, only a logical volume in one range can be written")
 }
 
-/// Assembles open disks, each with its name. Adds faults that were ignored.
+/// Assembles open disks, each with its name. Returns the assembled device, and adds ignored faults to the list.
 fn assemble(
     kind: &AssemblyKind,
     mut disks: Vec<(String, Arc<dyn Device>)>,
@@ -505,15 +505,15 @@ fn assemble(
     }
 }
 
-/// The place of a part on its device: the range that is opened, and how the part is made of it.
+/// The location of a part on its device: the range that is opened, and how the part is built from this range.
 type Place = (Option<(u64, u64)>, Option<Above>);
 
-/// How a part is made of the device that contains it.
+/// How a part is built from the device that contains it.
 #[derive(Clone, PartialEq, Eq)]
 enum Above {
-    /// By segments, in order.
+    /// The part is a sequence of segments, in order.
     Segments(Vec<Segment>),
-    /// As the metadata of LVM describe it.
+    /// The part is a logical volume, as the LVM metadata describe it.
     #[cfg(feature = "lvm")]
     Stack(crate::lvm::Stack),
 }
@@ -522,7 +522,7 @@ enum Above {
 struct Opening {
     /// The range of the device that is opened. `None` for the whole device.
     window: Option<(u64, u64)>,
-    /// How the part is made of the open device. `None` if the open device is the part.
+    /// How the part is built from the open device. `None` if the open device is the part.
     above: Option<Above>,
     /// A text for the user about a fault that was ignored.
     fault: Option<String>,
@@ -534,7 +534,7 @@ impl Opening {
     }
 
     /// # Errors
-    /// If `write` is set, fails for a part that can only be read.
+    /// If `write` is set and the part can only be read, returns the reason.
     fn of(window: Option<Window>, write: bool) -> Result<Self> {
         let Some(Window { bounds, fault, only_read }) = window else {
             return Ok(Self { window: None, above: None, fault: None });
@@ -551,7 +551,7 @@ impl Opening {
     }
 }
 
-/// The part that is made of an open device. Adds faults that were ignored to `fault`.
+/// Builds a part from an open device. If a fault is ignored, adds it to `fault`.
 fn part_of(
     opened: OpenedEngine,
     above: Option<Above>,
@@ -578,12 +578,12 @@ fn part_of(
     Ok(OpenedEngine { device, ..opened })
 }
 
-/// The same device with the engine `null`, which transfers no file data.
+/// The device with the engine `null`, which transfers no file data.
 fn nulled(device: Arc<dyn Device>, notices: Vec<String>) -> OpenedEngine {
     only_engine(Arc::new(Null::over(device)), Engine::Null, notices)
 }
 
-/// A device that has only one engine.
+/// The result of opening a device that supports only one engine.
 fn only_engine(device: Arc<dyn Device>, engine: Engine, notices: Vec<String>) -> OpenedEngine {
     OpenedEngine { device, engine, no_io_uring: None, notices }
 }

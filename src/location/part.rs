@@ -15,10 +15,10 @@ use crate::probe::probe;
 pub enum Part {
     /// The whole device.
     Whole,
-    /// From this byte to the end of its partition. If no partition contains the byte, the part ends where the next partition begins. If
-    /// there is no partition table, the part ends at the end of the device.
+    /// The bytes from this position to the end of the partition that contains the position. If no partition contains the position, the part
+    /// ends where the next partition begins. If there is no partition table, the part ends at the end of the device.
     Offset(u64),
-    /// These bytes, whatever the partition table contains.
+    /// The bytes of this range. The partition table is not read.
     Range {
         /// The first byte.
         offset: u64,
@@ -38,32 +38,32 @@ pub enum Part {
 
 /// A part of a device with known bounds.
 pub(super) struct Window {
-    /// The place of the part on the device.
+    /// The location of the part on the device.
     pub(super) bounds: Bounds,
     /// A text for the user, if the partition table or the LVM metadata have a fault.
     pub(super) fault: Option<String>,
-    /// The error of an attempt to open the part for writing. `None` if the part can be written.
+    /// The error that is returned if the part is opened for writing. `None` if the part can be written.
     pub(super) only_read: Option<Error>,
 }
 
-/// The place of a part on its device.
+/// The location of a part on its device.
 pub(super) enum Bounds {
-    /// The first byte and the length in bytes.
+    /// A single range: the first byte and the length in bytes.
     Range(u64, u64),
-    /// The parts of which a logical volume consists.
+    /// The segments and layers of a logical volume.
     #[cfg(feature = "lvm")]
     Stack(lvm::Stack),
 }
 
 impl Window {
-    /// A part in one range, which can be read and written.
+    /// A part that is a single range and can be read and written.
     fn range(start: u64, len: u64) -> Self {
         Self { bounds: Bounds::Range(start, len), fault: None, only_read: None }
     }
 
-    /// Adds a fault of the partition table, if there is one. The part can then only be read. The reason: if one copy of a table is lost,
-    /// the other copy may be older, and its partitions may overlap other data. A part from an offset on has the same restriction, because
-    /// the table determines its end.
+    /// Records a fault of the partition table. If there is one, the part can only be read: if one copy of a table is lost, the other copy
+    /// may be older, and its partitions may overlap other data. This is also true for a part from an offset on, because the table
+    /// determines the end of this part.
     fn with_fault(mut self, fault: Option<String>) -> Self {
         self.only_read = fault.as_ref().map(|fault| {
             Error::new(
@@ -79,8 +79,8 @@ impl Window {
 }
 
 impl Part {
-    /// Finds this part on a device. `None` means the whole device. If a partition ends past the device and `truncated` is true, returns the
-    /// bytes that are on the device. With `write`, also finds the reasons not to write the part.
+    /// Finds this part on a device. Returns `None` for the whole device. If a partition ends past the end of the device and `truncated` is
+    /// true, returns the bytes that are on the device. If `write` is set, also checks whether the part must not be written.
     pub(super) fn of(
         &self,
         device: &dyn Device,
@@ -124,7 +124,7 @@ impl Part {
             .then(|| Self::Logical { group: group.to_owned(), volume: volume.to_owned() })
     }
 
-    /// Parses the text after the `@`. Returns `None` if the text belongs to the name of the file.
+    /// Parses the text after the `@`. Returns `None` if the text is not a valid part, so that it belongs to the name of the file.
     pub(super) fn parse(text: &str) -> Option<Result<Self>> {
         if let Some(number) = text.strip_prefix('p') {
             let number = number.parse().ok().filter(|number| *number > 0);
@@ -154,7 +154,7 @@ impl fmt::Display for Part {
     }
 }
 
-/// Parses a number of bytes. `None` if the text is not a number. The inner error means that the number exceeds 64 bits.
+/// Parses a number of bytes. Returns `None` if the text is not a number, and an error if the number exceeds 64 bits.
 fn bytes(text: &str) -> Option<Result<u64, ()>> {
     let (digits, shift) = match text.as_bytes().last()? {
         b'K' | b'k' => (&text[..text.len() - 1], 10),
@@ -182,8 +182,8 @@ fn rest(size: u64, offset: u64) -> Result<(u64, u64)> {
     }
 }
 
-/// Finds the part from an offset on. [`Part::Offset`] states the end of the part. If the partition table cannot be read, the part ends at
-/// the end of the device. This part has a fault, so it can only be read.
+/// Finds the part from an offset on: see [`Part::Offset`]. If the partition table cannot be read, the part ends at the end of the device.
+/// In this case, the part has a fault and can only be read.
 fn from(device: &dyn Device, offset: u64) -> Result<Window> {
     let (_, rest) = rest(device.size(), offset)?;
     let (end, fault) = match PartitionTable::read(device) {
@@ -198,7 +198,7 @@ fn from(device: &dyn Device, offset: u64) -> Result<Window> {
     Ok(Window::range(offset, rest.min(end - offset)).with_fault(fault))
 }
 
-/// Finds a logical volume. A logical volume in one range of the device costs no more than a partition.
+/// Finds a logical volume. If the logical volume is a single range of the device, its I/O costs no more than the I/O of a partition.
 #[cfg(feature = "lvm")]
 fn logical(device: &dyn Device, group: &str, volume: &str) -> Result<Window> {
     let groups = lvm::Groups::read(device)?;

@@ -8,9 +8,9 @@ use super::text::{Section, corrupt};
 use crate::error::{ErrorKind, Result};
 use crate::sorting::Sorting;
 
-/// The unit of sizes and positions in LVM metadata, in bytes.
+/// The unit of sizes and positions in LVM metadata: 512 bytes.
 pub(super) const SECTOR: u64 = 512;
-/// The fault of an origin into which a snapshot is being merged.
+/// The reason why a logical volume cannot be read while a snapshot is being merged into it.
 const MERGING: &str = "a snapshot is being merged into it: lvchange -ay completes the merge";
 /// The largest length of an extent in bytes: 4 GiB.
 const LARGEST: u64 = 1 << 32;
@@ -22,12 +22,12 @@ pub(super) struct Group {
     pub(super) id: String,
     /// The sequence number of the metadata. Each change of the metadata increases it.
     pub(super) sequence: u64,
-    /// The checksum of the text, and its length in bytes.
+    /// The checksum of the metadata text, and the length of the text in bytes.
     pub(super) checksum: u32,
     pub(super) text_len: usize,
     pub(super) physical: Vec<Physical>,
     pub(super) logical: Vec<Logical>,
-    /// A contradiction in the metadata. Logical volumes can then only be read.
+    /// A contradiction in the metadata. If there is one, all logical volumes of the group can only be read.
     pub(super) fault: Option<String>,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Physical {
     pub(super) id: Id,
     /// The position of the first extent in bytes, and the number of extents.
     extents: (u64, u64),
-    /// The physical volume was missing when the group was last changed, so its content may be old.
+    /// Whether the physical volume was missing when the group was last changed. If so, its content may be old.
     pub(super) was_missing: bool,
 }
 
@@ -48,11 +48,12 @@ pub(super) struct Logical {
     pub(super) name: String,
     /// The length in bytes.
     pub(super) len: u64,
-    /// Whether users see the logical volume. A hidden logical volume is a part of other logical volumes, or it describes a snapshot.
+    /// Whether LVM shows the logical volume to users. A hidden logical volume is a component of another logical volume, or describes a
+    /// snapshot.
     pub(super) visible: bool,
     /// The reason why the logical volume cannot be read. `None` if it can be read.
     pub(super) fault: Option<String>,
-    /// The reason why the logical volume cannot be written, although it can be read. `None` if there is no such reason.
+    /// The reason why the logical volume can be read but not written. `None` if there is no such reason.
     pub(super) only_read: Option<&'static str>,
     pub(super) segments: Vec<Segment>,
 }
@@ -67,12 +68,12 @@ pub(super) struct Segment {
 
 #[derive(Debug)]
 pub(super) enum Kind {
-    /// The length of a stripe in bytes, and ranges of physical volumes. Consecutive stripes are on consecutive ranges. After the last
-    /// range, the next stripe is on the first range again. With one range, the segment is linear.
+    /// The length of a stripe in bytes, and the ranges of physical volumes that contain the stripes. Consecutive stripes are on consecutive
+    /// ranges; the stripe after the last range is on the first range again. A linear segment has one range.
     Striped(u64, SmallVec<[Area; 1]>),
     /// A segment whose content is on other logical volumes.
     Layered(Layered),
-    /// A segment that ironmap cannot read: its type.
+    /// The type of a segment that ironmap cannot read.
     Other(String),
 }
 
@@ -98,7 +99,7 @@ pub(super) fn product(one: u64, other: u64) -> Result<u64> {
 impl Group {
     /// The logical volume with a name.
     pub(super) fn logical(&self, name: &str) -> Option<&Logical> {
-        // A section contains its names in order.
+        // The names in a section are sorted.
         let index = self.logical.binary_search_by(|logical| logical.name.as_str().cmp(name));
         index.ok().map(|index| &self.logical[index])
     }
@@ -106,7 +107,7 @@ impl Group {
     /// Parses the text of a metadata area.
     ///
     /// # Errors
-    /// `Corrupt` for a text that contradicts itself.
+    /// `Corrupt` if the text contains contradictions.
     pub(super) fn parse(text: &Text) -> Result<Self> {
         let all = Section::parse(&text.bytes)?;
         let mut groups = all.sections();
@@ -119,7 +120,7 @@ impl Group {
         }
         let physical = group.section("physical_volumes")?.sections();
         let physical = PhysicalVolumes::parse(physical)?;
-        // A group without logical volumes has no such section.
+        // In the metadata of a group without logical volumes, this section is missing.
         let volumes = group.section("logical_volumes").ok();
         let volumes = volumes.into_iter().flat_map(Section::sections);
         let mut logical = Vec::new();
@@ -138,8 +139,8 @@ impl Group {
     }
 }
 
-/// Finds two segments that use the same extents of a physical volume. LVM makes no such segments: a logical volume that shares the content of
-/// another one names it.
+/// Finds two segments that use the same extents of a physical volume. LVM does not make such segments: a logical volume that shares the
+/// content of another logical volume refers to it by name.
 fn overlap(logical: &[Logical], physical: &[Physical]) -> Option<String> {
     let mut all = Vec::new();
     for Logical { name, segments, .. } in logical {
@@ -158,10 +159,10 @@ fn overlap(logical: &[Logical], physical: &[Physical]) -> Option<String> {
     })
 }
 
-/// The words of a status that do not matter for writes. LVM refuses a group with a word that it does not know.
+/// The status words with which a logical volume or a group can be written. LVM refuses a group that has an unknown status word.
 const KNOWN: [&str; 5] = ["READ", "WRITE", "VISIBLE", "FIXED_MINOR", "RESIZEABLE"];
 
-/// Whether a status has a word that is not known to permit writes.
+/// Whether a section has a status word that is not in [`KNOWN`].
 fn has_other_status(section: &Section) -> bool {
     let words = section.texts("status").unwrap_or_default();
     words.iter().any(|word| !KNOWN.contains(word))
@@ -202,12 +203,12 @@ impl PhysicalVolumes {
 
     /// The index of a physical volume.
     fn index_of(&self, name: &str) -> Option<usize> {
-        // A section contains its names in order.
+        // The names in a section are sorted.
         self.0.binary_search_by(|physical| physical.name.as_str().cmp(name)).ok()
     }
 }
 
-/// A name, or an error if the name is longer than LVM permits.
+/// Checks a name. Returns an error if the name is longer than LVM permits.
 pub(super) fn check_name(name: &str) -> Result<&str> {
     const LONGEST: usize = 127;
     if name.len() > LONGEST {
@@ -226,8 +227,8 @@ impl Physical {
         Ok(Self { name: name.to_owned(), id, extents, was_missing })
     }
 
-    /// Returns the position of the extent `first` on the physical volume, in bytes. Fails if the `count` extents from `first` on are not on
-    /// the physical volume. `extent` is the length of an extent.
+    /// Returns the position of the extent `first` on the physical volume, in bytes. Fails if the `count` extents that begin with `first`
+    /// are not all on the physical volume. `extent` is the length of an extent in bytes.
     fn byte_of(&self, first: u64, count: u64, extent: u64) -> Result<u64> {
         let (start, extents) = self.extents;
         if first.checked_add(count).is_none_or(|end| end > extents) {
@@ -241,8 +242,8 @@ impl Physical {
 }
 
 impl Logical {
-    /// Damaged segments do not end the parsing, because the other logical volumes of the group do not depend on them. They are recorded as
-    /// a fault of this logical volume.
+    /// Parses a logical volume. Damaged segments do not end the parsing of the group, because other logical volumes do not depend on them.
+    /// They are recorded as the fault of this logical volume.
     fn parse(
         name: &str,
         section: &Section,
@@ -277,7 +278,7 @@ impl Logical {
         Ok(logical)
     }
 
-    /// Whether the logical volume can be read, if all of its physical volumes are present.
+    /// Whether the logical volume can be read if all of its physical volumes are present.
     pub(super) fn is_supported(&self) -> bool {
         let is_supported = |segment: &Segment| match &segment.kind {
             Kind::Striped(..) => true,
@@ -295,7 +296,8 @@ impl Logical {
     ) -> Result<()> {
         let (mut next, count) = (0_u64, section.number("segment_count")?);
         for number in 1..=count {
-            // A missing segment ends the loop. The text therefore limits the number of steps.
+            // The loop ends at the first segment that is missing in the text. Therefore a wrong segment count does not cause an endless
+            // loop.
             let segment = section.section(&format!("segment{number}"))?;
             if segment.number("start_extent")? != next {
                 return Err(corrupt(format!(
@@ -347,7 +349,7 @@ impl Segment {
         let mut areas = SmallVec::new();
         for (on, first) in pairs {
             let Some(index) = physical.index_of(on) else {
-                // `on` is a logical volume and not a physical volume, for example while pvmove runs.
+                // The text names a logical volume instead of a physical volume, for example while pvmove runs.
                 return Ok(Self {
                     len,
                     kind: Kind::Other(format!("striped over {}", check_name(on)?)),
@@ -360,9 +362,9 @@ impl Segment {
     }
 }
 
-/// Marks the logical volumes that depend on snapshots. One kind contains the changes of a snapshot, and another kind is an origin into which
-/// a snapshot is being merged. These cannot be read. The third kind is the origin of a snapshot, which cannot be written, because the
-/// snapshot would change too. A hidden logical volume describes each snapshot.
+/// Marks the logical volumes that are related to snapshots. Two kinds of them cannot be read: those that contain the changes of a snapshot,
+/// and origins into which a snapshot is being merged. The origin of any other snapshot can be read but not written, because a write would
+/// also change the snapshot. In the metadata, a hidden logical volume describes each snapshot.
 fn mark_snapshots(logical: &mut [Logical], sections: Option<&Section>) -> Result<()> {
     let (mut marks, mut origins) = (Vec::new(), Vec::new());
     for (_, section) in sections.into_iter().flat_map(Section::sections) {
@@ -383,7 +385,7 @@ fn mark_snapshots(logical: &mut [Logical], sections: Option<&Section>) -> Result
             marks.push((segment.text("origin")?, MERGING));
         }
     }
-    // A section contains its names in order.
+    // The names in a section are sorted.
     let index = |logical: &[Logical], name: &str| {
         logical.binary_search_by(|volume| volume.name.as_str().cmp(name)).ok()
     };

@@ -10,21 +10,21 @@ use crate::partition::{u32_at, u64_at};
 use crate::units::DevOffset;
 
 const SECTOR: usize = 512;
-/// The number of sectors that may contain the label. They are at the start of the physical volume.
+/// The number of sectors at the start of the physical volume that may contain the label.
 const PLACES: u64 = 4;
-/// The length in bytes of a label's header. The header of the physical volume follows.
+/// The length of a label's header in bytes. The header of the physical volume follows it.
 const LABEL: usize = 32;
 /// The checksum of a label covers its sector from this offset to the end of the sector.
 const CHECKED: usize = 20;
-/// The length in bytes of the header of a metadata area: one sector. The rest of the area is a ring of texts.
+/// The length in bytes of a metadata area's header: one sector. The rest of the area is a ring buffer of metadata texts.
 const AREA: u64 = 512;
 const AREA_MAGIC: &[u8; 16] = b" LVM2 x[5A%r0N*>";
-/// The longest text that is read, in bytes. The metadata of 40,000 logical volumes have this length. The limit bounds the memory for
+/// The maximum length of a metadata text in bytes. A text for 40,000 logical volumes has this length. The limit restricts the memory for
 /// hostile metadata to about 300 MB.
 const LONGEST: u64 = 16 << 20;
 /// The largest number of metadata areas of a physical volume.
 const AREAS: usize = 2;
-/// The flag of a text that the tools of LVM ignore.
+/// The flag of a metadata text that the LVM tools ignore.
 const IGNORED: u32 = 1;
 
 /// CRC-32 with LVM's own initial value, and without the final inversion.
@@ -32,7 +32,7 @@ const CRC: crc::Crc<u32> = {
     const LVM: crc::Algorithm<u32> = crc::Algorithm {
         init: 0xF597_A6CF_u32.reverse_bits(),
         xorout: 0,
-        // These two values are not known for LVM's parameters. The crate `crc` does not use them.
+        // The values `check` and `residue` for these parameters are unknown. The crate `crc` does not use them.
         check: 0,
         residue: 0,
         ..crc::CRC_32_ISO_HDLC
@@ -54,11 +54,11 @@ pub(super) struct Text {
 pub(super) struct Label {
     /// The identity.
     pub(super) id: Id,
-    /// The position of each metadata area in the physical volume, and its length.
+    /// The position of each metadata area in the physical volume, and the length of the area.
     areas: Vec<(u64, u64)>,
 }
 
-/// A range of a device in which a physical volume is searched for.
+/// The range of a device in which a physical volume is searched for.
 #[derive(Clone, Copy)]
 pub(super) struct Range<'a> {
     pub(super) device: &'a dyn Device,
@@ -107,7 +107,7 @@ impl Label {
             )));
         }
         let header = u32_at(sector, 20) as usize;
-        // Two fields precede the lists: the identity, and the size of the device.
+        // In the header of the physical volume, two fields precede the lists: the identity, and the size of the device.
         let lists = header.saturating_add(40);
         if header < LABEL || lists > SECTOR {
             return Err(corrupt(format!(
@@ -115,7 +115,7 @@ impl Label {
             )));
         }
         let id = sector[header..header + 32].try_into().unwrap_or_default();
-        // Two lists follow: the data areas, and the metadata areas. A pair of zeros ends each list.
+        // The header contains two lists of pairs: the data areas, and the metadata areas. A pair of zeros ends each list.
         let mut pairs =
             sector[lists..].chunks_exact(16).map(|pair| (u64_at(pair, 0), u64_at(pair, 8)));
         let is_end = |pair: &(u64, u64)| pair.0 == 0;
@@ -126,19 +126,19 @@ impl Label {
         Ok(Self { id, areas })
     }
 
-    /// The first byte and the length of the label and of each metadata area.
+    /// The first byte and the length of each range that contains the label or a metadata area.
     pub(super) fn metadata(&self) -> Vec<(u64, u64)> {
         [(0, PLACES * SECTOR as u64)].into_iter().chain(self.areas.iter().copied()).collect()
     }
 
-    /// Reads the text of each metadata area, one after the other. Areas without a text are skipped. An area that cannot be read returns an
-    /// error.
+    /// Reads the text of each metadata area, one after the other. Areas without a text are skipped. For an area that cannot be read, the
+    /// iterator returns an error.
     pub(super) fn texts(&self, range: Range<'_>) -> impl Iterator<Item = Result<Text>> {
         self.areas.iter().filter_map(move |area| text(range, *area).transpose())
     }
 }
 
-/// Returns the text of a metadata area. `None` if there is no text, or if the text must be ignored.
+/// Returns the text of a metadata area. `None` if the area contains no text, or if the text has the flag [`IGNORED`].
 fn text(range: Range<'_>, (start, len): (u64, u64)) -> Result<Option<Text>> {
     let header = range.read(start, AREA)?;
     let (stored, computed) = (u32_at(&header, 0), CRC.checksum(&header[4..]));
@@ -161,7 +161,7 @@ fn text(range: Range<'_>, (start, len): (u64, u64)) -> Result<Option<Text>> {
             "the metadata text of {size} bytes at byte {at} is outside the metadata area"
         )));
     }
-    // A text that reaches the end of the area continues at the start of the ring, after the header.
+    // A text that reaches the end of the area continues after the header of the area.
     let first = size.min(len - at);
     let place =
         |at: u64| start.checked_add(at).ok_or_else(|| corrupt("a position exceeds 64 bits"));

@@ -1,18 +1,19 @@
-//! Segments whose content is on other logical volumes, which are hidden: RAID, mirrors, thin pools and thin volumes.
+//! Segments whose content is on hidden logical volumes: RAID, mirrors, thin pools and thin volumes.
 
 use super::group::{SECTOR, check_name, product};
 use super::text::{Section, corrupt};
 use crate::error::Result;
 
-/// A segment whose content is on other logical volumes of the group. All names are those of logical volumes.
+/// A segment whose content is on other logical volumes of the group. The names in it are names of logical volumes.
 #[derive(Debug)]
 pub(super) enum Layered {
-    /// The level of the array, the length of a stripe in bytes, and the legs. Each leg consists of its metadata and its data. Level 0
-    /// has no metadata.
+    /// A RAID volume: the level, the length of a stripe in bytes, and the legs. Each leg consists of a metadata volume and a data volume.
+    /// Legs of level 0 have no metadata volume.
     Raid(u32, u64, Vec<(Option<String>, String)>),
     Mirror(Mirror),
     Pool(Pool),
-    /// The pool, the number of the thin volume in the pool, and the volume that contains the blocks that are not in the pool.
+    /// A thin volume: the pool, the number of the thin volume in the pool, and the volume that contains the blocks that are not in the pool
+    /// (the external origin).
     Thin(String, u64, Option<String>),
 }
 
@@ -20,7 +21,7 @@ pub(super) enum Layered {
 #[derive(Debug)]
 pub(super) struct Mirror {
     pub(super) legs: Vec<String>,
-    /// The log says which regions are equal on all legs. `None` for a log that is only in the memory of a running system.
+    /// The log volume. It records which regions are equal on all legs. `None` if the log is only in the memory of a running system.
     pub(super) log: Option<String>,
     /// The length of a region in bytes.
     pub(super) region: u64,
@@ -31,7 +32,7 @@ pub(super) struct Mirror {
 pub(super) struct Pool {
     pub(super) metadata: String,
     pub(super) data: String,
-    /// The number of the last change of the set of thin volumes.
+    /// The transaction number: the number of the last change that LVM made to the set of thin volumes.
     pub(super) transaction: u64,
     /// The length of a data block in bytes.
     pub(super) chunk: u64,
@@ -77,7 +78,7 @@ impl Layered {
     }
 
     fn raid(level: u32, segment: &Section) -> Result<Self> {
-        // Mirrors have no stripes.
+        // Segments of level 1 are mirrors and have no stripes.
         let stripe = if level == 1 { 0 } else { product(segment.number("stripe_size")?, SECTOR)? };
         if let Ok(data) = segment.texts("raid0_lvs") {
             let legs = names(data)?.into_iter().map(|data| (None, data)).collect();

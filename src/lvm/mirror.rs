@@ -1,4 +1,4 @@
-//! The log of a mirror: a bit for each region says whether the region is equal on all legs. All numbers are little-endian.
+//! The log of a mirror. It has one bit for each region, which is set if the region is equal on all legs. All numbers are little-endian.
 
 use super::text::corrupt;
 use crate::device::Device;
@@ -6,21 +6,21 @@ use crate::error::{Error, Result};
 use crate::partition::{u32_at, u64_at};
 use crate::units::DevOffset;
 
-/// `MiRr`, as a number.
+/// The magic number `MiRr`.
 const MAGIC: u32 = 0x4D69_5272;
 const VERSION: u32 = 2;
-/// The length of the header in bytes. The bits follow.
+/// The length of the log's header in bytes. The bits follow the header.
 const HEADER: u64 = 1024;
 /// The largest number of regions: 128 MiB of bits.
 const REGIONS: u64 = 1 << 30;
-/// The bits are read in parts of this length in bytes.
+/// The number of bytes of the bit set that are read in one step.
 const PART: u64 = 64 << 10;
 
-/// Checks that the log says of all regions that they are equal on all legs. `len` is the length of the mirror, and `region` that of a
-/// region, in bytes.
+/// Checks that all regions are equal on all legs according to the log. `len` is the length of the mirror, and `region` is the length of a
+/// region, both in bytes.
 ///
 /// # Errors
-/// `Unsupported` if a region differs; `Corrupt` for a wrong log; `Io`.
+/// `Unsupported` if a region is not equal on all legs; `Corrupt` for a damaged log; `Io`.
 pub(super) fn check(log: &dyn Device, len: u64, region: u64) -> Result<()> {
     let wrong = |what: &str| corrupt(format!("the log of the mirror {what}"));
     let mut header = vec![0; 16];
@@ -42,7 +42,7 @@ pub(super) fn check(log: &dyn Device, len: u64, region: u64) -> Result<()> {
     for at in (0..bytes).step_by(PART as usize) {
         let mut part = vec![0; (bytes - at).min(PART) as usize];
         log.read_exact_at(&mut part, DevOffset(HEADER + at))?;
-        // The bits after the last region have no meaning.
+        // In the last byte, the bits after the last region have no meaning.
         let unused = (bytes * 8 - regions) as u32;
         if let Some(last) = part.last_mut().filter(|_| at + PART >= bytes) {
             *last |= !(0xFF_u8 >> unused);

@@ -1,7 +1,7 @@
 //! LVM2: the logical volumes on one or several disks. A physical volume is a whole disk or a partition.
 //!
-//! This module finds the ranges of linear and striped logical volumes, and reads RAID, mirrors and thin volumes, which consist of such
-//! volumes. It verifies the checksums of the metadata, and uses the newest copy.
+//! This module finds the ranges of linear and striped logical volumes. It also reads RAID, mirrors and thin volumes, which are built from
+//! linear and striped logical volumes. It verifies the checksums of the metadata, and uses the newest copy.
 
 mod group;
 mod label;
@@ -39,25 +39,25 @@ pub struct Groups {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LogicalVolume<'a> {
-    /// The name of its volume group.
+    /// The name of the volume group that contains the logical volume.
     pub group: &'a str,
-    /// Its name.
+    /// The name of the logical volume.
     pub name: &'a str,
-    /// Its size in bytes.
+    /// The size of the logical volume in bytes.
     pub size: u64,
 }
 
 /// A physical volume on a disk.
 #[derive(Debug)]
 struct OnDisk {
-    /// The partition, or the disk.
+    /// The name of the partition or disk, for messages.
     what: String,
     id: Id,
-    /// The first byte on the disk, and the length in bytes.
+    /// The first byte of the physical volume on the disk, and its length in bytes.
     range: (u64, u64),
     /// The identity of the group in the physical volume's own metadata. `None` if the physical volume has no metadata.
     group: Option<String>,
-    /// The ranges of the label and of the metadata areas: the first byte in the physical volume, and the length.
+    /// The ranges of the label and of the metadata areas. Each range consists of the first byte in the physical volume, and the length.
     metadata: Vec<(u64, u64)>,
 }
 
@@ -71,8 +71,8 @@ impl Groups {
         Self::of(&[("", device)])
     }
 
-    /// Reads the metadata of all physical volumes on several disks, each with its name. A position on a disk is counted from the first byte
-    /// of the first disk, as if the disks followed each other.
+    /// Reads the metadata of all physical volumes on several disks, each with its name. The disks are treated as if they followed each
+    /// other, so a position on any disk is counted from the first byte of the first disk.
     ///
     /// # Errors
     /// The errors of [`read`](Self::read).
@@ -103,7 +103,7 @@ impl Groups {
         if self.is_member(what, whole) {
             return Ok(());
         }
-        // If a label precedes the first partition, the label is older than the table. LVM ignores such a label too.
+        // A label before the first partition is older than the partition table. It is ignored, as by LVM.
         self.faults.extend(fault);
         for Partition { number, start, len, .. } in partitions {
             let len = len.min(device.size().saturating_sub(start));
@@ -112,8 +112,8 @@ impl Groups {
         Ok(())
     }
 
-    /// Whether a range is a member of an MD array. Its logical volumes are those of the array: one member can have older content, and after
-    /// a write to one member the members would differ.
+    /// Whether a range is a member of an MD array. The logical volumes on such a range belong to the array, and are not used from the
+    /// member: one member can have older content, and a write to one member would make the members differ.
     fn is_member(&mut self, what: &str, Range { device, start, len }: Range<'_>) -> bool {
         let Ok(Some(member)) = look_within(device, start, len) else { return false };
         let advice = "lvm:VG/LV@md:DISK,DISK reads its logical volumes, and mdadm --zero-superblock removes an old superblock";
@@ -166,7 +166,7 @@ impl Groups {
         Ok(())
     }
 
-    /// The index of the group whose metadata have this text. A text that equals an earlier text is not parsed again.
+    /// The index of the group whose metadata text equals this text. Such a text is not parsed again.
     fn is_known(&self, text: &Text) -> Option<usize> {
         let len = text.bytes.len();
         self.groups
@@ -174,7 +174,7 @@ impl Groups {
             .position(|known| (known.checksum, known.text_len) == (text.checksum, len))
     }
 
-    /// Stores the metadata of a group. If newer metadata of the group are already stored, keeps the newer metadata.
+    /// Stores the metadata of a group. If newer metadata of the group are already stored, keeps only the newer metadata.
     fn keep_newest(&mut self, what: &str, group: Group) -> Result<()> {
         let same = |known: &Group| known.id == group.id || known.name == group.name;
         let Some(known) = self.groups.iter_mut().find(|known| same(known)) else {
@@ -212,7 +212,7 @@ impl Groups {
         self.physical.is_empty()
     }
 
-    /// The logical volumes that users see, in the order of the metadata.
+    /// The visible logical volumes, in the order of the metadata.
     pub fn volumes(&self) -> impl Iterator<Item = LogicalVolume<'_>> {
         self.groups.iter().flat_map(|group| {
             let visible = group.logical.iter().filter(|logical| logical.visible);
@@ -224,11 +224,11 @@ impl Groups {
         })
     }
 
-    /// Finds a logical volume by its names, and the places of its parts on the disks.
+    /// Finds a logical volume by the names of the group and the volume. Returns the positions of its parts on the disks.
     ///
     /// # Errors
-    /// `NotFound` for an unknown name. `Unsupported` for a type that ironmap cannot read, if a physical volume is on another disk and its
-    /// content is not on these disks too, or if the content belongs to a snapshot. `Corrupt` if the metadata contradict the disk.
+    /// `NotFound` for an unknown name. `Unsupported` for a type that ironmap cannot read, for content that belongs to a snapshot, and for a
+    /// physical volume that is not on these disks (if no other leg has the same content). `Corrupt` if the metadata contradict the disk.
     pub fn find(&self, group: &str, name: &str) -> Result<Stack> {
         let found = self.groups.iter().find(|known| known.name == group);
         let Some((group, logical)) = found.and_then(|it| Some((it, it.logical(name)?))) else {
@@ -278,8 +278,8 @@ impl Groups {
         Ok(segments)
     }
 
-    /// The first byte of an area on the disk. The area must be within its physical volume. The physical volume's own metadata must name the
-    /// same group. Otherwise the physical volume was moved to another group, and has other content.
+    /// The first byte of an area on the disk. The area must be within its physical volume, and the metadata on this physical volume must
+    /// name the same group. If they name another group, the physical volume was moved to that group and has other content.
     fn first_byte(&self, group: &Group, area: &Area) -> Result<u64> {
         let Physical { name, id, .. } = &group.physical[area.physical];
         let Some(on_disk) = self.physical.iter().find(|on_disk| on_disk.id == *id) else {

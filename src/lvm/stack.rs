@@ -1,4 +1,4 @@
-//! How the content of a logical volume is found on the disks: as ranges, or by way of hidden logical volumes.
+//! The content of a logical volume on the disks. It consists of ranges of the disks, or of hidden logical volumes.
 
 use std::sync::Arc;
 
@@ -12,18 +12,18 @@ use crate::device::{Device, Segment, Segmented};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::md::{Leg as Member, assemble_legs};
 
-/// The most logical volumes of which one can consist. RAID volumes have at most 64 legs.
+/// The maximum number of logical volumes of which a logical volume can consist. RAID volumes have at most 64 legs.
 const MOST: usize = 1000;
-/// The most layers of logical volumes. A thin volume on RAID has four.
+/// The maximum number of nested layers of logical volumes. A thin volume on RAID has four layers.
 const LAYERS: usize = 8;
 
-/// How the content of a logical volume is found on the disks.
+/// The content of a logical volume on the disks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stack {
     /// The length in bytes.
     len: u64,
     body: Body,
-    /// The reason why it cannot be written.
+    /// The reason why the logical volume cannot be written. `None` if it can be written.
     only_read: Option<String>,
 }
 
@@ -31,8 +31,8 @@ pub struct Stack {
 enum Body {
     Segments(Vec<Segment>),
     Raid(Raid),
-    /// A leg of a mirror, the log that must show that the leg is in sync, and the reasons why the legs before it are not used. Without a
-    /// log, the leg is the first one.
+    /// A mirror: the leg that is read, the log that must show that this leg is in sync, and the reasons why earlier legs are not used. The
+    /// first leg needs no log.
     Mirror(Box<Stack>, Option<Box<(Stack, u64)>>, Vec<String>),
     Thin(Box<Thin>),
 }
@@ -42,7 +42,7 @@ struct Raid {
     name: String,
     level: u32,
     stripe: u64,
-    /// The legs. The error is the reason why a leg cannot be used.
+    /// The legs. An `Err` contains the reason why a leg cannot be used.
     legs: Vec<Result<Leg, String>>,
 }
 
@@ -65,7 +65,7 @@ struct Thin {
 }
 
 impl Stack {
-    /// The segments on the disks, if the logical volume consists of nothing else.
+    /// The segments on the disks. `None` if the logical volume also consists of hidden logical volumes.
     #[must_use]
     pub fn segments(&self) -> Option<&[Segment]> {
         match &self.body {
@@ -74,12 +74,12 @@ impl Stack {
         }
     }
 
-    /// Adds a reason why the logical volume cannot be written.
+    /// Marks the logical volume as read-only. If it already has a reason, keeps the first reason.
     pub(super) fn only_read(&mut self, reason: String) {
         self.only_read.get_or_insert(reason);
     }
 
-    /// Refuses to open the logical volume for writing, if it can only be read.
+    /// Returns an error if the logical volume can only be read.
     ///
     /// # Errors
     /// `ReadOnly` with the reason.
@@ -92,10 +92,10 @@ impl Stack {
         }
     }
 
-    /// Opens the logical volume on its disks. Adds faults that were ignored.
+    /// Opens the logical volume on its disks. Ignored faults are added to the list of faults.
     ///
     /// # Errors
-    /// `NotFound` if too few legs are left; `Unsupported` for a state in which ironmap cannot read the logical volume; `Corrupt` if its
+    /// `NotFound` if too few legs can be used; `Unsupported` for a state in which ironmap cannot read the logical volume; `Corrupt` if its
     /// metadata contradict each other; `InvalidInput` for a range past the end of its disk; `Io`.
     pub fn open(
         &self,
@@ -204,7 +204,7 @@ impl<'a> Search<'a> {
         Ok(Stack { len, body: body?, only_read })
     }
 
-    /// Finds the parts of another logical volume of the group, by its name.
+    /// Finds another logical volume of the group by its name, and the parts of this logical volume.
     fn named(&mut self, name: &str) -> Result<Stack> {
         let found = self.group.logical(name);
         let found = found.ok_or_else(|| corrupt("it is missing"));
@@ -238,7 +238,8 @@ impl<'a> Search<'a> {
         Ok(Leg { name: data.to_owned(), metadata, data: self.named(data)? })
     }
 
-    /// The first leg that is there. The other legs are copies of the first one, and the log says whether they are complete.
+    /// Returns the first leg of a mirror that can be used. All legs have equal content if the log shows that they are in sync. The first
+    /// leg needs no log.
     fn mirror(&mut self, mirror: &Mirror) -> Result<Body> {
         let mut reasons = Vec::new();
         for (index, name) in mirror.legs.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The parser of LVM's metadata. They are a text with sections, numbers, strings and lists. A file of /etc/lvm/backup has the same format.
+//! The parser of LVM metadata: a text with sections, numbers, strings and lists. The files in /etc/lvm/backup have the same format.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// The largest depth of nested sections. Metadata of LVM have three levels.
 const DEPTH: usize = 8;
 
-/// A section of the text: its values and its subsections, by their names.
+/// A section of the text: its values and its subsections. Each has a name.
 #[derive(Debug, Default)]
 pub(super) struct Section(BTreeMap<String, Item>);
 
@@ -17,11 +17,11 @@ enum Item {
     Text(String),
     List(Vec<Self>),
     Section(Section),
-    /// A value that no caller needs, for example a negative number.
+    /// A value that the parser accepts but that no caller uses, for example a negative number.
     Other,
 }
 
-/// The error for LVM metadata that are damaged or contradict themselves.
+/// The error for LVM metadata that are damaged or contradictory.
 pub(super) fn corrupt(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::Corrupt, format!("LVM metadata: {}", what.into()))
 }
@@ -101,7 +101,7 @@ impl Section {
     /// Returns the list of texts with this name.
     ///
     /// # Errors
-    /// `Corrupt` if there is no such list, or if the list has another content.
+    /// `Corrupt` if there is no list with this name, or if the list has other elements.
     pub(super) fn texts(&self, name: &str) -> Result<Vec<&str>> {
         let wrong = || corrupt(format!("the list {name} is not a list of names"));
         let Some(Item::List(items)) = self.0.get(name) else { return Err(wrong()) };
@@ -115,7 +115,7 @@ impl Section {
     /// Returns the list with this name. The list consists of pairs of a text and a number.
     ///
     /// # Errors
-    /// `Corrupt` if there is no such list, or if the list has another content.
+    /// `Corrupt` if there is no list with this name, or if the list has other elements.
     pub(super) fn pairs(&self, name: &str) -> Result<Vec<(&str, u64)>> {
         let wrong = || corrupt(format!("the list {name} is not a list of names and numbers"));
         let Some(Item::List(items)) = self.0.get(name) else { return Err(wrong()) };
@@ -238,7 +238,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Parses the rest of a text value, after its opening quote. Removes a backslash before a quote or before another backslash.
+    /// Parses a text value from the byte after its opening quote. Removes a backslash before a quote or before another backslash.
     fn quoted(&mut self) -> Result<String> {
         let mut text = Vec::new();
         loop {
@@ -277,8 +277,8 @@ mod tests {
         assert!(vg.pairs("status").is_err(), "two texts");
     }
 
-    /// The parser does not panic on damaged text. For each prefix of a valid text, the parser returns an error. For a text with one changed
-    /// byte, it returns a section or an error.
+    /// The parser does not panic on damaged text. A proper prefix of a valid text gives an error. A text with one changed byte gives a
+    /// section or an error.
     #[test]
     fn a_damaged_text_is_an_error_or_a_text() {
         let text = b"vg { id = \"x\" list = [\"a\", 1] inner { number = 2 } }";

@@ -1,4 +1,4 @@
-//! The content of an array: reads from the members, and the reconstruction of data that a member lacks.
+//! The content of an array. Data are read from the members, or reconstructed if a member lacks them.
 
 use std::fmt;
 use std::ops::Range;
@@ -14,15 +14,15 @@ use crate::device::{
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::units::DevOffset;
 
-/// Data are reconstructed in parts of at most this length, in bytes.
+/// The maximum number of bytes that are reconstructed in one step.
 const REBUILT: u64 = 256 << 10;
 
-/// A member in use.
+/// A member of the array that is in use.
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) name: String,
     pub(super) device: Arc<dyn Device>,
-    /// The first byte of the data on the device.
+    /// The first byte of the array's data on the member's device.
     pub(super) start: u64,
     /// The length of the part of the data that is in sync.
     pub(super) synced: u64,
@@ -33,7 +33,8 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// Whether the member contains valid data at a position, and the number of bytes for which the answer is the same.
+    /// Whether the member contains valid data at a position. Also returns the number of bytes from this position on for which the answer is
+    /// equal.
     fn state(&self, at: u64) -> (bool, u64) {
         if at >= self.synced {
             return (false, u64::MAX);
@@ -51,17 +52,17 @@ impl Slot {
 /// An assembled array.
 #[derive(Debug)]
 pub(super) struct Body {
-    /// The members by their roles.
+    /// The members. The index is the role of the member.
     pub(super) slots: Vec<Option<Slot>>,
     pub(super) layout: Layout,
     pub(super) size: u64,
-    /// Whether the parity of every row belongs to the row's data.
+    /// Whether the parity of every row matches the row's data.
     pub(super) parity_is_valid: bool,
 }
 
 impl Body {
-    /// The device of the array. If no data need to be reconstructed, it consists of ranges of the members. If such a range cannot be read,
-    /// its data are read from other members.
+    /// The device of the array. If no data need to be reconstructed, the device consists of ranges of the members. If a range of a mirrored
+    /// array cannot be read, its data are read from other members.
     ///
     /// # Errors
     /// `InvalidInput` if there are no members.
@@ -79,7 +80,7 @@ impl Body {
         })
     }
 
-    /// The array as ranges of its members. `None` if the layout has parity, or if each copy of a chunk has a part that is not valid.
+    /// The array as ranges of its members. `None` if the layout has parity, or if no copy of some chunk is completely valid.
     fn segmented(&self) -> Option<Segmented> {
         let parts = self.layout.parts(self.size, |role| {
             let slot = self.slots[role].as_ref()?;
@@ -110,7 +111,7 @@ impl Body {
         self.slots[role].as_ref().map_or((false, u64::MAX), |slot| slot.state(at))
     }
 
-    /// Fills `buf` from the position `at` of a member's data.
+    /// Fills `buf` with data of a member, from the position `at` in the member's data.
     fn read_member(&self, role: usize, buf: &mut [u8], at: u64) -> Result<()> {
         match &self.slots[role] {
             Some(slot) if slot.state(at).0 => {
@@ -120,7 +121,8 @@ impl Body {
         }
     }
 
-    /// The error if no member contains some bytes. `places` are the members that should contain them, with the positions.
+    /// The error for bytes that no member contains. `places` are the members that should contain the bytes, and the positions in their
+    /// data.
     fn lost(&self, places: &[(usize, u64)]) -> Error {
         let mut text = "no member contains the data:".to_owned();
         for (index, (role, at)) in places.iter().enumerate() {
@@ -138,7 +140,7 @@ impl Body {
         Error::io(Errno::EIO, text)
     }
 
-    /// Reads from the position `at` of the array on, and returns the number of bytes.
+    /// Reads from the position `at` of the array on. Returns the number of bytes that were read.
     fn read_piece(&self, buf: &mut [u8], at: u64) -> Result<usize> {
         let piece = self.layout.piece(at).filter(|_| at < self.size);
         let Some(Piece { at: on_member, len, on }) = piece else {
@@ -157,7 +159,7 @@ impl Body {
                     let len = len.min(whole) as usize;
                     match self.read_member(role, &mut buf[..len], on_member) {
                         Err(error) if matches!(error.kind(), ErrorKind::Io(_)) => {
-                            // The error of the member is more useful than that of the reconstruction.
+                            // If the reconstruction fails too, the error of the member is returned, because it is more useful.
                             let rebuilt = self.rebuild(buf, len as u64, on_member, role, row);
                             rebuilt.map_err(|_| error)
                         }
@@ -207,7 +209,7 @@ impl Body {
         let len = roles.clone().fold(len.min(REBUILT), |len, role| len.min(self.state(role, at).1));
         let mut lost: SmallVec<[usize; 4]> = SmallVec::from_slice(&[wanted]);
         lost.extend(roles.filter(|role| *role != wanted && !self.state(*role, at).0));
-        // Each turn either ends or adds a member to those that are lost.
+        // Each iteration returns, or adds a member to `lost`.
         while lost.len() <= parity.count {
             let row = Lost { body: self, parity, row, at, lost: &lost };
             match row.solve(&mut buf[..len as usize]) {
@@ -227,7 +229,7 @@ impl Body {
     }
 }
 
-/// A part of a row of which some members are lost. The first one of them is wanted.
+/// A part of a row in which some members are lost. The data of the first lost member are wanted.
 struct Lost<'a> {
     body: &'a Body,
     parity: &'a Parity,
@@ -248,7 +250,8 @@ impl Lost<'_> {
         let mut other = vec![0; sum.len()];
         let has_p = !lost.contains(&row.p);
         let data_is_lost = lost[1..].iter().any(|role| *role != row.p && Some(*role) != row.q);
-        // The sum of all data is the first parity.
+        // The first parity (P) is the sum of all data of the row. Without a second lost data member, the wanted data are the sum of P and
+        // the other data.
         let mut all: SmallVec<[Option<usize>; 8]> = self.parity.terms(row).collect();
         sum.fill(0);
         if has_p {
@@ -266,8 +269,8 @@ impl Lost<'_> {
         };
         let place = |role: usize| all.iter().position(|it| *it == Some(role)).unwrap_or(0);
         let (wanted, also) = (place(lost[0]), place(*lost.last().unwrap_or(&0)));
-        // The second parity is the sum of the data, each multiplied by a power of x. `weighted` becomes the part of the lost data, and `sum`
-        // their plain sum.
+        // The second parity (Q) is the sum of the data, each multiplied by a power of x. After the loop, `weighted` contains the share of
+        // the lost data in Q, and `sum` contains the sum of the lost data.
         let mut weighted = vec![0; sum.len()];
         all.reverse();
         for role in all {
@@ -282,7 +285,8 @@ impl Lost<'_> {
         parity::add(&mut weighted, &other);
         let mut factor = parity::power(wanted);
         if data_is_lost {
-            // With the data a and b, a + b is `sum`, and m a + n b is `weighted`. So a is (weighted + n sum) / (m + n).
+            // Let a and b be the lost data, and m and n their factors. `sum` is a + b, and `weighted` is m a + n b. So a is (weighted + n
+            // sum) / (m + n).
             factor ^= parity::power(also);
             parity::multiply(sum, parity::power(also));
             parity::add(&mut weighted, sum);
@@ -297,14 +301,14 @@ impl Ranges for Body {
     fn read(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
         let mut done = 0;
         while done < buf.len() {
-            // Each piece has at least one byte.
+            // The loop ends, because each piece has at least one byte.
             done += self.read_piece(&mut buf[done..], at.0 + done as u64)?;
         }
         Ok(())
     }
 }
 
-/// The device of an array.
+/// The device of an array that is read through its [`Body`].
 struct Assembled {
     body: Arc<Body>,
     limits: Limits,

@@ -1,21 +1,21 @@
-//! The place of each byte of an array on its members.
+//! The layout of an array: the position of each byte of the array on the members.
 
 use super::superblock::{Superblock, corrupt};
 use crate::error::{Error, Result};
 use crate::sorting::Sorting;
 
-/// The unit of requests to mirrors, in bytes. Their superblocks have no chunk size.
+/// The chunk size of mirrors in bytes. The superblock of a mirror contains no chunk size.
 const MIRROR: u64 = 1 << 20;
 /// The largest number of members of an array.
 pub(super) const DISKS: usize = 1920;
-/// The largest number of members of RAID 6: more members would have equal coefficients.
+/// The maximum number of members of RAID 6. With more members, two data chunks of a row would have equal coefficients.
 const COEFFICIENTS: usize = 257;
 
 /// The layout of an array.
 #[derive(Debug)]
 pub(super) enum Layout {
-    /// Linear, and RAID 0: zones one after the other. The length of a chunk; whether the first chunk of a zone is on the zone's first member.
-    /// Otherwise the number of the chunk in the array chooses the member.
+    /// Linear, and RAID 0. The fields are the zones in order, the length of a chunk, and a flag. If the flag is set, the first chunk of
+    /// each zone is on the zone's first member. If it is not set, the number of the chunk in the whole array determines the member.
     Zones(Vec<Zone>, u64, bool),
     /// RAID 1 and RAID 10.
     Copies(Copies),
@@ -23,20 +23,20 @@ pub(super) enum Layout {
     Parity(Parity),
 }
 
-/// A part of an array of level linear or 0.
+/// A zone: a part of an array of level linear or 0 that is distributed over a fixed list of members.
 #[derive(Debug)]
 pub(super) struct Zone {
-    /// The first byte in the array.
+    /// The first byte of the zone in the array.
     start: u64,
-    /// The length in the array.
+    /// The length of the zone in the array, in bytes.
     len: u64,
-    /// The first byte on each member.
+    /// The first byte of the zone in the data of each member.
     first: u64,
     /// The roles of the members.
     members: Vec<usize>,
 }
 
-/// The copies of a chunk are on consecutive members. The copies of the next chunk follow, on the next members.
+/// RAID 1 and RAID 10: the copies of a chunk are on consecutive members. The copies of the next chunk are on the members that follow.
 #[derive(Debug)]
 pub(super) struct Copies {
     disks: usize,
@@ -44,7 +44,7 @@ pub(super) struct Copies {
     chunk: u64,
 }
 
-/// Rows of one chunk on each member. One or two chunks of a row contain parity.
+/// RAID 4, 5 and 6: a row consists of one chunk on each member. One or two chunks of a row contain parity.
 #[derive(Debug)]
 pub(super) struct Parity {
     pub(super) disks: usize,
@@ -52,75 +52,76 @@ pub(super) struct Parity {
     /// The number of parity chunks in a row: 1 or 2.
     pub(super) count: usize,
     order: Order,
-    /// The second parity is always on the last member.
+    /// Whether the second parity is always on the last member.
     fixed: bool,
-    /// The layouts of the format DDF, in which the coefficients of the second parity follow the numbers of all members.
+    /// Set for the layouts of the format DDF. In these layouts, the coefficients of the second parity are counted over all members,
+    /// including the parity members.
     ddf: Option<Ddf>,
 }
 
-/// The layouts of RAID 6 in the format DDF.
+/// The RAID 6 layouts of the format DDF.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ddf {
     ZeroRestart,
     NRestart,
-    /// The second parity precedes the first one.
+    /// The second parity is on the member before the first parity.
     NContinue,
 }
 
-/// The member with the first parity of a row.
+/// The rule that determines the member with the first parity of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
     First,
     Last,
-    /// From the last member to the first one (left), or from the first to the last (right). Data chunks begin on the member after the
-    /// parity (symmetric), or on the first member.
+    /// The parity moves to another member in each row: from the last member to the first one (left), or from the first member to the last
+    /// one (right). The data chunks of a row begin on the member after the parity (symmetric), or on the first member.
     Rotating {
         left: bool,
         symmetric: bool,
     },
 }
 
-/// The parity members of a row.
+/// The members that contain the first parity (`p`) and the second parity (`q`) of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Row {
     pub(super) p: usize,
     pub(super) q: Option<usize>,
 }
 
-/// Bytes of an array that are contiguous on each member that contains them.
+/// A range of bytes of an array that is contiguous on each member that contains it.
 #[derive(Debug)]
 pub(super) struct Piece {
-    /// The position in the data of each member, or of the member with the first copy.
+    /// The position in the data of each member that contains the bytes. For copies, the position of the first copy.
     pub(super) at: u64,
     pub(super) len: u64,
     pub(super) on: On,
 }
 
-/// Bytes of an array that are on ranges of members, stripe by stripe.
+/// A range of bytes of an array that is striped over ranges of members.
 #[derive(Debug)]
 pub(super) struct Part {
     pub(super) len: u64,
     pub(super) stripe: u64,
-    /// The role of each member with its position in the data of the member.
+    /// The members, each as its role and the position in the data of the member.
     pub(super) places: Vec<(usize, u64)>,
 }
 
-/// The members of a piece.
+/// The members that contain a piece.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum On {
     One(usize),
-    /// Consecutive members from this one on, each with a copy.
+    /// The piece has a copy on each of several consecutive members. This is the first of them.
     Copies(usize),
-    /// One member of a row.
+    /// The piece is on one member of a row with parity.
     Row(usize, Row),
 }
 
 impl Layout {
-    /// The layout of an array and its size in bytes. `lens` contains the length of each member's data; it is used only for the levels linear
-    /// and 0.
+    /// Returns the layout of an array, and the size of the array in bytes. `lens` contains the length of each member's data. Only the
+    /// levels linear and 0 use `lens`.
     ///
     /// # Errors
-    /// `Unsupported` for levels and layouts that ironmap cannot read; `Corrupt` for numbers that contradict each other.
+    /// `Unsupported` for levels and layouts that ironmap cannot read; `Corrupt` for contradictory numbers in the superblock.
     pub(super) fn new(array: &Superblock, lens: &[u64]) -> Result<(Self, u64)> {
         let Superblock { level, chunk, disks, layout, .. } = *array;
         let whole = |unit: u64| match unit {
@@ -184,7 +185,7 @@ impl Layout {
                 add(first, end - first, members)?;
                 first = end;
             }
-            // Linux computes the size with a mask, which makes the array shorter if the chunk size is not a power of two.
+            // Linux computes the size with a mask. If the chunk size is not a power of two, the array is therefore shorter.
             size = lens.iter().map(|len| len & !(unit - 1)).sum();
         } else {
             for (member, len) in lens.into_iter().enumerate().filter(|(_, len)| *len > 0) {
@@ -207,9 +208,9 @@ impl Layout {
         Ok((Self::Zones(zones, unit, by_zone), size))
     }
 
-    /// The parts of an array of `size` bytes without parity. For each member without bad blocks, `state` returns the length of the valid
-    /// data, and whether the member has the newest superblock. `None` if all copies of a chunk are on members with invalid data, or if the
-    /// copies of different chunks begin on the same member in different rows.
+    /// The parts of an array of `size` bytes without parity. For a member without bad blocks, `state` returns the length of the valid data,
+    /// and whether the member has the newest superblock. Returns `None` if the layout has parity, if no copy of some chunk is completely
+    /// valid, or if the number of members is not a multiple of the number of copies.
     pub(super) fn parts(
         &self,
         size: u64,
@@ -251,7 +252,7 @@ impl Layout {
         }
     }
 
-    /// The piece that begins at the byte `at` of the array. `None` past the end.
+    /// Returns the piece that contains the byte `at` of the array, from this byte on. `None` past the end of the array.
     pub(super) fn piece(&self, at: u64) -> Option<Piece> {
         match self {
             Self::Zones(zones, chunk, by_zone) => {
@@ -274,14 +275,14 @@ impl Layout {
 }
 
 impl Copies {
-    /// The first member of each group of members that contains the copies of a chunk.
+    /// The chunks of an array have their copies on different groups of members. Returns the first member of each group.
     pub(super) fn groups(&self) -> impl Iterator<Item = usize> {
         let firsts = (1..self.disks).map(|chunk| chunk * self.copies % self.disks);
         std::iter::once(0).chain(firsts.take_while(|first| *first != 0))
     }
 
-    /// The members with the copies of a chunk, and the position of each copy. The first copy is on the member `first` at the position `at`.
-    /// The copies that follow on the first members of the array are in the next row.
+    /// The members with the copies of a chunk, and the position of each copy. The first copy is on the member `first`, at the position
+    /// `at`. If the copies reach the last member, the remaining copies are on the first members, in the next row.
     pub(super) fn places(&self, first: usize, at: u64) -> impl Iterator<Item = (usize, u64)> {
         (first..first + self.copies).map(move |slot| {
             let next = if slot < self.disks { 0 } else { self.chunk };
@@ -317,7 +318,7 @@ impl Parity {
         if !(least..=most).contains(&disks) {
             return Err(corrupt(format_args!("{disks} members are not valid for RAID {level}")));
         }
-        // The numbers from 16 on are the layouts of RAID 5 on all members except the last one.
+        // RAID 6 has more layouts: from number 16 on, RAID 5 layouts on all members except the last one, which contains the second parity.
         let ddf = match (level, layout) {
             (6, 8) => Some(Ddf::ZeroRestart),
             (6, 9) => Some(Ddf::NRestart),
@@ -358,7 +359,7 @@ impl Parity {
         }
     }
 
-    /// The number of members over which the first parity rotates.
+    /// The number of members on which the first parity can be.
     fn rotating(&self) -> usize {
         self.disks - usize::from(self.fixed)
     }
@@ -381,7 +382,7 @@ impl Parity {
         Row { p, q: (self.count == 2).then_some(q) }
     }
 
-    /// The member with the data chunk `index` of a row.
+    /// The member that contains the data chunk number `index` of a row.
     fn data(&self, row: Row, index: usize) -> usize {
         if let Order::Rotating { symmetric: true, .. } = self.order {
             let last = row.q.filter(|_| !self.fixed && self.ddf.is_none()).unwrap_or(row.p);
@@ -391,7 +392,8 @@ impl Parity {
         data.nth(index).unwrap_or_default()
     }
 
-    /// The data members of a row in the order of their coefficients in the second parity. `None` is a coefficient that no data have.
+    /// The data members of a row, in the order of their coefficients in the second parity. `None` stands for a coefficient that belongs to
+    /// no data.
     pub(super) fn terms(&self, row: Row) -> impl Iterator<Item = Option<usize>> + use<> {
         let (disks, has_gaps) = (self.disks, self.ddf.is_some());
         let first = row.q.filter(|_| !has_gaps).map_or(0, |q| q + 1);

@@ -39,7 +39,7 @@ pub struct Member {
 pub struct Description {
     /// The identity of the array, as mdadm shows it.
     pub uuid: String,
-    /// The level, the name, the metadata version and the number of members.
+    /// A text with the level, the name, the metadata version and the number of members of the array.
     array: String,
     role: String,
 }
@@ -83,7 +83,7 @@ impl fmt::Display for Description {
 }
 
 impl Description {
-    /// The reason why a member is not written, and the alternatives.
+    /// The reason why a member must not be written directly, and what the user can do instead.
     pub(crate) fn only_read(&self) -> String {
         format!(
             "the device is {self}: md:DISK,DISK reads the array, and mdadm --zero-superblock removes an old superblock"
@@ -117,8 +117,9 @@ struct Found {
     superblock: Superblock,
 }
 
-/// Assembles an array from its members, in any order. A member that cannot be used is left out, and the array has a fault for it: an older
-/// member, a spare, a failed member, a member with a damaged superblock. If enough members are left, missing members are only faults too.
+/// Assembles an array from its members, in any order. A member that cannot be used is left out, and recorded as a fault of the array: a
+/// member with an older state, a spare, a failed member, or a member with a damaged superblock. If enough members remain, a missing member
+/// is only a fault too.
 ///
 /// # Errors
 /// - `InvalidInput` if a device is not a member, if the members belong to several arrays, or if a device is given twice.
@@ -132,9 +133,9 @@ pub fn assemble(members: Vec<Member>) -> Result<Array> {
     assemble_found(found, faults)
 }
 
-/// Assembles an array from members with valid superblocks. `faults` contains the reasons why other members are left out.
+/// Assembles an array from members with valid superblocks. `faults` contains the reasons why other members are not used.
 fn assemble_found(found: Vec<Found>, faults: Vec<String>) -> Result<Array> {
-    // The order of the arguments does not matter, so that the same members always give the same content.
+    // The choice of the newest member does not depend on the order of the arguments, so a set of members always gives the same content.
     let age = |found: &&Found| {
         let Superblock { events, updated, number, .. } = found.superblock;
         (events, updated, Reverse((found.superblock.role(number), number)))
@@ -161,7 +162,7 @@ fn assemble_found(found: Vec<Found>, faults: Vec<String>) -> Result<Array> {
     Ok(Array { device: body.into_device()?, faults, shown })
 }
 
-/// Reads all superblocks. A member whose superblock is damaged becomes a fault.
+/// Reads all superblocks. A member with a damaged superblock is not used, and is recorded as a fault.
 fn read_all(members: Vec<Member>, faults: &mut Vec<String>) -> Result<Vec<Found>> {
     let mut all: Vec<Found> = Vec::with_capacity(members.len());
     for Member { name, device } in members {
@@ -188,7 +189,8 @@ fn read_all(members: Vec<Member>, faults: &mut Vec<String>) -> Result<Vec<Found>
                     two.uuid
                 )));
             }
-            // Without identities of members, a number may belong to an older member too.
+            // In version 0.90, members have no identities. An older member may then have the same number, so the event counts are compared
+            // too.
             let is_copy = match one.device.is_empty() {
                 true => (one.number, one.events) == (two.number, two.events),
                 false => one.device == two.device,
@@ -206,7 +208,7 @@ fn read_all(members: Vec<Member>, faults: &mut Vec<String>) -> Result<Vec<Found>
 
 /// An array that is being assembled.
 struct Assembly<'a> {
-    /// The newest superblock, and the name of its member.
+    /// The newest superblock, and the name of the member that contains it.
     array: &'a Superblock,
     newest: &'a str,
     slots: Vec<Option<(Slot, Superblock)>>,
@@ -250,11 +252,12 @@ impl Assembly<'_> {
         Ok((Body { slots, layout, size, parity_is_valid: !unclean }, self.faults))
     }
 
-    /// Puts a member in its place. Returns the reason if it cannot be used.
+    /// Assigns a member to its role. If the member cannot be used, returns the reason.
     fn place(&mut self, member: Found) -> Result<Option<String>> {
         let Found { name, device, superblock: own } = member;
         let (array, newest) = (self.array, self.newest);
-        // The events of members differ by one if the machine stopped while the superblocks were written.
+        // If the machine stopped while the superblocks were written, the event counts of the members differ by one. Such members can be
+        // used.
         if own.events.saturating_add(1) < array.events {
             return Ok(Some(format!(
                 "it is older than {newest} ({} events, not {})",
@@ -268,7 +271,7 @@ impl Assembly<'_> {
                 array.shape()
             )));
         }
-        // The newest superblock knows best which members have failed.
+        // The role comes from the newest superblock, because it records all members that have failed.
         let role = match array.role(own.number) {
             SPARE => return Ok(Some("it is a spare".to_owned())),
             FAULTY => return Ok(Some(format!("it has failed, as {newest} says"))),
@@ -325,7 +328,7 @@ impl Assembly<'_> {
         if matches!(self.array.level, -1 | 0) { member.len } else { self.array.size }
     }
 
-    /// The roles without a member that is completely in sync.
+    /// The roles that have no member, or a member that is not completely in sync.
     fn missing(&self) -> Vec<usize> {
         let is_missing = |role: &usize| match &self.slots[*role] {
             Some((slot, own)) => slot.synced < self.needed(own),
@@ -342,7 +345,7 @@ impl Assembly<'_> {
         )
     }
 
-    /// Checks that the data of missing members are on other members, and records a fault for each of them.
+    /// Checks that the data of all missing members are available from other members. Records a fault for each missing member.
     fn check_missing(&mut self, layout: &Layout, missing: &[usize]) -> Result<()> {
         let is_enough = match layout {
             Layout::Zones(..) => missing.is_empty(),
@@ -365,7 +368,7 @@ impl Assembly<'_> {
     }
 }
 
-/// Roles as a list, with at most 20 of them.
+/// Roles as a text. If there are more than 20, only the first 20 are listed.
 fn listed(roles: &[usize]) -> String {
     const LISTED: usize = 20;
     let shown: Vec<String> = roles.iter().take(LISTED).map(ToString::to_string).collect();
@@ -380,7 +383,7 @@ impl Array {
         Arc::clone(&self.device)
     }
 
-    /// The faults of the array, one line each: members that are missing or left out, and an array that was not stopped cleanly.
+    /// The faults of the array, one line for each fault: a member that is missing or not used, or an array that was not stopped cleanly.
     #[must_use]
     pub fn faults(&self) -> &[String] {
         &self.faults

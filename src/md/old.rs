@@ -1,5 +1,5 @@
-//! The superblock of version 0.90. It consists of 1024 words of 32 bits in the byte order of the computer that wrote it, and is between 64 and
-//! 128 KiB before the end of the device.
+//! The superblock of version 0.90. It consists of 1024 words of 32 bits, in the byte order of the computer that wrote it. It begins between
+//! 64 and 128 KiB before the end of the device.
 
 use super::superblock::{
     FAULTY, LONGEST, MAGIC, SPARE, Superblock, block as block_at, bytes, corrupt, folded, grouped,
@@ -8,29 +8,29 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::partition::u32_at;
 
-/// The superblock is at the last multiple of this number of bytes that is followed by as many bytes.
+/// The superblock begins at the last multiple of this number of bytes that has at least this number of bytes after it.
 const UNIT: u64 = 64 << 10;
 /// The number of members that a superblock can describe.
 const MEMBERS: usize = 27;
 
-/// The indexes of words.
+/// The indexes of words in the superblock.
 mod word {
     pub(super) const CHECKSUM: usize = 38;
     /// The first word of the first member's description. Each description has 32 words.
     pub(super) const MEMBERS: usize = 128;
-    /// The description of the member itself.
+    /// The first word of the description of the member that contains this superblock.
     pub(super) const OWN: usize = 992;
 }
 
 pub(super) const RESHAPED: &str = "it is being reshaped: let mdadm complete the reshape first";
 
-/// Reads the superblock of a device, and returns its position and its content. `None` if the device is too small.
+/// Reads the superblock's bytes from a device. Returns the position and the bytes, or `None` if the device is too small.
 pub(super) fn block(device: &dyn Device) -> Result<Option<(u64, Vec<u8>)>> {
     let Some(at) = (device.size() / UNIT * UNIT).checked_sub(UNIT) else { return Ok(None) };
     Ok(block_at(device, at)?.map(|block| (at, block)))
 }
 
-/// Interprets a superblock at the position `at`. Returns `None` if these bytes are none.
+/// Decodes a superblock at the position `at`. Returns `None` if the bytes are not a superblock of this version.
 pub(super) fn parse(block: &[u8], at: u64) -> Option<Result<Superblock>> {
     let word = |index: usize| u32_at(block, index * 4);
     match word(0) {
@@ -45,7 +45,7 @@ pub(super) fn parse(block: &[u8], at: u64) -> Option<Result<Superblock>> {
 fn parse_checked(word: &dyn Fn(usize) -> u32, at: u64) -> Result<Superblock> {
     let sum: u64 = (0..LONGEST / 4).map(|index| u64::from(word(index))).sum();
     let sum = folded(sum - u64::from(word(word::CHECKSUM)));
-    // Old kernels stored another number, which is equal modulo 65535.
+    // Old kernels stored another checksum. The two checksums are equal modulo 65535.
     if sum % 0xFFFF != word(word::CHECKSUM) % 0xFFFF {
         return Err(corrupt("the checksum of version 0.90 is wrong"));
     }
@@ -53,7 +53,7 @@ fn parse_checked(word: &dyn Fn(usize) -> u32, at: u64) -> Result<Superblock> {
     let (level, chunk) = (word(7).cast_signed(), u64::from(word(65)));
     let role = |member: usize| {
         let member = word::MEMBERS + member * 32;
-        // The bits of a member's state: failed, active, in sync.
+        // The three low bits of a member's state: failed (1), active (2), in sync (4).
         match word(member + 4) & 7 {
             state if state & 1 != 0 => FAULTY,
             state if state & 4 != 0 => word(member + 3).try_into().unwrap_or(SPARE),

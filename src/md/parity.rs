@@ -1,7 +1,7 @@
-//! Arithmetic of the second parity of RAID 6: bytes are polynomials modulo x^8 + x^4 + x^3 + x^2 + 1. The data chunk number n of a row is
-//! multiplied by x^n. Source: H. Peter Anvin, "The mathematics of RAID-6".
+//! Arithmetic of the second parity of RAID 6. Bytes are polynomials modulo x^8 + x^4 + x^3 + x^2 + 1. In the parity, the data chunk number
+//! n of a row is multiplied by x^n. Source: H. Peter Anvin, "The mathematics of RAID-6".
 
-/// The product with x.
+/// The product of `byte` and x.
 const fn times_x(byte: u8) -> u8 {
     (byte << 1) ^ if byte & 0x80 != 0 { 0x1D } else { 0 }
 }
@@ -18,14 +18,14 @@ const fn product(one: u8, other: u8) -> u8 {
     sum
 }
 
-/// x^n.
+/// The power x^n.
 pub(super) fn power(n: usize) -> u8 {
     (0..n % 255).fold(1, |power, _| times_x(power))
 }
 
 /// The number whose product with `byte` is 1. For 0, the result is 0.
 pub(super) fn inverse(byte: u8) -> u8 {
-    // A number other than 0 to the power of 255 is 1.
+    // For every number except 0, its power with the exponent 255 is 1. So the inverse is the power with the exponent 254.
     (0..254).fold(1, |power, _| product(power, byte))
 }
 
@@ -47,7 +47,7 @@ pub(super) fn multiply(bytes: &mut [u8], by: u8) {
     }
 }
 
-/// Adds bytes to others.
+/// Adds each byte of `bytes` to the corresponding byte of `sum`.
 pub(super) fn add(sum: &mut [u8], bytes: &[u8]) {
     for (sum, byte) in sum.iter_mut().zip(bytes) {
         *sum ^= byte;
@@ -58,7 +58,7 @@ pub(super) fn add(sum: &mut [u8], bytes: &[u8]) {
 mod tests {
     use super::*;
 
-    /// The paper names these numbers: x^8 = 0x1D, and 255 different powers.
+    /// The paper states that x^8 is 0x1D, and that x has 255 different powers.
     #[test]
     fn the_powers_of_x_are_all_numbers_except_0() {
         assert_eq!((power(0), power(1), power(8)), (1, 2, 0x1D));

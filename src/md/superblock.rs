@@ -1,5 +1,5 @@
-//! The superblock of a member in the versions 1.0, 1.1 and 1.2, and the choice among the superblocks of a device. The versions differ only
-//! in the position of the superblock. All numbers are little-endian.
+//! The superblock of a member in the versions 1.0, 1.1 and 1.2, and the choice between several superblocks of a device. The three versions
+//! differ only in the position of the superblock. All numbers are little-endian.
 
 use std::fmt;
 use std::ops::Range;
@@ -21,17 +21,17 @@ pub(super) const LONGEST: usize = 4096;
 const FIXED: usize = 256;
 /// The largest number of roles in a superblock of version 1.
 const ROLES: usize = (LONGEST - FIXED) / 2;
-/// The bits of a time that contain seconds. The other bits contain microseconds.
+/// A mask: the bits of a time stamp that contain seconds. The other bits contain microseconds.
 const SECONDS: u64 = 0xFF_FFFF_FFFF;
 /// The longest log of bad blocks in sectors. Linux writes logs of 8 sectors.
 const LOG: u64 = 128;
 
-/// The roles of members that have no place in the array.
+/// Special values of a role: the member has no position in the array.
 pub(super) const SPARE: u16 = 0xFFFF;
 pub(super) const FAULTY: u16 = 0xFFFE;
 pub(super) const JOURNAL: u16 = 0xFFFD;
 
-/// The features of an array, as bits.
+/// Bits of the feature map in a superblock.
 mod feature {
     pub(super) const RECOVERY: u32 = 2;
     pub(super) const RESHAPE: u32 = 4;
@@ -52,12 +52,12 @@ pub(super) struct Superblock {
     pub(super) uuid: String,
     /// The name of the array. It is empty in version 0.90.
     pub(super) name: String,
-    /// The time at which the array was made, in seconds.
+    /// The time at which the array was created, in seconds.
     pub(super) created: u64,
     pub(super) level: i32,
-    /// `None` if the array is of level 0 and its superblock does not name the layout.
+    /// The number of the layout. `None` if the array is of level 0 and its superblock does not contain the layout.
     pub(super) layout: Option<u32>,
-    /// The length of the used part of each member. Not valid for the levels linear and 0.
+    /// The number of bytes that the array uses of each member. Not valid for the levels linear and 0.
     pub(super) size: u64,
     pub(super) chunk: u64,
     /// The number of members of the complete array.
@@ -66,28 +66,28 @@ pub(super) struct Superblock {
     pub(super) events: u64,
     /// The time of the last change of the superblock, in seconds.
     pub(super) updated: u64,
-    /// The array was not stopped cleanly, or its first synchronization is not complete.
+    /// Whether the array was not stopped cleanly, or its first synchronization is not complete.
     pub(super) dirty: bool,
-    /// The reason why ironmap cannot read the array.
+    /// The reason why ironmap cannot read the array. `None` if it can be read.
     pub(super) refusal: Option<String>,
-    /// The role of each member by its number.
+    /// The role of each member. The index is the number of the member.
     pub(super) roles: Vec<u16>,
     /// The number of this member.
     pub(super) number: usize,
     /// The identity of this member. It is empty in version 0.90.
     pub(super) device: Vec<u8>,
-    /// The position of this member's data, and their length.
+    /// The position of this member's data on its device, and the length of the data.
     pub(super) start: u64,
     pub(super) len: u64,
     /// The length of the part of the data that is in sync.
     pub(super) synced: u64,
-    /// The member is a copy of another member with the same role.
+    /// Whether the member is a replacement: a copy of another member with the same role.
     pub(super) replacement: bool,
     /// The ranges of the device that cannot be read, in ascending order.
     pub(super) bad: Vec<Range<u64>>,
 }
 
-/// The shape of an array.
+/// The properties that are equal in all members of an array.
 #[derive(PartialEq, Eq)]
 pub(super) struct ArrayShape {
     level: i32,
@@ -117,8 +117,8 @@ pub(super) fn bytes(count: u64, unit: u64) -> Result<u64> {
 }
 
 impl Superblock {
-    /// Reads the superblock of a device. If the device has valid superblocks of several versions, the result is that of the newest array,
-    /// as in mdadm. Returns `None` if there is no superblock.
+    /// Reads the superblock of a device. If the device has valid superblocks of several versions, returns the superblock of the array that
+    /// was created last, as mdadm does. Returns `None` if there is no superblock.
     ///
     /// # Errors
     /// `Corrupt` if there is only a damaged superblock; `Unsupported` for a superblock of version 0.90 with big-endian numbers; `Io`.
@@ -152,7 +152,8 @@ impl Superblock {
         }
     }
 
-    /// Interprets a superblock of version 1. Returns `None` if these bytes are none, or if they belong to another position.
+    /// Decodes a superblock of version 1. Returns `None` if the bytes are not a superblock of version 1, or if the superblock names another
+    /// position.
     fn parse(
         device: &dyn Device,
         block: &[u8],
@@ -183,7 +184,7 @@ impl Superblock {
         let level = u32_at(block, 72).cast_signed();
         let (roles, _) = block[FIXED..end].as_chunks::<2>();
         let recovered = match has(feature::RECOVERY) {
-            // With a bitmap, the beginning of the member was not necessarily copied.
+            // With a bitmap, the recovery offset does not show which part of the member is in sync. So no part counts as in sync.
             true if has(feature::RECOVERY_BITMAP) => 0,
             true => bytes(u64_at(block, 152), SECTOR)?,
             false => u64::MAX,
@@ -220,13 +221,13 @@ impl Superblock {
         Ok(found)
     }
 
-    /// The numbers that are equal in all members of an array. Only a reshape changes them.
+    /// The properties that are equal in all members of an array. Only a reshape changes them.
     pub(super) fn shape(&self) -> ArrayShape {
         let Self { level, layout, chunk, disks, .. } = *self;
         ArrayShape { level, layout, chunk, disks }
     }
 
-    /// The role of the member with a number.
+    /// The role of the member that has this number.
     pub(super) fn role(&self, number: usize) -> u16 {
         self.roles.get(number).copied().unwrap_or(SPARE)
     }
@@ -244,7 +245,7 @@ fn refusal(features: u32) -> Option<String> {
     (features & feature::JOURNAL != 0).then(|| journal.to_owned())
 }
 
-/// Reads the longest superblock at a position. `None` if it is not within the device.
+/// Reads as many bytes as the longest superblock has. Returns `None` if these bytes are not all within the device.
 pub(super) fn block(device: &dyn Device, at: u64) -> Result<Option<Vec<u8>>> {
     let end = at.checked_add(LONGEST as u64);
     if end.is_none_or(|end| end > device.size()) {
@@ -255,7 +256,8 @@ pub(super) fn block(device: &dyn Device, at: u64) -> Result<Option<Vec<u8>>> {
     Ok(Some(block))
 }
 
-/// The sum of all words of 32 bits, without the checksum itself, and with the carry added. Two bytes at the end count as a word.
+/// The checksum of a superblock: the sum of all 32-bit words except the checksum, with the carry added. If two bytes remain at the end,
+/// they count as a word.
 fn checksum(block: &[u8]) -> u32 {
     let (words, rest) = block.as_chunks::<4>();
     let mut sum: u64 = words.iter().map(|word| u64::from(u32::from_le_bytes(*word))).sum();
@@ -266,7 +268,7 @@ fn checksum(block: &[u8]) -> u32 {
     folded(sum)
 }
 
-/// The low half of a sum plus its high half.
+/// The sum of the low half and the high half of a 64-bit number.
 pub(super) fn folded(sum: u64) -> u32 {
     (sum as u32).wrapping_add((sum >> 32) as u32)
 }
@@ -283,14 +285,14 @@ pub(super) fn grouped(uuid: &[u8]) -> String {
     text
 }
 
-/// A name of the disk, without control characters.
+/// A name from the superblock. Control characters are escaped.
 fn printable(name: &[u8]) -> String {
     let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
     String::from_utf8_lossy(&name[..end]).escape_debug().to_string()
 }
 
-/// Reads the log of bad blocks of a member. An entry consists of the first unit on the device (54 bits) and a number of units. The last entry
-/// has all bits set.
+/// Reads the log of bad blocks of a member. An entry consists of the number of the first bad unit on the device (54 bits), and the number
+/// of bad units. An entry with all bits set ends the log.
 fn bad_blocks(
     device: &dyn Device,
     log: Option<u64>,
@@ -313,7 +315,7 @@ fn bad_blocks(
         }
     }
     bad.order_by_key(|range| range.start);
-    // Ranges that overlap become one range, so that both their starts and their ends are in ascending order.
+    // Overlapping ranges are merged, so that both the starts and the ends of the ranges are in ascending order.
     let mut merged: Vec<Range<u64>> = Vec::with_capacity(bad.len());
     for range in bad {
         match merged.last_mut() {

@@ -1,5 +1,5 @@
-//! Arrays of the device mapper's target `raid`, of which LVM makes RAID volumes. The layouts are those of MD. Each leg has a metadata device
-//! with a superblock of another format. It has no checksum. All numbers are little-endian.
+//! Arrays of the device mapper's target `raid`, which LVM uses for RAID volumes. The layouts are the MD layouts. Each leg has a metadata
+//! device with a superblock of another format than MD, without a checksum. All numbers are little-endian.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::partition::{u32_at, u64_at};
 use crate::units::DevOffset;
 
-/// `DmRd`, little-endian.
+/// The magic number `DmRd`, little-endian.
 const MAGIC: u32 = 0x6452_6D44;
 /// The length of a superblock with all fields, in bytes.
 const LEN: usize = 512;
-/// The flag of a superblock with the fields for a reshape.
+/// The flag of a superblock that contains the fields for a reshape.
 const EXTENDED: u32 = 1;
 /// The flags of an array that is being reshaped, in either direction.
 const RESHAPED: u32 = 3;
@@ -26,13 +26,13 @@ const LEGS: usize = 253;
 pub(crate) struct Leg {
     /// The name in messages.
     pub(crate) name: String,
-    /// The device with the superblock. `None` for level 0, which needs none.
+    /// The device with the superblock. `None` for level 0, which has no superblocks.
     pub(crate) metadata: Option<Arc<dyn Device>>,
     pub(crate) data: Arc<dyn Device>,
 }
 
-/// Assembles an array of legs in their order. `stripe` is the length of a stripe in bytes. It is used for level 0. An error instead of a leg
-/// is the reason why the leg is missing.
+/// Assembles an array from its legs, which are in order. `stripe` is the length of a stripe in bytes; only level 0 uses it. A leg that is
+/// an `Err` is missing, and the error is the reason.
 ///
 /// # Errors
 /// The errors of [`assemble`](super::assemble).
@@ -93,7 +93,7 @@ pub(crate) fn assemble_legs(
     assemble_found(found, faults)
 }
 
-/// Reads the superblock of a leg. `base` contains the values that the superblock does not have.
+/// Reads the superblock of a leg. `base` contains the values that this superblock format does not store.
 fn read(device: &dyn Device, base: Superblock, level: u32) -> Result<Superblock> {
     let mut block = vec![0; LEN];
     if device.size() < LEN as u64 {

@@ -1,4 +1,4 @@
-//! A range of a device, as a device of its own, for a search for a superblock.
+//! A range of a device that is presented as a separate device. The search for MD superblocks uses it.
 
 use crate::device::{AnyQueue, Device, InRange, Limits, QueueOptions};
 use crate::error::{Error, Result};

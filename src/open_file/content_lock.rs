@@ -1,13 +1,13 @@
-//! The lock of a file's content. Direct I/O acquires a shared lock. Two kinds of operations lock a range exclusively: they move blocks, or
-//! they read a part of a block and write it again.
+//! The lock of a file's content. Direct I/O acquires a shared lock. An operation locks a range exclusively if it moves blocks, or if it
+//! reads a part of a block and writes it again.
 //!
-//! A request has the lock from its submission to its completion. A guard on the stack cannot represent the lock, because the completion may
-//! be in another call. Each queue has its own [`Lane`], which counts the queue's requests that have locked the content. Therefore two
+//! A request has the lock from its submission to its completion. A guard on the stack cannot represent the lock, because another call may
+//! process the completion. Each queue has its own [`Lane`], which counts the queue's requests that have locked the content. Therefore two
 //! queues that read or overwrite one file do not write to a common cache line. An exclusive lock costs more: its thread closes the lanes
-//! and waits until they are empty. While a thread has or wants an exclusive range, other requests do not use lanes. They lock ranges.
+//! and waits until they are empty. While a thread has or wants an exclusive range, other requests lock ranges instead of using lanes.
 //!
 //! A thread acquires the content lock before the lock of the inode. It never waits for the content lock while it has another lock. A thread
-//! that waits must have no requests in flight on the file, because only this thread can process their completions.
+//! must not wait while it has requests in flight on the file, because no other thread can process their completions.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -38,15 +38,15 @@ impl Lane {
         let first = !self.written.load(Relaxed);
         if first {
             self.written.store(true, Relaxed);
-            // The fence orders this store before the check for a pending time stamp. A thread that takes a pending time stamp reads this
-            // flag afterwards. At least one of the two threads sees the other's change.
+            // The fence orders this store before the check for a pending time stamp. Another thread that takes a pending time stamp reads
+            // this flag after that. At least one of the two threads sees the change of the other thread.
             fence(SeqCst);
         }
         first
     }
 
-    /// Changes the number of requests. The barrier orders this change before the check for wanted ranges. Only the queue's thread calls
-    /// this function.
+    /// Adds `change` to the number of requests in flight. The barrier orders this store before the check for wanted ranges. Only the
+    /// queue's thread calls this function.
     #[inline(always)]
     fn count(&self, change: i32) {
         self.in_flight.store(self.in_flight.load(Relaxed).wrapping_add_signed(change), Release);
@@ -57,7 +57,7 @@ impl Lane {
 /// The lock of a file's content.
 #[derive(Debug, Default)]
 pub(crate) struct ContentLock {
-    /// The number of threads that have or want an exclusive range. Requests cannot use lanes while it is not 0.
+    /// The number of threads that have or want an exclusive range. If it is not 0, requests cannot use lanes.
     wanted: AtomicU32,
     within: Mutex<Within>,
     changed: Condvar,
@@ -66,12 +66,13 @@ pub(crate) struct ContentLock {
 #[derive(Debug, Default)]
 struct Within {
     lanes: Vec<Arc<Lane>>,
-    /// Whether a write was recorded in a lane that is now removed. The next `take_written` resets the value.
+    /// Whether a write was recorded in a lane that no longer exists. The next call of `take_written` resets the flag.
     written: bool,
-    /// The claims of ranges, in the order in which they were made. A claim waits for all earlier claims that conflict with it.
+    /// The claims of ranges, in the order in which they were made. A claim waits for all earlier claims of overlapping ranges if one of the
+    /// two claims is exclusive.
     claims: Vec<Claim>,
     last: u64,
-    /// Whether a lost queue has requests in flight to this file. These requests never end.
+    /// Whether a queue was lost with requests in flight to this file. These requests never end.
     lost: bool,
 }
 
@@ -82,7 +83,7 @@ struct Claim {
     exclusive: bool,
 }
 
-/// The claim of a range. The range is locked, or the claim is waiting.
+/// The claim of a range. Either the range is locked, or the claim is waiting for other claims or lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the range stays claimed until the ticket is returned"]
 pub(crate) struct Ticket {
@@ -90,7 +91,7 @@ pub(crate) struct Ticket {
     exclusive: bool,
 }
 
-/// A guard: a range of a file is locked exclusively. The drop of the guard unlocks the range.
+/// A guard of an exclusive lock on a range of a file. When it is dropped, the range is unlocked.
 #[derive(Debug)]
 pub struct Alone {
     inode: Arc<OpenInode>,
@@ -114,7 +115,7 @@ impl ContentLock {
         lane
     }
 
-    /// Removes a lane and its count. The requests that are counted have completed, because the queue is being dropped.
+    /// Removes a lane that its queue no longer uses. All requests that the lane has counted have completed.
     pub(crate) fn remove_lane(&self, lane: &Arc<Lane>) {
         let mut within = self.within.lock();
         within.lanes.retain(|other| !Arc::ptr_eq(other, lane));
@@ -133,8 +134,9 @@ impl ContentLock {
     /// Locks the content through a lane. Returns false if a thread has or wants an exclusive range. The caller must then claim a range.
     #[inline(always)]
     pub(crate) fn enter(&self, lane: &Lane) -> bool {
-        // A thread that wants an exclusive range first increments `wanted`, and then checks the lanes. This function first increments the
-        // count of the lane, and then checks `wanted`. At least one of the two threads sees the other's change.
+        // Two threads may run at the same time. A thread that wants an exclusive range increments `wanted`, and after that checks the
+        // lanes. This function increments the count of the lane, and after that checks `wanted`. At least one of the two threads sees the
+        // change of the other thread.
         lane.count(1);
         if !self.is_wanted() {
             return true;
@@ -143,13 +145,13 @@ impl ContentLock {
         false
     }
 
-    /// Whether a thread has or wants an exclusive range. If so, requests cannot use lanes.
+    /// Whether a thread has or wants an exclusive range, so that requests cannot use lanes.
     #[inline(always)]
     pub(crate) fn is_wanted(&self) -> bool {
         self.wanted.load(Acquire) != 0
     }
 
-    /// Releases the lock that one request has through its lane.
+    /// Releases the lock of one request that has locked the content through its lane.
     #[inline(always)]
     pub(crate) fn leave(&self, lane: &Lane) {
         lane.count(-1);
@@ -160,8 +162,8 @@ impl ContentLock {
 
     #[cold]
     fn tell(&self) {
-        // A thread that waits for a lane locks `within` before its check, and unlocks it when the wait begins. So the thread does not miss
-        // the notification below.
+        // A thread that waits for a lane holds the lock `within` from its check until its wait begins. This function acquires the same lock
+        // before the notification, so the thread does not miss the notification.
         drop(self.within.lock());
         self.changed.notify_all();
     }
@@ -181,7 +183,7 @@ impl ContentLock {
         Ticket { number: ticket, exclusive }
     }
 
-    /// Whether the claim is granted. If so, the range is locked.
+    /// Whether the claim is granted, so that the range is locked.
     pub(crate) fn has(&self, ticket: &Ticket) -> bool {
         self.within.lock().grants(ticket)
     }
@@ -194,7 +196,7 @@ impl ContentLock {
     pub(crate) fn wait(&self, ticket: &Ticket) -> Result<()> {
         let mut within = self.within.lock();
         while !within.grants(ticket) {
-            // A shared claim waits only for exclusive claims, which always end.
+            // A shared claim needs no error: it waits only for exclusive claims, which always end.
             if within.lost && ticket.exclusive {
                 return Err(lost());
             }
@@ -250,14 +252,15 @@ impl Alone {
         Ok(alone)
     }
 
-    /// Locks a range exclusively if it is free. Otherwise returns `None`.
+    /// Locks a range exclusively if it is free. If it is not free, returns `None`.
     pub(crate) fn at_once(inode: &Arc<OpenInode>, range: Range<u64>) -> Option<Self> {
         let alone = Self::ask(inode, range);
         let had = alone.ticket.as_ref().is_some_and(|ticket| inode.content.has(ticket));
         had.then_some(alone)
     }
 
-    /// Claims a range exclusively. The caller must then [wait](ContentLock::wait) for the claim, or check that it is granted.
+    /// Claims a range exclusively. After this call, the caller must [wait](ContentLock::wait) for the claim, or check that the claim is
+    /// granted.
     fn ask(inode: &Arc<OpenInode>, range: Range<u64>) -> Self {
         let ticket = Some(inode.content.ask(range.clone(), true));
         Self { inode: Arc::clone(inode), range, ticket, waited: false }

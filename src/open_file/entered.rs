@@ -1,11 +1,12 @@
-//! The guard of a lock on a file's content. Requests outside the simple path use it until they are submitted.
+//! The guard of a content lock. A request that does not use the simple path holds this guard until it is submitted.
 
 use std::rc::Rc;
 
 use super::{Hold, QueueFile};
 
-/// A guard: the content of a file is locked, through the lane of the queue or by a range lock. The drop releases the lock. A request can
-/// [take over](super::QueueFiles::begin) the lock, and releases it when it completes.
+/// A guard of a lock on a file's content. The content is locked through the lane of the queue, or by a range lock. When the guard is
+/// dropped, the lock is released. A request can [take over](super::QueueFiles::begin) the lock; the lock is then released at the completion
+/// of the request.
 #[must_use = "a drop of the guard releases the content"]
 pub(crate) struct Entered {
     file: Rc<QueueFile>,
@@ -18,7 +19,7 @@ impl Entered {
         Self { file, hold: Some(hold) }
     }
 
-    /// Returns the lock to the caller, which must release it.
+    /// Ends the guard without releasing the lock. The caller must release the returned lock.
     pub(super) fn hand_over(mut self) -> Option<Hold> {
         self.hold.take()
     }

@@ -16,14 +16,14 @@ pub(crate) struct FileHandle {
     pub(crate) id: u64,
     index: FileIndex,
     pub(crate) number: InodeNo,
-    /// Keeps the commit timer running, even after the volume itself is dropped. This field is dropped before `file`. Otherwise the timer's
-    /// thread could drop the last reference to the file system.
+    /// Keeps the commit timer running, even after the volume itself is dropped. This field must be dropped before `file`, so that the
+    /// timer's thread cannot drop the last reference to the file system.
     _timer: Option<CommitTimer>,
     pub(crate) file: Arc<dyn WriteFile>,
     pub(crate) inode: Arc<OpenInode>,
     /// The options of all writes through this handle.
     pub(crate) intent: WriteIntent,
-    /// Whether each write is made at the position that the caller requests. An overwrite then need not check the handle.
+    /// Whether each write is made at the position that the caller requests. If so, an overwrite need not check the options of the handle.
     pub(crate) overwrites: bool,
 }
 
@@ -42,7 +42,7 @@ impl FileHandle {
         Self { id, index, number, _timer: timer, file, inode, intent, overwrites }
     }
 
-    /// A small number, which no other open file of the volume has.
+    /// The index of the file: a small number that no other open file of the volume has.
     #[inline(always)]
     pub(crate) fn index(&self) -> u32 {
         self.index.number
@@ -55,12 +55,12 @@ pub(crate) struct FileIndexes(Mutex<Indexes>);
 
 #[derive(Debug, Default)]
 struct Indexes {
-    /// This index and all larger indexes are free.
+    /// The lowest index that was never used. All larger indexes are free too.
     next: u32,
     free: Vec<u32>,
 }
 
-/// An index. The drop of this value frees it.
+/// The index of an open file. When this value is dropped, the index becomes free.
 struct FileIndex {
     indexes: Arc<FileIndexes>,
     number: u32,
@@ -83,8 +83,8 @@ impl Drop for FileIndex {
     }
 }
 
-/// Keeps a timer running. At each run of the timer, a file system commits its changes. The timer must not own a strong reference to the
-/// file system.
+/// Keeps a timer running. Each time that the timer runs, it commits the changes of a file system. The timer must not own a strong reference
+/// to the file system.
 #[derive(Clone)]
 pub struct CommitTimer(
     #[expect(dead_code, reason = "the value is stored so that its drop stops the timer")]
@@ -92,7 +92,7 @@ pub struct CommitTimer(
 );
 
 impl CommitTimer {
-    /// Wraps `timer`. The drop of the last clone drops the timer, which ends it.
+    /// Wraps `timer`. When the last clone is dropped, `timer` is dropped, which stops the timer.
     #[must_use]
     pub fn new(timer: impl Send + Sync + 'static) -> Self {
         Self(Arc::new(timer))

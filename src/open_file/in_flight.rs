@@ -1,5 +1,6 @@
-//! Counts the requests in flight of each thread. Only the thread of a queue can process the queue's completions. A thread with requests in
-//! flight must not wait for the content of a file: it could wait for its own requests.
+//! Counts the requests in flight of each thread. Only the thread of a queue can process the queue's completions. Therefore a thread with
+//! requests in flight must not wait for the content of a file: its own requests could have locked the content, and the wait would never
+//! end.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -19,7 +20,8 @@ crate::sync::thread_local! {
 impl Default for InFlight {
     fn default() -> Self {
         let count = Arc::default();
-        // At the end of a thread, a late destructor may find the list destroyed. The requests of the queue are then not counted.
+        // If a queue is created in a destructor at the end of a thread, the list may no longer exist. In that case, the requests of the
+        // queue are not counted.
         let _ = QUEUES.try_with(|queues| {
             let mut queues = queues.borrow_mut();
             queues.retain(|queue| queue.strong_count() > 0);

@@ -1,5 +1,5 @@
 //! The state of an open inode that the file system and the direct-I/O core share: the content lock, and the writes that are not in the
-//! metadata yet. In Linux, `struct inode` has this role between file systems and `fs/iomap`.
+//! metadata yet. In Linux, file systems and `fs/iomap` share `struct inode` for this purpose.
 
 mod content_lock;
 mod entered;
@@ -36,7 +36,7 @@ pub(crate) use view::{Inside, View, Views};
 pub struct OpenInode {
     /// The number of changes of the inode's metadata.
     changes: AtomicU64,
-    /// The newest transaction that changed the inode's size or map.
+    /// The number of the newest transaction that changed the inode's size or map.
     mapped_in: AtomicU64,
     pub(crate) content: ContentLock,
     pub(crate) pending: Pending,
@@ -56,7 +56,7 @@ impl OpenInode {
 
     /// Locks a range of the content exclusively. Waits if the range is not free. An operation needs this lock if it moves or frees blocks
     /// of the range, or rewrites a part of a block. The caller acquires this lock before any lock of the file system. If the caller changes
-    /// the metadata, it calls [`changed`](Self::changed) before it drops the guard.
+    /// the metadata, it must call [`changed`](Self::changed) before it drops the guard.
     ///
     /// # Errors
     /// `Busy` if the calling thread has requests in flight and would have to wait; `Io` if a lost queue has requests that never end.
@@ -69,8 +69,8 @@ impl OpenInode {
         self.pending.unconverted()
     }
 
-    /// Records that the metadata include these writes, and counts a change of the metadata. The caller has the lock that a read of the
-    /// metadata needs.
+    /// Records that the metadata include these writes, and counts a change of the metadata. The caller has locked the inode, so that no
+    /// thread reads the metadata at the same time.
     pub fn converted(&self, what: &Unconverted) {
         self.pending.converted(what, || self.changed());
     }
@@ -80,12 +80,11 @@ impl OpenInode {
         self.mapped_in.fetch_max(tid, Ordering::Relaxed);
     }
 
-    /// Records a completed write with its completion work. Returns whether a conversion is due. This is true if there are many recorded
-    /// ranges.
+    /// Records a completed write and its completion work. Returns whether a conversion is due, because many ranges are recorded.
     #[inline]
     pub(crate) fn wrote(&self, pos: FilePos, len: usize, left: CompletionWork) -> bool {
         let end = pos.0 + len as u64;
-        // The range is recorded before the size. A reader that sees the new size also sees the range.
+        // The range is recorded before the size, so that a reader that sees the new size also sees the range.
         let full = left.intersects(CompletionWork::CONVERT.union(CompletionWork::REMAP))
             && self.pending.wrote(pos.0..end);
         if left.contains(CompletionWork::GROW) {
@@ -94,7 +93,7 @@ impl OpenInode {
         full
     }
 
-    /// The newest transaction that changed the inode's size or map.
+    /// The number of the newest transaction that changed the inode's size or map.
     pub(crate) fn newest_map(&self) -> u64 {
         self.mapped_in.load(Ordering::Relaxed)
     }

@@ -1,9 +1,9 @@
 //! Completed writes that are not in a file's metadata yet: the new size, and the parts of unwritten extents that contain data.
 //!
-//! A separate transaction for each write to an unwritten extent would be expensive. Instead the range of the write is recorded here.
-//! Readers check the recorded ranges before they treat an unwritten extent as zeros. Later, one transaction converts many ranges. It runs
-//! when the file is synced or closed, after some seconds, or when there are too many ranges. If a crash prevents the conversion, the extent
-//! reads as zeros. This is permitted, because the data were not synced.
+//! A separate transaction for each write to an unwritten extent would be expensive. Therefore only the range of the write is recorded here.
+//! Readers check the recorded ranges before they treat an unwritten extent as zeros. One transaction later converts many ranges. This
+//! conversion runs when the file is synced or closed, after some seconds, or when there are too many ranges. If a crash prevents the
+//! conversion, the extent reads as zeros. This is permitted, because the data were not synced.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,33 +13,33 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::units::FilePos;
 
-/// A conversion is due if there are more ranges than this.
+/// If more ranges than this number are recorded, a conversion is due.
 const MANY: usize = 1024;
 
 /// The writes that are not in the metadata yet.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
-    /// The size in bytes, if it is larger than the size in the metadata. Otherwise 0.
+    /// The size of the file in bytes, if it is larger than the size in the metadata. Otherwise 0.
     size: AtomicU64,
-    /// Whether ranges are recorded.
+    /// Whether any range is recorded.
     ranges: AtomicBool,
     within: Mutex<Within>,
-    /// The lock of [`Self::order`].
+    /// The lock that [`Self::order`] acquires.
     order: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct Within {
-    /// The recorded ranges: the key is the start, the value is the end. Two ranges do not overlap or touch.
+    /// The recorded ranges. The key is the start of a range, and the value is its end. No two ranges overlap or touch each other.
     written: BTreeMap<u64, u64>,
     /// Whether the inode is on the orphan list, because blocks past the end of the file were allocated. After a crash, the recovery frees
     /// these blocks.
     orphan: bool,
     /// The end of the blocks that were allocated for writes since the inode became an orphan.
     reach: u64,
-    /// The end of the last append in flight.
+    /// The end of the last append in flight, in bytes.
     appended: u64,
-    /// The largest end of all other writes in flight that extend the file.
+    /// The largest end of the writes in flight that extend the file and are not appends.
     extended: u64,
     /// The number of writes in flight that extend the file.
     growing: u32,
@@ -50,7 +50,7 @@ struct Within {
 pub struct Unconverted {
     /// The ranges in unwritten extents that contain data, in bytes and in order. The other bytes of these extents read as zeros.
     pub written: Vec<Range<u64>>,
-    /// The size in bytes, if it is larger than the size in the metadata. Otherwise 0.
+    /// The size of the file in bytes, if it is larger than the size in the metadata. Otherwise 0.
     pub size: u64,
     /// Whether the inode is an orphan, because blocks past the end of the file were allocated.
     pub(crate) orphan: bool,
@@ -59,13 +59,13 @@ pub struct Unconverted {
 }
 
 impl Pending {
-    /// The size in bytes, if it is larger than the size in the metadata. Otherwise 0.
+    /// The size of the file in bytes, if it is larger than the size in the metadata. Otherwise 0.
     #[inline(always)]
     pub(crate) fn size(&self) -> u64 {
         self.size.load(Ordering::Acquire)
     }
 
-    /// Whether unwritten extents may contain data.
+    /// Whether a range is recorded, so that an unwritten extent may contain data.
     #[inline(always)]
     pub(crate) fn has_ranges(&self) -> bool {
         self.ranges.load(Ordering::Acquire)
@@ -94,15 +94,15 @@ impl Pending {
     }
 
     /// Locks the order of appends. An append has this lock while it may still [give back](Self::give_back) or [shorten](Self::shorten) its
-    /// reserved range. Without the lock, a later append could begin after a range that is then given back or shortened. A gap of zeros
-    /// would remain in the file.
+    /// reserved range. Without the lock, another append could reserve the next range before the first range is given back or shortened. A
+    /// gap of zeros would then remain in the file.
     pub(crate) fn order(&self) -> MutexGuard<'_, ()> {
         self.order.lock()
     }
 
     /// Reserves `len` bytes for an append, and returns their position. The position is after the end of the file, and after all writes in
     /// flight that extend the file. `size` is the size in the metadata. The range stays reserved until the append
-    /// [ends](Self::place_ended). If `is_old` returns true, a conversion may have changed the size, and the result is `None`.
+    /// [ends](Self::place_ended). If `is_old` returns true, `size` may be out of date because of a conversion, and the result is `None`.
     pub(crate) fn append(&self, size: u64, len: u64, is_old: impl FnOnce() -> bool) -> Option<u64> {
         let mut within = self.within.lock();
         if is_old() {
@@ -114,16 +114,16 @@ impl Pending {
         Some(at)
     }
 
-    /// Records the end of a write that extends the file but is not an append. Appends begin after this end, until the write
-    /// [ends](Self::place_ended).
+    /// Reserves the range of a write that extends the file but is not an append. `end` is the end of the write. Until the write
+    /// [ends](Self::place_ended), appends begin after this end.
     pub(crate) fn extends(&self, end: u64) {
         let mut within = self.within.lock();
         within.extended = within.extended.max(end);
         within.growing += 1;
     }
 
-    /// Records that an append or another extending write has ended, with or without an error. The size already includes the written bytes.
-    /// After the last of these writes, the next append begins at the end of the file.
+    /// Records that an append or another extending write has ended, with or without an error. If it has succeeded, the size already
+    /// includes its bytes. After the last of these writes has ended, the next append begins at the end of the file.
     pub(crate) fn place_ended(&self) {
         self.within.lock().end_place();
     }
@@ -133,7 +133,7 @@ impl Pending {
         self.within.lock().appended = end;
     }
 
-    /// Records that an append does not use its position. The next append gets the same position.
+    /// Records that the last append does not use its reserved position. The next append gets this position.
     pub(crate) fn give_back(&self, order: &MutexGuard<'_, ()>, at: FilePos) {
         self.shorten(order, at.0);
         self.place_ended();
@@ -147,7 +147,7 @@ impl Pending {
         self.within.lock().orphan
     }
 
-    /// Records the end of the blocks that were allocated for a write, if these blocks made the inode an orphan.
+    /// If the inode is an orphan, records the end of the blocks that were allocated for a write.
     pub(crate) fn allocated(&self, end: u64) {
         let mut within = self.within.lock();
         if within.orphan {
@@ -160,15 +160,15 @@ impl Pending {
         self.within.lock().reach = 0;
     }
 
-    /// Records that the blocks past the end of the file were freed, and that the inode is not an orphan.
+    /// Records that the blocks past the end of the file were freed, and that the inode is no longer an orphan.
     pub(crate) fn forget_orphan(&self) {
         let mut within = self.within.lock();
         (within.orphan, within.reach) = (false, 0);
     }
 
-    /// Cuts the mapping of an unwritten extent around `pos`. If there are data at `pos`, the result is the part with data, as a mapped
-    /// range. Otherwise it is the part without data. If `is_old` returns true, a conversion may have changed the mapping, and the result is
-    /// `None`.
+    /// Cuts the mapping of an unwritten extent around `pos`. If a recorded write contains `pos`, returns the written part as a mapped
+    /// range. If not, returns the part without data. If `is_old` returns true, the mapping may be out of date because of a conversion, and
+    /// the result is `None`.
     pub(crate) fn refine(
         &self,
         iomap: Iomap,
@@ -189,28 +189,30 @@ impl Pending {
         Some(iomap.cut(FilePos(from), FilePos(to)))
     }
 
-    /// The writes that the next conversion must add to the metadata. They stay recorded until the conversion is [done](Self::converted).
+    /// The writes that the next conversion must add to the metadata. They stay recorded until [`converted`](Self::converted) is called
+    /// after the conversion.
     pub(crate) fn unconverted(&self) -> Unconverted {
         let within = self.within.lock();
         let written = within.written.iter().map(|(start, end)| *start..*end).collect();
         Unconverted { written, size: self.size(), orphan: within.orphan, reach: within.reach }
     }
 
-    /// Records that the metadata include these writes. `changed` increments the change counter. Threads then read the metadata again.
+    /// Records that the metadata include these writes. `changed` increments the change counter, so that other threads read the metadata
+    /// again.
     pub(crate) fn converted(&self, what: &Unconverted, changed: impl FnOnce()) {
         let mut within = self.within.lock();
         what.written.iter().for_each(|range| within.remove(range));
         if what.orphan {
             (within.orphan, within.reach) = (false, 0);
         }
-        // The counter is incremented before the flag is cleared. So a thread for which there are no ranges also sees the new counter.
+        // The counter is incremented before the flag is cleared. So a thread that sees the cleared flag also sees the new counter.
         changed();
         self.ranges.store(!within.written.is_empty(), Ordering::Release);
-        // If a write has extended the file in the meantime, the exchange fails, and the larger size stays recorded.
+        // If another write has extended the file since the conversion began, the exchange fails, and the larger size stays recorded.
         let _ = self.size.compare_exchange(what.size, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// Removes all records. The content of the file is removed.
+    /// Removes all records, because the content of the file is removed.
     pub(crate) fn forget(&self) {
         let mut within = self.within.lock();
         *within = Within::default();
@@ -228,7 +230,7 @@ impl Within {
     }
 
     fn insert(&mut self, mut range: Range<u64>) {
-        // The usual case: the range continues a recorded range.
+        // The usual case: the new range begins within a recorded range, or at its end.
         if let Some((start, end)) = self.written.range_mut(..=range.end).next_back()
             && *start <= range.start
             && *end >= range.start
@@ -246,7 +248,7 @@ impl Within {
         self.written.insert(range.start, range.end);
     }
 
-    /// The last recorded range that overlaps or touches this range.
+    /// Returns the last recorded range that overlaps or touches `range`.
     fn touching(&self, range: &Range<u64>) -> Option<(u64, u64)> {
         let last = self.written.range(..=range.end).next_back();
         last.map(|(start, end)| (*start, *end)).filter(|(_, end)| *end >= range.start)
@@ -285,13 +287,13 @@ mod tests {
         flags: IomapFlags::empty(),
     };
 
-    /// The recorded ranges are equal to those of a model, which stores one value for each byte.
+    /// After random changes, the recorded ranges are equal to the ranges of a model. The model stores one flag for each byte.
     #[test]
     fn ranges_are_what_was_written_and_not_converted() {
         const LEN: u64 = 400;
         let pending = Pending::default();
         let mut model = [false; LEN as usize];
-        let mut state = 0x2026_1121_u64; // the seed
+        let mut state = 0x2026_1121_u64; // the seed of the random numbers
         let mut random = |below: u64| {
             state ^= state << 13;
             state ^= state >> 7;
@@ -326,7 +328,7 @@ mod tests {
         assert_eq!(pending.has_ranges(), model.contains(&true));
     }
 
-    /// No position is reserved twice, even if appends fail. After all appends, the next append begins at the end of the file.
+    /// No position is reserved twice, even if appends fail. After all appends have ended, the next append begins at the end of the file.
     #[test]
     fn a_place_is_kept_until_it_is_used() {
         let pending = Pending::default();
@@ -342,7 +344,7 @@ mod tests {
         assert_eq!(pending.append(100, 10, || true), None);
     }
 
-    /// The next append gets a position that was given back. No append gets a position that another write uses.
+    /// A position that was given back is used by the next append. No append gets a position that another write uses.
     #[test]
     fn a_place_that_is_given_back_is_the_next_ones() {
         let pending = Pending::default();

@@ -1,4 +1,4 @@
-//! Requests to files that can change. Each request has a lock on its file's content, from its submission to its completion. This module
+//! Requests to files that can change. Each request holds a lock on its file's content from its submission to its completion. This module
 //! also does the completion work of writes.
 
 use std::cell::{Cell, RefCell};
@@ -9,43 +9,43 @@ use super::{Entered, FileHandle, InFlight, Lane, OpenInode, Ticket};
 use crate::bio::{Completion, CompletionWork};
 use crate::units::{FilePos, InodeNo};
 
-/// The files to which a queue has sent requests. Each has a slot.
+/// The files to which a queue has sent requests. Each file has a slot.
 #[derive(Default)]
 pub(crate) struct QueueFiles {
     files: Vec<Option<Rc<QueueFile>>>,
     in_flight: InFlight,
-    /// Requests whose transfers are complete, and whose file must still be synced or converted.
+    /// Requests whose transfers are complete, but whose file must be synced or converted before they complete.
     unsynced: Vec<Unsynced>,
-    /// Whether some requests in flight may need completion work.
+    /// Whether some requests in flight may need a sync or a conversion before they complete.
     expects: bool,
     /// Files for which a conversion is due, because they have many unconverted ranges.
     full: Vec<Arc<FileHandle>>,
 }
 
-/// A file that a queue uses. The locks of the queue's requests on the file's content are counted here.
+/// A file that a queue uses. It counts the queue's requests that have locked the file's content.
 pub(crate) struct QueueFile {
-    /// The ID of the handle.
+    /// The ID of the file handle.
     id: u64,
     pub(crate) inode: Arc<OpenInode>,
     number: InodeNo,
     lane: Arc<Lane>,
-    /// The number of requests that have locked the content through the lane. The lane counts them as one request. Only the first and the
-    /// last of them write to shared memory.
+    /// The number of this queue's requests that have locked the content through the lane. The lane counts all of them as one request, so
+    /// that only the first and the last of them write to shared memory.
     by_lane: Cell<u32>,
-    /// The number of requests that have locked a range.
+    /// The number of this queue's requests that have locked a range.
     by_range: Cell<u32>,
     /// A reference that keeps the file open while requests are in flight.
     keep: RefCell<Option<Arc<FileHandle>>>,
 }
 
-/// A request whose transfer is complete, and whose file must still be synced or converted.
+/// A request whose transfer is complete, but whose file must be synced or converted before the request completes.
 pub(crate) struct Unsynced {
     pub(crate) keep: Arc<FileHandle>,
     pub(crate) left: CompletionWork,
     pub(crate) completion: Completion,
 }
 
-/// The file whose content a request has locked, with the kind of the lock.
+/// The file whose content a request has locked, and the kind of the lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Holding {
     pub(crate) slot: u32,
@@ -55,7 +55,7 @@ pub(crate) struct Holding {
 /// The kind of lock that a request has on the content of its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hold {
-    /// The lane of the queue.
+    /// A lock through the lane of the queue.
     Lane,
     Range(Ticket),
 }
@@ -83,8 +83,8 @@ impl Holding {
 }
 
 impl QueueFile {
-    /// Locks the content through the lane, until [`leave`](Self::leave). Returns false if a thread has or wants an exclusive range.
-    /// Requests then cannot use the lane.
+    /// Locks the content through the lane, until [`leave`](Self::leave). Returns false if a thread has or wants an exclusive range, because
+    /// requests then cannot use the lane.
     #[inline(always)]
     pub(crate) fn enter(&self) -> bool {
         self.inode.content.enter(&self.lane)
@@ -158,7 +158,7 @@ impl QueueFiles {
         keep: impl FnOnce() -> Arc<FileHandle>,
     ) -> Option<&'a OpenInode> {
         let (inode, within) = (&*file.inode, file.by_lane.get());
-        // The request is counted before the lane is checked. In most cases the check succeeds.
+        // The request is counted before the lane is checked, because the check nearly always succeeds.
         file.by_lane.set(within + 1);
         let open = if within == 0 { file.enter() } else { !inode.content.is_wanted() };
         if !open {
@@ -171,13 +171,13 @@ impl QueueFiles {
         Some(inode)
     }
 
-    /// Releases the lock of a request that takes another path.
+    /// Releases the lock of a request that does not continue on the simple path.
     #[cold]
     pub(crate) fn turn_back(&self, file: &QueueFile) {
         self.leave_lane(file);
     }
 
-    /// Moves the content lock from its guard to a request that is being submitted.
+    /// Moves the content lock from its guard to a request that is about to be submitted.
     pub(crate) fn begin(&self, handle: &Arc<FileHandle>, entered: Entered) -> Option<Holding> {
         let slot = handle.index();
         let (file, hold) = (self.file(slot)?, entered.hand_over()?);
@@ -201,18 +201,18 @@ impl QueueFiles {
         self.leave(holding.slot, holding.hold);
     }
 
-    /// Ends a request when its queue is dropped.
+    /// Releases the lock and the reserved range of a request when its queue is dropped.
     pub(crate) fn abandon(&self, completing: Completing) {
         self.end_place(&completing);
         self.leave(completing.slot, completing.hold);
     }
 
     /// Handles a queue that is lost with requests in flight. Until the process ends, the files of these requests stay open, and their
-    /// contents stay locked. Returns the handles that keep the files open. The caller must [notify](super::ContentLock::lose) threads that
-    /// wait for these contents.
+    /// contents stay locked. Returns the handles that keep the files open. The caller must [notify](super::ContentLock::lose) the threads
+    /// that wait for these contents.
     #[cold]
     pub(crate) fn leak(&mut self) -> Vec<Arc<FileHandle>> {
-        // No thread can process the completions. So the requests no longer count as requests in flight of this thread.
+        // The completions of these requests can never be processed. So the requests no longer count as requests in flight of this thread.
         self.in_flight = InFlight::default();
         let files = std::mem::take(&mut self.files).into_iter().flatten();
         let leak = |file: Rc<QueueFile>| {
@@ -237,7 +237,8 @@ impl QueueFiles {
         }
     }
 
-    /// Ends a request whose transfer is complete. Returns its completion. `None` if the file must first be synced or converted.
+    /// Ends a request whose transfer is complete. Returns its completion, or `None` if the file must be synced or converted before the
+    /// request completes.
     pub(crate) fn end(
         &mut self,
         completing: Completing,
@@ -273,7 +274,7 @@ impl QueueFiles {
         }
     }
 
-    /// Releases the lock of a request that needs no completion work.
+    /// Releases the lock that a request has on the content of the file in a slot.
     #[inline(always)]
     pub(crate) fn leave(&self, slot: u32, hold: Hold) {
         let Some(file) = self.file(slot) else { return };
@@ -297,28 +298,28 @@ impl QueueFiles {
         }
     }
 
-    /// If no request has locked the content, drops the reference that keeps the file open.
+    /// If no request of this queue has locked the content, drops the reference that keeps the file open.
     fn left(&self, file: &QueueFile) {
         if file.by_lane.get() + file.by_range.get() == 0 {
             self.in_flight.remove();
             let kept = file.keep.take();
-            // This drop may close the file.
+            // If this is the last reference to the file, the drop closes the file.
             drop(kept);
         }
     }
 
-    /// Records the completion work of a submitted request.
+    /// Records whether a submitted request may need a sync or a conversion before it completes.
     pub(crate) fn expect(&mut self, left: CompletionWork) {
         self.expects |= left.intersects(CompletionWork::BEFORE_COMPLETION);
     }
 
-    /// Whether completions must be checked before they are popped. Some of them may need completion work.
+    /// Whether completions must be checked before they are popped, because some of them may need a sync or a conversion.
     #[inline(always)]
     pub(crate) fn expects(&self) -> bool {
         self.expects
     }
 
-    /// The number of requests whose file must still be synced or converted.
+    /// The number of requests that wait for a sync or a conversion of their file.
     pub(crate) fn unsynced(&self) -> usize {
         self.unsynced.len()
     }

@@ -1,4 +1,5 @@
-//! A queue's view of a file that can change. The view is a copy of the file's size and map. Lookups include later writes too.
+//! A queue's view of a file that can change. The view is a copy of the file's size and map. Lookups through the view also include writes
+//! that are not in the metadata yet.
 
 use std::cell::{Cell, OnceCell};
 use std::ops::Deref;
@@ -12,9 +13,9 @@ use crate::iomap::{
 };
 use crate::units::FilePos;
 
-/// After this number of lookups, a small map is read as a whole. A lookup in a map that is not in memory reads one leaf of the extent tree.
+/// If a map is not in memory, each lookup reads one leaf of the extent tree. After this number of lookups, a small map is read as a whole.
 const LOOKUPS: u32 = 16;
-/// This number of extents can be read in the time of one lookup.
+/// The number of extents that can be read in the time of one lookup. It determines which maps count as small.
 const EXTENTS_A_LOOKUP: usize = 64;
 
 /// A value that a change counter never has.
@@ -28,21 +29,21 @@ pub(crate) struct Views(Vec<Option<Box<View>>>);
 pub(crate) struct View {
     id: u64,
     pub(crate) queue_file: Rc<QueueFile>,
-    /// The file. The reference is weak, because a queue may have views of closed files. The user of a view keeps the file open.
+    /// The file. The reference is weak, because a queue may have views of closed files. The code that uses a view keeps the file open.
     file: Weak<dyn WriteFile>,
-    /// The inode's change counter at the time of the read.
+    /// The inode's change counter at the time when the view was read.
     changes: u64,
-    /// Equal to `changes` if an overwrite through the handle needs only a transfer. Otherwise [`NEVER`].
+    /// Equal to `changes` if an overwrite through the handle needs only a transfer. If it needs more, this field is [`NEVER`].
     plain_at: u64,
-    /// The size and the map that were read.
+    /// The size and the map as the file system returned them.
     map: Box<dyn WriteMap>,
     size: u64,
     /// The map, if the whole map is in memory.
     resident: OnceCell<Arc<ExtentMap>>,
-    /// The number of lookups that have read a leaf. `extents` is the number of extents at the last read of the whole map.
+    /// The number of lookups that have read a leaf. The next field, `extents`, is the number of extents at the last read of the whole map.
     lookups: Cell<u32>,
     extents: Cell<usize>,
-    /// Whether the size and the map are durable, as far as is known.
+    /// Whether the size and the map are known to be durable.
     durable: Cell<bool>,
 }
 
@@ -72,7 +73,7 @@ impl Views {
         self.0.get(handle.index() as usize)?.as_deref().filter(|view| view.id == handle.id)
     }
 
-    /// Returns the view of a file. If the inode has changed, first updates the view.
+    /// Returns an up-to-date view of a file. If the inode has changed, reads the view again.
     ///
     /// # Errors
     /// The errors of reading the inode; `WouldBlock` if `nowait` is set and the call would have to wait.
@@ -130,7 +131,7 @@ impl View {
         })
     }
 
-    /// The metadata, as they were read.
+    /// The metadata as they were when the view was read.
     pub(crate) fn map(&self) -> &dyn WriteMap {
         &*self.map
     }
@@ -152,10 +153,10 @@ impl View {
         &self.queue_file.inode
     }
 
-    /// Whether the metadata for reads of the overwritten range are durable.
+    /// Whether all metadata that a read of overwritten data needs are durable.
     pub(crate) fn is_durable(&self) -> bool {
-        // The result is stored in the view. If the map or the size changes, the view becomes out of date. Pending writes do not change the
-        // inode, so they are checked each time.
+        // The answer of the file system is stored in the view: after a change of the map or the size, the view is out of date. Pending
+        // writes do not make the view out of date, so they are checked at each call.
         if !self.durable.get() {
             self.durable.set(self.file.upgrade().is_some_and(|file| file.is_durable()));
         }
@@ -165,11 +166,11 @@ impl View {
     /// Locks the content through the lane. Returns `None` if requests cannot use the lane at the moment.
     #[inline(always)]
     pub(crate) fn enter(&self) -> Option<Inside<'_>> {
-        // The drop of the guard releases the lock. So the guard is created after the lock was acquired.
+        // A drop of the guard releases the lock. So the guard is created only if the lock was acquired.
         self.queue_file.enter().then(|| Inside(&self.queue_file))
     }
 
-    /// The size in the metadata that were read.
+    /// The size according to the metadata in the view.
     #[inline(always)]
     pub(crate) fn size_by_metadata(&self) -> u64 {
         self.size
@@ -180,7 +181,7 @@ impl View {
         self.size_at_once().unwrap_or_else(|| self.size_anew())
     }
 
-    /// The size, if it can be read without a lock.
+    /// The size, including pending writes. `None` if it cannot be read without a lock, because the view is out of date.
     pub(crate) fn size_at_once(&self) -> Option<u64> {
         self.current_size(self.open())
     }
@@ -188,8 +189,8 @@ impl View {
     /// The size, including pending writes. `None` if the view is out of date.
     #[inline(always)]
     pub(crate) fn current_size(&self, inode: &OpenInode) -> Option<u64> {
-        // The order of the two reads matters. A conversion first increments the change counter, and then removes the pending size. If a
-        // thread reads the size after its removal, it sees the new change counter.
+        // The pending size must be read before the change counter. A conversion first increments the counter, and then removes the pending
+        // size. So a thread that reads the size after its removal sees the new counter.
         let pending = inode.pending.size();
         (inode.changes() == self.changes).then(|| self.size.max(pending))
     }
@@ -215,8 +216,8 @@ impl View {
         Some(self.resident.get_or_init(|| Arc::clone(map)))
     }
 
-    /// Returns the mapping of a position that is unwritten or unmapped in the recorded metadata. Pending writes to an unwritten extent are
-    /// included. Returns `None` if the mapping is not in memory, or if the view is out of date.
+    /// Returns the mapping of a position that is unwritten or a hole according to the metadata. If pending writes have written to the
+    /// unwritten extent, the mapping includes them. Returns `None` if the mapping is not in memory, or if the view is out of date.
     #[cold]
     fn map_unwritten(&self, pos: FilePos) -> Option<Iomap> {
         let iomap = self.map.map_resident(pos)?;
@@ -256,7 +257,8 @@ impl MapFile for View {
             if iomap.kind != IomapType::Unwritten {
                 return Ok(iomap);
             }
-            // A conversion may remove the range from the pending writes at the same time. The change counter has then changed.
+            // A conversion may remove the range from the pending writes at the same time. It also changes the counter, so `is_old` detects
+            // the conversion.
             let is_old = || self.open().changes() != changes;
             if let Some(refined) = self.open().pending.refine(iomap, pos, is_old) {
                 return Ok(refined);

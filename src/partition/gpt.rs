@@ -33,8 +33,8 @@ struct Copy {
     usable: [u64; 2],
 }
 
-/// Reads the partitions from the header in sector 1. If this header is damaged, reads the backup in the last sector. A missing header
-/// counts as damaged if the disk has a protective MBR. Returns `None` if there is no GPT.
+/// Reads the partitions from the header in sector 1. If this header is damaged, reads the backup in the last sector. If the disk has a
+/// protective MBR, a missing header counts as damaged. Returns `None` if there is no GPT.
 pub(super) fn read(
     device: &dyn Device,
     sectors: [u64; 3],
@@ -67,7 +67,7 @@ pub(super) fn read(
     ))
 }
 
-/// Refuses a disk on which only the backup of a GPT is left. The backup may belong to an older table.
+/// Refuses a disk that has only the backup of a GPT, because the backup may belong to an older table.
 pub(super) fn refuse_lone_backup(device: &dyn Device, sectors: [u64; 3]) -> Result<()> {
     for sector in sectors {
         let at = last(device, sector);
@@ -101,8 +101,8 @@ fn found(sector: u64, copy: &Copy, fault: Option<String>) -> Result<Found> {
     Ok(Found { partitions: decode(sector, copy)?, fault, usable })
 }
 
-/// Refuses a table if its other copy is undamaged but has other contents. Only the sector that the table names is read. A copy in any other
-/// sector belongs to an older table.
+/// Refuses a table whose other copy is undamaged but has other contents. Only the sector that the table names is read, because a copy in
+/// any other sector belongs to an older table.
 fn agree(device: &dyn Device, sector: u64, copy: &Copy) -> Result<()> {
     match read_copy(device, sector, copy.other)? {
         Some(Ok(other)) if (other.disk, &other.entries) != (copy.disk, &copy.entries) => {
@@ -116,7 +116,7 @@ fn agree(device: &dyn Device, sector: u64, copy: &Copy) -> Result<()> {
     }
 }
 
-/// Reads one copy of the table. Returns `None` if the sector has no GPT signature. Returns the inner error if a check fails.
+/// Reads one copy of the table. Returns `None` if the sector has no GPT signature. The inner result is an error if a check fails.
 fn read_copy(device: &dyn Device, sector: u64, lba: u64) -> Result<Option<Result<Copy>>> {
     let Some(at) = lba.checked_mul(sector) else { return Ok(None) };
     let Some(header) = read_at(device, at, sector as usize)? else { return Ok(None) };

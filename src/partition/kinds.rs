@@ -1,6 +1,6 @@
 //! The types of GPT partitions, with the names that systemd-repart uses. Source: the Discoverable Partitions Specification.
 
-/// A type that does not depend on a processor, and its GUID.
+/// The types that do not depend on the processor: name and GUID.
 const COMMON: [(&str, u128); 13] = [
     ("esp", 0xC12A7328_F81F_11D2_BA4B_00A0C93EC93B),
     ("xbootldr", 0xBC13C2FF_59E6_4262_A352_B275FD6F7172),
@@ -23,7 +23,7 @@ const VERITY: &str = "-verity";
 /// The types for one processor.
 struct Processor {
     name: &'static str,
-    /// The name of the processor in Rust.
+    /// The name of the processor in Rust's `target_arch`.
     arch: &'static str,
     root: u128,
     root_verity: u128,
@@ -118,8 +118,8 @@ impl Processor {
     }
 }
 
-/// All types: the name, and the GUID in the order of bytes in which it is written as text. `root`, `usr` and their hash trees have a type
-/// for each processor: `root-x86-64`, `root-x86-64-verity`.
+/// All types: the name, and the bytes of the GUID in the order in which a GUID is written as text. `root`, `usr` and their hash trees have
+/// a type for each processor: `root-x86-64`, `root-x86-64-verity`.
 pub fn all() -> impl Iterator<Item = (String, [u8; 16])> {
     let common = COMMON.iter().map(|(name, guid)| ((*name).to_owned(), *guid));
     let of_processors = PROCESSORS.iter().flat_map(|processor| {
@@ -129,7 +129,7 @@ pub fn all() -> impl Iterator<Item = (String, [u8; 16])> {
     common.chain(of_processors).map(|(name, guid)| (name, guid.to_be_bytes()))
 }
 
-/// The GUID of the type with a name. `root`, `root-verity`, `usr` and `usr-verity` are the types for the processor of this machine.
+/// The GUID of the type that has this name. `root`, `root-verity`, `usr` and `usr-verity` are the types for the processor of this machine.
 #[must_use]
 pub fn by_name(name: &str) -> Option<[u8; 16]> {
     let native = PROCESSORS.iter().find(|processor| processor.arch == std::env::consts::ARCH);
@@ -144,7 +144,8 @@ pub fn name_of(guid: &[u8; 16]) -> Option<String> {
     all().find(|(_, known)| known == guid).map(|(name, _)| name)
 }
 
-/// The type of the partitions whose hash trees are in partitions of the type `guid`. `None` if `guid` is not a type of hash trees.
+/// If partitions of the type `guid` contain hash trees, returns the type of the partitions that these hash trees protect. If not, returns
+/// `None`.
 #[must_use]
 pub fn verified_by(guid: &[u8; 16]) -> Option<[u8; 16]> {
     by_name(name_of(guid)?.strip_suffix(VERITY)?)
@@ -154,7 +155,7 @@ pub fn verified_by(guid: &[u8; 16]) -> Option<[u8; 16]> {
 mod tests {
     use super::*;
 
-    /// Each name leads to one type and back, and each type of hash trees has a type of data.
+    /// A type that is found by its name has this name, and each type of hash trees has a type of protected data.
     #[test]
     fn names_and_types_are_unique() {
         for (name, guid) in all() {

@@ -18,7 +18,7 @@ const ENTRIES: usize = 128;
 /// The maximum length of a name, in units of UTF-16.
 const MAX_NAME: usize = 36;
 
-/// A GPT that will be written. A GUID has the order of bytes in which it is written as text.
+/// A GPT that will be written. The bytes of each GUID are in the order in which the GUID is written as text.
 #[derive(Clone, Debug)]
 pub struct NewTable {
     /// The GUID of the disk.
@@ -60,7 +60,7 @@ fn array_sectors(sector: u64) -> u64 {
 }
 
 impl NewTable {
-    /// Writes the table. The backup is durable before the first copy is written. The bytes of the partitions stay unchanged.
+    /// Writes the table. The backup is durable before the first copy is written. The content of the partitions stays unchanged.
     ///
     /// # Errors
     /// `InvalidInput` for a partition outside of the usable bytes or across another partition, for too many partitions, and for a name that
@@ -126,7 +126,7 @@ impl NewTable {
         }
     }
 
-    /// The array of entries, as in both copies.
+    /// The array of entries, which is equal in both copies of the table.
     fn array(&self) -> Result<Vec<u8>> {
         let mut array = vec![0; ENTRIES * ENTRY_SIZE];
         for (entry, partition) in array.chunks_exact_mut(ENTRY_SIZE).zip(&self.partitions) {
@@ -150,7 +150,7 @@ impl NewTable {
         Ok(array)
     }
 
-    /// The header in sector `own`. The array of its copy begins in sector `first`.
+    /// A header for sector `own`. The array of entries that belongs to this header begins in sector `first`.
     fn header(
         &self,
         own: u64,
@@ -179,12 +179,13 @@ impl NewTable {
     }
 }
 
-/// The MBR of a disk with a GPT, whose last sector is `last`. Its only entry covers the disk, so programs that do not know GPT see no free
-/// space.
+/// The protective MBR of a disk with a GPT. `last` is the last sector of the disk. The only entry covers the disk, so programs that do not
+/// know GPT see no free space.
 fn protective_mbr(last: u64) -> [u8; 512] {
     let mut mbr = [0; 512];
     let entry = &mut mbr[mbr::TABLE..mbr::TABLE + 16];
-    // The first sector as cylinder, head and sector, the type, and a last sector beyond the limit of these three numbers.
+    // The status, the first sector as cylinder, head and sector, the type of the entry, and the last sector. The last sector is the
+    // maximum, because the actual value exceeds the limit of cylinder, head and sector.
     entry[..8].copy_from_slice(&[0, 0, 2, 0, mbr::PROTECTIVE, 0xFF, 0xFF, 0xFF]);
     entry[8..12].copy_from_slice(&1_u32.to_le_bytes());
     entry[12..].copy_from_slice(&u32::try_from(last).unwrap_or(u32::MAX).to_le_bytes());
@@ -192,7 +193,7 @@ fn protective_mbr(last: u64) -> [u8; 512] {
     mbr
 }
 
-/// A GUID as it is stored: its first three numbers are little-endian.
+/// The bytes of a GUID in the stored order: the first three numbers are little-endian.
 fn stored(mut guid: [u8; 16]) -> [u8; 16] {
     guid[..4].reverse();
     guid[4..6].reverse();
@@ -217,7 +218,7 @@ mod tests {
         NewTable { guid: [3; 16], sector, partitions }
     }
 
-    /// The reader finds the partitions that the writer wrote, with sectors of both sizes, and reports no fault.
+    /// For both sector sizes, the reader finds the partitions that the writer wrote, and reports no fault.
     #[test]
     fn a_written_table_is_read_back() {
         for sector in [512, 4096] {
@@ -234,14 +235,14 @@ mod tests {
             });
             assert_eq!((read.kind, &*read.partitions), (TableKind::Gpt, &expected[..]));
             assert_eq!(read.fault, None);
-            // The last sector contains the backup. It serves if the first header is lost.
+            // The last sector contains the backup, which is used if the first header is lost.
             disk.write_zeroes(DevOffset(sector), 4096).unwrap();
             let read = PartitionTable::read(&disk).unwrap().unwrap();
             assert_eq!((&*read.partitions, read.fault.is_some()), (&expected[..], true));
         }
     }
 
-    /// A table that is not possible is refused before anything is written.
+    /// An invalid table is refused before anything is written.
     #[test]
     fn impossible_tables_are_refused() {
         let disk = Ram::new(16 * MIB);

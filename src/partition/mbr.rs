@@ -27,8 +27,8 @@ impl Entry {
         self.kind != 0 && self.sectors != 0
     }
 
-    /// Whether the entry only states that the disk has a GPT. This entry is not a partition. The MBR of a hybrid disk also has entries for
-    /// partitions.
+    /// Whether the entry only states that the disk has a GPT. Such an entry is not a partition. On a hybrid disk, the MBR also has entries
+    /// for partitions.
     fn is_protective(self) -> bool {
         self.kind == PROTECTIVE
     }
@@ -44,14 +44,14 @@ pub(super) fn is_protective(device: &dyn Device) -> Result<Option<bool>> {
     Ok(entries.map(|entries| entries.iter().any(|entry| entry.is_protective())))
 }
 
-/// Whether the entries can be a partition table. A check of the signature is not enough: boot sectors of file systems end with the same two
-/// bytes.
+/// Whether the four entries can be a partition table. A check of the signature is not enough, because boot sectors of file systems end with
+/// the same two bytes.
 fn is_plausible(entries: &[Entry; 4]) -> bool {
     entries.iter().all(|entry| matches!(entry.status, 0 | 0x80))
         && entries.iter().any(|entry| entry.is_used())
 }
 
-/// The partitions, and the bytes of each table.
+/// The partitions, and the byte ranges of all tables.
 pub(super) struct Found {
     pub(super) partitions: Vec<Partition>,
     pub(super) tables: Vec<Range<u64>>,

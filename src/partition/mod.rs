@@ -22,7 +22,7 @@ pub enum TableKind {
     Mbr,
 }
 
-/// A partition table that was checked. A partition may end past the end of a truncated device.
+/// A partition table that has passed all checks. On a truncated device, a partition may end past the end of the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionTable {
     /// The kind of the table.
@@ -49,8 +49,8 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// The first byte of the partition, and its length on a device of `size` bytes. If `truncated` is set, a partition that ends past the
-    /// device has the bytes that are on the device.
+    /// The first byte of the partition, and its length on a device of `size` bytes. If `truncated` is set and the partition ends past the
+    /// device, the length is the length of the part on the device.
     ///
     /// # Errors
     /// `Corrupt` if the partition ends past the device, and `truncated` is not set or no byte is on the device.
@@ -75,15 +75,14 @@ impl PartitionTable {
     /// Reads the partition table of a device. Returns `None` if the device has no table.
     ///
     /// # Errors
-    /// `Corrupt` for a GPT whose copies are both damaged or lost, whose copies disagree, or of which only the backup is left; `Corrupt` for
-    /// a table that contradicts itself; `Io`.
+    /// `Corrupt` for a GPT if both copies are damaged or lost, if the copies disagree, or if only the backup remains; `Corrupt` for a table
+    /// that contains contradictions; `Io`.
     pub fn read(device: &dyn Device) -> Result<Option<Self>> {
-        // A block device reports its sector size. An image has sectors of 512 bytes, or rarely of 4096. The block size of an NBD server
-        // says nothing about the sector size. So several sizes are tried, until the GPT's signature is found.
+        // A block device reports its sector size. An image usually has sectors of 512 bytes, and rarely sectors of 4096 bytes. For an NBD
+        // server, the block size says nothing about the sector size. So several sizes are tried, until the signature of a GPT is found.
         let sector = u64::from(device.limits().logical_block).max(512);
         let sectors = [sector, 512, 4096];
-        // The MBR may state that there is a GPT. If it does not, a GPT on the disk is older than the MBR, and is ignored. Linux ignores it
-        // too.
+        // If there is an MBR that does not mention a GPT, a GPT on the disk is older than the MBR. Such a GPT is ignored, as by Linux.
         let protective = mbr::is_protective(device)?;
         if protective != Some(false)
             && let Some(found) = gpt::read(device, sectors, protective.is_some())?
@@ -96,7 +95,7 @@ impl PartitionTable {
             Err(error) if sector > 512 && error.kind() == ErrorKind::Corrupt => {
                 mbr::read(device, 512).map_err(|_| error)?
             }
-            // The partitions end past the device. Perhaps the table counts in units of 512 bytes, so it is read again with this unit.
+            // If partitions end past the device, the table may count in units of 512 bytes. So it is read again with this unit.
             Ok(Some(found)) if sector > 512 && !fit(&found.partitions, device) => {
                 mbr::read(device, 512)?.or(Some(found))
             }
@@ -109,8 +108,8 @@ impl PartitionTable {
         Ok(Some(Self { kind: TableKind::Mbr, partitions, fault: None, tables }))
     }
 
-    /// The end of the partition that contains `offset`. If no partition contains `offset`, the start of the next partition, or of the
-    /// table's next bytes if they come first.
+    /// If a partition contains `offset`, returns the end of this partition. If not, returns the start of the next partition, or the start
+    /// of the table's next bytes if they come before it.
     #[must_use]
     pub fn end_from(&self, offset: u64) -> u64 {
         let ends = self.partitions.iter().filter_map(|partition| {
@@ -118,13 +117,13 @@ impl PartitionTable {
             [partition.start, end].into_iter().find(|end| *end > offset)
         });
         let tables = self.tables.iter().map(|table| table.start).filter(|start| *start > offset);
-        // A partition may end past the usable space that the table states. If the offset is in a partition, only the end of this partition
-        // matters.
+        // A partition may contain bytes that the table claims for itself. If the offset is in a partition, the end is therefore the end of
+        // this partition.
         let tables = tables.filter(|_| !self.is_in_partition(offset));
         ends.chain(tables).min().unwrap_or(u64::MAX)
     }
 
-    /// Whether a byte belongs to the table, and not to a partition.
+    /// Whether a byte belongs to the table and not to a partition.
     #[must_use]
     pub fn has_byte(&self, at: u64) -> bool {
         self.tables.iter().any(|table| table.contains(&at)) && !self.is_in_partition(at)
@@ -172,7 +171,7 @@ impl fmt::Display for PartitionTable {
     }
 }
 
-/// Reads sectors. Returns `None` if they are not within the device.
+/// Reads sectors. Returns `None` if the sectors are not all within the device.
 fn read_at(device: &dyn Device, at: u64, len: usize) -> Result<Option<Vec<u8>>> {
     if at.checked_add(len as u64).is_none_or(|end| end > device.size()) {
         return Ok(None);
@@ -182,12 +181,12 @@ fn read_at(device: &dyn Device, at: u64, len: usize) -> Result<Option<Vec<u8>>> 
     Ok(Some(bytes))
 }
 
-/// The little-endian number at a position.
+/// The little-endian 32-bit number at byte `at`.
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap_or_default())
 }
 
-/// The little-endian number at a position.
+/// The little-endian 64-bit number at byte `at`.
 pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or_default())
 }
@@ -258,8 +257,8 @@ mod tests {
         assert_eq!(table.to_string(), r#"its GPT has p1 (8 MiB, "boot"), p3 (16 MiB, "Größe")"#);
     }
 
-    /// A part may be named by its first byte. It then ends at the end of its partition, at the start of the next partition, or at the
-    /// backup of the table.
+    /// A part that is selected by its first byte ends at the end of its partition, at the start of the next partition, or at the backup of
+    /// the table.
     #[test]
     fn a_place_ends_where_a_partition_begins_or_ends() {
         let Some(image) = gpt_disk() else { return };
@@ -285,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_damaged_gpt_is_read_from_its_backup_and_never_used() {
-        // The test damages a byte of the header, and then a byte of the entries. The table's checksums cover both.
+        // The first round damages a byte of the header, and the second round damages a byte of the entries. Checksums cover both.
         for at in [512 + 72, 1024 + 33] {
             let Some(image) = gpt_disk() else { return };
             flip(&image, at);
@@ -305,7 +304,7 @@ mod tests {
                 image.as_file().write_all_at(&[0; 512], *at).unwrap();
             }
         };
-        // Each case consists of the lost sectors and the expected result. The result is an error, or whether the table has a fault.
+        // Each case consists of the lost sectors and the expected result: an error, or whether the table has a fault.
         for (lost, expected) in [
             (&[][..], Ok(false)),
             (&[LAST], Ok(false)),
@@ -342,7 +341,7 @@ mod tests {
         image.as_file().write_all_at(&copy, 64 * MIB - 33 * 512).unwrap();
         let error = table(image.path()).unwrap_err().to_string();
         assert!(error.contains("its backup in sector 131071 disagree"), "{error}");
-        // The disk is copied to a larger disk. The larger disk still contains the backup of an older table.
+        // The disk is copied to a larger disk. At the end of the larger disk is the backup of an older table.
         let Some(image) = gpt_disk() else { return };
         image.as_file().set_len(128 * MIB).unwrap();
         let Some(larger) = disk("sh", &["-c", "truncate -s 128M $0; sgdisk -n 1 $0"], "") else {
@@ -435,8 +434,8 @@ mod tests {
         let image = tempfile::NamedTempFile::new().unwrap();
         image.as_file().set_len(MIB).unwrap();
         assert_eq!(table(image.path()).unwrap(), None);
-        // A file system's boot sector also ends with 55 AA. If its code were a partition table, the status bytes of the entries would be
-        // wrong.
+        // A boot sector of a file system also ends with 55 AA. If its code is read as a partition table, the status bytes of the entries
+        // are wrong.
         image.as_file().write_all_at(&[0xEB; 510], 0).unwrap();
         image.as_file().write_all_at(&[0x55, 0xAA], 510).unwrap();
         assert_eq!(table(image.path()).unwrap(), None);

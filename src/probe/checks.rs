@@ -1,25 +1,27 @@
-//! Formats with a short magic number, or without a fixed position for it. For these formats, other fields of the header are checked too.
+//! Formats with a short magic number, or with a magic number at no fixed position. For these formats, other fields of the header are
+//! checked too.
 
 use super::magics::{At, FAT};
 
-/// A format that a check of some bytes recognises.
+/// A format that is recognised by a function, which checks some bytes of the device.
 pub(super) struct Checked {
     pub(super) name: &'static str,
     pub(super) places: &'static [At],
-    /// The number of bytes that the check receives. It receives fewer bytes at the end of a device.
+    /// The number of bytes that the function receives. Near the end of a device, it receives fewer bytes.
     pub(super) len: usize,
     pub(super) check: fn(&[u8]) -> bool,
 }
 
 const LAST_SECTOR: &[At] = &[At::End { unit: 512, back: 512 }];
-/// ZFS has four labels, two at each end of the device. The second half of each label contains copies of the pool's uberblock.
+/// The positions of ZFS uberblocks. ZFS has four labels, two at each end of the device. The second half of each label contains copies of
+/// the pool's uberblock.
 const ZFS_LABELS: &[At] = &[
     At::Start(128 << 10),
     At::Start((256 + 128) << 10),
     At::End { unit: 256 << 10, back: (512 - 128) << 10 },
     At::End { unit: 256 << 10, back: (256 - 128) << 10 },
 ];
-/// An external XFS log may begin within a record. The first record header is searched for in a range of this length.
+/// The number of bytes in which the first record header of an external XFS log is searched for. The log may begin within a record.
 const LOG_START: usize = 256 << 10;
 
 pub(super) const CHECKED: &[Checked] = &[
@@ -83,8 +85,8 @@ fn is_xfs_log(bytes: &[u8]) -> bool {
     })
 }
 
-/// The metadata of three vendors' RAID. VIA: the number 0xAA55, a version of at most 2, and a checksum of 50 bytes. Silicon Image: a number
-/// at byte 96, and a checksum of words. JMicron: the letters `JM`, and a checksum of words.
+/// Whether a sector contains the RAID metadata of one of three vendors. VIA: the number 0xAA55, a version of at most 2, and a checksum of
+/// 50 bytes. Silicon Image: a number at byte 96, and a checksum of words. JMicron: the letters `JM`, and a checksum of words.
 fn is_firmware_raid(sector: &[u8]) -> bool {
     if sector.len() < 512 {
         return false;
@@ -101,8 +103,8 @@ fn is_firmware_raid(sector: &[u8]) -> bool {
     via || silicon || jmicron
 }
 
-/// The superblock contains a magic number in either byte order. Its inode map is large enough for the inodes, and the data begin after the
-/// maps.
+/// Whether the bytes are a superblock of Minix. It contains a magic number in either byte order, its inode map is large enough for the
+/// inodes, and the data begin after the maps.
 fn is_minix(bytes: &[u8]) -> bool {
     if bytes.len() < 32 {
         return false;
@@ -114,7 +116,7 @@ fn is_minix(bytes: &[u8]) -> bool {
     [false, true].into_iter().any(|swapped| {
         let old = matches!(order(16, swapped), 0x137F | 0x138F | 0x2468 | 0x2478);
         let new = order(24, swapped) == 0x4D5A;
-        // In version 3, the other fields follow a number of 32 bits.
+        // In version 3, a 32-bit number precedes the fields that are checked here.
         let at = if new { 6 } else { 4 };
         let inodes = if new { 1 } else { u32::from(order(0, swapped)) };
         let (inode_map, zone_map) = (order(at, swapped), order(at + 2, swapped));
@@ -128,14 +130,15 @@ fn is_minix(bytes: &[u8]) -> bool {
     })
 }
 
-/// The label contains two magic bytes near its end. The exclusive or (XOR) of all 16-bit words of the label is 0.
+/// Whether the bytes are a Sun disk label. The label contains two magic bytes near its end, and the exclusive or (XOR) of all its 16-bit
+/// words is 0.
 fn is_sun_label(bytes: &[u8]) -> bool {
     let (words, _) = bytes.as_chunks::<2>();
     bytes.get(508..510) == Some(&[0xDA, 0xBE])
         && words.iter().fold(0, |sum, word| sum ^ u16::from_be_bytes(*word)) == 0
 }
 
-/// The volume header begins with two letters, and the size of an allocation block is a multiple of 512 bytes.
+/// Whether the bytes are an HFS volume header. It begins with two letters, and the size of an allocation block is a multiple of 512 bytes.
 fn is_hfs(bytes: &[u8]) -> bool {
     let size = bytes
         .get(20..24)
@@ -143,7 +146,8 @@ fn is_hfs(bytes: &[u8]) -> bool {
     bytes.starts_with(b"BD") && size > 0 && size.is_multiple_of(512)
 }
 
-/// Old programs wrote boot sectors without a format name. Such a boot sector has a jump instruction, FAT parameters and the boot signature.
+/// Whether a sector is a FAT boot sector without a format name, as old programs wrote it. It has a jump instruction, FAT parameters and the
+/// boot signature.
 fn is_fat(sector: &[u8]) -> bool {
     sector.len() == 512
         && matches!(sector[0], 0xEB | 0xE9)

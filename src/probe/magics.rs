@@ -58,7 +58,8 @@ const LUKS: &str = "a LUKS container: unlock it first, and name the device below
 const SWAP: &str = "a Linux swap area, not a file system";
 pub(super) const FAT: &str = "a FAT file system: not supported";
 
-/// The positions at which the metadata of Promise's firmware RAID may be. The unit is a sector, counted from the end.
+/// The positions at which the metadata of Promise's firmware RAID may be. Each position is a number of sectors, counted from the end of the
+/// device.
 const PROMISE: &[At] = &[
     sectors(63),
     sectors(255),
@@ -75,8 +76,8 @@ const PROMISE: &[At] = &[
     sectors(3087),
 ];
 
-/// The positions at which the second header of LUKS 2 may be. The second header follows the first header with its area, which has one of
-/// these lengths.
+/// The positions at which the second header of LUKS 2 may be. It follows the first header and the first header's area, which together have
+/// one of these lengths.
 const LUKS_SECOND: &[At] = &[
     Start(16 << 10),
     Start(32 << 10),

@@ -1,4 +1,4 @@
-//! Recognises the content of a device that has no supported file system. An error message can then name the content.
+//! Recognises the content of a device that has no supported file system, so that an error message can name the content.
 
 mod checks;
 mod magics;
@@ -18,7 +18,7 @@ use crate::md;
 use crate::partition::PartitionTable;
 use crate::units::DevOffset;
 
-/// The end of the superblock of ext2, ext3 and ext4. A smaller device has no such superblock.
+/// The byte after the superblock of ext2, ext3 and ext4. A device with fewer bytes has no such superblock.
 pub(crate) const SMALLEST: u64 = 2048;
 
 /// The device is read in parts of this length. Each part is read once, so an NBD server gets few requests.
@@ -48,7 +48,7 @@ impl At {
 /// The parts of a device that have been read.
 struct Content<'a> {
     device: &'a dyn Device,
-    /// The parts that were read, by their number. `None` if a part cannot be read.
+    /// The parts that were read, by their number. The value is `None` if the part cannot be read.
     parts: BTreeMap<u64, Option<Vec<u8>>>,
 }
 
@@ -77,7 +77,7 @@ impl Content<'_> {
                     let skip = (from % PART) as usize;
                     bytes.extend(&part[skip..skip + (until - from) as usize]);
                 }
-                // The part contains an unreadable sector. The requested bytes may still be readable, so only they are read.
+                // The part contains an unreadable sector, but the requested bytes may be readable. So only the requested bytes are read.
                 None => {
                     let mut piece = vec![0; (until - from) as usize];
                     if self.device.read_exact_at(&mut piece, DevOffset(from)).is_err() {
@@ -134,7 +134,7 @@ pub(crate) fn unknown_format(device: &dyn Device) -> Error {
     Error::new(ErrorKind::UnknownFormat, what)
 }
 
-/// The logical volumes of a disk, as a clause of a sentence. `None` if the disk has no physical volume of LVM.
+/// Describes the logical volumes of a disk, as a clause of a sentence. `None` if the disk has no LVM physical volume.
 #[cfg(feature = "lvm")]
 fn logical_volumes(device: &dyn Device) -> Option<String> {
     match Groups::read(device) {
@@ -149,7 +149,7 @@ fn logical_volumes(_: &dyn Device) -> Option<String> {
     None
 }
 
-/// The array of a member, as a clause of a sentence. `None` if the device has no superblock.
+/// Describes the MD array of which a device is a member, as a clause of a sentence. `None` if the device has no superblock of MD.
 #[cfg(feature = "md")]
 fn array(device: &dyn Device) -> Option<String> {
     match md::look(device) {
@@ -163,11 +163,11 @@ fn array(_: &dyn Device) -> Option<String> {
     None
 }
 
-/// Describes the content of a device, if a user may still need it: a format or a partition table. The text is a clause of a sentence.
-/// `None` if the content is not recognised.
+/// Describes content that a user may still need: a known format or a partition table. The text is a clause of a sentence. `None` if the
+/// content is not recognised.
 pub(crate) fn occupant(device: &dyn Device) -> Option<String> {
     if let Some(what) = probe(device) {
-        // The text after the name tells the user how the content can be read. It is not needed here.
+        // The text after the name of the format tells the user how to read the content. It is not needed here.
         let what = what.split([':', ',']).next().unwrap_or(what);
         return Some(format!("contains {what}"));
     }
@@ -187,7 +187,7 @@ mod tests {
 
     const SIZE: u64 = 8 << 20;
 
-    /// The format that is recognised on a device that contains only these bytes.
+    /// Returns the format that is recognised on a device with these bytes and no other content.
     fn told(at: u64, bytes: &[u8]) -> Option<&'static str> {
         let ram = Ram::new(SIZE);
         let mut sectors = crate::sys::Buffer::aligned(1024).unwrap();

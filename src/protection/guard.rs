@@ -1,4 +1,4 @@
-//! Guards. A guard is the checksum of a sector's data.
+//! Guards: the guard in a tuple is the checksum of a sector's data.
 //!
 //! The crate crc-fast computes the guards. `cargo bench --bench guard` compares it with other crates.
 
@@ -6,8 +6,8 @@ use crc_fast::{CrcAlgorithm, Digest, checksum};
 
 /// The guard of T10 DIF: CRC16 with polynomial 0x8BB7, highest bit first.
 ///
-/// If `seed` is 0, the result is the standard guard. Otherwise the CRC register begins with `seed`. Each seed gives another guard for the
-/// same data.
+/// If `seed` is 0, the result is the standard guard. If not, `seed` is the initial value of the CRC register. Each seed gives another guard
+/// for the same data.
 #[must_use]
 #[inline]
 pub fn t10_dif(data: &[u8], seed: u16) -> u16 {
@@ -16,16 +16,16 @@ pub fn t10_dif(data: &[u8], seed: u16) -> u16 {
 
 /// The guard of NVMe's 64-bit tuples: CRC64 with polynomial 0xAD93D23594C93659, lowest bit first, inverted before and after.
 ///
-/// If `seed` is 0, the result is the standard guard. Otherwise the CRC register begins with the inverse of `seed`. Each seed gives another
-/// guard for the same data.
+/// If `seed` is 0, the result is the standard guard. If not, the initial value of the CRC register is the inverse of `seed`. Each seed
+/// gives another guard for the same data.
 #[must_use]
 #[inline]
 pub fn nvme64(data: &[u8], seed: u64) -> u64 {
     crc(CrcAlgorithm::Crc64Nvme, !seed, !0, data)
 }
 
-/// Computes a CRC whose register begins with `begin`. `standard` is the initial value of the standard algorithm. Any other initial value
-/// needs a `Digest`, which takes some 20 ns longer. This time matters for 512 bytes of data.
+/// Computes a CRC. `begin` is the initial value of the register, and `standard` is the initial value of the standard algorithm. If the two
+/// values differ, a `Digest` is needed, which takes some 20 ns longer. For 512 bytes of data, this is noticeable.
 #[inline]
 fn crc(algorithm: CrcAlgorithm, begin: u64, standard: u64, data: &[u8]) -> u64 {
     if begin == standard {
@@ -36,7 +36,7 @@ fn crc(algorithm: CrcAlgorithm, begin: u64, standard: u64, data: &[u8]) -> u64 {
     digest.finalize()
 }
 
-/// The guards as the standards define them. They are computed bit by bit.
+/// Computes the guards bit by bit, as the standards define them.
 #[cfg(test)]
 pub(super) mod reference {
     pub(in crate::protection) fn t10_dif(data: &[u8], seed: u16) -> u16 {
@@ -70,7 +70,7 @@ mod tests {
         assert_eq!(nvme64(b"123456789", 0), 0xae8b_1486_0a79_9888);
     }
 
-    /// The examples of SBC-3, "CRC test cases", of 32 bytes.
+    /// The 32-byte examples in SBC-3, "CRC test cases".
     #[test]
     fn examples_of_the_scsi_standard() {
         let up = Vec::from_iter(0..32);
@@ -83,7 +83,7 @@ mod tests {
         assert_eq!(t10_dif(&down, 0), 0xa0b7);
     }
 
-    /// The examples of the NVM Command Set Specification, "64b CRC Test Cases", of 4 KiB.
+    /// The 4 KiB examples in the NVM Command Set Specification, "64b CRC Test Cases".
     #[test]
     fn examples_of_the_nvme_standard() {
         let up: Vec<u8> = (0..=255).cycle().take(4096).collect();
@@ -94,8 +94,8 @@ mod tests {
         assert_eq!(nvme64(&down, 0), 0x9a2d_f64b_8e9e_517e);
     }
 
-    /// The guards are equal to guards that are computed bit by bit. This is tested for every length and every alignment within 16 bytes,
-    /// with and without a seed. The longest data exceed the unit of the fastest loop.
+    /// The guards are compared with guards that are computed bit by bit: for every length and every alignment within 16 bytes, with and
+    /// without a seed. The longest data are longer than the unit of the fastest loop.
     #[test]
     fn all_lengths_and_alignments_agree_with_the_definition() {
         let mut rng = Rng(0x8bb7);

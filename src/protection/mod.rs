@@ -1,4 +1,4 @@
-//! Protection information: the tuple of each sector, which contains the guard. This module needs no device.
+//! Protection information: a tuple for each sector, which contains a guard. This module works on memory and needs no device.
 
 pub mod guard;
 mod tuple;

@@ -1,7 +1,7 @@
 //! A tuple is the protection information of a sector. A mismatch is a difference between a sector and its tuple.
 //!
-//! In this module, no value of a tag has a special meaning. In T10 an application tag of 0xFFFF disables the check of a sector. This module
-//! does not implement that rule, because damage must not disable a check. A discarded sector may contain any bytes. Its tuple contains the
+//! In this module, no tag has a special meaning. In T10, an application tag of 0xFFFF disables the check of a sector. This module does not
+//! implement that rule, because damage must not disable a check. A discarded sector may contain any bytes. Its tuple contains the
 //! complement of the normal reference tag, and a guard that is computed from the sector's number. Damage very rarely produces such a tuple.
 
 use std::fmt;
@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::guard;
 
-/// The number of data bytes that one tuple protects. It is the sector size of the device.
+/// The number of data bytes that one tuple protects. For protected devices, this is the sector size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interval {
     /// 512 bytes.
@@ -23,7 +23,7 @@ pub enum Interval {
 }
 
 impl Interval {
-    /// The length in bytes.
+    /// The length of the interval in bytes.
     #[must_use]
     pub const fn bytes(self) -> usize {
         match self {
@@ -32,7 +32,7 @@ impl Interval {
         }
     }
 
-    /// The interval of this length in bytes. `None` if no interval has this length.
+    /// The interval that has this length in bytes. `None` if there is no such interval.
     #[must_use]
     pub const fn from_bytes(bytes: u64) -> Option<Self> {
         match bytes {
@@ -46,7 +46,7 @@ impl Interval {
 /// The kind of a tuple.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TupleKind {
-    /// T10 DIF: a CRC16, and the lower 32 bits of the sector's number. Sectors at a distance of 2^32 have the same reference tag.
+    /// T10 DIF: a CRC16, and the lower 32 bits of the sector's number. Two sectors whose numbers differ by 2^32 have equal reference tags.
     ///
     /// The guard detects every change of one or two bits. It misses one in 65,536 of the larger changes that spread over more than 16 bits.
     T10,
@@ -73,7 +73,7 @@ pub struct Protection {
     /// The number of bytes that a tuple protects.
     pub interval: Interval,
     /// Whether the application tag is a generation, which may differ from sector to sector. The generation is also the seed of the guard.
-    /// So the guard detects a changed bit in the generation, even if the expected generation is unknown.
+    /// Therefore a changed bit in the generation is detected even if the expected generation is unknown.
     pub generation: bool,
 }
 
@@ -81,11 +81,11 @@ pub struct Protection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Field {
-    /// The lower bits of the sector's number. A wrong number probably means that a write or read went to another position.
+    /// The lower bits of the sector's number. A mismatch probably means that a write or read went to another position.
     ReferenceTag,
-    /// The owner of the data.
+    /// The application tag. It identifies the owner of the data, or contains a generation.
     ApplicationTag,
-    /// The checksum of the data. A wrong checksum means that the data or the tuple have changed.
+    /// The checksum of the data. A mismatch means that the data or the tuple have changed.
     Guard,
 }
 
@@ -104,7 +104,7 @@ impl fmt::Display for Field {
 pub struct Mismatch {
     /// The number of the sector, counted in protection intervals from the start of the device.
     pub sector: u64,
-    /// The field.
+    /// The field that does not match.
     pub field: Field,
     /// The expected value. For the guard, this value is computed from the data.
     pub expected: u64,
@@ -116,7 +116,7 @@ impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { sector, field, expected, found } = *self;
         match field {
-            // A reference tag is a part of the sector's number, so it is printed in decimal.
+            // A reference tag is a part of a sector's number, so it is printed as a decimal number.
             Field::ReferenceTag => {
                 write!(f, "sector {sector}: {field}: expected {expected}, found {found}")
             }
@@ -132,7 +132,7 @@ impl Protection {
     ///
     /// # Panics
     ///
-    /// Panics if `data` are not whole sectors, or if `tuples` do not have the length of their tuples.
+    /// Panics if `data` do not consist of whole sectors, or if the length of `tuples` is not the length of one tuple for each sector.
     pub fn encode(self, data: &[u8], first: u64, application: u16, tuples: &mut [u8]) {
         match self.kind {
             TupleKind::T10 => self.encode_as::<T10>(data, first, application, tuples),
@@ -140,8 +140,8 @@ impl Protection {
         }
     }
 
-    /// Compares a run of sectors with their tuples. All tuples must have the tag `application`. `None` accepts any tag, for example
-    /// generations.
+    /// Compares a run of sectors with their tuples. All tuples must have the application tag `application`. If it is `None`, any tag is
+    /// accepted, for example a generation.
     ///
     /// # Errors
     ///
@@ -273,7 +273,7 @@ impl Protection {
     }
 }
 
-/// The fields of a tuple. Both kinds have these fields.
+/// The fields of a tuple. Both kinds of tuples have these fields.
 struct Fields {
     guard: u64,
     application: u16,
@@ -281,7 +281,7 @@ struct Fields {
 }
 
 trait Tuple: FromBytes + IntoBytes + KnownLayout + Immutable + Unaligned {
-    /// The bits of the sector's number that the reference tag contains.
+    /// A mask: the bits of the sector's number that the reference tag contains.
     const REFERENCE: u64;
 
     fn guard(data: &[u8], seed: u16) -> u64;
@@ -395,7 +395,7 @@ mod tests {
     }
 
     fn mismatches(protection: Protection, data: &[u8], tuples: &[u8]) -> Vec<Mismatch> {
-        // If tags are generations, the expected tag is unknown. Any tag is accepted.
+        // If tags are generations, the expected tag is unknown, so any tag is accepted.
         let application = (!protection.generation).then_some(APPLICATION);
         let mut found = Vec::new();
         protection.mismatches(data, tuples, FIRST, application, |wrong| found.push(wrong));
@@ -454,7 +454,8 @@ mod tests {
         }
     }
 
-    /// The tuple of a discarded sector matches no data and no other sector. Damage does not produce it.
+    /// The tuple of a discarded sector matches no data, and differs from the tuple of any other discarded sector. Damage of a normal tuple
+    /// does not produce it.
     #[test]
     fn nothing_is_taken_for_a_sector_that_may_hold_anything() {
         for protection in all() {
@@ -514,8 +515,8 @@ mod tests {
         );
     }
 
-    /// The guarantee of [`TupleKind::T10`]: each change of a single bit gives a different guard. A second changed bit cannot hide the
-    /// first.
+    /// Tests the guarantee of [`TupleKind::T10`]. Each change of a single bit changes the guard in a different way, so a second changed bit
+    /// cannot hide the first.
     #[test]
     fn any_two_flipped_bits_are_seen() {
         let mut data = Rng(4).bytes(4096);

@@ -1,4 +1,4 @@
-//! Does the completion work of finished writes. Handles a queue that is lost with writes in flight.
+//! Does the completion work of writes whose transfers are complete. Handles a queue that is lost with writes in flight.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -10,24 +10,24 @@ use crate::bio::CompletionWork;
 use crate::dio::Unsynced;
 use crate::error::{Errno, Error, ErrorKind, Result};
 
-/// The volume's error is written to the device. The drop of a lost queue waits for this write, but at most this time. If the device does
-/// not answer, the write may never complete.
+/// The maximum time for which the drop of a lost queue waits until the volume's error is written to the device. If the device does not
+/// answer, this write may never complete.
 const NOTED: Duration = Duration::from_secs(1);
 /// The completion work that needs a sync. A sync includes a conversion.
 const SYNCS: CompletionWork = CompletionWork::SYNC.union(CompletionWork::DATASYNC);
 
 impl Queue {
-    /// Converts files that have many unconverted ranges. Also syncs or converts the files of waiting writes. Each file is synced or
-    /// converted once for all of its writes.
+    /// Converts files that have many unconverted ranges. Also syncs or converts the files of writes that wait for this. Each file is synced
+    /// or converted once for all of its writes.
     #[cold]
     pub(super) fn finish_left(&mut self) {
         for keep in self.state.files.take_full() {
-            // An error is ignored here. The next sync or close of the file converts the remaining ranges, and reports an error.
+            // The error is ignored here, because the next sync or close of the file converts the remaining ranges and reports an error.
             let _ = self.alone(|| keep.file.convert());
         }
         let mut unsynced = self.state.files.take_unsynced();
-        // If the file's metadata are durable, a write needs only a flush of the device. The sync of one file flushes the device for all of
-        // these writes.
+        // If the file's metadata are durable, a write needs only a flush of the device. All such writes share one flush: the sync of one of
+        // the files.
         let flushed = |write: &mut Unsynced| {
             write.left == CompletionWork::DATASYNC && write.keep.file.is_durable()
         };
@@ -59,8 +59,8 @@ impl Queue {
         }
     }
 
-    /// Runs an operation again and again while it fails with `Busy`. This error means that the operation would have to wait while this
-    /// thread has requests in flight. After each `Busy`, completes a request of this queue.
+    /// Runs an operation, and repeats it while it fails with `Busy`. This error means that the operation would have to wait while this
+    /// thread has requests in flight. Before each repetition, completes a request of this queue.
     pub(crate) fn alone<R>(&mut self, work: impl Fn() -> Result<R>) -> Result<R> {
         loop {
             match work() {
@@ -73,8 +73,8 @@ impl Queue {
     }
 
     /// Makes the volume read-only after a queue was lost with writes in flight. These writes may reach their blocks at any time, so no
-    /// other file may get the blocks. All later changes fail. The content of the files stays locked. Threads that wait for this lock get an
-    /// error. The error is also written to the device. A separate thread does this, because the device may not answer.
+    /// other file may get the blocks. All later changes fail. The content of the files stays locked, and threads that wait for this lock
+    /// get an error. A separate thread also writes the error to the device, because the device may not answer.
     #[cold]
     pub(super) fn lose(&mut self) {
         let kept = self.state.files.leak();
@@ -97,7 +97,7 @@ impl Queue {
         let ends = Arc::clone(&end);
         match thread::Builder::new().name("ironmap-lost".to_owned()).spawn(move || ends()) {
             Ok(_) => {
-                // This drop makes the thread the only owner of the sender. The end of the thread then closes the channel.
+                // After this drop, only the thread owns the sender. So the channel is closed when the thread ends.
                 drop(end);
                 let _ = hears.recv();
                 let _ = hears.recv_timeout(NOTED);

@@ -16,22 +16,22 @@ use crate::open_file::{Owner, Views};
 
 /// The access of one thread to the files of a volume or a host. The thread submits requests to its queue, and pops their completions.
 ///
-/// A queue belongs to the thread that made it (it is neither `Send` nor `Sync`). Queues share no state. Two threads that read one file do
-/// not slow each other down. The drop of a queue waits for its requests in flight and frees their memory. Unsafe code, such as a binding
-/// for another language, may drop a queue in another thread. There are two conditions: the queue has no [outstanding](Self::outstanding)
+/// A queue belongs to the thread that created it (it is neither `Send` nor `Sync`). Queues share no state, so two threads that read one
+/// file do not slow each other down. The drop of a queue waits for its requests in flight and frees their memory. Unsafe code, such as a
+/// binding for another language, may drop a queue in another thread under two conditions: the queue has no [outstanding](Self::outstanding)
 /// requests, and a device of this crate has created the queue.
 ///
 /// The kernel may stop serving a queue while requests are in flight. There are two causes: a seccomp filter forbids io_uring to the
-/// process, or the process closes the descriptor of the io_uring. The completions of these requests cannot be observed. The drop of the
-/// queue leaks their memory, and the device stays open until the process ends. If some of the requests are writes, they may reach the
-/// device at any time. The volume then becomes read-only and reports the reason. Requests that the kernel had not accepted fail and have no
-/// effect.
+/// process, or the process closes the descriptor of the io_uring. The completions of these requests cannot be observed. Therefore the drop
+/// of the queue leaks their memory, and the device stays open until the process ends. If some of the requests are writes, they may reach
+/// the device at any time. In this case, the volume becomes read-only and reports the reason. Requests that the kernel had not accepted
+/// fail and have no effect.
 ///
 /// # In an event loop
 ///
 /// An event loop on one thread waits for [`readiness`](Self::readiness). In a runtime that moves tasks between threads, each queue needs a
-/// thread of its own. The crate `ironmap-async` has such threads, and handles through which tasks use them. The thread in this example
-/// receives requests over a channel:
+/// separate thread. The crate `ironmap-async` provides such threads, and handles through which tasks use the queues. The thread in this
+/// example receives requests over a channel:
 ///
 /// ```
 /// use std::collections::HashMap;
@@ -82,7 +82,7 @@ use crate::open_file::{Owner, Views};
 pub struct Queue {
     pub(crate) device: AnyQueue,
     pub(crate) state: State,
-    /// The maps of host files. A map is valid for one tenure of the lease, which is a period without interruption.
+    /// The maps of host files. A map is valid for one tenure: a period during which the lease is held without interruption.
     pub(crate) lanes: Option<Box<Lanes>>,
     /// The queue's views of files that can change: copies of their sizes and maps.
     pub(crate) views: Views,
@@ -107,7 +107,7 @@ impl Queue {
         Self { device, state, lanes, views: Views::default(), owner }
     }
 
-    /// Refuses a file that belongs to another volume or host.
+    /// Returns an error if a file belongs to another volume or host.
     #[inline(always)]
     pub(crate) fn check(&self, owner: Owner) -> Result<()> {
         if self.owner == owner { Ok(()) } else { Err(foreign()) }
@@ -119,15 +119,15 @@ impl Queue {
         self.state.set_simple(on);
     }
 
-    /// Sets the largest number of bytes of bounce buffers of this queue. The default is 2 MiB, and the minimum is 64 KiB. The data of a
-    /// larger request are copied piece by piece. If all buffers are in use, a request waits for completions. With NOWAIT the request fails
-    /// with EAGAIN. An atomic write whose data are copied cannot be longer than this limit.
+    /// Sets the maximum number of bytes in bounce buffers of this queue. The default is 2 MiB, and the minimum is 64 KiB. The data of a
+    /// larger request are copied piece by piece. If all buffers are in use, a request waits for completions; a request with NOWAIT fails
+    /// with EAGAIN. If the data of an atomic write are copied, the write cannot be longer than this limit.
     pub fn set_bounce_limit(&mut self, limit: usize) {
         self.state.set_bounce_limit(self.device.as_dyn(), limit);
     }
 
-    /// The present number of bytes in bounce buffers. A bounce buffer is allocated at its first use. One buffer of 64 KiB is separate, and
-    /// does not count towards the limit. It is used for repeated reads, and for writes for which a call waits.
+    /// The present number of bytes in bounce buffers. A bounce buffer is allocated at its first use. One buffer of 64 KiB does not count
+    /// towards the limit. It is used for repeated reads, and for writes that a call carries out before it returns.
     #[must_use]
     pub fn bounce_bytes(&self) -> usize {
         self.state.bounce_bytes()
@@ -146,8 +146,8 @@ impl Queue {
         self.state.outstanding()
     }
 
-    /// Allocates `count` buffers of `size` bytes each. If the device supports it, also registers the buffers with the kernel. The kernel
-    /// then need not pin their pages for each request. A queue can do this once, for at most 1 GiB in total.
+    /// Allocates `count` buffers of `size` bytes each. If the device supports it, also registers the buffers with the kernel, so that the
+    /// kernel need not pin their pages for each request. A queue can do this once, for at most 1 GiB in total.
     ///
     /// # Errors
     /// `Io` with EINVAL for zero or too many bytes, with ENOMEM if the process may not lock so much memory, with EBUSY for a second call.
@@ -156,9 +156,10 @@ impl Queue {
             .map_err(|errno| Error::io(errno, format!("register {count} buffers of {size} bytes")))
     }
 
-    /// Registers memory of the caller with the kernel, for example the pool of a database engine ([`Buffer::from_owner`]). The kernel then
-    /// need not pin its pages for each request. Buffers that are split off this memory are registered too. A queue can do this once, for at
-    /// most 1 GiB, and not after [`register_buffers`](Self::register_buffers). The memory is released after the queue was dropped.
+    /// Registers memory of the caller with the kernel, for example the pool of a database engine ([`Buffer::from_owner`]). For registered
+    /// memory, the kernel need not pin pages for each request. Buffers that are split off this memory are registered too. A queue can do
+    /// this once, for at most 1 GiB, and not after [`register_buffers`](Self::register_buffers). The memory is released after the queue was
+    /// dropped.
     ///
     /// # Errors
     /// `Io` with EINVAL for zero or too many bytes, with ENOMEM if the process may not lock so much memory, with EBUSY for a second call.
@@ -168,10 +169,10 @@ impl Queue {
             .map_err(|errno| Error::io(errno, format!("register {len} bytes of memory")))
     }
 
-    /// A descriptor for an event loop. It becomes readable when a request completes. The program first [clears](Readiness::clear) the
-    /// descriptor. Then it calls [`poll`](Self::poll), which also submits queued requests. After that it pops completions. If there was no
-    /// completion and requests are outstanding, the program waits for the descriptor. The descriptors of several calls refer to the same
-    /// event.
+    /// A descriptor for an event loop. It becomes readable when a request completes. The program repeats these steps. It
+    /// [clears](Readiness::clear) the descriptor. It calls [`poll`](Self::poll), which also submits queued requests. It pops all
+    /// completions. If there was no completion and requests are outstanding, it waits for the descriptor. The descriptors of several calls
+    /// refer to the same event.
     ///
     /// # Errors
     /// `Io` with EOPNOTSUPP if the queue polls its devices ([`DioFlags::HIPRI`](crate::dio::DioFlags::HIPRI)); `Io` if no descriptor is
@@ -181,12 +182,12 @@ impl Queue {
         fd.map(Readiness).map_err(|errno| Error::io(errno, "create an eventfd for the queue"))
     }
 
-    /// Submits queued requests to the device and collects completions. The call does not wait for the device. There is one exception. If
-    /// completed writes must be durable ([`DioFlags::DSYNC`](crate::dio::DioFlags::DSYNC)), the call syncs their files and waits.
+    /// Submits queued requests to the device and collects completions, without waiting for the device. There is one exception: if completed
+    /// writes must be durable ([`DioFlags::DSYNC`](crate::dio::DioFlags::DSYNC)), the call syncs their files and waits.
     ///
     /// # Errors
-    /// `Io` if the kernel refuses the call. All later calls then fail too. Requests that the kernel has not accepted complete with this
-    /// error.
+    /// `Io` if the kernel refuses the call. In this case, all later calls fail too, and requests that the kernel has not accepted complete
+    /// with this error.
     pub fn poll(&mut self) -> Result<()> {
         with_queue!(&mut self.device, queue => dio::poll(queue, &mut self.state))?;
         self.finish_writes();
@@ -194,8 +195,8 @@ impl Queue {
     }
 
     /// Submits queued requests, and waits until `min` requests have completed. If fewer requests are outstanding, waits for all of them.
-    /// For each of these requests, a call of [`pop`](Self::pop) then returns a completion. If a transfer was short, `pop` waits until the
-    /// rest is transferred.
+    /// For each completed request, a call of [`pop`](Self::pop) returns a completion. If a transfer was short, `pop` waits until the rest
+    /// is transferred.
     ///
     /// # Errors
     /// The errors of [`poll`](Self::poll).
@@ -206,7 +207,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Does the completion work of finished writes.
+    /// Does the completion work of writes whose transfers are complete.
     #[inline]
     fn finish_writes(&mut self) {
         if self.state.files.expects() {
@@ -217,8 +218,8 @@ impl Queue {
 
     /// Returns a completion, if there is one. Completions are in the order in which the device completes the requests.
     ///
-    /// After [`wait`](Self::wait), this call may wait for the rest of a short transfer. After [`poll`](Self::poll), it waits only in these
-    /// cases:
+    /// After [`wait`](Self::wait), this call may wait for the rest of a short transfer. After [`poll`](Self::poll), this call waits only in
+    /// these cases:
     ///
     /// - A read of a host file is repeated through the kernel, if the lease was lost during the read.
     /// - A short transfer through a bounce buffer is continued.
@@ -227,15 +228,16 @@ impl Queue {
     ///   acquired.
     #[inline(always)]
     pub fn pop(&mut self) -> Option<Completion> {
-        // Each path has its own call of `pop`. A completion that is passed by reference must be in memory, and would be moved once more.
+        // The two branches call `pop` separately, so that each returns the completion directly. If a completion were passed by reference,
+        // it would have to be in memory, and would be moved once more.
         if self.lanes.is_some() {
             return self.pop_finished();
         }
-        // For the same reason, each kind of device has its own call.
+        // Each kind of device has its own call of `pop`, also to avoid this additional move.
         with_queue!(&mut self.device, device => dio::pop(device, &mut self.state))
     }
 
-    /// Processes one completed request. Its completion can then be popped. If no request has completed, first waits for one.
+    /// Processes one completed request, so that its completion can be popped. If no request has completed, waits for one before that.
     pub(crate) fn pump(&mut self) -> Result<()> {
         Io { queue: self.device.as_dyn(), state: &mut self.state }.pump()
     }
@@ -259,7 +261,7 @@ impl Readiness {
     /// Makes the descriptor unreadable until the next completion. Without this call, a level-triggered wait (`poll(2)`) returns
     /// immediately.
     pub fn clear(&self) {
-        // The read fails if the eventfd is not signalled. The descriptor is then already unreadable.
+        // If the eventfd is not signalled, the read fails. This error is ignored, because the descriptor is already unreadable.
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 }

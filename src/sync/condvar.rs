@@ -1,8 +1,8 @@
 //! A condition variable that wakes all waiting threads in one call.
 //!
-//! parking_lot's condition variable moves its waiting threads to the lock. Each of them then wakes the next one when it gets a processor.
-//! This takes long if there are more threads than processors. In the meantime other threads do all the work, and threads do not share
-//! commits.
+//! parking_lot's condition variable moves its waiting threads to the lock. Each of these threads wakes the next one when it gets a
+//! processor. This takes long if there are more threads than processors. In the meantime, threads that did not wait do all the work, so
+//! threads do not share commits.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -42,11 +42,12 @@ impl Condvar {
         guard: &mut MutexGuard<'_, T>,
         time: Option<&Timespec>,
     ) -> Result<(), Errno> {
-        // The thread still has the lock. It registers as waiting, and reads the number of notifications. A thread that later changes the
-        // state sees the waiting thread, and its notification changes the number.
+        // The thread still holds the lock. It registers as waiting, and reads the number of notifications. Another thread can change the
+        // awaited state only after the lock is released. The other thread then sees a waiting thread, and its notification changes the
+        // number.
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let told = self.told.load(Ordering::Relaxed);
-        // If the number has already changed, the call fails immediately. A signal also ends the call.
+        // If the number has changed since it was read, the call fails immediately. A signal also ends the call.
         let sleep = || futex::wait(&self.told, futex::Flags::PRIVATE, told, time);
         let result = MutexGuard::unlocked(guard, sleep);
         self.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -64,7 +65,7 @@ impl Condvar {
     fn notify(&self, most: u32) {
         self.told.fetch_add(1, Ordering::Relaxed);
         if self.waiting.load(Ordering::Relaxed) > 0 {
-            // An error is ignored, because the call fails only if the address is wrong.
+            // The error is ignored, because the call fails only for an invalid address.
             let _ = futex::wake(&self.told, futex::Flags::PRIVATE, most);
         }
     }

@@ -1,8 +1,8 @@
 //! Types for synchronisation between threads: locks, condition variables, counters, and the cache.
 //!
-//! In normal builds, these types are from parking_lot, the standard library and quick_cache. The condition variable is a part of this
-//! crate. With `--cfg shuttle`, types of [a model checker](https://docs.rs/shuttle) with the same interface replace them. `./x shuttle`
-//! then runs the same code, and the checker chooses the order of the threads.
+//! In normal builds, these types come from parking_lot, the standard library and quick_cache. The condition variable is a part of this
+//! crate. With `--cfg shuttle`, types of [a model checker](https://docs.rs/shuttle) with the same interface replace all of them. `./x
+//! shuttle` runs the code of this crate with these types, and the checker chooses the order of the threads.
 
 #[cfg(not(shuttle))]
 mod condvar;

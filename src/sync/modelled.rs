@@ -26,8 +26,7 @@ pub(crate) struct Mutex<T>(sync::Mutex<T>);
 
 pub(crate) struct MutexGuard<'a, T> {
     mutex: &'a Mutex<T>,
-    /// The guard of the checker's lock. It is `None` in two cases: it was passed to a condition variable, or the lock is temporarily
-    /// unlocked.
+    /// The guard of the checker's lock. It is `None` while it is passed to a condition variable, or while the lock is temporarily unlocked.
     held: Option<sync::MutexGuard<'a, T>>,
 }
 
@@ -76,8 +75,8 @@ impl Condvar {
         guard.held = guard.held.take().map(|held| locked(self.0.wait(held)));
     }
 
-    /// The model has no clock. The wait ends when the scheduler runs this thread again. A random choice decides between a notification and
-    /// a time-out.
+    /// The model has no clock, so a random choice decides between a notification and a time-out. The wait ends when the scheduler runs this
+    /// thread again.
     pub(crate) fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _time: Duration) -> bool {
         MutexGuard::unlocked(guard, yield_now);
         shuttle::rand::Rng::gen_bool(&mut shuttle::rand::thread_rng(), 0.5)

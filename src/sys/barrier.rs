@@ -1,15 +1,15 @@
 //! A memory barrier between two threads. One thread (the frequent thread) needs the barrier often. The other thread (the rare thread) needs
 //! it rarely. The kernel can move the whole cost of the barrier to the rare thread.
 //!
-//! Each of two threads writes a value, and then reads the value of the other thread. At least one thread must see the other thread's write
-//! (Dekker's algorithm). So each thread needs a barrier between its write and its read. The frequent thread does this for each request. The
-//! rare thread does it rarely, and can make the kernel run a barrier in all threads (`membarrier`). The frequent thread then needs no
-//! barrier of its own. It need not wait until its last stores, for example a copy of data, have left the processor.
+//! Each of two threads writes a value, and then reads the value that the other thread writes. At least one thread must see the write of the
+//! other thread (Dekker's algorithm). So each thread needs a barrier between its write and its read. The frequent thread needs this barrier
+//! for each request. The rare thread can make the kernel run a barrier in all threads (`membarrier`). With this call, the frequent thread
+//! needs no barrier of its own, and does not wait until its last stores, for example a copy of data, have left the processor.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
 
-/// Whether the process is registered for `membarrier`. The kernel then runs the barriers of the frequent thread.
+/// Whether the process is registered for `membarrier`. If so, the kernel runs the barriers of the frequent thread.
 static PROMISED: AtomicBool = AtomicBool::new(false);
 
 /// The barrier of the frequent thread, which needs it for each request.
@@ -22,7 +22,7 @@ pub(crate) fn light() {
     }
 }
 
-/// The barrier of the rare thread. When this function returns, each thread of the process has executed a barrier.
+/// The barrier of the rare thread. Before this function returns, every thread of the process executes a barrier.
 pub(crate) fn heavy() {
     fence(Ordering::SeqCst);
     if promise() {
@@ -36,7 +36,7 @@ pub(crate) fn heavy() {
 pub(crate) fn promise() -> bool {
     static ASKED: OnceLock<bool> = OnceLock::new();
     *ASKED.get_or_init(|| {
-        // Miri does not support the system call. The model checker runs one thread at a time, and needs no barrier.
+        // Miri does not support the system call. The model checker runs only one thread at a time, so it needs no barrier.
         let promised = !cfg!(any(miri, shuttle))
             && membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0;
         PROMISED.store(promised, Ordering::SeqCst);
@@ -57,7 +57,7 @@ mod tests {
 
     use super::*;
 
-    /// In each round, at least one thread sees the other thread's write.
+    /// The test runs many rounds. In each round, at least one thread must see the write of the other thread.
     #[test]
     fn one_of_two_sees_what_the_other_wrote() {
         const ROUNDS: usize = if cfg!(miri) { 50 } else { 20_000 };

@@ -14,25 +14,26 @@ use crate::error::{Error, ErrorKind, Result};
 /// The alignment of every [`Buffer`] that this crate allocates, in bytes. It is sufficient for every device that Linux supports.
 pub(crate) const ALIGNMENT: usize = 4096;
 
-/// One range of memory. Several buffers may be cut from it. The drop of the last buffer releases the memory.
+/// One allocation or mapping of memory. Several buffers can be parts of it. When the last of these buffers is dropped, the memory is
+/// released.
 struct Region {
     base: NonNull<u8>,
     memory: Source,
 }
 
-/// Where the memory of a region comes from.
+/// The origin of a region's memory.
 enum Source {
     /// An allocation of this module, with all bytes initialised.
     Own(Layout),
     /// The allocation of a `Vec`, whose unused capacity may be uninitialised.
     Vec(Layout),
-    /// The memory of another owner, which releases it when it is dropped.
+    /// The memory of another owner. A drop of the owner releases the memory.
     Owner(Box<dyn Any + Send + Sync>),
 }
 
 // SAFETY: a Region only releases its memory, once. The bytes are accessed through Buffers, each of which owns its range exclusively.
 unsafe impl Send for Region {}
-// SAFETY: as above; nothing is read or written through a shared Region.
+// SAFETY: a shared Region gives no access to its bytes: they are read and written only through Buffers.
 unsafe impl Sync for Region {}
 
 impl Drop for Region {
@@ -47,13 +48,13 @@ impl Drop for Region {
     }
 }
 
-/// An owner of memory that a [`Buffer`] can use without a copy ([`Buffer::from_owner`]).
+/// A type that owns memory which a [`Buffer`] can use without a copy: see [`Buffer::from_owner`].
 ///
 /// # Safety
-/// Until the owner is dropped, the bytes of `bytes_mut` are initialised, readable and writable. They stay at their addresses, also if the
-/// owner is moved. During this time, no other code reads or writes them, except through the owner itself.
+/// Until the owner is dropped, the bytes of `bytes_mut` are initialised, readable and writable. They stay at their addresses, even if the
+/// owner is moved. Until then, no other code reads or writes them, except through the owner itself.
 pub unsafe trait MemoryOwner: Send + Sync + 'static {
-    /// The memory.
+    /// Returns the memory.
     fn bytes_mut(&mut self) -> &mut [u8];
 }
 
@@ -64,7 +65,8 @@ unsafe impl MemoryOwner for Box<[u8]> {
     }
 }
 
-// SAFETY: the same holds for a vector, whose length does not change while a `Buffer` owns it.
+// SAFETY: the allocation of a vector stays in place when the vector is moved, and belongs to the vector alone. The length of the vector
+// does not change while a `Buffer` owns it.
 unsafe impl MemoryOwner for Vec<u8> {
     fn bytes_mut(&mut self) -> &mut [u8] {
         self
@@ -73,17 +75,18 @@ unsafe impl MemoryOwner for Vec<u8> {
 
 /// A range of bytes for the data of a request. It moves into a queue with the request, and back to the caller with the completion.
 ///
-/// The memory stays at its address when the `Buffer` is moved. No other code can access the memory. The kernel may therefore read and write
-/// it while a request that owns it is in flight. A buffer can be split in two and joined again without copying.
+/// The memory stays at its address when the `Buffer` is moved, and no other code can access it. The kernel may therefore read and write the
+/// memory while a request that owns it is in flight. A buffer can be split in two and joined again without copying.
 pub struct Buffer {
     base: NonNull<u8>,
     len: usize,
     region: Arc<Region>,
-    /// The registration of the allocation.
+    /// The registration of the memory with a ring, if there is one.
     registered: Option<Registered>,
 }
 
-/// The number of a ring. No other ring of the process has it. Its type is small, because each move of a request copies it.
+/// The number of a ring. The first 2^32 rings of a process have different numbers. The type is small, because each move of a request copies
+/// the number.
 pub(crate) type RingNumber = NonZeroU32;
 
 /// An index in a ring's table of registered memory.
@@ -123,7 +126,7 @@ impl Buffer {
     /// Creates a buffer from memory that the caller owns, such as huge pages or the pool of a database engine. The owner is dropped after
     /// the last buffer of this memory.
     pub fn from_owner(owner: impl MemoryOwner) -> Self {
-        // The owner is first moved to its final address. Then the address of its bytes is read.
+        // The owner is moved to its final address before the address of its bytes is read.
         let mut owner = Box::new(owner);
         let bytes = owner.bytes_mut();
         let (base, len) = (NonNull::from(&mut *bytes).cast(), bytes.len());
@@ -132,8 +135,8 @@ impl Buffer {
         Self::of(base, len, Source::Owner(owner))
     }
 
-    /// Creates a buffer with the same registration as this buffer. The region of this buffer, or the caller, keeps the memory of the new
-    /// buffer valid.
+    /// Creates a buffer at another address with the region and the registration of this buffer. The region, or the caller, keeps the memory
+    /// of the new buffer valid.
     ///
     /// # Safety
     /// While the new buffer or a request of it exists, the `len` bytes from `base` are initialised, readable and writable, and no other
@@ -162,11 +165,11 @@ impl Buffer {
         Self { base, len, region: Arc::new(Region { base, memory }), registered: None }
     }
 
-    /// Creates a buffer from a slice to which no other reference exists. A request can then read into the slice.
+    /// Creates a buffer from a slice to which no other reference exists, so that a request can read into the slice.
     /// [`into_owner`](Self::into_owner) returns the slice.
     ///
     /// # Errors
-    /// Returns the slice if it has another `Arc` or `Weak`.
+    /// If another `Arc` or `Weak` refers to the slice, returns the slice.
     pub fn from_unique(mut slice: Arc<[u8]>) -> Result<Self, Arc<[u8]>> {
         let Some(bytes) = Arc::get_mut(&mut slice) else { return Err(slice) };
         let (base, len) = (NonNull::from(&mut *bytes).cast(), bytes.len());
@@ -243,8 +246,8 @@ impl Buffer {
         self.len = self.len.min(len);
     }
 
-    /// Extends the buffer to its whole allocation again. Returns false if other buffers share the allocation, or if another module has
-    /// allocated it.
+    /// Extends the buffer to its whole allocation again. Returns false and changes nothing if other buffers share the allocation, or if the
+    /// memory comes from another owner or a vector.
     pub(crate) fn regain(&mut self) -> bool {
         match Arc::get_mut(&mut self.region) {
             Some(Region { base, memory: Source::Own(layout) }) => {
@@ -261,7 +264,7 @@ impl Buffer {
         self.base.as_ptr() as usize
     }
 
-    /// The index in the ring's table, if the buffer is registered with that ring.
+    /// The index of the memory in the table of this ring. `None` if the buffer is not registered with this ring.
     #[inline]
     pub(super) fn place_in(&self, ring: RingNumber) -> Option<u16> {
         self.registered.filter(|registered| registered.ring == ring).map(|it| it.place)
@@ -294,7 +297,8 @@ impl Deref for Buffer {
 
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and only this Buffer owns the range.
+        // SAFETY: the range is initialised and lies in one allocation that `region` keeps alive. Only this Buffer owns the range, and it is
+        // borrowed exclusively.
         unsafe { slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
     }
 }
@@ -364,7 +368,7 @@ mod tests {
     #[test]
     fn memory_of_an_owner_is_released_after_its_last_part() {
         struct Pool(Box<[u8]>, #[expect(dead_code, reason = "its count is observed")] Arc<()>);
-        // SAFETY: a box, as above.
+        // SAFETY: the allocation of a box stays in place when the box is moved, and belongs to the box alone.
         unsafe impl MemoryOwner for Pool {
             fn bytes_mut(&mut self) -> &mut [u8] {
                 &mut self.0

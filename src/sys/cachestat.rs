@@ -2,15 +2,15 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// The number of the system call. It is the same on all architectures of Rust's Linux targets; not every libc defines it.
+/// The number of the system call. It is equal on all architectures of Rust's Linux targets. Some libc libraries do not define it.
 const CACHESTAT: libc::c_long = 451;
 
-/// The pages of a file or of a block device in the page cache.
+/// The numbers of pages that the page cache contains for a file or a block device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageCache {
     /// The number of all pages.
     pub pages: u64,
-    /// The number of pages that are dirty or being written.
+    /// The number of pages that are dirty or under writeback.
     pub dirty: u64,
 }
 

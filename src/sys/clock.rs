@@ -1,7 +1,7 @@
 //! The time of the kernel's last tick.
 
-/// The time of the last tick, in seconds and nanoseconds since 1970. It is at most some milliseconds old. No hardware clock is accessed.
-/// The kernel's file systems use the same time for their time stamps.
+/// The time of the last tick, in seconds and nanoseconds since 1970. It is at most some milliseconds old. The call does not access a
+/// hardware clock. The kernel's file systems use this clock for their time stamps too.
 #[inline]
 pub(crate) fn coarse_time() -> (i64, u32) {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -16,7 +16,7 @@ mod tests {
 
     use super::*;
 
-    /// The time of the last tick is not later than the exact time, and at most a minute earlier.
+    /// The time of the last tick is not later than the exact time. The test accepts a difference of up to a minute.
     #[test]
     fn it_is_the_time_of_the_system() {
         let (seconds, nanoseconds) = coarse_time();

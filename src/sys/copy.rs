@@ -1,11 +1,11 @@
-//! A copy between the memory of a caller and this crate's own memory. Other code may access the caller's memory at the same time. The copy
-//! is sound in this case too.
+//! A copy between the memory of a caller and this crate's own memory. The copy is sound even if other code accesses the caller's memory at
+//! the same time.
 
-/// Copies `from` to `to`, which have the same length.
+/// Copies `from` to `to`. Both slices must have the same length.
 ///
-/// Other code may read or write the caller's memory during the copy, through a raw pointer or a mapping that processes share. For the
-/// compiler, this would be a data race and undefined behaviour. The accesses are therefore hidden from the compiler. Each byte of the copy
-/// is a value that the byte of the source had at some moment during the call.
+/// During the copy, other code may read or write the caller's memory through a raw pointer, or through a mapping that processes share. If
+/// the compiler saw these accesses, they would be a data race and undefined behaviour. Therefore the copy is hidden from the compiler. Each
+/// byte of the copy is a value that the byte of the source had at some moment during the call.
 ///
 /// # Panics
 /// Panics if the lengths differ.
@@ -42,15 +42,15 @@ pub(super) unsafe fn copy_unseen(from: *const u8, to: *mut u8, len: usize) {
 const WIDE: usize = 256;
 
 /// Copies with registers of 64 bytes. A copy of 4 KiB after a system call takes 24 ns on an AMD EPYC (Zen 4) and 18 ns on an Intel Xeon
-/// (Rocket Lake). `rep movsb` takes 39 ns on the EPYC and 20 to 26 ns on the Xeon. Only registers from number 16 on are used. They need no
-/// `vzeroupper`.
+/// (Rocket Lake). `rep movsb` takes 39 ns on the EPYC and 20 to 26 ns on the Xeon. The copy uses only the registers from number 16 on,
+/// which need no `vzeroupper`.
 ///
 /// # Safety
-/// The conditions of [`copy_unseen`]; `len` is a multiple of [`WIDE`], and not 0.
+/// The conditions of [`copy_unseen`]. In addition, `len` is a multiple of [`WIDE`], and not 0.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[target_feature(enable = "avx512f")]
 unsafe fn copy_wide(from: *const u8, to: *mut u8, len: usize) {
-    // `at` is an offset from the ends of the ranges. It counts from `-len` up to 0.
+    // `at` is the distance from the ends of the ranges. It begins at `-len` and ends at 0.
     let (from_end, to_end) = (from.wrapping_add(len), to.wrapping_add(len));
     // SAFETY: each iteration reads and writes the next WIDE bytes of the ranges, until none remain.
     unsafe {
@@ -86,7 +86,7 @@ pub(super) unsafe fn copy_unseen(from: *const u8, to: *mut u8, len: usize) {
     const WORD: usize = size_of::<usize>();
     let aligned = (from.addr() | to.addr()).is_multiple_of(WORD);
     let words = if aligned { len / WORD } else { 0 };
-    // Each volatile access is made exactly once. The compiler assumes nothing about its result. An atomic load is not possible: it needs
+    // Each volatile access is made exactly once, and the compiler assumes nothing about its result. An atomic load cannot be used: it needs
     // writable memory, and the source is a shared slice.
     for index in 0..words {
         let at = index * WORD;
@@ -97,7 +97,7 @@ pub(super) unsafe fn copy_unseen(from: *const u8, to: *mut u8, len: usize) {
         }
     }
     for at in words * WORD..len {
-        // SAFETY: as above.
+        // SAFETY: the byte lies within the ranges, which are valid for `len` bytes.
         unsafe { to.add(at).write_volatile(from.add(at).read_volatile()) };
     }
 }

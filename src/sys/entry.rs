@@ -16,11 +16,11 @@ const MAX_LEN: usize = 0x7FFF_F000;
 pub(crate) trait Width {
     type Submission: squeue::EntryMarker;
     type Completion: cqueue::EntryMarker;
-    /// Whether an entry is large enough for a command to an NVMe namespace.
+    /// Whether an entry of this size can contain a command to an NVMe namespace.
     const COMMANDS: bool;
 
-    /// Returns the entry of a command. The entries must be large enough. `place` is the index of the command's memory in the ring's table
-    /// of registered memory.
+    /// Returns the entry of a command. It may be called only if [`COMMANDS`](Self::COMMANDS) is true. `place` is the index of the command's
+    /// memory in the ring's table of registered memory.
     fn command(
         file: RingFile,
         operation: u32,
@@ -33,7 +33,7 @@ pub(crate) trait Width {
 #[derive(Debug)]
 pub struct Narrow;
 
-/// Entries of twice the size, for NVMe passthrough. All requests of the ring then use this size.
+/// Entries of twice the ordinary size, for NVMe passthrough. All requests of the ring use this size.
 #[derive(Debug)]
 pub struct Wide;
 
@@ -77,13 +77,14 @@ pub(crate) struct RingFile {
 }
 
 impl RingFile {
-    /// A file that is not registered. If its descriptor is closed, requests fail, or use another file with the same descriptor number.
+    /// A file that is not registered. If its descriptor is closed, later requests fail, or use another file that has the descriptor's
+    /// number.
     pub(crate) fn descriptor(file: BorrowedFd<'_>) -> Self {
         Self { number: file.as_raw_fd(), flags: squeue::Flags::empty(), namespace: None }
     }
 
-    /// Marks the file as an NVMe character device. The ring must have wide entries. A transfer fails if one command cannot
-    /// [carry](nvme::carries) it.
+    /// Marks the file as an NVMe character device. The ring must have wide entries. If one command cannot [carry](nvme::carries) a
+    /// transfer, the transfer fails.
     pub(crate) fn with_namespace(self, namespace: NamespaceId) -> Self {
         Self { namespace: Some(namespace), ..self }
     }
@@ -98,23 +99,24 @@ impl RingFile {
 pub(crate) enum RingOp {
     Read,
     Write,
-    /// `fdatasync`. It needs no memory for data.
+    /// A flush (`fdatasync`). It needs no memory for data.
     Flush,
 }
 
-/// A request, except its memory.
+/// A request without its memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) file: RingFile,
     pub(crate) op: RingOp,
     pub(crate) at: u64,
-    /// The flags of `preadv2` and `pwritev2`.
+    /// The flags for `preadv2` or `pwritev2`.
     pub(crate) rw_flags: i32,
 }
 
 impl Request {
-    /// Returns the entry of a request whose memory is in a slot. If the memory has several ranges, their list is written to `iovecs`. Old
-    /// kernels may read this list until the request completes. The entry also contains the address of the tuples (protection information).
+    /// Returns the entry of a request whose memory is in a slot. If the memory has several ranges, the list of the ranges is written to
+    /// `iovecs`. Old kernels may read this list until the request completes. If the request has tuples (protection information), the entry
+    /// also contains their address.
     #[inline(always)]
     pub(super) fn owned<W: Width>(
         self,
@@ -154,7 +156,7 @@ impl Request {
             return self.flat::<W>(one.as_mut_ptr(), one.len(), None, tuples);
         }
         let len = bufs.iter().map(|buf| buf.len()).sum();
-        // The documentation of `IoSliceMut` guarantees the ABI of iovec. So the pointer can be cast.
+        // The pointer can be cast, because the documentation of `IoSliceMut` guarantees the ABI of iovec.
         self.vectored::<W>(bufs.as_ptr().cast(), bufs.len(), len, tuples)
     }
 
@@ -306,7 +308,7 @@ mod tests {
         count
     }
 
-    /// A read fills each form of owned memory correctly, even if slots and other requests move in memory.
+    /// Reads fill each form of owned memory correctly, even if slots and other requests are moved in memory.
     #[test]
     fn an_entry_has_the_addresses_of_its_requests_memory() {
         let memories = || {

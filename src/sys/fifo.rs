@@ -1,7 +1,7 @@
 //! A first-in, first-out queue of a fixed length.
 //!
-//! Each request to a device that completes requests immediately passes through this queue. Every instruction counts. A `VecDeque` is
-//! slower: its push contains code to grow the queue, and the compiler does not always inline it.
+//! Each request to a device that completes requests immediately passes through this queue, so every instruction counts. A `VecDeque` is
+//! slower: its push contains code that grows the queue, and the compiler does not always inline the push.
 
 use std::fmt;
 use std::mem::MaybeUninit;
@@ -16,7 +16,7 @@ pub(crate) struct Fifo<T> {
     len: usize,
 }
 
-/// The slot for the next value that is pushed to a [`Fifo`].
+/// The slot in which a new value is stored at the end of a [`Fifo`].
 pub(crate) struct Vacant<'a, T> {
     slot: &'a mut MaybeUninit<T>,
     len: &'a mut usize,
@@ -118,8 +118,8 @@ mod tests {
         fifo.vacant().map(|slot| slot.fill(value)).is_some()
     }
 
-    /// For each number of slots up to 5, the queue returns the same values as a `VecDeque`. In the test, values often continue from the
-    /// last slot to slot 0.
+    /// For each number of slots up to 5, the queue returns the same values as a `VecDeque`. The test often makes the values continue from
+    /// the last slot to slot 0.
     #[test]
     fn it_holds_what_a_deque_holds() {
         for slots in 0..=5 {

@@ -31,7 +31,7 @@ pub(crate) fn share(file: BorrowedFd<'_>, byte: u32) -> Result<(), Errno> {
 
 /// Releases all locks that this open file has.
 pub(crate) fn release_all(file: BorrowedFd<'_>) -> Result<(), Errno> {
-    // The length 0 means all bytes from `l_start` (0) on.
+    // With the length 0, the lock covers all bytes from `l_start` (0) on.
     let mut all = libc::flock { l_len: 0, ..lock_of(libc::F_UNLCK, 0) };
     call(file, libc::F_OFD_SETLK, &mut all)
 }

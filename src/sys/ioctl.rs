@@ -1,4 +1,5 @@
-//! The operations that use `ioctl`. Some query a file's extents, a file's attributes, or a file system. Others operate on block devices.
+//! Operations that use `ioctl`. Some operations query the extents or the attributes of a file, or a file system. Other operations act on
+//! block devices.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -8,7 +9,7 @@ use rustix::io::Errno as OsErrno;
 
 use crate::error::Errno;
 
-// The number of each operation contains the size of its structure below (Linux's include/uapi).
+// The number of each operation contains the size of its structure. The structures are declared below (Linux's include/uapi).
 const FS_IOC_FIEMAP: libc::c_ulong = 0xC020_660B;
 const FS_IOC_GETVERSION: libc::c_ulong = (2 << 30)
     | ((size_of::<libc::c_long>() as libc::c_ulong) << 16)
@@ -25,7 +26,7 @@ const XFS_GEOMETRY_REFLINK: u32 = 1 << 20;
 const XFLAG_REALTIME: u32 = 1;
 
 const FIEMAP_FLAG_SYNC: u32 = 1;
-/// The number of extents that one call returns.
+/// The maximum number of extents that one call returns.
 const BATCH: usize = 256;
 
 bitflags! {
@@ -80,7 +81,7 @@ struct Fiemap {
 
 const _: () = assert!(size_of::<RawExtent>() == 56 && size_of::<Fiemap>() == 32 + BATCH * 56);
 
-/// Runs an `ioctl` that fills a structure. Some operations also read the structure.
+/// Runs an `ioctl` that fills a structure. For some operations, the kernel also reads the structure.
 ///
 /// # Safety
 /// The request's structure is a `T`, or a prefix of a `T`, and any bytes make a valid `T`.
@@ -103,7 +104,7 @@ unsafe fn ioctl<T>(
     }
 }
 
-/// Writes a file's dirty data to the device (FIEMAP_FLAG_SYNC). Then returns the file's extents in order, up to position `end`.
+/// Writes a file's dirty data to the device (FIEMAP_FLAG_SYNC), and then returns the file's extents in order, up to position `end`.
 ///
 /// EFBIG if there are more than `most` extents; EOPNOTSUPP if the file system does not support FIEMAP.
 pub(crate) fn fiemap(
@@ -163,7 +164,7 @@ pub(crate) fn fiemap(
     Ok(found)
 }
 
-/// Discards a range of bytes of a block device. EOPNOTSUPP if the device does not support it.
+/// Discards a range of bytes of a block device. Fails with EOPNOTSUPP if the device does not support discards.
 pub(crate) fn discard(device: BorrowedFd<'_>, at: u64, len: u64) -> Result<(), Errno> {
     let mut range = [at, len];
     // SAFETY: BLKDISCARD reads two integers of 64 bits.
@@ -187,10 +188,10 @@ pub(crate) fn is_read_only(device: BorrowedFd<'_>) -> Result<bool, Errno> {
     Ok(read_only != 0)
 }
 
-/// The file that a loop device uses. Three fields of the file's `stat` identify it: `st_dev`, `st_ino` and `st_rdev`. The field `st_rdev`
-/// matters only if the file is a device.
+/// The file that a loop device uses, as three fields of the file's `stat`: `st_dev`, `st_ino` and `st_rdev`. The field `st_rdev` matters
+/// only if the file is a device.
 ///
-/// ENXIO if the loop device uses no file.
+/// Fails with ENXIO if the loop device uses no file.
 pub(crate) fn loop_backing(device: BorrowedFd<'_>) -> Result<(u64, u64, u64), Errno> {
     // struct loop_info64 has 232 bytes. It begins with three integers of 64 bits, which this function returns.
     let mut status = [0_u64; 29];
@@ -199,20 +200,20 @@ pub(crate) fn loop_backing(device: BorrowedFd<'_>) -> Result<(u64, u64, u64), Er
     Ok((status[0], status[1], status[2]))
 }
 
-/// The number of metadata bytes that a block device stores with each protection interval. ENOTTY before Linux 6.17.
+/// The number of metadata bytes that a block device stores with each protection interval. Fails with ENOTTY before Linux 6.17.
 pub(crate) fn metadata_size(device: BorrowedFd<'_>) -> Result<u32, Errno> {
-    // struct logical_block_metadata_cap contains flags (32 bits), the interval (16 bits), and then single bytes. This function returns the
-    // first of these bytes.
+    // struct logical_block_metadata_cap contains flags (32 bits), the interval (16 bits), and several single bytes. The first of these
+    // bytes is the result.
     let mut capability = [0_u8; 16];
     // SAFETY: FS_IOC_GETLBMD_CAP fills 16 bytes.
     unsafe { ioctl(device, FS_IOC_GETLBMD_CAP, &mut capability) }?;
     Ok(capability[6].into())
 }
 
-/// The generation of an inode. Two files may have the same inode number at different times. They then have different generations. ENOTTY if
-/// the file system has no generations.
+/// The generation of an inode. If an inode number is used again for another file, the generation differs. Fails with ENOTTY if the file
+/// system has no generations.
 pub(crate) fn inode_generation(file: BorrowedFd<'_>) -> Result<u32, Errno> {
-    // The operation is defined for a long, but file systems write an int (`ioctl_iflags(2)`).
+    // The operation is defined with a long, but file systems write only an int (`ioctl_iflags(2)`).
     let mut generation: [u32; 2] = [0; 2];
     // SAFETY: FS_IOC_GETVERSION fills at most a long, which has no more than 8 bytes.
     unsafe { ioctl(file, FS_IOC_GETVERSION, &mut generation) }?;
@@ -221,14 +222,14 @@ pub(crate) fn inode_generation(file: BorrowedFd<'_>) -> Result<u32, Errno> {
 
 /// Whether the data of an XFS file are on the realtime device.
 pub(crate) fn is_realtime(file: BorrowedFd<'_>) -> Result<bool, Errno> {
-    // struct fsxattr contains the flags, then six more integers.
+    // struct fsxattr contains the flags, and after them six more integers.
     let mut attributes = [0_u32; 7];
     // SAFETY: FS_IOC_FSGETXATTR fills 28 bytes.
     unsafe { ioctl(file, FS_IOC_FSGETXATTR, &mut attributes) }?;
     Ok(attributes[0] & XFLAG_REALTIME != 0)
 }
 
-/// Whether files of an XFS file system can share extents. An open file identifies the file system.
+/// Whether files of an XFS file system can share extents. `file` is an open file of the file system.
 pub(crate) fn has_reflink(file: BorrowedFd<'_>) -> Result<bool, Errno> {
     // struct xfs_fsop_geom_v4 contains 28 integers. The 24th integer is the flags.
     let mut geometry = MaybeUninit::<[u32; 28]>::zeroed();

@@ -1,8 +1,8 @@
 //! Kernel leases (`fcntl`), and the thread that the kernel notifies when a lease is broken.
 //!
-//! The kernel sends the signal of a lease to one thread. This thread blocks all signals, and receives this signal with `sigtimedwait`. No
-//! signal handler of the application runs. The thread also receives every signal with this number that is sent to the process. Therefore no
-//! other code may use this number.
+//! The kernel sends the signal of a lease to one thread. This thread blocks all signals, and receives the lease signal with `sigtimedwait`,
+//! so no signal handler of the application runs. The thread also receives every signal with the same number that is sent to the process.
+//! Therefore no other code may use this signal number.
 
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::error::Errno;
 
-// Values of Linux's fcntl interface that the libc crate does not define. They are the same on every architecture.
+// Constants of Linux's fcntl interface that the libc crate does not define. They are equal on every architecture.
 const F_SETSIG: libc::c_int = 10;
 const F_SETOWN_EX: libc::c_int = 15;
 const F_OWNER_TID: libc::c_int = 0;
@@ -21,7 +21,7 @@ struct OwnerEx {
     pid: libc::pid_t,
 }
 
-/// The real-time signal of this module. Its number is near the end of the range. Applications use numbers near the start.
+/// The real-time signal that this module uses. Its number is near the end of the range, because applications use numbers near the start.
 fn signal() -> libc::c_int {
     libc::SIGRTMAX() - 2
 }
@@ -43,8 +43,8 @@ pub(crate) struct Watcher {
 impl Watcher {
     /// Acquires a read lease on an open file. The kernel notifies the thread when the lease is broken.
     ///
-    /// EAGAIN if a program has the file open for writing. EACCES if the file belongs to another user and `CAP_LEASE` is missing. EINVAL if
-    /// the file system has no leases.
+    /// Fails with EAGAIN if a program has the file open for writing, with EACCES if the file belongs to another user and `CAP_LEASE` is
+    /// missing, and with EINVAL if the file system has no leases.
     pub(crate) fn lease(self, file: BorrowedFd<'_>) -> Result<(), Errno> {
         self.tell(file)?;
         // SAFETY: the descriptor is open, and the command takes an integer.
@@ -68,7 +68,7 @@ impl Watcher {
         check(unsafe { libc::fcntl(fd, F_SETOWN_EX, &raw const owner) }).map(drop)
     }
 
-    /// Ends a wait of the thread. Returns false if the process has too many pending signals.
+    /// Wakes the thread from its wait. Returns false if the process has too many pending signals.
     pub(crate) fn wake(self) -> bool {
         // SAFETY: tgkill has only integers as arguments. The thread blocks the signal and receives it in `Watch::wait`. The owner of the
         // thread calls this function only before it joins the thread. After the end of the thread, the call could reach a later thread with
@@ -84,7 +84,7 @@ pub(crate) enum Waited {
     Told(RawFd),
     /// [`Watcher::wake`] was called.
     Woken,
-    /// The time has passed.
+    /// The time limit of the wait has passed.
     TimedOut,
 }
 
@@ -95,7 +95,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Blocks every signal in the calling thread. This thread must not be used for anything else.
+    /// Blocks every signal in the calling thread. After this call, the thread must be used only for the leases.
     pub(crate) fn new() -> Self {
         // SAFETY: gettid has no preconditions.
         let tid = unsafe { libc::gettid() };
@@ -131,10 +131,10 @@ impl Watch {
         // SAFETY: the call filled it, and every bit pattern is a siginfo_t.
         let info = unsafe { info.assume_init() };
         if info.si_code <= 0 {
-            // The kernel's own codes are positive. Any other code means that a process sent the signal.
+            // A positive code means that the kernel itself sent the signal. Any other code means that a process sent the signal.
             return Waited::Woken;
         }
-        // The fields of a SIGPOLL are si_band (a long), then si_fd. libc does not define them.
+        // The signal information of a SIGPOLL contains si_band (a long), and after it si_fd. libc does not define these fields.
         #[repr(C)]
         struct Poll {
             head: [libc::c_int; 4],
@@ -148,14 +148,14 @@ impl Watch {
     }
 }
 
-/// Whether the kernel grants a lease of this kind on an open file. The lease is released immediately.
+/// Whether the kernel grants a lease of this kind on an open file. The lease is released before the function returns.
 fn is_given(file: BorrowedFd<'_>, kind: libc::c_int) -> Result<bool, Errno> {
     let fd = file.as_raw_fd();
-    // If a program opens the file while the lease exists, the kernel sends a signal to this process. The usual signal, SIGIO, would end a
-    // process that does not handle it. SIGURG is ignored by default.
+    // If a program opens the file while the lease exists, the kernel sends a signal to this process. The default signal, SIGIO, would end a
+    // process that does not handle it. SIGURG is ignored by default, so it is used instead.
     // SAFETY: the descriptor is open, and the command takes an integer.
     check(unsafe { libc::fcntl(fd, F_SETSIG, libc::SIGURG) })?;
-    // SAFETY: as above.
+    // SAFETY: the descriptor is open, and this command takes an integer too.
     match check(unsafe { libc::fcntl(fd, libc::F_SETLEASE, kind) }) {
         Ok(_) => {
             release(file);
@@ -168,18 +168,19 @@ fn is_given(file: BorrowedFd<'_>, kind: libc::c_int) -> Result<bool, Errno> {
 
 /// Whether any process has a file open or mapped for writing. The caller has opened the file for reading.
 ///
-/// EACCES if the file belongs to another user and `CAP_LEASE` is missing. EINVAL if the file system or the system's settings permit no
-/// leases.
+/// Fails with EACCES if the file belongs to another user and `CAP_LEASE` is missing, and with EINVAL if the file system or the system's
+/// settings permit no leases.
 pub(crate) fn has_writers(file: BorrowedFd<'_>) -> Result<bool, Errno> {
     is_given(file, libc::F_RDLCK).map(|given| !given)
 }
 
-/// Whether this is the only descriptor of the file, and no process has the file mapped. The errors are those of [`has_writers`].
+/// Whether the given descriptor is the only descriptor of the file, and no process has the file mapped. The errors are the errors of
+/// [`has_writers`].
 pub(crate) fn is_alone(file: BorrowedFd<'_>) -> Result<bool, Errno> {
     is_given(file, libc::F_WRLCK)
 }
 
-/// Whether the read lease on an open file is valid. When the kernel begins to break the lease, it is no longer valid.
+/// Whether the read lease on an open file is valid. A lease is not valid any more when the kernel begins to break it.
 pub(crate) fn stands(file: BorrowedFd<'_>) -> bool {
     // SAFETY: the descriptor is open, and the command takes no argument.
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLEASE) == libc::F_RDLCK }
@@ -200,8 +201,8 @@ mod tests {
 
     use super::*;
 
-    /// A file that is open once has no writers and no other descriptor. The functions detect a second descriptor for reading, and then one
-    /// for writing.
+    /// A file with a single descriptor has no writers and no other descriptor. The functions detect a second descriptor for reading, and a
+    /// second descriptor for writing.
     #[test]
     fn openers_are_seen_and_no_lease_stays() {
         let dir = tempfile::tempdir().unwrap();
@@ -210,21 +211,21 @@ mod tests {
         let file = File::open(&path).unwrap();
         let seen = |file: &File| (has_writers(file.as_fd()), is_alone(file.as_fd()));
         if seen(&file) == (Err(Errno::EINVAL), Err(Errno::EINVAL)) {
-            // The test is skipped if the directory for temporary files is on a file system without leases.
+            // If the directory for temporary files is on a file system without leases, the test is skipped.
             return;
         }
         assert_eq!(seen(&file), (Ok(false), Ok(true)));
         let reader = File::open(&path).unwrap();
         assert_eq!(seen(&file), (Ok(false), Ok(false)));
         drop(reader);
-        // This open would wait for a lease that was not released.
+        // If the functions had not released their leases, this open would wait.
         let writer = OpenOptions::new().write(true).open(&path).unwrap();
         assert_eq!(seen(&file), (Ok(true), Ok(false)));
         drop(file);
         assert_eq!(is_alone(writer.as_fd()), Ok(true));
     }
 
-    /// An open for writing waits until the notified thread has released the lease. It does not wait longer.
+    /// An open for writing waits until the notified thread has released the lease, and no longer.
     #[test]
     fn a_break_is_signalled_only_to_the_watching_thread() {
         let dir = tempfile::tempdir().unwrap();
@@ -252,7 +253,7 @@ mod tests {
         let watcher = receive.recv().unwrap();
         match watcher.lease(file.as_fd()) {
             Ok(()) => {}
-            // The test is skipped if the directory for temporary files is on a file system without leases.
+            // If the directory for temporary files is on a file system without leases, the test is skipped.
             Err(Errno::EINVAL) => return assert!(watcher.wake()),
             Err(errno) => panic!("{errno}"),
         }

@@ -10,9 +10,9 @@ use crate::error::Errno;
 
 /// A shared mapping of a file.
 ///
-/// If another program changes the file, the mapped memory changes at any time. Therefore this module never creates a reference to this
-/// memory. If the file is truncated, the next copy causes a fault (SIGBUS), as with every mapping of a file. A copy also causes a fault if
-/// the file system cannot provide a page. The reason can be a lack of space, or an error of the device.
+/// If another program changes the file, the mapped memory may change at any time. Therefore this module never creates a reference to this
+/// memory. If the file is truncated, the next copy of the removed part causes a fault (SIGBUS), as with every mapping of a file. A copy
+/// also causes a fault if the file system cannot provide a page, because space is exhausted or the device has an error.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<u8>,
@@ -23,7 +23,7 @@ pub(crate) struct Mapping {
 // SAFETY: the mapping is plain memory that no reference covers. Its bytes are copied by instructions that the compiler does not see. Copies
 // may run concurrently, in this process and in other processes that map the file; each byte then has one of the written values.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: as for Send: no reference covers the memory, and concurrent copies are permitted.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {

@@ -40,7 +40,7 @@ impl Memory {
         }
     }
 
-    /// Returns the buffers of which the memory consists.
+    /// Takes the memory apart, and returns its buffers.
     #[must_use]
     pub fn into_buffers(self) -> Vec<Buffer> {
         match self {

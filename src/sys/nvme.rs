@@ -9,7 +9,7 @@ use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 use super::tuples::{Checks, Tuples};
 use crate::error::Errno;
 
-/// The operation numbers of an I/O command in a ring: for one range of memory, and for a list of ranges.
+/// The operation numbers of a command in a ring: a command with one range of memory, and a command with a list of ranges.
 pub(super) const URING_IO: u32 = opcode::read_write::<Command>(b'N', 0x80) as u32;
 pub(super) const URING_IO_VEC: u32 = opcode::read_write::<Command>(b'N', 0x81) as u32;
 const IOCTL_ID: Opcode = opcode::none(b'N', 0x40);
@@ -22,22 +22,22 @@ const FUA: u32 = 1 << 30;
 /// The bits of command dword 12 that make the device check reference tags and guards.
 const CHECK_REFERENCE: u32 = 1 << 26;
 const CHECK_GUARD: u32 = 1 << 28;
-/// The longest transfer in bytes. No controller supports longer transfers. The length fits in 31 bits.
+/// The longest transfer in bytes. No controller supports longer transfers. The limit fits in 31 bits.
 const MAX_LEN: usize = 1 << 30;
-/// The bits of a status that contain its type and code. The remaining bits describe how to retry the command.
+/// A mask: the bits of a status that contain its type and code. All other bits of a status describe whether the command can be retried.
 const STATUS: i32 = 0x7FF;
 
-/// The properties of a namespace that its commands depend on.
+/// The properties of a namespace that are needed to build a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NamespaceId {
     pub(crate) number: u32,
     /// The number of bytes of a logical block, as a logarithm to base two.
     pub(crate) shift: u32,
-    /// The number of metadata bytes of each block. They contain a tuple. A transfer uses separate memory for them.
+    /// The number of metadata bytes of each block. The metadata contain a tuple, and a transfer uses separate memory for them.
     pub(crate) metadata: u32,
 }
 
-/// A command in the kernel's layout. It is used with `ioctl` and in a ring.
+/// An NVMe command in the layout of the kernel. It is passed to `ioctl`, or put into an entry of a ring.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Command {
@@ -59,11 +59,11 @@ pub(crate) struct Command {
     cdw14: u32,
     cdw15: u32,
     timeout_ms: u32,
-    /// The result of the command, if it is used with `ioctl`.
+    /// The result of a command that was passed to `ioctl`.
     result: u32,
 }
 
-/// The same command, with a 64-bit result.
+/// A command for the `ioctl` that returns a 64-bit result.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 struct Command64 {
@@ -84,9 +84,9 @@ pub(super) enum Action {
 }
 
 impl Command {
-    /// A command for `len` bytes from `at`. Its memory is `data_len` bytes at `address`, or a list of `data_len` ranges at `address`. If
-    /// one command cannot transfer these bytes, the kernel refuses the returned command with EINVAL. The device then accesses no memory
-    /// that the kernel has not mapped.
+    /// A command that transfers `len` bytes from position `at` on. Its memory is `data_len` bytes at `address`, or a list of `data_len`
+    /// ranges at `address`. If one command cannot transfer `len` bytes, the kernel refuses the returned command with EINVAL. So the device
+    /// accesses only memory that the kernel has mapped for it.
     #[inline]
     pub(super) fn io(
         namespace: NamespaceId,
@@ -108,15 +108,15 @@ impl Command {
         if !carries(namespace, at, len) || tuples_len != blocks * namespace.metadata as usize {
             return Self::default();
         }
-        // The field contains the number of blocks minus one.
+        // This field contains the number of blocks minus one.
         let cdw12 = (blocks as u32 - 1) | fua;
         let (cdw10, cdw11) = (block as u32, (block >> 32) as u32);
         let plain = Self { opcode, address, data_len, cdw10, cdw11, cdw12, ..base };
         tuples.map_or(plain, |tuples| plain.with_tuples(tuples))
     }
 
-    /// Adds the tuples, their checks, and the expected reference tag of the first block. `cdw14` contains the tag's lower 32 bits. In
-    /// tuples with a 64-bit guard, the tag has 16 more bits, in `cdw3`.
+    /// Adds the tuples to the command, with the checks that the device makes and the expected reference tag of the first block. `cdw14`
+    /// contains the lower 32 bits of the tag. For tuples with a 64-bit guard, `cdw3` contains 16 more bits.
     fn with_tuples(self, tuples: &mut Tuples) -> Self {
         let (metadata, metadata_len) = tuples.range();
         let (first, checks) = (tuples.first(), tuples.checks());
@@ -126,7 +126,7 @@ impl Command {
         Self { metadata, metadata_len, cdw3, cdw12: self.cdw12 | checks, cdw14, ..self }
     }
 
-    /// The bytes that an entry of a ring contains.
+    /// The bytes of the command that an entry of a ring contains.
     #[inline]
     pub(super) fn bytes(self) -> [u8; 80] {
         // SAFETY: both are plain bytes without padding, of the same length.
@@ -134,7 +134,7 @@ impl Command {
     }
 }
 
-/// Whether one command can transfer these bytes. They must be whole blocks. The number of blocks must fit in a field of 16 bits.
+/// Whether one command can transfer these bytes. They must be whole blocks, and the number of blocks must fit in a field of 16 bits.
 #[inline]
 pub(crate) fn carries(namespace: NamespaceId, at: u64, len: usize) -> bool {
     let mask = (1 << namespace.shift) - 1;
@@ -142,7 +142,7 @@ pub(crate) fn carries(namespace: NamespaceId, at: u64, len: usize) -> bool {
     (at | len as u64) & mask == 0 && (1..=0x1_0000).contains(&blocks) && len <= MAX_LEN
 }
 
-/// Converts the result of a command for `len` bytes to the result of a system call: the number of bytes, or a negative errno.
+/// Converts the result of a command for `len` bytes to the form of a system call's result: the number of bytes, or a negative errno.
 #[inline]
 pub(super) fn outcome(result: i32, len: usize) -> i32 {
     // The kernel reports EINTR for a cancelled command, for example after a reset of the controller.
@@ -155,7 +155,7 @@ pub(super) fn outcome(result: i32, len: usize) -> i32 {
     }
 }
 
-/// Returns the errno for a status. EIO if no other errno fits.
+/// Returns the errno for an NVMe status. The errno is EIO if no other errno fits.
 #[cold]
 fn errno(status: i32) -> Errno {
     match status & STATUS {
@@ -171,7 +171,7 @@ fn errno(status: i32) -> Errno {
     }
 }
 
-/// Runs an `ioctl` on a character device, and returns its result. For a command, this is the device's status. 0 means success.
+/// Runs an `ioctl` on a character device, and returns its result. For a command, the result is the device's status, where 0 means success.
 struct Call<'a, const OPCODE: Opcode, T>(&'a mut T);
 
 // SAFETY: each operation is used with the structure that the kernel reads and writes for this operation.
@@ -220,7 +220,7 @@ pub(crate) fn identify(
     }
 }
 
-/// Reads by one system call. EINVAL if one command cannot transfer the bytes.
+/// Reads with one system call. Fails with EINVAL if one command cannot transfer the bytes.
 #[inline(always)]
 pub(crate) fn read_now(
     device: BorrowedFd<'_>,

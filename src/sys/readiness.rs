@@ -10,8 +10,8 @@ use super::tuples::Passenger;
 use crate::error::Errno;
 
 impl<T: Passenger, W: Width> Ring<T, W> {
-    /// An eventfd that the kernel signals for each completion. The ring's own descriptor is not enough. Some rings post completions only
-    /// when a thread enters the ring, and a poll of their descriptor would never wake (Linux 6.18, `io_req_local_work_add`).
+    /// Returns an eventfd that the kernel signals for each completion. The ring's own descriptor is not enough: some rings post completions
+    /// only when a thread enters the ring, so a poll of their descriptor would never wake (Linux 6.18, `io_req_local_work_add`).
     ///
     /// # Errors
     /// EOPNOTSUPP if the ring polls its devices; EMFILE if the process has too many open files.

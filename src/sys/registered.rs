@@ -26,8 +26,8 @@ pub(super) enum Places {
 }
 
 impl<T: Passenger, W: Width> Ring<T, W> {
-    /// Registers one allocation with the ring, and cuts it into `count` buffers of `size` bytes. EBUSY if the caller's memory is already
-    /// registered.
+    /// Allocates memory, registers it with the ring, and cuts it into `count` buffers of `size` bytes. Fails with EBUSY if memory of the
+    /// caller is already registered.
     pub(crate) fn register(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, Errno> {
         let total = count.checked_mul(size).filter(|total| (1..=MAX_REGISTERED).contains(total));
         let total = total.ok_or(Errno::EINVAL)?;
@@ -36,8 +36,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         Ok((0..count).map(|_| whole.split_to(size)).collect())
     }
 
-    /// Registers the memory of a buffer with the ring. Parts that are later split off the buffer are registered too. EBUSY if the caller's
-    /// memory is already registered.
+    /// Registers the memory of a buffer with the ring. Parts that are later split off the buffer are registered too. Fails with EBUSY if
+    /// memory of the caller is already registered.
     pub(crate) fn register_whole(&mut self, whole: &mut Buffer) -> Result<(), Errno> {
         if self.registered.is_some() {
             return Err(Errno::EBUSY);
@@ -53,17 +53,18 @@ impl<T: Passenger, W: Width> Ring<T, W> {
             // the ring is closed.
             unsafe { submitter.register_buffers_update(CALLERS.into(), &[iovec], None) }
         } else {
-            // SAFETY: as above.
+            // SAFETY: the range is live memory of one buffer. The kernel pins its pages, and `self.registered` keeps the memory until after
+            // the ring is closed.
             unsafe { submitter.register_buffers(&[iovec]) }
         };
         registered.map_err(|error| errno(&error))?;
         whole.set_registered(Some(Registered { ring: self.number, place: CALLERS }));
-        // This buffer has no bytes. Its reference keeps the memory alive.
+        // The stored buffer has no bytes. Its reference to the region keeps the memory alive.
         self.registered = Some(whole.split_to(0));
         Ok(())
     }
 
-    /// The free entries of the table of registered memory. Creates the table at the first call. `None` if the kernel refuses.
+    /// The free entries of the table of registered memory. The first call creates the table. `None` if the kernel has refused to create it.
     fn free_places(&mut self) -> Option<&mut Vec<u16>> {
         if let Places::Unmade = self.places {
             let made = self.ring.submitter().register_buffers_sparse(REGISTERED_BUFFERS.into());
@@ -78,8 +79,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         }
     }
 
-    /// Registers the allocation of one buffer. If no entry is free or the kernel refuses, the buffer is not registered. The kernel then
-    /// pins its pages for each request.
+    /// Registers the allocation of one buffer. If no entry is free or the kernel refuses, the buffer is not registered, and the kernel pins
+    /// its pages for each request.
     #[cold]
     pub(crate) fn register_one(&mut self, buffer: &mut Buffer) {
         let Some(place) = self.free_places().and_then(Vec::pop) else { return };
@@ -123,8 +124,8 @@ mod tests {
 
     const OPTIONS: RingOptions = RingOptions { entries: 2, iopoll: false, sqpoll_idle: None };
 
-    /// Reads into registered memory return the file's content, both for the caller's allocation and for single buffers. An entry that
-    /// becomes free is used again.
+    /// Reads into registered memory return the file's content. This is tested for the caller's allocation and for single buffers. When a
+    /// single buffer is unregistered, its entry in the table is used again.
     #[test]
     fn pieces_are_registered_beside_the_callers_memory() {
         let file = File::open("/proc/self/exe").unwrap();
@@ -157,7 +158,7 @@ mod tests {
             ring.unregister_one(&mut piece);
             assert_eq!(piece.place_in(ring.number), None);
         }
-        // If no entry is free, the memory is not registered. Reads into this memory still succeed.
+        // A buffer for which no entry is free is not registered. Reads into this buffer still succeed.
         let mut pieces: Vec<_> = (0..=REGISTERED_BUFFERS)
             .map(|_| {
                 let mut piece = Buffer::aligned(4096).unwrap();

@@ -16,9 +16,9 @@ use super::slots::{Slot, Slots};
 use super::{Buffer, Memory, Passenger, Tuples, nvme};
 use crate::error::Errno;
 
-/// The number of files that can be registered with a ring. For any other file, the kernel must acquire a reference at each request.
+/// The number of files that can be registered with a ring. For a request to any other file, the kernel must acquire a reference.
 const REGISTERED_FILES: u32 = 16;
-/// The bit of `user_data` that marks a request with borrowed memory. The lower 32 bits are the index of its transfer.
+/// The bit of `user_data` that marks a request with lent memory. The lower 32 bits of `user_data` are the index of its transfer.
 const BORROWED: u64 = 1 << 63;
 /// The number of times that a drain tries to enter a ring that the kernel refuses. After that, the requests in flight are leaked.
 const REFUSALS: u32 = 1000;
@@ -27,7 +27,7 @@ const COMMAND: u64 = 1 << 62;
 
 static NEXT_RING: AtomicU32 = AtomicU32::new(1);
 
-/// The number of the ring. Numbers repeat after 2^32 rings. After that, memory that is registered with an earlier ring may count as
+/// Returns a number for a new ring. After 2^32 rings, numbers repeat. Memory that is registered with an earlier ring may then count as
 /// registered with this ring. This is safe: the kernel refuses an address outside of the memory that this ring has registered at the same
 /// index.
 fn next_ring() -> RingNumber {
@@ -39,7 +39,7 @@ fn next_ring() -> RingNumber {
 pub(crate) struct RingOptions {
     pub(crate) entries: u32,
     pub(crate) iopoll: bool,
-    /// If set, a kernel thread submits requests. Without work, it sleeps after this many milliseconds.
+    /// If set, a kernel thread submits requests. When it has had no work for this many milliseconds, the thread sleeps.
     pub(crate) sqpoll_idle: Option<u32>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct Transfer<'s, 'a> {
 }
 
 impl<'s, 'a> Transfer<'s, 'a> {
-    /// A value that no system call returns.
+    /// The result of a transfer whose completion was not seen yet. No system call returns this value.
     const UNSEEN: i32 = i32::MIN;
 
     pub(crate) fn new(bufs: &'s mut [IoSliceMut<'a>], at: u64) -> Self {
@@ -68,24 +68,24 @@ impl<'s, 'a> Transfer<'s, 'a> {
 
 /// A ring, and its requests in flight.
 ///
-/// The memory of a request stays in its slot until the request completes. The drop of a ring waits for all requests. In a
-/// [lost](Self::drain) ring, some requests never complete, and the drop leaks their memory. Only the thread that created a ring may use it.
+/// The memory of a request stays in its slot until the request completes. The drop of a ring waits for all requests. If a ring is
+/// [lost](Self::drain), some requests never complete, and the drop leaks their memory. Only the thread that created a ring may use it.
 pub(crate) struct Ring<T: Passenger, W: Width = Narrow> {
     // The ring is dropped explicitly before the slots. The slots may be freed only after the kernel has stopped using their memory.
     pub(super) ring: ManuallyDrop<IoUring<W::Submission, W::Completion>>,
     slots: Slots<T>,
-    /// The number of known completions in the kernel's queue.
+    /// The number of completions that were seen in the kernel's completion queue and not popped yet.
     ready: usize,
     /// Whether completions were seen since the last [`Self::take_fresh`].
     fresh: bool,
-    /// The entries of the table of registered files that are in use. Empty before the first file is registered.
+    /// For each entry of the table of registered files: whether it is in use. Empty before the first file is registered.
     files: Vec<bool>,
     pub(super) number: RingNumber,
-    /// The registered memory of the caller. This reference keeps it alive.
+    /// The caller's memory that is registered. This reference keeps the memory alive.
     pub(super) registered: Option<Buffer>,
     /// The free entries of the table of registered memory, except the entry of the caller's allocation.
     pub(super) places: Places,
-    /// The errno with which the kernel has permanently refused the ring. A refused ring is not entered again. The kernel never takes the
+    /// The errno with which the kernel has permanently refused the ring. A refused ring is not entered again, so the kernel never takes the
     /// requests that are still in the submission queue.
     lost: Option<Errno>,
     /// The number of requests with lent memory that are queued but not submitted.
@@ -94,7 +94,8 @@ pub(crate) struct Ring<T: Passenger, W: Width = Narrow> {
     dead: usize,
     /// The number of times that the kernel has refused the ring in a [`drain`](Self::drain).
     refusals: u32,
-    /// Whether a kernel thread takes entries from the submission queue. This thread also works while no thread enters the ring.
+    /// Whether a kernel thread takes entries from the submission queue. This thread takes entries even if no thread of the process enters
+    /// the ring.
     sqpoll: bool,
     /// The eventfd that the kernel signals for each completion. It is created by the first call of [`readiness`](Self::readiness).
     pub(super) event: Option<OwnedFd>,
@@ -134,8 +135,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         self.slots.in_flight()
     }
 
-    /// Registers a file. The kernel then need not acquire a reference to the file for each request. If no entry is free or the kernel
-    /// refuses, requests use the file's descriptor. The caller must keep this descriptor open.
+    /// Registers a file, so that the kernel need not acquire a reference to the file for each request. If no entry is free or the kernel
+    /// refuses, requests use the descriptor `file`. Therefore the caller must keep this descriptor open.
     pub(crate) fn register_file(&mut self, file: BorrowedFd<'_>) -> RingFile {
         let submitter = self.ring.submitter();
         if self.files.is_empty() && submitter.register_files_sparse(REGISTERED_FILES).is_ok() {
@@ -161,7 +162,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         }
     }
 
-    /// Queues a request. The completion returns its memory. If no slot is free or the ring is lost, this call returns the memory.
+    /// Queues a request. The completion returns the memory of the request. If no slot is free or the ring is lost, this call returns the
+    /// memory.
     #[inline(always)]
     pub(crate) fn push(
         &mut self,
@@ -178,11 +180,11 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         if unsafe { self.push_entry(&entry) }.is_ok() {
             return Ok(());
         }
-        // The entry was not queued. The request is removed from its slot.
+        // The entry was not queued, so the request is removed from its slot.
         self.slots.take_back(index).map_or(Ok(()), Err)
     }
 
-    /// Adds a request that was completed without the ring. It is popped like all other requests.
+    /// Adds a request that was completed without the ring. [`pop`](Self::pop) returns it like all other requests.
     pub(crate) fn push_complete(
         &mut self,
         memory: Memory,
@@ -194,14 +196,14 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         Ok(())
     }
 
-    /// Queues an entry. After an error the entry is not queued, and the ring is lost.
+    /// Queues an entry. If this fails, the entry is not queued, and the ring is lost.
     ///
     /// # Safety
     /// The memory to which the entry points stays valid until the completion was seen. For a read, only the kernel may access this memory
     /// until then.
     #[inline(always)] // each request runs this function, and a call costs 12 instructions
     unsafe fn push_entry(&mut self, entry: &W::Submission) -> Result<(), Errno> {
-        // SAFETY: by the contract of this function.
+        // SAFETY: the caller guarantees that the memory of the entry stays valid until its completion was seen.
         while unsafe { self.ring.submission().push(entry) }.is_err() {
             // If the submission queue is full, its entries are submitted to make space.
             self.enter(0)?;
@@ -210,16 +212,17 @@ impl<T: Passenger, W: Width> Ring<T, W> {
     }
 
     /// Submits queued requests to the kernel, and waits until `min` completions can be popped. `min` is at most the number of requests in
-    /// flight. After an error, the requests that the kernel had not taken can be popped. This error is their result.
+    /// flight. If the call fails, the requests that the kernel had not taken can be popped, with this error as their result.
     pub(crate) fn wait(&mut self, min: usize) -> Result<(), Errno> {
         loop {
-            // Early completions were already removed from the kernel's queue. The kernel does not count them.
+            // Completions that were seen early are no longer in the kernel's queue, so the kernel does not count them.
             self.enter(min.saturating_sub(self.slots.early()))?;
-            // A signal or a partial submission may end the system call early. So the number of completions is checked.
+            // The number of completions is checked, because a signal or a partial submission may end the system call early.
             if self.slots.early() + self.ring.completion().len() >= min {
                 return Ok(());
             }
-            // The completion queue is emptied here. While it contains an entry, the kernel does not poll for more completions.
+            // The completion queue is emptied here, because the kernel does not poll for more completions while the queue contains an
+            // entry.
             (self.ready, self.fresh) = (0, true);
             for entry in self.ring.completion() {
                 let (index, result) = seen::<T, W>(&self.slots, &entry.into());
@@ -228,8 +231,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         }
     }
 
-    /// Submits queued requests to the kernel, and waits until the kernel's completion queue contains `min` completions. May return earlier.
-    /// An error is permanent.
+    /// Submits queued requests to the kernel, and waits until the kernel's completion queue contains `min` completions. The call may return
+    /// earlier. If it fails, all later calls fail too.
     fn enter(&mut self, min: usize) -> Result<(), Errno> {
         if let Some(errno) = self.lost {
             self.recall(errno);
@@ -244,7 +247,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
                 }
                 Err(error) => match errno(&error) {
                     Errno::EINTR => {}
-                    // The kernel temporarily lacks memory, or its completion queue is full. The caller removes completions from this queue.
+                    // The kernel lacks memory, or its completion queue is full. The caller removes completions from this queue.
                     Errno::EBUSY | Errno::EAGAIN => return Ok(()),
                     errno => {
                         self.lost = Some(errno);
@@ -256,8 +259,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         }
     }
 
-    /// Completes the requests that the kernel had not taken when it refused the ring. The ring is not entered again, so the kernel will
-    /// never take them. There is one exception: if a kernel thread takes entries, it may still take them, and no request is completed here.
+    /// After the kernel has refused the ring, completes the requests that the kernel had not taken. The kernel will never take them,
+    /// because the ring is not entered again. A kernel thread may still take entries, so no request is completed if there is such a thread.
     #[cold]
     fn recall(&mut self, errno: Errno) {
         if self.sqpoll {
@@ -268,8 +271,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         self.fresh = true;
     }
 
-    /// Waits for all requests in flight, and drops them. If the kernel has permanently refused the ring, some of them may remain. Their
-    /// completions may never be seen, so their memory is never freed.
+    /// Waits for all requests in flight, and drops them. If the kernel has permanently refused the ring, some requests may stay in flight.
+    /// Their completions may never be seen, so their memory is never freed.
     pub(crate) fn drain(&mut self) {
         loop {
             while self.pop().is_some() {}
@@ -278,7 +281,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
             }
             if self.enter(1).is_err() {
                 self.refusals += 1;
-                // `yield_now` makes a system call. Older kernels post completions at the end of a system call.
+                // `yield_now` makes a system call, because older kernels post completions at the end of a system call.
                 std::thread::yield_now();
             }
         }
@@ -324,7 +327,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
     }
 
     /// Reads into memory that the caller lends, or writes from this memory. Submits all transfers together, and waits for all of them. Each
-    /// transfer has a separate position.
+    /// transfer has its own position in the file.
     pub(crate) fn transfer_now(&mut self, request: Request, transfers: &mut [Transfer<'_, '_>]) {
         let mut open = 0;
         for index in 0..transfers.len() {
@@ -337,8 +340,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
                 break;
             }
             (open, self.lent) = (open + 1, self.lent + 1);
-            // Completions are collected before more transfers are submitted. The number of transfers in flight never exceeds the guaranteed
-            // size of the completion queue.
+            // If many transfers are in flight, completions are collected before more transfers are submitted. So the number of transfers in
+            // flight never exceeds the guaranteed size of the completion queue.
             while open >= self.slots.len() {
                 open -= self.collect_lent(transfers, open);
             }
@@ -347,7 +350,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
             open -= self.collect_lent(transfers, open);
         }
         if let Some(errno) = self.lost {
-            // A transfer without a result was withdrawn or was never queued. Completed transfers keep their results.
+            // A transfer without a result was withdrawn, or was never queued. It gets the error of the ring. Completed transfers keep their
+            // results.
             let unseen =
                 transfers.iter_mut().filter(|transfer| transfer.result == Transfer::UNSEEN);
             unseen.for_each(|transfer| transfer.result = -errno.0);
@@ -379,16 +383,17 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         found
     }
 
-    /// Abandons the `open` requests with borrowed memory after the ring was lost.
+    /// Abandons the `open` requests with lent memory after the ring was lost.
     ///
-    /// This is sound if all of these requests are still in the submission queue, as its last entries. The kernel then never takes them,
-    /// because the ring is not entered again. If the kernel has taken a request, it may write to the memory at any time. The completion
-    /// cannot be observed. A return would then be undefined behaviour, and a wait would not end. Therefore this function ends the program.
-    /// This happens only if the kernel accepts the submission of the requests, and refuses a later call while they are in flight.
+    /// This is sound if all of these requests are still in the submission queue, as its last entries: the kernel never takes them, because
+    /// the ring is not entered again. If the kernel has taken a request, it may write to the lent memory at any time, and the completion
+    /// cannot be observed. A return from this function would be undefined behaviour, and a wait would not end. Therefore this function ends
+    /// the program. This happens only if the kernel accepts the submission of the requests, and refuses a later call while they are in
+    /// flight.
     #[cold]
     fn withdraw(&mut self, open: usize) {
         if self.sqpoll || self.ring.submission().len() < self.dead + open {
-            // If standard error is full, `eprintln!` would panic. From here on no code may unwind.
+            // After this point, no code may unwind. `eprintln!` is not used, because it panics if standard error is full.
             let (mut err, lost) = (std::io::stderr(), self.lost);
             let what = "ironmap: the kernel refuses io_uring calls while requests in flight use lent memory: the program ends";
             let _ = writeln!(err, "{what} ({lost:?})");
@@ -406,28 +411,29 @@ impl<T: Passenger, W: Width> Drop for Ring<T, W> {
             // files stay open.
             return;
         }
-        // The kernel removes a ring some time after its descriptor was closed. Until then, the registered files would stay open. If one of
-        // them is a device, an exclusive open of the device would fail. So the files are first removed from the ring.
+        // After the descriptor of a ring was closed, it takes some time until the kernel removes the ring. Until then, the registered files
+        // would stay open. If one of them is a device, an exclusive open of the device would fail. So the files are unregistered before the
+        // ring is closed.
         let _ = self.ring.submitter().unregister_files();
         // SAFETY: dropped once, here, and not used afterwards.
         unsafe { ManuallyDrop::drop(&mut self.ring) };
     }
 }
 
-/// The bits of `user_data` for a request to this file: [`COMMAND`] if the request is an NVMe command, otherwise 0.
+/// The bits of `user_data` for a request to this file: [`COMMAND`] if requests to the file are NVMe commands, otherwise 0.
 #[inline]
 fn command<W: Width>(file: RingFile) -> u64 {
     if W::COMMANDS && file.namespace.is_some() { COMMAND } else { 0 }
 }
 
-/// The slot of a completed request, and the result of the request in the form of a system call's result.
+/// Returns the index of the slot of a completed request, and the request's result. The result has the form of a system call's result.
 #[inline]
 fn seen<T, W: Width>(slots: &Slots<T>, entry: &cqueue::Entry) -> (u32, i32) {
     let index = entry.user_data() as u32;
     (index, result::<W>(entry, || slots.memory_len(index)))
 }
 
-/// Returns the result of a request with memory of this length, in the form of a system call's result.
+/// Returns the result of a completed request whose memory has this length. The result has the form of a system call's result.
 #[inline]
 fn result<W: Width>(entry: &cqueue::Entry, len: impl FnOnce() -> usize) -> i32 {
     if W::COMMANDS && entry.user_data() & COMMAND != 0 {
@@ -478,7 +484,8 @@ mod tests {
 
     impl Passenger for u32 {}
 
-    /// Moves a ring to a thread that has not created it. The kernel refuses every call of this thread. The ring is permanently lost.
+    /// A ring that is moved to a thread that has not created it. The kernel refuses every call of this thread, so the ring is permanently
+    /// lost.
     struct Moved(Ring<u32>);
 
     // SAFETY: the thread that created the ring does not use it afterwards.
@@ -514,7 +521,7 @@ mod tests {
         lost(|mut ring, file| {
             for count in [1, 2, 5] {
                 let results = read_now(&mut ring, file, count);
-                // A recent kernel detects that another thread has created the ring, and refuses the calls.
+                // A recent kernel refuses the calls, because another thread has created the ring. Older kernels carry out the reads.
                 let refused = results.iter().all(|result| *result == -Errno::EEXIST.0);
                 assert!(refused || results.iter().all(|result| *result == 64), "{results:?}");
             }
@@ -535,7 +542,7 @@ mod tests {
             }
             assert_eq!(popped(&mut ring), Some((1, 64, -Errno::EEXIST.0)));
             assert!(ring.push(request(file), buffer(), 2).is_ok());
-            // These reads fill the submission queue with entries. The kernel never takes these entries.
+            // These reads fill the submission queue with entries that the kernel never takes.
             read_now(&mut ring, file, 5);
             let Err((memory, attached)) = ring.push(request(file), buffer(), 3) else {
                 panic!("the request was queued")
@@ -560,7 +567,7 @@ mod tests {
         assert!(ring.push(request, buffer(), 1).is_ok());
         ring.wait(0).unwrap();
         assert!(ring.push(request, buffer(), 2).is_ok());
-        // From here on, the number of the ring's descriptor refers to another file.
+        // After this point, the number of the ring's descriptor refers to another file.
         let file = File::open("/proc/self/exe").unwrap();
         // SAFETY: the call has only integers as arguments. The replaced descriptor is that of the ring. The ring is leaked, so it never
         // closes this number.

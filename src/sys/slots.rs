@@ -5,33 +5,35 @@ use std::mem::ManuallyDrop;
 
 use super::Memory;
 
-/// The value of `batch` in a slot whose request is not queued in a ring.
+/// The value of `batch` in a slot without a request, or with a request that was not queued in a ring.
 const NONE: u64 = 0;
 
 /// The slot of one request in flight.
 #[repr(align(64))]
 pub(super) struct Slot<T> {
-    /// The memory of the request, and the caller's attachment.
+    /// The memory of the request, and the value that the caller has attached. `None` if the slot is free.
     pub(super) request: Option<(Memory, T)>,
-    /// A list of memory ranges. It may belong to an earlier request. Old kernels may read the list until the request completes.
+    /// A list of memory ranges for this request, or for an earlier request in this slot. Old kernels may read the list until the request
+    /// completes.
     pub(super) iovecs: Vec<libc::iovec>,
     /// The number of the batch in which the request was queued. A batch contains the requests that are submitted together.
     batch: u64,
-    /// If this slot is free: the index of the next free slot.
+    /// The index of the next free slot, if this slot is free.
     next: u32,
 }
 
 /// The slots of a ring.
 ///
-/// If requests are in flight when the slots are dropped, all slots are leaked. The kernel may still write to their memory.
+/// If requests are in flight when the slots are dropped, all slots are leaked, because the kernel may still write to the memory of these
+/// requests.
 pub(super) struct Slots<T> {
     slots: ManuallyDrop<Box<[Slot<T>]>>,
-    /// The index of the first free slot. If no slot is free, the number of slots.
+    /// The index of the first free slot. If no slot is free, this is the number of slots.
     free: u32,
     in_flight: usize,
     /// Completions that were seen while a thread waited for another request.
     early: VecDeque<(u32, i32)>,
-    /// The number of the current batch, to which requests are added. It was not submitted yet.
+    /// The number of the current batch. Requests are added to this batch until it is submitted.
     batch: u64,
 }
 
@@ -43,7 +45,7 @@ impl<T> Slots<T> {
             slots: ManuallyDrop::new(slots),
             free: 0,
             in_flight: 0,
-            // The queue has its full capacity from the start, because every request may complete early. No memory may be allocated while
+            // The queue has its full capacity from the start, because all requests may complete early, and no memory may be allocated while
             // the kernel uses memory that a caller lends.
             early: VecDeque::with_capacity(count as usize),
             batch: NONE + 1,
@@ -55,7 +57,7 @@ impl<T> Slots<T> {
         self.slots.len()
     }
 
-    /// The number of requests that can still be put in. If it is 0, a request must be taken out first.
+    /// The number of free slots. If it is 0, a request must be taken out before another request can be put in.
     #[inline]
     pub(super) fn room(&self) -> usize {
         self.slots.len() - self.in_flight
@@ -77,12 +79,12 @@ impl<T> Slots<T> {
         if index as usize >= self.slots.len() {
             return Err((memory, attached));
         }
-        // The kernel has addresses of memory in other slots. No reference to those slots may be created. An index borrows only this slot;
-        // `get_mut` would borrow all slots.
+        // The kernel has addresses of memory in other slots, so no reference to those slots may be created. An index expression borrows
+        // only this slot; `get_mut` would borrow all slots.
         let slot = &mut self.slots[index as usize];
         (self.free, self.in_flight) = (slot.next, self.in_flight + 1);
         slot.batch = self.batch;
-        // A free slot contains no request, so `forget` leaks nothing. An assignment would also have to drop the old value.
+        // `forget` leaks nothing, because a free slot contains no request. An assignment would need code that drops the old value.
         std::mem::forget(slot.request.replace((memory, attached)));
         Ok((index, slot))
     }
@@ -129,7 +131,7 @@ impl<T> Slots<T> {
         self.slots[index as usize].request.as_ref().map_or(0, |(memory, _)| memory.len())
     }
 
-    /// Ends a request. `take` removes it from its slot. Returns `None` if the slot is empty.
+    /// Ends the request in a slot. `take` takes the request out of the slot. Returns `None` if the slot is empty.
     #[inline(always)]
     pub(super) fn end<R>(
         &mut self,
@@ -143,15 +145,15 @@ impl<T> Slots<T> {
         Some(take(&mut slot.request))
     }
 
-    /// Begins a new batch. All queued requests were submitted.
+    /// Begins a new batch, after all queued requests were submitted.
     #[inline(always)]
     pub(super) fn next_batch(&mut self) {
         self.batch += 1;
     }
 
-    /// Completes the requests of the current batch with a result, if the kernel has taken none of them. Returns the number of completed
-    /// requests. `untaken` is the number of requests that the kernel has not taken. If the batch contains more requests than this, the
-    /// kernel has taken some of them. It is unknown which, so no request is completed.
+    /// Completes all requests of the current batch with a result, if the kernel has taken none of them. Returns the number of completed
+    /// requests. `untaken` is the number of requests that the kernel has not taken. If the batch contains more than `untaken` requests, the
+    /// kernel has taken some of them. In that case no request is completed, because it is unknown which requests the kernel has taken.
     #[cold]
     pub(super) fn recall(&mut self, untaken: usize, result: i32) -> usize {
         let batch = self.batch;
@@ -199,8 +201,8 @@ mod tests {
         Some((attached, result))
     }
 
-    /// The memory of a request in flight stays at its address, even if the slots are moved. The test writes to the memory, as the kernel
-    /// would.
+    /// The memory of a request in flight stays at its address, even if the slots are moved. The test writes to the memory in place of the
+    /// kernel.
     #[test]
     fn memory_stays_where_it_is_until_its_request_ends() {
         let mut slots = Slots::new(4);

@@ -1,15 +1,15 @@
 //! The processor's cycle counter. A thread can read it after every request without a function call.
 //!
-//! The vDSO is not used. A call of it would contain a `ret` soon after a system call, which can cost a third of the time of a read
+//! The vDSO is not used: a call of it executes a `ret` soon after a system call, which can cost a third of the time of a read
 //! (docs/BENCHMARKS.md, "Returns across a system call").
 
 use std::time::{Duration, Instant};
 
-/// The largest number of measurements of the rate. The first measurement that was not disturbed is used.
+/// The maximum number of attempts to measure the rate. The first attempt in which the thread was not interrupted is used.
 const ATTEMPTS: u32 = 16;
 
-/// The number of ticks, which grows at a constant rate. It may restart at 0 after a suspend of the machine. A caller that subtracts two
-/// numbers must treat a very large difference as a long time.
+/// The number of ticks, which increases at a constant rate. It may restart at 0 after the machine was suspended. A caller that subtracts
+/// two numbers must treat a very large difference as a long time.
 #[inline(always)]
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn ticks() -> u64 {
@@ -37,9 +37,10 @@ pub(crate) fn ticks() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// The number of ticks per second, measured for a millisecond. The result is never too high, and at most one percent too low.
+/// The number of ticks per second, from a measurement of one millisecond. The result is never too high. It is at most one percent too low,
+/// unless the thread was interrupted in every attempt.
 pub(crate) fn rate() -> u64 {
-    // Reads both clocks. The thread may be interrupted between the calls. The result is the time of some moment between the two counts.
+    // Reads both clocks. The thread may be interrupted between the calls, so the time belongs to some moment between the two counts.
     let moment = || (ticks(), Instant::now(), ticks());
     let mut attempts = 0;
     loop {
@@ -55,7 +56,7 @@ pub(crate) fn rate() -> u64 {
         let least = before_last.wrapping_sub(after_first);
         let most = last.wrapping_sub(first);
         attempts += 1;
-        // If every measurement was disturbed, the measured rate may be far too low.
+        // After the last attempt, the rate is accepted even if the thread was interrupted. It may then be far too low, but never too high.
         if most - least <= least / 100 || attempts == ATTEMPTS {
             return (u128::from(least) * 1_000_000_000 / elapsed.as_nanos()) as u64;
         }
@@ -66,12 +67,12 @@ pub(crate) fn rate() -> u64 {
 mod tests {
     use super::*;
 
-    /// The measured rate is never too high, even if other threads compete for the processors. If the rate were too high, ironmap would
+    /// The measured rate is never too high, even if other threads compete for the processors. With a rate that is too high, ironmap would
     /// trust a check of the leases for too long.
     #[test]
     fn the_rate_is_not_too_high_on_a_busy_machine() {
         const THREADS: usize = 8;
-        // The thread may be interrupted between the calls. So the real rate is known as a range.
+        // The thread may be interrupted between the calls, so the real rate is only known as a range.
         let moment = || (ticks(), Instant::now(), ticks());
         let (first, begin, after_first) = moment();
         let mut rates = std::thread::scope(|scope| {

@@ -1,5 +1,5 @@
-//! The tuples of a request to a device with protection information. Their memory is one page. This module also passes them to the kernel.
-//! Sources: docs/PROVENANCE.md.
+//! The tuples of a request to a device with protection information. Their memory is one page. This module also describes the tuples to the
+//! kernel. Sources: docs/PROVENANCE.md.
 
 use bitflags::bitflags;
 use io_uring::squeue;
@@ -7,9 +7,9 @@ use io_uring::squeue;
 use super::Buffer;
 use crate::error::Errno;
 
-/// The number of bytes of memory for the tuples of one request: one page. Even the simplest controller accepts a page as one range.
+/// The number of bytes for the tuples of one request: one page. Even the simplest controller accepts one page as a single range of memory.
 const PAGE: usize = 4096;
-/// The type of a request's attribute. The kernel defines only this type.
+/// The type of the attribute that describes tuples to the kernel. The kernel defines only this type of attribute.
 const ATTRIBUTE_PI: u64 = 1;
 
 bitflags! {
@@ -21,7 +21,7 @@ bitflags! {
     }
 }
 
-/// `struct io_uring_attr_pi`.
+/// The attribute of a request with tuples: `struct io_uring_attr_pi`.
 #[repr(C)]
 #[derive(Debug, Default)]
 struct Attribute {
@@ -35,15 +35,15 @@ struct Attribute {
 
 const _: () = assert!(size_of::<Attribute>() == 32 && size_of::<squeue::Entry>() == 64);
 
-/// The tuples of one request. Later requests use the same memory.
+/// The tuples of one request. The memory is used again for later requests.
 #[derive(Debug)]
 pub(crate) struct Tuples {
     memory: Buffer,
     len: usize,
     checks: Checks,
-    /// The number of the first interval.
+    /// The number of the first protection interval of the request.
     first: u64,
-    /// The attribute. The kernel reads it when it takes the request.
+    /// The attribute of the request. The kernel reads the attribute when it takes the request from the submission queue.
     attribute: Attribute,
 }
 
@@ -65,7 +65,8 @@ impl Tuples {
         Ok((0..count).map(cut).collect())
     }
 
-    /// Prepares the tuples for a request. `first` is its first interval. Returns the memory of the tuples, which has `len` bytes.
+    /// Prepares the tuples for a request. `first` is the request's first protection interval. Returns the memory of the tuples, which has
+    /// `len` bytes.
     ///
     /// # Panics
     /// Panics if `len` exceeds [`ROOM`](Self::ROOM).
@@ -111,7 +112,7 @@ impl std::ops::Deref for Tuples {
     }
 }
 
-/// The attachment of a request. A ring stores it, and returns it with the completion.
+/// A value that is attached to a request. A ring stores the value, and returns it with the completion.
 pub(crate) trait Passenger {
     /// The tuples of the request, if it has any.
     #[inline(always)]

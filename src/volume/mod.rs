@@ -1,4 +1,5 @@
-//! Opens a device, detects its format, and creates files and queues. This module connects devices and file systems. It may use every layer.
+//! Opens a device, detects its format, and creates files and queues. This module connects devices and file systems, so it may use every
+//! layer.
 
 mod options;
 mod paths;
@@ -30,8 +31,8 @@ use crate::queue::Queue;
 /// An unmounted file system that is opened exclusively. A clone costs little. Threads can share a volume.
 #[derive(Clone)]
 pub struct Volume {
-    /// This field is dropped before `fs`, because it is declared first. Otherwise the timer's thread could drop the last reference to the
-    /// file system. Open files share the timer.
+    /// This field must be declared before `fs`, so that it is dropped first. Otherwise the timer's thread could drop the last reference to
+    /// the file system. Open files share the timer.
     timer: Option<CommitTimer>,
     fs: Arc<dyn FileSystem>,
     device: Arc<dyn Device>,
@@ -122,7 +123,7 @@ impl Volume {
         Ok(volume)
     }
 
-    /// Creates a volume from a file system and its device. The caller has created both.
+    /// Creates a volume from a file system and its device, which the caller has created.
     #[doc(hidden)]
     #[must_use]
     pub fn of(fs: Arc<dyn FileSystem>, device: Arc<dyn Device>) -> Self {
@@ -162,7 +163,7 @@ impl Volume {
         (&*self.fs as &dyn Any).downcast_ref()
     }
 
-    /// The file system as XFS. `None` if the format is not XFS.
+    /// The file system as XFS, for operations that only XFS has. `None` if the format is not XFS.
     #[doc(hidden)]
     #[must_use]
     pub fn xfs(&self) -> Option<&Arc<Xfs>> {
@@ -182,11 +183,11 @@ impl Volume {
         self.engine
     }
 
-    /// Commits all changes, writes them to their final blocks (a checkpoint), and makes the volume read-only. Without changes, the call
-    /// does nothing. A drop of the volume does the same, but does not report errors.
+    /// Commits all changes, writes them to their final blocks (a checkpoint), and makes the volume read-only. If there are no changes, the
+    /// call does nothing. A drop of the volume also writes all changes, but does not report errors.
     ///
     /// # Errors
-    /// `Io`. The volume is then as after a crash. The next open recovers it.
+    /// `Io`. After an error, the volume is in the state of a volume after a crash, and the next open recovers it.
     pub fn close(&self) -> Result<()> {
         self.fs.close()?;
         match &self.integrity {
@@ -199,8 +200,8 @@ impl Volume {
     /// is called with each fault, in the order of the sectors.
     ///
     /// # Errors
-    /// `InvalidInput` if the [location](Location) contains no integrity device; `Io` if a device is gone. A sector that does not match its
-    /// tag or cannot be read is a fault, not an error.
+    /// `InvalidInput` if the [location](Location) contains no integrity device; `Io` if a device fails as a whole. A sector that does not
+    /// match its tag or cannot be read is a fault, not an error.
     pub fn scrub(&self, mut found: impl FnMut(ScrubFinding)) -> Result<Scrubbed> {
         let Some(opened) = &self.integrity else {
             return Err(Error::invalid("the volume is not on an integrity device"));
@@ -222,13 +223,13 @@ impl Volume {
         &self.notices
     }
 
-    /// One line for each ignored fault of the device, for example the loss of the first copy of a partition table.
+    /// One line for each fault of the device that was ignored, for example the loss of the first copy of a partition table.
     #[must_use]
     pub fn faults(&self) -> &[String] {
         &self.faults
     }
 
-    /// The I/O errors of requests to this volume.
+    /// The recorded I/O errors of requests to this volume.
     #[must_use]
     pub fn events(&self) -> &Events {
         &self.events
@@ -246,8 +247,8 @@ impl Volume {
         Ok(queue)
     }
 
-    /// Opens a handle for the data of a regular file. `file` is an inode number, or an inode that was read earlier.
-    /// [`Files::open`](crate::Files::open) opens a file by its path.
+    /// Opens a handle for the data of a regular file. `file` is an inode number, or an inode that was read earlier. To open a file by its
+    /// path, use [`Files::open`](crate::Files::open).
     ///
     /// # Errors
     /// `IsADirectory`, `WrongFileType`, or `Encrypted`; `NotFound` if the file was removed since its inode was read; `ReadOnly` if the
@@ -274,7 +275,8 @@ impl Volume {
                 "the content is encrypted, and the key is not available",
             ));
         }
-        // If the inode is open elsewhere, the size that was read here may be too small. So the file is truncated even if this size is 0.
+        // The file is truncated even if the size that was read here is 0, because this size may be too small if the inode is open
+        // elsewhere.
         let inode = if options.truncate {
             self.fs.writable()?.truncate(inode.number(), 0)?;
             held.inode()?
@@ -297,7 +299,7 @@ fn check_options(options: &FileOptions) -> Result<()> {
     if !options.writes() && !options.read {
         return Err(Error::invalid("the options request neither reading nor writing"));
     }
-    // A newly created file is already empty, so `truncate` does nothing.
+    // The check does not apply to `create_new`: a newly created file is already empty, so `truncate` does nothing.
     if options.truncate && !options.create_new && (!options.write || options.append) {
         return Err(Error::invalid(
             "the option truncate needs write, and cannot be combined with append",
@@ -306,17 +308,17 @@ fn check_options(options: &FileOptions) -> Result<()> {
     Ok(())
 }
 
-/// The fault of a volume on a device that is a member of an MD array. A member whose superblock is at its end can begin like a volume, but
-/// only the array has all bytes of the volume.
+/// Returns a fault if the device is a member of an MD array. If the superblock of a member is at the member's end, the member can begin
+/// like a volume. But only the array has all bytes of the volume.
 ///
 /// # Errors
-/// `Unsupported` if the volume is opened for writing, because the members of the array would differ then.
+/// `Unsupported` if the volume is opened for writing, because a write to one member would make the members of the array differ.
 #[cfg(feature = "md")]
 fn member(device: &dyn Device, how: How) -> Result<Option<String>> {
     let is_write = matches!(how, How::Write(_));
     let member = match crate::md::look(device) {
         Ok(Some(member)) => member,
-        // An unreadable sector must not prevent reads of the other files.
+        // If the volume is only read, an unreadable sector in the search is ignored, because files can still be read.
         Err(error) if is_write && matches!(error.kind(), ErrorKind::Io(_)) => return Err(error),
         Ok(None) | Err(_) => return Ok(None),
     };
@@ -329,8 +331,9 @@ fn member(_: &dyn Device, _: How) -> Result<Option<String>> {
     Ok(None)
 }
 
-/// Detects the format of a device. If the superblock is lost, a backup of it determines the format: the backup that the options name, or,
-/// if the volume is only read, a backup that proves the format. If there is only a backup without a proof, the error names it.
+/// Detects the format of a device. If the superblock is lost, a backup of the superblock determines the format. If the options name a
+/// backup, this backup is used. If the volume is only read, a backup that other structures confirm is used too. If the only backup is not
+/// confirmed, the error names it.
 fn format_for(device: &dyn Device, how: How) -> Result<&'static Format> {
     let found = if device.size() < SMALLEST { None } else { find_format(device)? };
     if let Some(format) = found {
@@ -358,8 +361,8 @@ fn format_for(device: &dyn Device, how: How) -> Result<&'static Format> {
     })
 }
 
-/// The backup with this number, or the first backup, in the first format that has one. A proven backup has priority, because a new format
-/// leaves the backups of an older one on the device.
+/// Returns the backup with this number, or the first backup, and its format. If several formats have a backup, a proven backup has
+/// priority, because a new format leaves the backups of an older format on the device.
 fn find_backup(device: &dyn Device, number: Option<u64>) -> Option<(&'static Format, Backup)> {
     let of = |format: &'static Format| {
         let backup = (format.find_backup)(device, number).ok().flatten()?;
@@ -368,11 +371,12 @@ fn find_backup(device: &dyn Device, number: Option<u64>) -> Option<(&'static For
     FORMATS.iter().filter_map(of).min_by_key(|(_, backup)| !backup.is_proven)
 }
 
-/// The block size in the superblock that is used to open the volume. If the options name a backup, this superblock is the backup. Otherwise
-/// it is the primary superblock, or, if the primary superblock is damaged, a backup that is found.
+/// The block size in the superblock that is used to open the volume. If the options name a backup, this backup is used. If not, the primary
+/// superblock is used. If the primary superblock is damaged, a backup that is found is used.
 ///
 /// # Errors
-/// If the volume is opened for writing, the errors of the device. For reading, there are no errors, because a backup may be readable.
+/// If the volume is opened for writing: the errors of the device. If it is opened only for reading, there are no errors, because a backup
+/// may be readable.
 fn block_size_for(device: &dyn Device, how: How) -> Result<Option<usize>> {
     if let How::Write(_) = how {
         return crate::tools::block_size(device);

@@ -44,16 +44,17 @@ impl VolumeOptions {
         }
     }
 
-    /// For volumes that are opened only for reading: uses the backup of the superblock in this block of the file system, as in `e2fsck -b`,
-    /// or, on XFS, in this allocation group. If the superblock is present but damaged, a backup is also found without this option.
+    /// For volumes that are opened only for reading: selects a backup of the superblock. On ext4, `block` is the block of the file system
+    /// that contains the backup, as in `e2fsck -b`. On XFS, it is the number of an allocation group. If the superblock is present but
+    /// damaged, a backup is also found without this option.
     #[must_use]
     pub fn superblock(mut self, block: impl Into<Option<u64>>) -> Self {
         self.superblock = block.into();
         self
     }
 
-    /// For volumes that are opened only for reading: the separate device of the journal, if the journal must be recovered. It is recovered
-    /// in memory. Without this option, the device is found by its UUID, below `/dev/disk/by-uuid`.
+    /// For volumes that are opened only for reading: the separate device of the journal, for a recovery of the journal in memory. Without
+    /// this option, the device is found by its UUID, in `/dev/disk/by-uuid`.
     #[must_use]
     pub fn journal(mut self, device: impl Into<Option<Location>>) -> Self {
         self.journal = device.into();
@@ -126,7 +127,7 @@ impl VolumeOptions {
         };
         let mut volume = Volume::open_on(device, how)?;
         volume.faults = faults;
-        // A file system that was opened only for reading has no changes to commit.
+        // The timer commits changes, so a file system that was opened only for reading gets no timer.
         if let (true, false, Some(writer)) = (self.write, self.commit.is_zero(), volume.fs.writer())
         {
             volume.timer = Some(writer.commit_in_time(self.commit)?);
@@ -134,8 +135,8 @@ impl VolumeOptions {
         Ok(volume)
     }
 
-    /// The device of the volume's journal. If the options name a device, it is this device. Otherwise it is the device that is found.
-    /// `None` if the volume does not need the journal.
+    /// The device of the volume's journal, if the options name it. If they do not and the volume is opened only for reading, the device
+    /// that is found by its UUID. `None` if no separate device is needed or found.
     fn journal_of(&self, volume: &dyn Device) -> Option<Location> {
         match &self.journal {
             Some(named) => Some(named.clone()),
@@ -154,26 +155,27 @@ impl VolumeOptions {
 }
 
 options!(VolumeOptions {
-    /// Whether the volume is also opened for writing. A recovery of its journal is then written to the device.
+    /// Whether the volume is opened for reading and writing. If its journal is recovered, the recovery is written to the device.
     write: bool,
     /// The engine that transfers file data.
     engine: Engine,
     /// The clock for the time stamps of changed files.
     clock: Clock,
-    /// For volumes that are opened only for reading: the journal is ignored in every state. A [`Location::NoLoad`] has the same effect.
+    /// For volumes that are opened only for reading: whether the journal is ignored in every state. A [`Location::NoLoad`] has the same
+    /// effect.
     no_load: bool,
-    /// For volumes that are opened only for reading: the device may be shorter than the volume. Reads past the end of the device are I/O
-    /// errors. Without this option, such a device is refused.
+    /// For volumes that are opened only for reading: whether the device may be shorter than the volume. Reads past the end of the device
+    /// are I/O errors. Without this option, such a device is refused.
     truncated: bool,
-    /// Metadata and small writes of an image file use the page cache: see [`LocationOptions::cached`].
+    /// Whether metadata and small writes of an image file use the page cache: see [`LocationOptions::cached`].
     cached: bool,
     /// The time after which changes are committed without a sync. The default is five seconds. Zero means that only a sync commits.
     commit: Duration,
 });
 
-/// The device of the journal that the volume needs for its recovery. It is found if udev has created a link to it.
+/// The device of the journal that the volume needs for its recovery. `None` if udev has not created a link to this device.
 fn wanted_journal(volume: &dyn Device) -> Option<Location> {
-    // An error is ignored here: the open of the volume gets the same error, and reports it.
+    // The error is ignored here, because the open of the volume gets and reports the same error.
     let wanted = |format: &Format| format.wanted_journal?(volume).ok().flatten();
     let uuid = FORMATS.iter().find_map(wanted)?;
     let path = Path::new("/dev/disk/by-uuid").join(uuid_text(&uuid));

@@ -16,17 +16,18 @@ use crate::fs::{
 use crate::queue::Queue;
 use crate::units::InodeNo;
 
-/// The greatest depth of a tree that can be removed. A deeper tree is an error: most likely a directory contains itself.
+/// The maximum depth of a tree that can be removed. A deeper tree is an error, because most likely a directory contains itself.
 const MAX_DEPTH: usize = 4096;
 
-/// The largest number of consecutive listings from which no name was removed. Other threads may have removed the listed names.
+/// The maximum number of consecutive listings of directories from which no name was removed. A listed name can be missing because another
+/// thread has removed it.
 const MAX_FRUITLESS: u32 = 64;
 
 /// The entries of a directory.
 pub type DirEntries = Box<dyn Iterator<Item = Result<DirEntry>> + Send>;
 
-/// A name and its directory. The name need not exist. The directory is open. So its inode number is not used again if another thread
-/// removes the directory.
+/// A name and its directory. The name need not exist. The directory is kept open, so that its inode number is not used again if another
+/// thread removes the directory.
 struct Name<'a> {
     dir: Held,
     name: &'a [u8],
@@ -133,7 +134,8 @@ impl Volume {
         file.read_all(&mut queue).at(|| path.display())
     }
 
-    /// Replaces the content of a file. If the file does not exist, creates it. The content is durable after the next [`sync`](Self::sync).
+    /// Replaces the content of a file, or creates the file if it does not exist. The content is durable after the next
+    /// [`sync`](Self::sync).
     ///
     /// # Errors
     /// The errors of [`open_with`](Files::open_with) and [`File::write_at`].
@@ -213,7 +215,7 @@ impl Volume {
         moved.context(|| format!("{} to {}", from.display(), to.display()))
     }
 
-    /// Removes a name of a file that is not a directory. A file without names is removed when no handle has it open.
+    /// Removes a name of a file that is not a directory. If this was the last name, the file itself is removed when no handle has it open.
     ///
     /// # Errors
     /// `NotFound`, `IsADirectory`, `NotPermitted`, `ReadOnly`.
@@ -236,8 +238,8 @@ impl Volume {
         self.writable(path)?.rmdir(dir.number(), name).at(|| path.display())
     }
 
-    /// Removes a directory with all of its contents, or a symbolic link. Symbolic links in the directory are removed, and not followed.
-    /// Each name is removed in a separate transaction. After a crash some names may remain.
+    /// Removes a directory with all of its contents, or a symbolic link. Symbolic links in the directory are removed and not followed. Each
+    /// name is removed in a separate transaction, so some names may remain after a crash.
     ///
     /// # Errors
     /// The errors of [`remove_dir`](Self::remove_dir). Names that were removed before the error stay removed.
@@ -251,10 +253,10 @@ impl Volume {
         self.remove_tree(dir, name).at(|| path.display())
     }
 
-    /// Makes all changes durable whose calls have returned (`syncfs`).
+    /// Makes durable all changes whose calls have returned (`syncfs`).
     ///
     /// # Errors
-    /// `Io`; `ReadOnly` after an earlier error. Changes may then be lost.
+    /// `Io`; `ReadOnly` after an earlier error, in which case changes may be lost.
     pub fn sync(&self) -> Result<()> {
         self.fs.sync()
     }
@@ -304,7 +306,7 @@ impl Volume {
     }
 
     /// Returns the directory and the name of a new file that is not a directory. A path that ends with a slash is an error: `Exists` if the
-    /// name exists, otherwise `NotFound`.
+    /// name exists, and `NotFound` if it does not exist.
     fn new_file_name<'a>(&self, path: &'a Path) -> Result<Name<'a>> {
         let name = self.name(path)?;
         if asks_for_directory(path) {
@@ -315,7 +317,8 @@ impl Volume {
         Ok(name)
     }
 
-    /// Refuses to create a regular file if the path ends with a slash. An existing file is refused too, as in the kernel.
+    /// Refuses a path that ends with a slash for a call that may create a regular file. The path is refused even if the file exists, as in
+    /// the kernel.
     fn require_file_name(&self, path: &Path) -> Result<()> {
         if !asks_for_directory(path) {
             return Ok(());
@@ -355,8 +358,8 @@ impl Volume {
             .at(|| path.display())
     }
 
-    /// Creates a file and opens it. The opened file is always the new file, even if another thread gives the name to another file at the
-    /// same time.
+    /// Creates a file and opens it. Even if another thread renames the new file or replaces it at the same time, the call opens the file
+    /// that it has created.
     fn create_new(&self, path: &Path, options: FileOptions) -> Result<File> {
         check_writes(&options).at(|| path.display())?;
         self.require_file_name(path)?;
@@ -370,14 +373,15 @@ impl Volume {
         held.inode().and_then(|inode| self.open_inode(inode, options)).at(|| path.display())
     }
 
-    /// Returns the inode of a file that is opened by its path. A missing file is created, if the options permit it.
+    /// Returns the inode of a file that is opened by its path. If the file is missing and the options permit it, creates the file.
     fn find_or_create(&self, path: &Path, options: &FileOptions) -> Result<Inode> {
         let creates = options.create;
         if creates {
             check_writes(options).at(|| path.display())?;
         }
         let make = |path: &Path| self.create(path, NewFile::Regular, options.mode, options.owner);
-        // If the path is a symbolic link to a missing file, this file is created. The last iteration finds the new file.
+        // If the path is a symbolic link to a missing file, the target of the link is created. The last iteration of the loop finds the
+        // created file.
         let mut path = path.to_owned();
         for _ in 0..=path::MAX_LINKS + 1 {
             if creates {
@@ -393,7 +397,7 @@ impl Volume {
                     let (parent, _) = path::split(path.as_os_str().as_bytes());
                     path = Path::new(std::ffi::OsStr::from_bytes(parent)).join(target);
                 }
-                // Another thread has created the file at the same time.
+                // Another thread has created the file since the path was resolved.
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::NotFound => match make(&path) {
                     Err(error) if error.kind() != ErrorKind::Exists => return Err(error),
@@ -405,8 +409,8 @@ impl Volume {
         Err(path::too_many_links().at(path.display()))
     }
 
-    /// Removes a directory and its contents. The path to the current directory is in a vector: recursion in a deep tree could overflow the
-    /// thread's stack. Other threads may remove, replace or add names at the same time.
+    /// Removes a directory and its contents. The path to the current directory is kept in a vector, because recursion in a deep tree could
+    /// overflow the thread's stack. Other threads may remove, replace or add names at the same time.
     fn remove_tree(&self, dir: Held, name: &[u8]) -> Result<()> {
         let writer = self.fs.writable()?;
         let mut way = vec![(dir, name.to_vec())];
@@ -414,7 +418,7 @@ impl Volume {
         while let Some((parent, name)) = way.last().cloned() {
             match writer.rmdir(parent.number(), &name) {
                 Err(error) if error.kind() == ErrorKind::NotEmpty => {}
-                // Another thread has replaced the directory by another file. The parent's next listing contains this file.
+                // Another thread has replaced the directory by a file of another type. The next listing of the parent contains this file.
                 Err(error) if error.kind() == ErrorKind::NotADirectory && way.len() > 1 => {
                     way.pop();
                     continue;
@@ -436,7 +440,8 @@ impl Volume {
             match emptied {
                 Ok((Emptied::Below(name), dir)) => way.push((dir, name)),
                 Ok((Emptied::Names, _)) => fruitless = 0,
-                // In a damaged directory, a listing may contain names that a lookup does not find. These names would cause an endless loop.
+                // In a damaged directory, a listing may contain names that a lookup does not find. The limit prevents an endless loop over
+                // such names.
                 Ok((Emptied::Nothing(why), _)) if fruitless == MAX_FRUITLESS => return Err(why),
                 Err(error) if !is_missing(&error) || fruitless == MAX_FRUITLESS => {
                     return Err(error);
@@ -478,13 +483,13 @@ impl Volume {
     }
 }
 
-/// The result of an attempt to remove the names of a directory.
+/// The result of a call that removes the names of a directory.
 enum Emptied {
     /// At least one name was removed.
     Names,
-    /// No name was removed. For example, a listed name was not found.
+    /// No name was removed, for example because a listed name was not found. The error is the reason.
     Nothing(Error),
-    /// The names before this subdirectory were removed.
+    /// All names that were listed before this subdirectory were removed.
     Below(Vec<u8>),
 }
 

@@ -2,15 +2,15 @@
 
 use std::process::{Command, Output};
 
-/// The environment variable that contains the role of the second process.
+/// The environment variable that contains the role of the second process. A role is a text that the test chooses.
 const ROLE: &str = "IRONMAP_TEST_ROLE";
 
-/// The role of this process, if it is the second process.
+/// The role of this process. `None` if it is not the second process.
 pub(crate) fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
-/// The name of a test in this program, including its module. The test runner prints the same name.
+/// The name of a test in this program, including its module, as the test runner prints it.
 pub(crate) fn name_of(module: &str, test: &str) -> String {
     match module.split_once("::") {
         Some((_, module)) => format!("{module}::{test}"),
@@ -18,7 +18,8 @@ pub(crate) fn name_of(module: &str, test: &str) -> String {
     }
 }
 
-/// Runs one test of this program again in this role, under a program such as `setpriv` or `strace`. The test must succeed.
+/// Runs one test of this program again, in a process with the given role, under a program such as `setpriv` or `strace`. The test must
+/// succeed.
 pub(crate) fn again(beneath: &[&str], program: &std::path::Path, test: &str, role: &str) -> String {
     let mut words = beneath.to_vec();
     let program = program.to_str().unwrap();

@@ -1,9 +1,9 @@
 //! The layer below the volumes of the tests: a plain device, an integrity device, or an NBD server with its client.
 //!
 //! `IRONMAP_BENEATH` chooses the layer, for example `integrity-bitmap`. `./x beneath` runs the suites over each layer. The tags of an
-//! integrity layer are in memory, and are computed when an image is opened. The image itself contains no tags, so other programs can read
-//! it. In tests with power cuts, the [tail] of the recorded device contains the tags. One cut then applies to data and tags. The writes of
-//! an NBD server are recorded on the device below the server.
+//! integrity layer are computed when an image is opened, and are in memory. The image itself contains no tags, so other programs can read
+//! it. In tests with power cuts, the tags are in the [tail] of the recorded device, so that one cut applies to data and tags. For an NBD
+//! layer, the writes are recorded on the device below the server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -63,13 +63,14 @@ pub(crate) fn open(place: &Location, options: &VolumeOptions) -> Result<Volume> 
     options.open_on(over(place.open(&how)?.device))
 }
 
-/// The layer over a device without faults.
+/// Adds the chosen layer over a device without faults.
 pub(crate) fn over(device: Arc<dyn Device>) -> Arc<dyn Device> {
     let held = Arc::clone(&device);
     over_faulty(device, &held)
 }
 
-/// Adds the layer over `device`, which injects faults or is watched. `held` is the device below `device` that stores the content.
+/// Adds the chosen layer over `device`, which is a layer itself: it injects faults or is observed by the test. `held` is the device below
+/// `device`, which stores the content.
 pub(crate) fn over_faulty(device: Arc<dyn Device>, held: &Arc<dyn Device>) -> Arc<dyn Device> {
     let mode = match chosen() {
         Some(Beneath::Integrity(mode)) => mode,
@@ -78,7 +79,7 @@ pub(crate) fn over_faulty(device: Arc<dyn Device>, held: &Arc<dyn Device>) -> Ar
     };
     let sector = held.limits().logical_block;
     if !matches!(sector, 512 | 4096) {
-        // A protection tuple covers 512 or 4096 bytes. A device with sectors of another size gets no layer.
+        // A protection tuple covers 512 or 4096 bytes, so a device with another sector size gets no layer.
         return device;
     }
     let tags: Arc<dyn Device> = Arc::new(Ram::new(held.size() / 16 + (16 << 20)));
@@ -94,35 +95,37 @@ pub(crate) mod tail {
         Relaxed, chosen, format, integrity, options,
     };
 
-    /// The content of the device before a workload. If the layer is an integrity device, space for tags is added at the end.
+    /// A copy of the device's content before a workload. If the chosen layer is an integrity device, the copy has additional space for tags
+    /// at the end.
     pub(crate) fn tagged(base: &Ram) -> Ram {
         integrity().map_or_else(|| base.snapshot(), |mode| tagged_as(mode, base))
     }
 
     fn tagged_as(mode: Mode, base: &Ram) -> Ram {
         let sector = base.limits().logical_block;
-        // The tags need 1/32 of the device. The journal needs space too. The device grows by more than both, so the volume keeps its size.
+        // The tags need 1/32 of the device, and the journal needs space too. The device grows by more than the sum, so the volume keeps its
+        // size.
         let device = Arc::new(base.resized(base.size() + base.size() / 16 + (8 << 20)));
         let whole = Arc::clone(&device) as Arc<dyn Device>;
         format(&whole, None, &options(mode, sector), &mut |_, _| {}).expect("a tail of tags");
         device.snapshot()
     }
 
-    /// Adds the layer over a recorded device, on which a workload runs.
+    /// Adds the chosen layer over a recorded device. A workload runs on the result.
     pub(crate) fn open(device: Arc<dyn Device>) -> Arc<dyn Device> {
         match chosen() {
             Some(Beneath::Integrity(_)) => {}
             Some(Beneath::Nbd(form)) => return Arc::new(OverNbd::new(device, form)),
             None => return device,
         }
-        // These settings cause more requests: each flush clears the dirty bitmap, and tags are not cached. Each request is a position for a
-        // power cut.
+        // These settings cause more requests: each flush clears the dirty bitmap, and tags are not cached. More requests give more
+        // positions for a power cut.
         let options = IntegrityOptions::new().cache(0).clean_after(Duration::ZERO);
         let opened = Integrity::open_with(device, None, &options);
         Arc::new(opened.expect("open the integrity device").device)
     }
 
-    /// Totals over all recoveries of a campaign: the recovered states, regions, tags and journal records.
+    /// Totals over all recoveries of a test campaign: the number of recovered states, of regions, of new tags and of journal records.
     #[derive(Debug, Default)]
     pub(crate) struct Recoveries {
         pub(crate) states: AtomicU64,
@@ -131,7 +134,8 @@ pub(crate) mod tail {
         pub(crate) records: AtomicU64,
     }
 
-    /// The first `size` bytes of a device after a power cut. An integrity device is recovered first. Then each sector must match its tag.
+    /// The first `size` bytes of a device after a power cut. An integrity device is recovered before they are read, and each sector must
+    /// match its tag.
     ///
     /// # Errors
     /// The first failure of the recovery or of the verification.

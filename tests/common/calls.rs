@@ -11,7 +11,7 @@ use ironmap::{ErrorKind, File, FileOptions, Host, Queue, Result};
 use super::ranges::{Room, UNTOUCHED, bytes, fault, part, pieces, shape, split};
 use super::rng::Rng;
 
-/// A way to read.
+/// The call with which a test reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     Flat,
@@ -43,7 +43,7 @@ impl Both {
         Self { any: open(false), strict: open(true) }
     }
 
-    /// The reason why reads of this file go through the kernel, or `raw` if they go to the device directly.
+    /// The name of the reason why reads of this file go through the kernel. If they go directly to the device, the result is `raw`.
     pub(crate) fn served(&self) -> &'static str {
         let name = |file: &File| file.host().unwrap().refusal.map_or("raw", |why| why.name());
         let names = (name(&self.any), name(&self.strict));
@@ -51,8 +51,8 @@ impl Both {
         names.0
     }
 
-    /// Reads in every way, at the edges of the file and at random positions. Compares the bytes with `content`, which was read through the
-    /// kernel.
+    /// Reads the file with every call, at the edges of the file and at random positions. Compares the bytes with `content`, which was read
+    /// through the kernel.
     pub(crate) fn check(&self, queue: &mut Queue, content: &[u8], seed: u64, rounds: usize) {
         let rng = &mut Rng::new(seed ^ content.len() as u64);
         let size = content.len() as u64;
@@ -82,7 +82,8 @@ impl Both {
                 || format!("seed {seed:#x}, round {round}: {way:?}, {flags:?}, {len} at {pos}");
             match result {
                 Ok(count) => {
-                    // A direct read by the kernel leaves undefined bytes in the memory past the end of the file.
+                    // After a direct read by the kernel, the memory for the part past the end of the file has undefined content. So only
+                    // the returned bytes are compared.
                     let raw = queue.stats().kernel_served == served;
                     let seen = if raw { &memory[..] } else { &memory[..count] };
                     let fault = fault(seen, count, part(content, pos, len), unit);

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
-/// Directories with system programs. The `PATH` of a user often lacks them.
+/// Directories that contain system programs and that are often missing in the `PATH` of a user.
 const SBIN: &str = "/usr/sbin:/sbin";
 
 fn search_path() -> String {
@@ -19,7 +19,7 @@ pub(crate) fn find(name: &str) -> Option<PathBuf> {
 /// Runs a program to its end; any exit status is accepted.
 pub(crate) fn output<A: AsRef<OsStr>>(program: &str, args: &[A]) -> Output {
     let path = find(program).unwrap_or_else(|| panic!("{program} is not installed: ./x setup"));
-    // The tests parse the output, so the language and the time zone are fixed.
+    // The language and the time zone are fixed, because the tests parse the output.
     let mut command = Command::new(path);
     command.args(args).stdin(Stdio::null()).env("PATH", search_path());
     command.env("LC_ALL", "C").env("TZ", "UTC");

@@ -10,7 +10,7 @@ const SHOWN: usize = 20;
 /// The maximum length of a printed difference, in characters.
 const LENGTH: usize = 1000;
 
-/// Fails the test unless ironmap sees the same as the oracle, in every field that the oracle reports.
+/// Fails the test if ironmap's view differs from the oracle's view in any field that the oracle reports.
 pub(crate) fn assert_same(expected: &View, actual: &View, what: &str) {
     let mut differences = Vec::new();
     for (path, expected) in expected {
@@ -25,7 +25,7 @@ pub(crate) fn assert_same(expected: &View, actual: &View, what: &str) {
     report(&differences, what);
 }
 
-/// Fails the test unless ironmap reads the same bytes as the oracle in every recorded read.
+/// Fails the test if ironmap reads other bytes than the oracle in any recorded read.
 pub(crate) fn assert_contents(expected: &View, subject: &mut Subject, numbers: &View, what: &str) {
     let mut differences = Vec::new();
     let mut buf = Vec::new();
@@ -54,7 +54,7 @@ pub(crate) fn assert_contents(expected: &View, subject: &mut Subject, numbers: &
 fn compare(path: &str, expected: &Record, actual: &Record, differences: &mut Vec<String>) {
     macro_rules! fields {
         ($($field:ident),+) => {
-            // The pattern names every field. If a new field is missing here, the compiler reports it.
+            // The pattern names every field, so that the compiler reports a new field that is missing here.
             let Record { reads: _, $($field),+ } = expected;
             $(field(path, stringify!($field), $field.as_ref(), actual.$field.as_ref(), differences);)+
         };

@@ -20,7 +20,7 @@ fn record(answer: &str, block_size: u64) -> Record {
         answer[at + name.len()..].split_whitespace().next().unwrap_or_default()
     };
     let number = |name: &str| field(name).parse::<u64>().expect(name);
-    // debugfs prints this number as a signed number.
+    // debugfs prints the numbers of users, groups and projects as signed numbers.
     let id = |name: &str| field(name).parse::<i32>().expect(name) as u32;
     let octal = u32::from_str_radix(field("Mode:"), 8).expect("mode");
     let hex = |text: &str| {

@@ -1,5 +1,5 @@
-//! A volume with every kind of file that a read can meet. The fixture also has the expected content of the files, and the engines that read
-//! the volume.
+//! A volume with every kind of file that is relevant for reads. The fixture also provides the expected content of the files, and the
+//! engines that read the volume.
 
 use std::fmt;
 use std::path::Path;
@@ -14,19 +14,20 @@ use super::beneath::{self, chosen};
 use super::image::{Image, scratch, scratch_in};
 use super::rng::Rng;
 
-/// Data without a hole. The size of the file is not a multiple of any sector size or block size.
+/// A file of data without holes. Its size is not a multiple of any sector size or block size.
 pub(crate) const SOLID: &str = "solid";
-/// Data without a hole. The number of extents is larger than the number of requests that a queue can have in flight.
+/// A file of data without holes. It has more extents than a queue can have requests in flight.
 pub(crate) const FRAGMENTED: &str = "fragmented";
-/// Alternating blocks of data and holes.
+/// A file with alternating blocks of data and holes.
 pub(crate) const HOLES: &str = "holes";
-/// Like `HOLES`, but with unwritten extents instead of holes. Their blocks contain old data of other files on the device.
+/// A file like `HOLES`, but with unwritten extents instead of holes. On the device, the blocks of these extents contain old data of other
+/// files.
 pub(crate) const UNWRITTEN: &str = "unwritten";
-/// A few blocks of data that are far apart.
+/// A file with a few blocks of data that are far apart.
 pub(crate) const SPARSE: &str = "sparse";
-/// 5000 bytes, so the end of the file is within a sector.
+/// A file of 5000 bytes. Its end is within a sector.
 pub(crate) const TAIL: &str = "tail";
-/// A few bytes, stored within the inode.
+/// A file of a few bytes that are stored in the inode.
 pub(crate) const INLINE: &str = "inline";
 /// An empty file.
 pub(crate) const EMPTY: &str = "empty";
@@ -35,9 +36,10 @@ pub(crate) const EMPTY: &str = "empty";
 pub(crate) const FILES: [&str; 8] =
     [SOLID, FRAGMENTED, HOLES, UNWRITTEN, SPARSE, TAIL, INLINE, EMPTY];
 
-/// Files of one block. Their removal leaves gaps, so later files are fragmented.
+/// The number of files of one block that are written before the other files. Half of them are removed. This leaves gaps, so later files are
+/// fragmented.
 const PADS: u64 = 200;
-/// Files of one block. They are removed. Later their blocks belong to unwritten extents.
+/// The number of files of one block that are written and removed. Unwritten extents later use their blocks.
 const STALE: u64 = 200;
 
 /// The volume in an image file.
@@ -92,7 +94,7 @@ impl Fixture {
         let location: Location = path.to_str().expect("a plain path").parse().expect("a location");
         let volume = beneath::open(&location, &VolumeOptions::new().engine(engine))
             .expect("open the volume");
-        // Over an integrity or NBD layer, the volume reports the engine `Auto`.
+        // If a layer is chosen below the volume, the volume reports the engine `Auto`.
         let expected =
             if chosen().is_some() && engine != Engine::Null { Engine::Auto } else { engine };
         assert_eq!(volume.engine(), expected, "{:?}", volume.notices());
@@ -179,14 +181,16 @@ fn commands(source: &Path, block: u64, contents: &[(&'static str, Vec<u8>)]) -> 
             write_sparse(&path, content, block);
             return write;
         }
-        // The last block is written completely, with nonzero bytes after the content. Then the size is set to the length of the content.
-        // The device now has nonzero bytes past the end of the file. The new size also restores a hole at the end of a file.
+        // The last block is written completely, with nonzero bytes after the content. After that, the size is set to the length of the
+        // content, so the device has nonzero bytes past the end of the file. If the file ends with a hole, the new size also restores this
+        // hole.
         let mut on_disk = content.clone();
         on_disk.resize(size.next_multiple_of(block) as usize, 0xEE);
         write_sparse(&path, &on_disk, block);
         format!("{write}\nset_inode_field {name} size {size}")
     };
-    // Each file is written by a separate command. If mke2fs copied the directory, the order of the files would be arbitrary.
+    // A separate command writes each file, so that the order of the files is fixed. If mke2fs copied the directory, the order would be
+    // arbitrary.
     for pad in 0..PADS + STALE {
         add(format!("write {}/pads/{pad:03} {pad:03}", source.display()));
     }

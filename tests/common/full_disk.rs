@@ -10,7 +10,7 @@ use super::command::run;
 use super::image::scratch;
 use super::mounted::unmount;
 
-/// A mounted tmpfs. Dropping this value unmounts it.
+/// A mounted tmpfs. When this value is dropped, the tmpfs is unmounted.
 pub(crate) struct Tmpfs(TempDir);
 
 impl Tmpfs {

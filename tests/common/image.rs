@@ -1,5 +1,5 @@
-//! Images of ext4 and XFS volumes, and kernel mounts of these images. mke2fs and mkfs.xfs make the volumes. A guard removes its image or
-//! its mount when it is dropped.
+//! Images of ext4 and XFS volumes, and kernel mounts of these images. mke2fs and mkfs.xfs make the volumes. When the guard of an image or a
+//! mount is dropped, the image or the mount is removed.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -16,11 +16,11 @@ use super::beneath;
 use super::command::{failure, output, run};
 use super::loop_device::LoopDevice;
 
-/// The maximum number of attempts for an operation. The kernel may refuse the operation while another program (udev, blkid) uses the
-/// device. Each attempt starts a process, which takes at least a millisecond.
+/// The maximum number of attempts for an operation that the kernel may refuse while another program (udev, blkid) uses the device. Each
+/// attempt starts a process, which takes at least a millisecond.
 const TRIES: usize = 500;
 
-/// A directory for this test, removed when it is dropped.
+/// A temporary directory for this test. When the value is dropped, the directory is removed.
 pub(crate) fn scratch() -> TempDir {
     scratch_in(&std::env::temp_dir())
 }
@@ -129,7 +129,7 @@ impl Image {
         image
     }
 
-    /// A copy of the image in its present state. The image may be mounted.
+    /// A copy of the image as it is at the time of the call. The image may be mounted.
     pub(crate) fn copy(&self) -> Self {
         let copy = Self { dir: scratch(), format: self.format };
         let args = ["--sparse=always".into(), self.path(), copy.path()];
@@ -141,7 +141,7 @@ impl Image {
         self.dir.path().join("image")
     }
 
-    /// The content of a file.
+    /// The content of a file in the volume.
     pub(crate) fn dump(&self, path: &str) -> Vec<u8> {
         let dump = self.beside("dump");
         self.debugfs(&format!("dump {path} {}\n", dump.display()));
@@ -177,7 +177,7 @@ impl Image {
             return self.check_by("xfs_repair");
         }
         let said = run("e2fsck", &["-fn".as_ref(), self.path().as_os_str()]);
-        // The exit code does not report wrong counts in the superblock. The output reports them.
+        // e2fsck reports wrong counts in the superblock only in its output, and not in its exit code.
         let said = String::from_utf8_lossy(&said);
         assert!(!said.contains("count wrong"), "{said}");
     }
@@ -194,17 +194,17 @@ impl Image {
         output(xfs_repair, &check_of(&path)).status.success()
     }
 
-    /// Lets e2fsck complete the changes that mke2fs or debugfs left incomplete.
+    /// Runs e2fsck to complete changes that mke2fs or debugfs have made incompletely.
     pub(crate) fn repair(&self) {
         self.e2fsck("-fy");
     }
 
-    /// Lets e2fsck sort and hash every directory again.
+    /// Runs e2fsck to sort and hash every directory again.
     pub(crate) fn rebuild_directories(&self) {
         self.e2fsck("-fyD");
     }
 
-    /// Lets e2fsck only replay the journal.
+    /// Runs e2fsck to replay the journal and do nothing else.
     pub(crate) fn repair_journal(&self) {
         self.run_e2fsck(&["-fy", "-E", "journal_only"]);
     }
@@ -233,13 +233,13 @@ impl Image {
         run("tune2fs", &args);
     }
 
-    /// Runs debugfs commands that change the volume, one per line. Returns the output. In the output, each answer comes after a line
-    /// `debugfs: COMMAND`.
+    /// Runs debugfs commands that change the volume, one per line. Returns the output. In the output, a line `debugfs: COMMAND` precedes
+    /// each answer.
     pub(crate) fn debugfs(&self, commands: &str) -> String {
         self.run_debugfs(&["-w"], commands)
     }
 
-    /// The output of debugfs's commands, with the image opened read-only.
+    /// Returns the output of debugfs commands. debugfs opens the image read-only.
     pub(crate) fn ask_debugfs(&self, commands: &str) -> String {
         self.run_debugfs(&[], commands)
     }
@@ -253,11 +253,11 @@ impl Image {
         String::from_utf8_lossy(&run("debugfs", &args)).into_owned()
     }
 
-    /// The physical blocks of a file or directory. The path may also name an inode, for example `<8>`.
+    /// The physical numbers of blocks of a file or directory. The path may also be an inode number, for example `<8>`.
     pub(crate) fn bmap(&self, path: &str, blocks: impl Iterator<Item = u64>) -> Vec<u64> {
         let commands: String = blocks.map(|block| format!("bmap {path} {block}\n")).collect();
         let answers = self.ask_debugfs(&commands);
-        // debugfs prints each command on a separate line. The parser skips lines that are not numbers.
+        // debugfs prints each command on a separate line, which is not a number. The parser skips such lines.
         let blocks =
             answers.lines().filter_map(|line| line.trim().parse().ok()).collect::<Vec<_>>();
         assert_eq!(blocks.len(), commands.lines().count(), "{answers}");
@@ -284,7 +284,7 @@ impl Image {
         bytes
     }
 
-    /// The block size in the superblock. The volume may be damaged elsewhere.
+    /// The block size according to the superblock. Other parts of the volume may be damaged.
     pub(crate) fn block_size(&self) -> u64 {
         let mut log = [0; 4];
         self.file().read_exact_at(&mut log, 1024 + 0x18).expect("read the superblock");
@@ -306,7 +306,7 @@ impl Image {
     }
 }
 
-/// A kernel mount of an image. Dropping this value unmounts the image and detaches the loop device.
+/// A kernel mount of an image. When this value is dropped, the image is unmounted and the loop device is detached.
 pub(crate) struct LoopMount {
     // The loop device, which is detached after the unmount.
     device: LoopDevice,

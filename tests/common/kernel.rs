@@ -15,21 +15,21 @@ use super::view::{Piece, Record, Time, View, join, joined};
 /// The maximum number of files in one call of filefrag.
 const FILES_A_CALL: usize = 500;
 
-/// The kernel's view of a tree, without maps. The seed determines which ranges of the files are read.
+/// The kernel's view of a file tree, without the maps of files. The seed determines which ranges of the files are read.
 pub(crate) fn view(root: &Path, depth: Depth, seed: u64) -> View {
     let mut view = View::new();
     visit(root, b"", &mut view, Some(depth), seed);
     view
 }
 
-/// The view of a tree whose file contents and links cannot be read: only the results of `stat`.
+/// The view of a file tree, with only the results of `stat`. It is used if file contents and links cannot be read.
 pub(crate) fn view_of_stats(root: &Path) -> View {
     let mut view = View::new();
     visit(root, b"", &mut view, None, 0);
     view
 }
 
-/// The kernel's view of a tree, with maps. The mount must be read-only, because otherwise the maps could change.
+/// The kernel's view of a file tree, with the maps of files. The file system must be mounted read-only, so that the maps cannot change.
 pub(crate) fn view_with_maps(root: &Path, depth: Depth, seed: u64) -> View {
     let mut view = view(root, depth, seed);
     let mut regular: Vec<_> =
@@ -46,7 +46,7 @@ pub(crate) fn view_with_maps(root: &Path, depth: Depth, seed: u64) -> View {
 
 /// Adds the output of `lsattr` for directories and regular files: flags, generation and project.
 pub(crate) fn add_flags(root: &Path, view: &mut View) {
-    // lsattr does not escape newlines in names, so a name with a newline cannot be parsed.
+    // Names with a newline are skipped: lsattr does not escape newlines, so its output cannot be parsed.
     let shown = |(path, record): &(&Vec<u8>, &mut Record)| {
         let has_flags = record.is(FileType::RegularFile) || record.is(FileType::Directory);
         has_flags && !path.contains(&b'\n')
@@ -69,7 +69,7 @@ pub(crate) fn add_flags(root: &Path, view: &mut View) {
     }
 }
 
-/// The flags (`FS_*_FL`) for letters of `lsattr`. Only flags that XFS supports are included.
+/// Converts the letters of `lsattr` to flags (`FS_*_FL`). Only flags that XFS supports are included.
 fn flags_of_letters(letters: &str) -> u32 {
     let flag = |letter| match letter {
         '-' => 0,
@@ -147,14 +147,14 @@ pub(crate) fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
         let length =
             rustix::fs::lgetxattr(path, name, &mut value[..]).expect("an attribute's value");
         value.truncate(length);
-        // The view contains thousands of these lists, so unused capacity would waste much memory.
+        // The view contains thousands of attribute values, so unused capacity would waste much memory.
         value.shrink_to_fit();
         value
     };
     names.map(|name| (name.to_vec(), value(name))).collect()
 }
 
-/// The map of each file in bytes, as `filefrag -v` prints it from FIEMAP.
+/// The map of each file in bytes, as `filefrag -v` prints it.
 pub(crate) fn maps(paths: &[PathBuf]) -> Vec<Vec<Piece>> {
     let mut args: Vec<PathBuf> = vec!["-v".into(), "-b1".into(), "--".into()];
     args.extend_from_slice(paths);

@@ -1,4 +1,4 @@
-//! Loop devices, which are detached when their guards are dropped.
+//! Loop devices. When the guard of a loop device is dropped, the device is detached.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::FileTypeExt;
@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use super::command::{output, run};
 use super::process::until;
 
-/// A loop device over a file. Dropping the value detaches the device and waits for its last close. The kernel releases the file at the last
-/// close. Without the wait, another test that searches for its own loop device could find this one.
+/// A loop device over a file. When the value is dropped, the device is detached, and the drop waits until the device is closed by its last
+/// user. Only then does the kernel release the file. Without the wait, another test that searches for its own loop device could find this
+/// device.
 pub(crate) struct LoopDevice {
     node: String,
     attachment: Attachment,
@@ -35,7 +36,7 @@ impl LoopDevice {
     }
 
     /// Adds a partition to the device by a system call, so no partition table is needed. The start and the length are in MiB. Returns the
-    /// path of the partition. The kernel removes the partition at the detach, if the device was attached with `--partscan`.
+    /// path of the partition. If the device was attached with `--partscan`, the kernel removes the partition when the device is detached.
     pub(crate) fn partition(&self, number: u64, start: u64, len: u64) -> String {
         let sectors = |mib: u64| (mib * 2048).to_string();
         run("addpart", &[&self.node, &number.to_string(), &sectors(start), &sectors(len)]);
@@ -55,7 +56,7 @@ impl Drop for LoopDevice {
     }
 }
 
-/// One attachment of a loop device to a file. After a detach, the kernel may reuse the device's number for another file.
+/// One attachment of a loop device to a file. After the detachment, the kernel may use the number of the device for another file.
 pub(crate) struct Attachment {
     dir: PathBuf,
     sequence: String,
@@ -74,7 +75,7 @@ impl Attachment {
         let has_ended = || {
             !self.dir.join("loop").exists() || sequence(&self.dir).as_ref() != Some(&self.sequence)
         };
-        // After a failure the test may still have the device open. A wait could then last forever, so this function does not wait.
+        // After a failure, the test may still have the device open, and a wait could last forever. So a failed test does not wait.
         if !std::thread::panicking() {
             until(&format!("{} is let go", self.dir.display()), has_ended);
         }

@@ -1,5 +1,5 @@
-//! Shared code of the tests: images and mounts that are removed by guards, a generator of file trees, oracles, and the comparison of an
-//! oracle's results with those of ironmap. An oracle is a program of another author, such as debugfs.
+//! Code that the tests share: images and mounts that are removed by guards, a generator of file trees, oracles, and the comparison of an
+//! oracle's results with the results of ironmap. An oracle is an independent program, such as debugfs.
 //!
 //! An oracle fills a [`view::View`]. [`compare`] reports every difference between this view and ironmap's view of the same volume.
 

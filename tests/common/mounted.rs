@@ -1,5 +1,5 @@
-//! File systems that the kernel has mounted, on loop devices over sparse files. Dropping a guard unmounts the file system and removes the
-//! device and the file.
+//! File systems that the kernel has mounted, on loop devices over sparse files. When a guard is dropped, the file system is unmounted, and
+//! the device and the file are removed.
 
 use std::path::{Path, PathBuf};
 
@@ -37,7 +37,7 @@ pub(crate) struct Mounted {
 }
 
 impl Mounted {
-    /// Makes a file system of this many MiB with a command (`mke2fs -t ext4`), and mounts it with these options.
+    /// Makes a file system of this many MiB with a `mkfs` command such as `mke2fs -t ext4`, and mounts it with these options.
     pub(crate) fn new(mkfs: &str, mib: u64, options: &str) -> Self {
         Self::on_sectors(512, mkfs, mib, options)
     }
@@ -64,8 +64,8 @@ impl Mounted {
         Self::make(disk, mkfs, options).unwrap_or_else(|refusal| panic!("{refusal}"))
     }
 
-    /// A mounted file system on a file below this directory. If the directory is in memory, no operation waits for the disk. If the
-    /// directory is on another mounted file system of the test, the file systems are nested.
+    /// A mounted file system in a file below this directory. If the directory is in memory, no operation waits for a disk. If the directory
+    /// is in another mounted file system of the test, the two file systems are nested.
     pub(crate) fn within(dir: &Path, mkfs: &str, mib: u64, options: &str) -> Self {
         let disk = Disk::new(scratch_in(dir), 512, mib << 20);
         Self::make(disk, mkfs, options).unwrap_or_else(|refusal| panic!("{refusal}"))
@@ -83,17 +83,17 @@ impl Mounted {
         Ok(mounted)
     }
 
-    /// ext4 with its defaults.
+    /// An ext4 file system with default options.
     pub(crate) fn ext4() -> Self {
         Self::new("mke2fs -t ext4 -b 4096", 256, "noatime")
     }
 
-    /// XFS whose files cannot share extents.
+    /// An XFS file system whose files cannot share extents.
     pub(crate) fn xfs() -> Self {
         Self::new("mkfs.xfs -m reflink=0", 320, "noatime")
     }
 
-    /// XFS with its defaults.
+    /// An XFS file system whose files can share extents.
     pub(crate) fn xfs_with_reflink() -> Self {
         Self::new("mkfs.xfs -m reflink=1", 320, "noatime")
     }
@@ -111,17 +111,17 @@ impl Mounted {
         self.try_mount(options).unwrap_or_else(|refusal| panic!("{refusal}"));
     }
 
-    /// Lets every user reach the files by their paths.
+    /// Changes permissions so that every user can reach the files by their paths.
     pub(crate) fn allow_all_users(&self) {
         run("chmod", &["755".as_ref(), self.disk.dir.path().as_os_str()]);
     }
 
-    /// The block device.
+    /// The block device of the file system.
     pub(crate) fn device(&self) -> &str {
         &self.disk.device
     }
 
-    /// The file below the block device.
+    /// The file that contains the disk of the loop device.
     pub(crate) fn image(&self) -> PathBuf {
         self.disk.dir.path().join("image")
     }
@@ -131,12 +131,12 @@ impl Mounted {
         &self.mount
     }
 
-    /// The path of a file.
+    /// The path of a file in the file system.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.mount.join(name)
     }
 
-    /// Makes a file with this content.
+    /// Creates a file with this content in the file system.
     pub(crate) fn write(&self, name: &str, content: &[u8]) -> PathBuf {
         let path = self.path(name);
         std::fs::write(&path, content).unwrap();
@@ -154,6 +154,6 @@ impl Drop for Mounted {
 /// the files of a process with io_uring only after the process has ended. Second, while another thread starts a process, the new process
 /// briefly has copies of our descriptors. Third, a loop device keeps its file open until the device is removed.
 pub(crate) fn unmount(dir: &Path) -> bool {
-    // Each try starts a process, which needs a millisecond.
+    // Each attempt starts a process, which takes about a millisecond.
     (0..500).any(|_| output("umount", &[dir]).status.success())
 }

@@ -22,7 +22,7 @@ use super::image::scratch_in;
 pub(crate) enum Form {
     /// All features: extended headers, FUA, trim, zeros, several connections.
     Extended,
-    /// Only flushes and simple replies.
+    /// Only flushes, and only simple replies.
     Plain,
 }
 
@@ -118,7 +118,7 @@ impl Server {
     }
 }
 
-/// A request in the form in which it was received.
+/// A request as the server received it from the client.
 struct Asked {
     command: u16,
     flags: u16,
@@ -201,7 +201,7 @@ fn abilities(device: &dyn Device, form: Form) -> u16 {
     HAS_FLAGS | FLUSH | access | more
 }
 
-/// The next request, or `None` if the client has disconnected.
+/// Reads the next request of a connection. Returns `None` if the client has disconnected.
 fn next(stream: &mut UnixStream, form: Form) -> Result<Option<Asked>> {
     const WRITE: u16 = 1;
     const DISCONNECT: u16 = 2;
@@ -265,7 +265,7 @@ fn answer(
     asked: &Asked,
     result: ironmap::Result<Vec<u8>>,
 ) -> Result<()> {
-    // The protocol has numbers for some errors only. All other errors are sent as EIO.
+    // The protocol defines numbers for only some errors. All other errors are sent as EIO.
     let number = |error: Error| match error.errno() {
         Errno(number @ (1 | 12 | 22 | 28 | 75 | 95)) => number as u32,
         _ => 5,
@@ -282,7 +282,7 @@ fn answer(
         }
         (Form::Extended, Ok(data)) if data.is_empty() => chunk(asked, true, 0, &[]),
         (Form::Extended, Ok(data)) => {
-            // The second half is sent first. The protocol permits chunks in any order.
+            // The second half of the data is sent first, because the protocol permits chunks in any order.
             let (first, second) = data.split_at(data.len() / 2);
             let middle = asked.at + first.len() as u64;
             [part(asked, false, middle, second), part(asked, true, asked.at, first)].concat()
@@ -295,7 +295,7 @@ fn answer(
     replies.lock().unwrap().write_all(&bytes)
 }
 
-/// A chunk with the data, or a chunk that describes a hole if all bytes are zero.
+/// A chunk of a reply with the data. If all bytes are zero, the chunk describes a hole instead.
 fn part(asked: &Asked, last: bool, at: u64, data: &[u8]) -> Vec<u8> {
     let place = at.to_be_bytes();
     if data.iter().any(|byte| *byte != 0) {

@@ -1,4 +1,5 @@
-//! Child processes of a test. A child runs this test program again, with one test. In a normal run, this test does nothing.
+//! Child processes of a test. A child runs this test program again, and only one test in it. Without the environment variables of a child,
+//! this test does nothing.
 
 use std::ffi::OsStr;
 use std::process::{Child, Command, Stdio};
@@ -6,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 
-/// The time limit for a wait. Every wait normally ends much earlier.
+/// The time limit for a wait. All waits normally end much earlier.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A process that is killed when this value is dropped.
@@ -16,7 +17,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts this program again with these environment variables, and lets it run the test of this name. Standard error is not captured.
+    /// Starts this program again with these environment variables, and runs only the test of this name. Standard error is not captured.
     pub(crate) fn start(test: &str, variables: &[(&str, &OsStr)]) -> Self {
         let program = std::env::current_exe().expect("this program");
         let mut command = Command::new(program);
@@ -41,7 +42,7 @@ impl Process {
         });
     }
 
-    /// Whether the process still runs.
+    /// Whether the process is still running.
     pub(crate) fn runs(&mut self) -> bool {
         self.child.try_wait().expect("its state").is_none()
     }
@@ -66,7 +67,7 @@ pub(crate) fn end_with_parent() {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).expect("a signal");
 }
 
-/// Waits until a condition is true, and fails the test after the time limit.
+/// Waits until a condition is true. Fails the test after the time limit.
 pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !done() {
@@ -75,8 +76,8 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Pauses this thread for about this time, so that other threads can run. The pause only sets the rate of a load or of a poll. No test may
-/// depend on its length.
+/// Pauses this thread for about this time, so that other threads can run. The pause only sets the rate of a load or of repeated checks. No
+/// test may depend on its length.
 pub(crate) fn pause(time: Duration) {
     std::thread::park_timeout(time);
 }

@@ -4,7 +4,7 @@ use ironmap::bio::{Buffer, Memory};
 
 use super::rng::Rng;
 
-/// The content of memory before a read.
+/// The value of each byte of memory before a read.
 pub(crate) const UNTOUCHED: u8 = 0xA5;
 
 /// The part of a file that a read of `len` bytes at `pos` returns.
@@ -13,7 +13,8 @@ pub(crate) fn part(content: &[u8], pos: u64, len: usize) -> &[u8] {
     &content[from..from.saturating_add(len).min(content.len())]
 }
 
-/// Memory that begins at any chosen distance from an aligned address. The allocation is one page longer than the part that is used.
+/// Memory for a read, which can begin at any chosen distance from an aligned address. The allocation is one page longer than the requested
+/// length.
 pub(crate) struct Room(Buffer);
 
 impl Room {
@@ -38,7 +39,8 @@ impl Room {
     }
 }
 
-/// Cuts a length into pieces at random multiples of `unit`. Some pieces are empty. The last piece gets the remaining bytes.
+/// Cuts a length into pieces. The lengths of the pieces are random multiples of `unit`; some pieces are empty. The last piece gets the
+/// remaining bytes.
 pub(crate) fn pieces(rng: &mut Rng, len: usize, unit: usize) -> Vec<usize> {
     let mut pieces = Vec::new();
     let mut left = len;
@@ -57,7 +59,8 @@ pub(crate) fn split(mut buffer: Buffer, pieces: &[usize]) -> Vec<Buffer> {
     pieces.iter().map(|piece| buffer.split_to(*piece)).collect()
 }
 
-/// The address and length of each buffer. A completion must return the buffers with the same addresses and lengths.
+/// The address and the length of each buffer. After a completion, a test checks that the returned buffers have the same addresses and
+/// lengths.
 pub(crate) fn shape(memory: &Memory) -> Vec<(usize, usize)> {
     memory.buffers().iter().map(|buffer| (buffer.address(), buffer.len())).collect()
 }
@@ -67,9 +70,9 @@ pub(crate) fn bytes(memory: &Memory) -> Vec<u8> {
     memory.buffers().iter().flat_map(|buffer| buffer.iter().copied()).collect()
 }
 
-/// Checks the memory after a read that returned `count` bytes and should have returned `expected`. Returns a description of the fault, if
-/// there is one. After the end of the file, the rest of the last sector must be zero or unchanged. All later bytes must be unchanged.
-/// `unit` is the device's logical block.
+/// Checks the memory after a read that returned `count` bytes and should have returned `expected`. If there is a fault, returns a
+/// description of it. After the end of the file, the rest of the last sector must be zero or unchanged, and all later bytes must be
+/// unchanged. `unit` is the device's logical block size.
 pub(crate) fn fault(memory: &[u8], count: usize, expected: &[u8], unit: usize) -> Option<String> {
     if count != expected.len() {
         return Some(format!("{count} bytes, not {}", expected.len()));

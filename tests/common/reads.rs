@@ -8,31 +8,31 @@ use rustix::fs::SeekFrom;
 
 use super::rng::Rng;
 
-/// A read and the result that the oracle got.
+/// A read of a file, and the result of the oracle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Read {
     pub(crate) pos: u64,
     pub(crate) len: usize,
-    /// The number of bytes that were read. At the end of the file, it is smaller than the requested number.
+    /// The number of bytes that the oracle read. At the end of the file, it is smaller than the requested number.
     pub(crate) count: usize,
     pub(crate) hash: u64,
 }
 
-/// How many ranges of a file to read.
+/// The number of ranges of a file that are read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Depth {
     /// The number of ranges at random positions, with random lengths and alignments.
     pub(crate) random: usize,
-    /// The maximum number of data ranges to read. A file can have thousands of them.
+    /// The maximum number of data ranges (ranges between holes) that are read. A file can have thousands of them.
     pub(crate) stretches: usize,
 }
 
 /// The maximum size of the memory for one read.
 const PIECE: u64 = 1 << 20;
-/// The maximum distance between a read and a border of data and hole, in bytes.
+/// The maximum distance in bytes between the start of a read and a border between data and a hole.
 const EDGE: u64 = 5000;
 
-/// Reads a file of the oracle: all its data, the edges between data and holes, the end of the file, and random ranges.
+/// Reads a file with the oracle: data ranges, the borders between data and holes, the end of the file, and random ranges.
 pub(crate) fn plan(file: &File, size: u64, depth: Depth, seed: u64) -> Vec<Read> {
     let rng = &mut Rng::new(seed ^ size);
     let mut ranges = Vec::new();

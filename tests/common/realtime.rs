@@ -9,7 +9,8 @@ use super::command::run;
 use super::image::{Image, scratch, words};
 use super::xfsprogs;
 
-/// Blocks 8 to 11 of the first realtime group belong to one file. Blocks 10 and 11 also belong to the other file.
+/// The realtime blocks of the two files. Blocks 8 to 11 of the first realtime group belong to one file. Blocks 10 and 11 also belong to the
+/// other file.
 const SHARED: &[(&str, u64, u64)] = &[("one", 8, 4), ("two", 10, 2)];
 const APART: &[(&str, u64, u64)] = &[("one", 8, 2), ("two", 10, 2)];
 
@@ -19,7 +20,8 @@ pub(crate) struct Way {
     /// Whether the realtime section is on a separate device.
     pub(crate) apart: bool,
     pub(crate) files: &'static [(&'static str, u64, u64)],
-    /// Commands of xfs_db. They record in the metadata that the two files own the blocks. ONE and TWO stand for the inode numbers.
+    /// Commands of xfs_db that make the two files own the realtime blocks in the metadata. ONE and TWO stand for the inode numbers of the
+    /// files.
     pub(crate) space: &'static [&'static str],
 }
 
@@ -45,8 +47,8 @@ pub(crate) const NO_GROUPS: Way = Way {
     files: APART,
     space: &[
         "inode 129;dblock 0;type data;write fill 0xf0 1 1",
-        // The summary of free runs, in little-endian numbers. At first, one run of 16384 extents was free. Blocks 8 to 11 are now in use. A
-        // run of 8 extents and a run of 16372 extents remain free.
+        // These commands change the realtime summary, which counts the free runs, in little-endian numbers. At first, one run of 16384
+        // extents was free. After the assignment of blocks 8 to 11, a run of 8 extents and a run of 16372 extents are free.
         "inode 130;dblock 0;type data;write fill 1 12 1;write fill 1 52 1;write fill 0 56 1",
         "sb 0;write -d frextents 16380",
     ],
@@ -61,11 +63,11 @@ pub(crate) const ZONES: Way = Way {
          write -d u3.rtrmapbt.recs[2].blockcount 2;write -d u3.rtrmapbt.recs[2].owner TWO"],
 };
 
-/// Like `ZONES`, with the realtime section on the data device.
+/// The layout `ZONES`, but with the realtime section on the data device.
 pub(crate) const OWN_ZONES: Way =
     Way { mkfs: "-d size=304m -r zoned=1,rgsize=8m", apart: false, ..ZONES };
 
-/// A volume made in one of these ways.
+/// A volume with realtime files, made with one of these sets of options and commands.
 pub(crate) struct World {
     pub(crate) dir: tempfile::TempDir,
     pub(crate) image: Image,

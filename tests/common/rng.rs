@@ -15,7 +15,7 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number below the bound; 0 for a bound of 0.
+    /// A random number that is less than the bound. If the bound is 0, the result is 0.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound.max(1)
     }

@@ -4,12 +4,12 @@ use tempfile::TempDir;
 
 use super::image::scratch;
 
-/// A changed setting below `/proc/sys`. Dropping the value restores the setting. While a setting is changed, no other test of the program
-/// may run.
+/// A changed setting below `/proc/sys`. When the value is dropped, the setting is restored. While a setting is changed, no other test of
+/// the program may run.
 pub(crate) struct Setting {
     path: &'static str,
     before: String,
-    /// The file with the previous value. If the drop does not run, `./x clean-up` restores the setting from this file.
+    /// The file that contains the previous value. If the process ends without the drop, `./x clean-up` restores the setting from this file.
     _record: TempDir,
 }
 

@@ -1,8 +1,8 @@
 //! A test that cannot run here is skipped: it prints its name and the reason.
 //!
-//! `require!([Need::Root])` at the beginning of a test returns from the test if the need is not met. The line `SKIP name: reason` is
-//! written to the file that `IRONMAP_SKIP_LOG` names, and directly to standard error, where the test runner does not capture it. `./x test`
-//! summarises this file.
+//! A test begins with a macro call such as `require!([Need::Root])`. If a need is not met, this call returns from the test. The line `SKIP
+//! name: reason` is written to the file that `IRONMAP_SKIP_LOG` names, and directly to standard error, where the test runner does not
+//! capture it. `./x test` summarises this file.
 
 use std::io::Write;
 use std::path::Path;
@@ -14,9 +14,9 @@ use ironmap::integrity::Mode;
 pub(crate) enum Need {
     /// Permission to mount, to attach loop devices, to change owners, and to make device nodes.
     Root,
-    /// An installed program.
+    /// The test needs an installed program.
     Tool(&'static str),
-    /// An environment variable.
+    /// The test needs an environment variable.
     Variable(&'static str),
     /// A feature of the kernel's ext4, by its file name in `/sys/fs/ext4/features`.
     KernelExt4(&'static str),
@@ -58,11 +58,11 @@ impl Need {
     }
 }
 
-/// Records that a test does not run.
+/// Records that a test is skipped.
 pub(crate) fn note(test: &str, reason: &str) {
     let line = format!("SKIP {test}: {reason}\n");
-    // The test runner captures the output of `eprintln!`, and discards it when the test passes. So the line is written to standard error
-    // directly. A failed write is ignored.
+    // The line is written directly to standard error, because the test runner captures the output of `eprintln!` and discards it when the
+    // test passes. A failed write is ignored.
     let _ = std::io::stderr().write_all(line.as_bytes());
     if let Some(log) = std::env::var_os("IRONMAP_SKIP_LOG") {
         let log = std::fs::OpenOptions::new().append(true).create(true).open(log);
@@ -70,7 +70,7 @@ pub(crate) fn note(test: &str, reason: &str) {
     }
 }
 
-/// Records that a part of a test does not run.
+/// Records that a part of a test is skipped.
 pub(crate) fn note_part(test: &str, part: &str, reason: &str) {
     note(&format!("{test}, {part}"), &reason.replace('\n', " "));
 }

@@ -1,6 +1,6 @@
-//! System calls that have no safe wrapper. They map a file as atomic words, grant permission events of fanotify, change the size of a file
-//! at a path, fork the process, forbid io_uring to a thread, and replace the file of a descriptor.
-// The unsafe code of the tests is in this file.
+//! System calls that have no safe wrapper: functions that map a file as atomic words, grant permission events of fanotify, change the size
+//! of a file at a path, fork the process, forbid io_uring to a thread, and replace the file of a descriptor. All unsafe code of the tests
+//! is in this file.
 #![allow(unsafe_code)]
 // Each test program uses only a part of this module.
 #![allow(dead_code)]
@@ -32,7 +32,7 @@ unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
 impl Shared {
-    /// A new file of zeros.
+    /// Creates a file of zeros, and maps it.
     pub(crate) fn create(path: &Path, words: usize) -> Self {
         let file = File::create_new(path).expect("a new file");
         file.set_len(words as u64 * 8).expect("a sparse file");
@@ -74,8 +74,8 @@ impl Drop for Shared {
     }
 }
 
-/// A fanotify mark. Before certain accesses the kernel asks this program for permission, and the program always grants it. Dropping this
-/// value removes the mark.
+/// A fanotify mark. The kernel asks this program for permission before certain accesses, and the program always grants the permission. When
+/// this value is dropped, the mark is removed.
 pub(crate) struct Watch {
     group: OwnedFd,
     ended: Arc<AtomicBool>,
@@ -84,8 +84,8 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Marks a path, or the mount or file system that contains it. `what` (`FAN_MARK_*`) chooses the path, the mount or the file system.
-    /// `events` are `FAN_*`, and `class` is a `FAN_CLASS_*`.
+    /// Marks a path, or the mount or file system that contains the path. `what` (`FAN_MARK_*`) selects one of the three. `events` are
+    /// `FAN_*`, and `class` is a `FAN_CLASS_*`.
     pub(crate) fn new(class: u32, what: u32, events: u64, path: &Path) -> io::Result<Self> {
         // SAFETY: the arguments are integers.
         let group = unsafe {
@@ -172,7 +172,7 @@ pub(crate) fn truncate(path: &Path, size: u64) -> io::Result<()> {
     }
 }
 
-/// Runs `work` in a forked process. Returns whether `work` succeeds within twenty seconds.
+/// Runs `work` in a forked process. Returns whether `work` has succeeded within twenty seconds.
 pub(crate) fn ends_well_forked(work: impl FnOnce()) -> bool {
     // SAFETY: the child has only this thread. It may allocate, because the C library keeps its own locks consistent across a fork. Threads
     // of the parent may have held other locks at the fork. The test checks the effect of these locks. A panic or the alarm ends the child.
@@ -196,7 +196,7 @@ pub(crate) fn forbid_io_uring() {
     const LAST: u32 = libc::SYS_io_uring_register as u32;
     let statement = |code, k| libc::sock_filter { code, jt: 0, jf: 0, k };
     let jump = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
-    // The number of the system call is the first field of the data that a filter examines.
+    // The number of the system call is the first field of the structure that a filter examines (`struct seccomp_data`).
     let mut filter = [
         statement((libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, 0),
         jump((libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16, FIRST, 0, 2),
@@ -217,7 +217,7 @@ pub(crate) fn forbid_io_uring() {
     assert_eq!(set, 0, "{}", io::Error::last_os_error());
 }
 
-/// Makes a descriptor number refer to this file, even if the number already referred to another open file.
+/// Makes a descriptor number refer to this file. If the number refers to another open file, that file is closed first.
 pub(crate) fn put_in_place(file: &File, number: i32) {
     // SAFETY: the arguments are integers. The caller tests the effect of a number that refers to another file.
     let put = unsafe { libc::dup2(file.as_raw_fd(), number) };

@@ -1,4 +1,4 @@
-//! A tree of files that is generated from a seed. The tree covers the cases of a volume's content: sizes around every limit, holes,
+//! A tree of files that is generated from a seed. The tree covers the special cases of a volume's content: sizes around every limit, holes,
 //! unwritten extents, fragmented files, unusual names, links, device nodes, attributes, owners and times.
 
 use std::ffi::{OsStr, OsString};
@@ -14,17 +14,17 @@ use rustix::fs::{
 
 use super::rng::Rng;
 
-/// The kinds of files in the tree.
+/// The options that determine which kinds of files the tree contains.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scope {
     pub(crate) seed: u64,
-    /// The volume's block size. File sizes are chosen around its multiples.
+    /// The volume's block size. The sizes of files are chosen around multiples of it.
     pub(crate) block: u64,
     /// Whether the tree has several owners, device nodes, sockets and `trusted.` attributes. All of these need root and a kernel mount.
     pub(crate) nodes: bool,
     /// Whether the tree has attributes that are larger than a block.
     pub(crate) large_xattrs: bool,
-    /// The number of blocks in the files that have thousands of extents.
+    /// The number of blocks in each of the files that have thousands of extents.
     pub(crate) fragments: u64,
     pub(crate) limits: Limits,
 }
@@ -32,7 +32,7 @@ pub(crate) struct Scope {
 /// Limits of an on-disk format.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// The maximum length of a symbolic link's target in bytes, if it is less than a block.
+    /// The maximum length of a symbolic link's target in bytes. The block size can restrict the length further.
     pub(crate) link: u64,
     /// The largest major and minor number of a device.
     pub(crate) device: (u32, u32),
@@ -40,8 +40,8 @@ pub(crate) struct Limits {
 
 impl Limits {
     pub(crate) const EXT4: Self = Self { link: 4095, device: (4095, 0xF_FFFF) };
-    /// The limits of Linux. XFS has smaller limits: a link's target has at most 1024 bytes including the final NUL, and major numbers are
-    /// smaller.
+    /// The limits of XFS on Linux: a link's target has at most 1024 bytes including the final NUL, and major numbers are smaller than on
+    /// ext4.
     pub(crate) const XFS: Self = Self { link: 1023, device: (511, 0x3_FFFF) };
 }
 
@@ -112,8 +112,8 @@ impl Tree {
         }
     }
 
-    /// Makes files with single blocks that are far apart. The map of one file needs each kind of indirect block. Also makes files that end
-    /// with a hole.
+    /// Makes files with short pieces of data that are far apart, and files that end with a hole. The map of one file needs each kind of
+    /// indirect block.
     fn sparse(&mut self) {
         let dir = self.room("sparse");
         let block = self.scope.block;
@@ -130,7 +130,7 @@ impl Tree {
         let pointers = block / 4;
         let far = create(&dir.join("far"));
         for blocks in [12, 12 + pointers, 12 + pointers + pointers * pointers] {
-            // With small blocks, a file's map ends below 16 GiB. Large blocks use the same limit.
+            // With small blocks, a file's map ends below 16 GiB. With large blocks, the positions are also kept below this limit.
             let border = (blocks * block).min(15 << 30);
             self.write(&far, border - 1, 2);
         }
@@ -166,7 +166,7 @@ impl Tree {
         allocate(&file, FallocateFlags::ZERO_RANGE, 3 * block + 5, 9 * block);
     }
 
-    /// Writes every second block, then syncs, then writes the other blocks. This gives one extent per block.
+    /// Writes every second block, syncs, and then writes the other blocks. This gives one extent per block.
     fn fragmented(&mut self) {
         let dir = self.room("fragmented");
         let block = self.scope.block;
@@ -181,7 +181,7 @@ impl Tree {
         }
     }
 
-    /// A deep path, and a directory with many entries. Some of the entries are removed again.
+    /// Makes a deep path, and a directory with many entries. Some of the entries are removed again.
     fn directories(&mut self) {
         let mut deep = self.room("deep");
         for level in 0..60 {
@@ -213,7 +213,7 @@ impl Tree {
         }
     }
 
-    /// Names of the maximum length, names that are not UTF-8, and every byte that a name can contain.
+    /// Makes files with unusual names: names of the maximum length, names that are not UTF-8, and names that contain every possible byte.
     fn names(&mut self) {
         let dir = self.room("names");
         let mut names: Vec<Vec<u8>> = vec![
@@ -226,7 +226,7 @@ impl Tree {
             "Straße".into(),
             "日本語".into(),
         ];
-        // Names with newlines are included. mke2fs -d and the tools accept such names. The tests do not split the tools' output at
+        // Names with newlines are included, because mke2fs -d and the tools accept them. The tests do not split the tools' output at
         // newlines.
         names
             .extend((1..=255).filter(|byte| *byte != b'/' && *byte != b'.').map(|byte| vec![byte]));
@@ -235,7 +235,7 @@ impl Tree {
         }
     }
 
-    /// Symbolic links stored in the inode and in a block, and hard links.
+    /// Makes symbolic links whose target is in the inode or in a block, and hard links.
     fn links(&mut self) {
         let dir = self.room("links");
         let longest = (self.scope.block - 1).min(self.scope.limits.link);
@@ -277,7 +277,7 @@ impl Tree {
 
     fn xattrs(&mut self) {
         let dir = self.room("xattrs");
-        // Some attribute values fit into the inode or into one block. Larger values need a separate inode.
+        // Sets extended attributes. Some values fit into the inode or into one block. Larger values need a separate inode.
         let mut sizes = vec![0, 1, 3, 4, 20, 60, 100, 300, 700];
         if self.scope.large_xattrs {
             sizes.extend([self.scope.block, 5000, 20_000, 60_000]);
@@ -297,7 +297,7 @@ impl Tree {
         let path = dir.join("directory");
         std::fs::create_dir(&path).expect("a directory");
         set_xattr(&path, "user.of-a-directory", b"yes");
-        // The two files have equal attributes. So the file system may store them in one shared attribute block.
+        // The two files get equal attributes, so that the file system may store them in one shared attribute block.
         for name in ["shared-1", "shared-2"] {
             create(&dir.join(name));
             set_xattr(&dir.join(name), "user.shared", &[7; 400]);
@@ -306,7 +306,7 @@ impl Tree {
             let path = dir.join("trusted");
             create(&path);
             set_xattr(&path, "trusted.overlay.opaque", b"y");
-            // File capabilities of version 2: cap_net_raw, permitted and effective.
+            // The bytes of file capabilities, version 2: cap_net_raw, permitted and effective.
             set_xattr(
                 &path,
                 "security.capability",
@@ -315,7 +315,7 @@ impl Tree {
         }
     }
 
-    /// Access control lists in the form in which setfacl writes them: version 2, and for each entry the tag, the permissions and the id.
+    /// Access control lists as setfacl writes them: version 2, and for each entry the tag, the permissions and the id.
     fn acls(&mut self) {
         let dir = self.room("acls");
         let acl = |entries: &[(u16, u16, u32)]| {
@@ -348,7 +348,7 @@ impl Tree {
 
     fn modes(&mut self) {
         let dir = self.room("modes");
-        // The mode lets the owner read the file. Otherwise a test without root could not copy it.
+        // The mode lets the owner read the file, so that a test without root can copy it.
         let readable = if self.scope.nodes { 0 } else { 0o400 };
         for mode in [0, 0o111, 0o222, 0o444, 0o644, 0o755, 0o777, 0o1777, 0o2755, 0o4755, 0o7777] {
             let path = dir.join(format!("{mode:o}"));

@@ -1,6 +1,6 @@
-//! A volume as a user sees it: every path with the results of `stat`, `readlink`, `getxattr` and FIEMAP.
+//! A volume as a user sees it: all paths, each with the results of `stat`, `readlink`, `getxattr` and FIEMAP.
 //!
-//! Only this file reads the volume with ironmap. The oracles fill the same records.
+//! The code in this file reads the volume with ironmap. The oracles fill the same type of records.
 
 use std::collections::BTreeMap;
 use std::io::IoSliceMut;
@@ -18,13 +18,13 @@ use super::beneath;
 use super::image::Image;
 use super::reads::Read;
 
-/// Seconds and nanoseconds since 1970.
+/// A time: seconds and nanoseconds since 1970.
 pub(crate) type Time = (i64, u32);
 
 /// Records by path. Paths begin at the volume's root, without a leading `/`; the root itself is the empty path.
 pub(crate) type View = BTreeMap<Vec<u8>, Record>;
 
-/// The properties of a path. `None` means that the oracle does not report the property, so it is not compared.
+/// The properties of a path. A property that is `None` is not reported by the oracle, and is not compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) inode: Option<u64>,
@@ -44,7 +44,7 @@ pub(crate) struct Record {
     pub(crate) target: Option<Vec<u8>>,
     pub(crate) xattrs: Option<BTreeMap<Vec<u8>, Vec<u8>>>,
     pub(crate) map: Option<Vec<Piece>>,
-    /// Ranges of the content to read, with the oracle's results.
+    /// The ranges of the content that were read by the oracle, with the results.
     pub(crate) reads: Vec<Read>,
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct Piece {
     pub(crate) unwritten: bool,
 }
 
-/// Joins adjacent pieces. Oracles split a map at different positions, so only joined maps can be compared.
+/// Joins adjacent pieces of a map. Oracles split a map at different positions, so only joined maps can be compared.
 pub(crate) fn joined(pieces: impl IntoIterator<Item = Piece>) -> Vec<Piece> {
     let mut joined: Vec<Piece> = Vec::new();
     for piece in pieces {
@@ -86,13 +86,13 @@ pub(crate) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     if dir.is_empty() { name.to_vec() } else { [dir, b"/", name].concat() }
 }
 
-/// A way to read. All ways must return the same bytes.
+/// A call with which ironmap reads. All calls must return the same bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ReadCall {
     /// A read into one buffer at any address.
     Plain,
     Vectored,
-    /// A request that is submitted, waited for and popped.
+    /// A request that is submitted to a queue, waited for and popped.
     Async,
     /// A read with the alignment of `O_DIRECT`, through a handle that refuses other alignments.
     Strict,
@@ -112,7 +112,7 @@ pub(crate) struct Handles {
     strict: File,
 }
 
-/// A volume that ironmap has opened, which is the subject of the test.
+/// The volume under test, opened with ironmap.
 pub(crate) struct Subject {
     volume: Volume,
     queue: Queue,
@@ -133,7 +133,7 @@ impl Subject {
         Self { volume, queue }
     }
 
-    /// Every path of the volume. Each entry is found by a listing of its directory and by a lookup of its name.
+    /// Reads all paths of the volume. Each entry must be found both by a listing of its directory and by a lookup of its name.
     pub(crate) fn view(&self) -> View {
         let mut view = View::new();
         let root = self.volume.fs().inode(self.volume.fs().root()).expect("the root directory");
@@ -207,7 +207,7 @@ impl Subject {
                 bytes.extend_from_slice(&super::ranges::bytes(&done.memory)[..done.result?]);
             }
             ReadCall::Strict => {
-                // Reads the whole blocks that contain the range. Every device accepts requests of this block size.
+                // Reads the aligned range that contains the requested range. Every device accepts requests with this alignment.
                 let start = read.pos & !(STRICT - 1);
                 let skipped = (read.pos - start) as usize;
                 let len = (skipped + read.len).next_multiple_of(STRICT as usize);

@@ -1,9 +1,9 @@
-//! Makes a device of a test appear as a file. The kernel's own file system can then run on this file. The kernel sends each read, write and
-//! fsync through `/dev/fuse`. The mount consists of a single file, so only the requests for a file are implemented.
+//! Makes a device of a test appear as a file, so that the kernel's own file system can run on this file. The kernel sends each read, write
+//! and fsync through `/dev/fuse`. The mount consists of a single file, so only the requests for a file are implemented.
 //!
-//! Each write is submitted to a queue of the device. The kernel gets the answer when the queue completes the write. If the device delays
-//! completions, several writes are in flight at the same time, even during a flush. The kernel sends several requests at a time only if the
-//! loop device over the file uses direct I/O.
+//! Each write is submitted to a queue of the device, and the kernel gets the answer when the queue completes the write. If the device
+//! delays completions, several writes are in flight at the same time, even during a flush. The kernel sends several requests at the same
+//! time only if the loop device over the file uses direct I/O.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -25,7 +25,7 @@ use super::mounted::unmount;
 const MAX_WRITE: u32 = 1 << 20;
 /// The maximum number of requests that the kernel sends without waiting for replies.
 const IN_FLIGHT: u32 = 16;
-/// The header lengths of a request and of a reply.
+/// Two lengths in bytes: the header of a request, and the header of a reply.
 const HEADER: usize = 40;
 const REPLY_HEADER: usize = 16;
 
@@ -51,7 +51,7 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    /// Makes a device appear as a file at `path`, which is created.
+    /// Creates a file at `path`, and makes a device appear as this file.
     pub(crate) fn new(device: Arc<dyn Device>, path: &Path) -> Self {
         File::create(path).expect("the mount point");
         let fuse = OpenOptions::new().read(true).write(true).open("/dev/fuse").expect("/dev/fuse");
@@ -83,8 +83,8 @@ fn serve(fuse: File, device: &dyn Device) {
     let mut server = Server { fuse, device, queue };
     let mut request = vec![0; HEADER + 4096 + MAX_WRITE as usize];
     loop {
-        // New requests are read first, so that writes stay in flight while the kernel sends more. The loop waits for completions only if
-        // there is no new request.
+        // New requests are read before completions, so that writes stay in flight while the kernel sends more requests. The loop waits for
+        // completions only if there is no new request.
         if server.queue.in_flight() > 0 && !(server.queue.room() > 0 && server.is_asked()) {
             server.queue.wait(1).expect("the device completes writes");
         } else {
@@ -109,13 +109,13 @@ struct Server<'d> {
 }
 
 impl Server<'_> {
-    /// Whether a request can be read without waiting.
+    /// Whether a request from the kernel can be read without waiting.
     fn is_asked(&self) -> bool {
         let mut fds = [PollFd::new(&self.fuse, PollFlags::IN)];
         poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count > 0)
     }
 
-    /// Answers a request. A write is answered later, at its completion.
+    /// Answers a request. Writes are an exception: they are answered when they complete.
     fn take(&mut self, request: &[u8]) {
         let (header, body) = request.split_at(HEADER);
         let unique = u64_at(header, 8);
@@ -145,7 +145,7 @@ impl Server<'_> {
         reply.extend(errno.to_ne_bytes());
         reply.extend(unique.to_ne_bytes());
         reply.extend(payload);
-        // The process that sent the request may have ended.
+        // The error is ignored, because the process that sent the request may have ended.
         let _ = self.fuse.write(&reply);
     }
 
@@ -154,7 +154,7 @@ impl Server<'_> {
         Some(match opcode {
             opcode::INIT => Ok(init(body)),
             opcode::GETATTR => Ok(attributes(self.device.size())),
-            // FOPEN_DIRECT_IO: the kernel sends each write at once and does not collect writes in the page cache.
+            // With FOPEN_DIRECT_IO, the kernel sends each write immediately, and does not collect writes in the page cache.
             opcode::OPEN => Ok([0, 0, 1, 0].into_iter().flat_map(u32::to_ne_bytes).collect()),
             opcode::READ => {
                 let (at, len) = (u64_at(body, 8), u64::from(u32_at(body, 16)));

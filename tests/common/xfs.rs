@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// Byte offsets of fields in an inode of version 3.
+/// Byte offsets of fields in a version 3 inode.
 const CRC: usize = 100;
 const NUMBER: usize = 152;
 
@@ -30,30 +30,30 @@ impl Layout {
         }
     }
 
-    /// The byte of the image at which the inode with this number begins.
+    /// The byte position in the image at which the inode with this number begins.
     pub(crate) fn place_of(&self, number: u64) -> u64 {
         let (block, index) = (number >> self.inodes_log, number & ((1 << self.inodes_log) - 1));
         let (group, within) = (block >> self.group_log, block & ((1 << self.group_log) - 1));
         (group * self.group_blocks + within) * self.block + index * self.inode
     }
 
-    /// The byte of the image at which the block with this number begins.
+    /// The byte position in the image at which the block with this number begins.
     pub(crate) fn place_of_block(&self, number: u64) -> u64 {
         let (group, within) = (number >> self.group_log, number & ((1 << self.group_log) - 1));
         (group * self.group_blocks + within) * self.block
     }
 
-    /// The byte of the image at which the group of an inode begins.
+    /// The byte position in the image at which the allocation group of an inode begins.
     pub(crate) fn group_of(&self, number: u64) -> u64 {
         (number >> self.inodes_log >> self.group_log) * self.group_blocks * self.block
     }
 
-    /// The length of a group in bytes. The last group may be shorter.
+    /// The length of an allocation group in bytes. The last group may be shorter.
     pub(crate) fn group_len(&self) -> u64 {
         self.group_blocks * self.block
     }
 
-    /// The inode numbers that belong to the positions in one block of the image. The block need not contain inodes.
+    /// The inode numbers that belong to one block of the image according to its position. The block need not contain inodes.
     pub(crate) fn numbers_in(&self, at: u64) -> impl Iterator<Item = u64> + use<> {
         let block = at / self.block;
         let (group, within) = (block / self.group_blocks, block % self.group_blocks);
@@ -67,8 +67,8 @@ impl Layout {
         bytes
     }
 
-    /// Writes the content of an inode to the position that belongs to inode `number`. The copy has that number and a valid checksum. The
-    /// inode B+trees do not contain the number, so the inode is not in use.
+    /// Forges an inode: writes the content `like` to the position that belongs to inode `number`, with this number and a valid checksum.
+    /// The inode B+trees do not contain the number, so the inode is not in use.
     pub(crate) fn forge(&self, image: &File, like: &[u8], number: u64) {
         let mut bytes = like.to_vec();
         bytes[NUMBER..NUMBER + 8].copy_from_slice(&number.to_be_bytes());

@@ -1,4 +1,4 @@
-//! A newer xfsprogs than the installed one. `./x test` builds it.
+//! The programs of an xfsprogs version that is newer than the installed one. `./x test` builds it.
 
 use std::path::Path;
 

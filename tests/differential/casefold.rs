@@ -7,9 +7,9 @@ use std::os::unix::ffi::OsStrExt;
 use crate::common::image::{Image, scratch};
 use crate::common::view::Subject;
 
-/// `EXT4_CASEFOLD_FL` and `EXT4_EXTENTS_FL`.
+/// The inode flags `EXT4_CASEFOLD_FL` and `EXT4_EXTENTS_FL`.
 const FLAGS: &str = "0x40080000";
-/// `EXT4_INDEX_FL`.
+/// The inode flag `EXT4_INDEX_FL`.
 const HASHED: u32 = 0x1000;
 
 /// Pairs of spellings that Unicode folds to the same name.
@@ -32,7 +32,7 @@ fn names_are_found_in_any_case() {
     for (name, _) in PAIRS {
         File::create_new(dir.join(name)).expect("a file");
     }
-    // The directory has enough entries to need an htree.
+    // The number of entries is large enough that the directory needs an htree.
     for index in 0..1000 {
         File::create_new(dir.join(format!("Entry-É-{index}"))).expect("a file");
     }

@@ -1,7 +1,8 @@
 //! Volumes with the layouts that mke2fs can make.
 //!
-//! Each layout is tested twice. First `mke2fs -d` fills the volume, which needs no root. The oracles are the source directory and debugfs.
-//! Then the kernel fills a mounted volume. The oracles are the kernel and debugfs. A failure names the layout and the seed.
+//! Each layout is tested twice. In one test, `mke2fs -d` fills the volume, which needs no root; the oracles are the source directory and
+//! debugfs. In the other test, the kernel fills a mounted volume; the oracles are the kernel and debugfs. A failure names the layout and
+//! the seed.
 
 use rustix::fs::FileType;
 
@@ -72,7 +73,7 @@ impl Layout {
         let image = Image::populated(SIZE, &options, source.path());
         if self.has("project") {
             image.debugfs("sif /sizes/100 projid 4711\nsif /xattrs projid 4294967294\n");
-            // mke2fs and debugfs do not update the quotas, so e2fsck corrects them.
+            // e2fsck corrects the quotas, because mke2fs and debugfs do not update them.
             image.repair();
         }
         image.check();
@@ -86,7 +87,8 @@ impl Layout {
             &actual,
             &format!("{what}, against debugfs"),
         );
-        // mke2fs itself adds or changes some files. With inline data, mke2fs 1.47.0 loses the holes at the ends of files.
+        // Some files are not compared: mke2fs itself adds or changes them. With inline data, mke2fs 1.47.0 also loses the holes at the ends
+        // of files.
         let is_copied = |path: &[u8]| {
             let cut = self.has("inline_data")
                 && [&b"sparse"[..], b"unwritten"].iter().any(|dir| path.starts_with(dir));

@@ -36,7 +36,7 @@ impl XfsInode {
     /// Applies the unfinished map changes of the data fork from the log. Updates the file's block count.
     pub(super) fn change_map(&mut self, changes: &MapChanges) -> Result<()> {
         if self.data.is_realtime && self.fs.realtime_start.is_none() {
-            // The realtime device is missing, so the map is not needed. The file appears in listings, but reads of its content are refused.
+            // Without the realtime device, the map is not needed: the file appears in listings, but reads of its content are refused.
             return Ok(());
         }
         let blocks = |extents: &[Extent]| extents.iter().map(|e| u64::from(e.len)).sum::<u64>();
@@ -64,8 +64,8 @@ impl XfsInode {
         let map = self.to_map(extents)?;
         let unit = self.fs.superblock.geometry.block.bytes() as u64 / 512;
         let mut others = self.stat.blocks.saturating_sub(before.saturating_mul(unit));
-        // An extent list that becomes too long for the inode moves to a leaf block. A leaf that becomes short enough moves back into the
-        // inode.
+        // If the extent list has become too long for the inode, the list moves to a leaf block. If a leaf's list has become short enough,
+        // it moves back into the inode.
         let fits = map.extents().len() <= self.data.room / size_of::<RawExtent>();
         match self.data.format {
             Format::Tree if fits => others = others.saturating_sub(unit),
@@ -90,7 +90,7 @@ impl XfsInode {
         Ok(map.extents().to_vec())
     }
 
-    /// The block that a change assigns to the file.
+    /// The first of the blocks that a map change assigns to the file.
     fn locate(&self, change: &MapChange, number: u64) -> Result<FsBlock> {
         let place = Place::new("intent of a mapping").inode(self.stat.inode).field("me_startblock");
         if change.is_realtime != self.data.is_realtime {
@@ -164,7 +164,7 @@ impl XfsInode {
         }
     }
 
-    /// The blocks of a structure that uses consecutive blocks of a fork; `None` if any of the blocks is a hole.
+    /// The blocks of a structure that occupies `count` consecutive file blocks of a fork; `None` if any of these file blocks is a hole.
     pub(super) fn fs_blocks(
         &self,
         fork: &Fork,
@@ -203,7 +203,8 @@ impl XfsInode {
 }
 
 impl XfsInode {
-    /// Maps a position of the data fork with the complete map, or, without it, by reading one leaf.
+    /// Maps a position of the data fork. Uses the complete map if it is given. Without the complete map, reads the leaf that covers the
+    /// position.
     pub(super) fn map_in(&self, map: Option<&ExtentMap>, pos: FilePos) -> Result<Iomap> {
         match map {
             Some(map) => Ok(map.lookup(pos)),

@@ -7,12 +7,12 @@ use crate::error::Result;
 use crate::iomap::{Extent, ExtentState};
 use crate::units::{FileBlock, FsBlock, InodeNo};
 
-/// A change of a map. A range of a file gets other blocks, or becomes a hole.
+/// A change of a file's map: a range of the file gets other blocks, or becomes a hole.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MapChange {
     pub(super) first: FileBlock,
     pub(super) len: u32,
-    /// Whether the blocks are realtime blocks.
+    /// Whether the new blocks are realtime blocks.
     pub(super) is_realtime: bool,
     /// The number of the first new block, encoded as in an on-disk extent; `None` for a hole.
     pub(super) to: Option<(u64, ExtentState)>,
@@ -24,7 +24,7 @@ pub(super) struct Exchange {
     pub(super) sides: [Side; 2],
     /// The number of blocks in each range.
     pub(super) len: u64,
-    /// Whether only the parts that are written in the first file are exchanged.
+    /// Whether the exchange is limited to the written extents of the first file.
     pub(super) only_written: bool,
     /// Whether the files also exchange their sizes.
     pub(super) sizes: bool,
@@ -38,7 +38,8 @@ pub(super) struct Side {
     pub(super) first: FileBlock,
 }
 
-/// The changes of each inode, in log order. The exchange of an inode is applied after the changes and does not overlap the changes.
+/// The map changes of each inode, in log order. If an inode has an exchange, the exchange is applied after the inode's other changes, and
+/// does not overlap them.
 #[derive(Debug, Default)]
 pub(super) struct MapChanges {
     changes: BTreeMap<InodeNo, Vec<MapChange>>,
@@ -50,8 +51,8 @@ impl MapChanges {
         self.changes.entry(inode).or_default().push(change);
     }
 
-    /// Adds an exchange. Returns false if one of the inodes already has an exchange. Such a log is invalid: the kernel locks a file until
-    /// the exchange ends.
+    /// Adds an exchange. Returns false if one of the inodes already has an exchange, or if both inodes are equal. A log with two exchanges
+    /// of one inode is invalid, because the kernel locks a file until its exchange ends.
     pub(super) fn exchange(&mut self, exchange: Exchange) -> bool {
         let inodes = exchange.sides.map(|side| side.inode);
         if inodes[0] == inodes[1] || inodes.iter().any(|inode| self.exchanges.contains_key(inode)) {
@@ -61,12 +62,12 @@ impl MapChanges {
         true
     }
 
-    /// Whether an inode has changes.
+    /// Whether the log contains changes of an inode's map.
     pub(super) fn has(&self, inode: InodeNo) -> bool {
         self.changes.contains_key(&inode) || self.exchanges.contains_key(&inode)
     }
 
-    /// The exchange of an inode, with the inode's side first.
+    /// The exchange of an inode. The side of this inode is first in the result.
     pub(super) fn exchange_of(&self, inode: InodeNo) -> Option<(Exchange, [Side; 2])> {
         let exchange = *self.exchanges.get(&inode)?;
         let [one, other] = exchange.sides;
@@ -81,7 +82,7 @@ impl MapChanges {
         locate: impl Fn(&MapChange, u64) -> Result<FsBlock>,
     ) -> Result<()> {
         let Some(changes) = self.changes.get(&inode) else { return Ok(()) };
-        // A log can have as many changes as the map has extents. A change therefore must not process the complete map.
+        // A log can have as many changes as the map has extents. To avoid quadratic time, a change must not process the complete map.
         let mut pieces = Pieces::of(extents);
         for change in changes {
             let to = match change.to {
@@ -107,8 +108,8 @@ impl MapChange {
 }
 
 impl Exchange {
-    /// Replaces the blocks of `own` in the exchanged range. The new blocks are the blocks of `other` in its range. `extents` are the
-    /// extents of `own`. `others` are the extents of `other`. `first` are the extents of the exchange's first file.
+    /// Replaces the blocks in the exchanged range of the file `own` by the blocks in the exchanged range of the file `other`. `extents` are
+    /// the extents of `own`. `others` are the extents of `other`. `first` are the extents of the exchange's first file.
     pub(super) fn apply(
         &self,
         [own, other]: [Side; 2],
@@ -147,7 +148,7 @@ impl Exchange {
     }
 }
 
-/// The extents that are being changed, by first block.
+/// The extents that are being changed. The key of an extent is its first file block.
 struct Pieces(BTreeMap<FileBlock, Extent>);
 
 impl Pieces {
@@ -207,7 +208,7 @@ mod tests {
         assert_eq!(make(5, 20, None), [extent(0, 100, 5), extent(25, 205, 5)]);
         let made = make(5, 2, Some(300));
         assert_eq!(made, [extent(0, 100, 5), extent(5, 300, 2), extent(25, 205, 5)]);
-        // The next changes replace a part of one extent, then several extents, then all extents.
+        // Three more changes follow. They replace a part of one extent, several extents, and all extents.
         let made = make(1, 2, Some(400));
         let front = [extent(0, 100, 1), extent(1, 400, 2), extent(3, 103, 2), extent(5, 300, 2)];
         assert_eq!(made, [&front[..], &[extent(25, 205, 5)]].concat());
@@ -232,7 +233,7 @@ mod tests {
         let mut changed = other.clone();
         exchange.apply([sides[1], sides[0]], &mut changed, &one, &one);
         assert_eq!(changed, [extent(50, 200, 1), extent(51, 102, 6), extent(57, 301, 3)]);
-        // Where the first file has a hole, nothing is exchanged.
+        // With `only_written`, a range that is a hole in the first file is not exchanged.
         let exchange = Exchange { only_written: true, ..exchange };
         let holes = [extent(0, 100, 4)];
         let mut changed = other.clone();

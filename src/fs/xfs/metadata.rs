@@ -1,4 +1,4 @@
-//! Reads metadata and caches them in memory up to a limit. Readers get the state after the log's recovery.
+//! Reads metadata, and caches them in a limited amount of memory. The returned metadata include the changes from the log's recovery.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,7 +14,8 @@ use crate::sync::{Cache, Mutex};
 use crate::sys::Buffer;
 use crate::units::{DevOffset, FilePos, FsBlock, InodeNo};
 
-/// The maximum memory in bytes. `INODE_BYTES` limits the cache of inode blocks. `CACHE_BYTES` limits each of the two other caches.
+/// The maximum sizes of the caches in bytes. `INODE_BYTES` limits the cache of inode blocks. `CACHE_BYTES` limits the cache of single
+/// blocks, and also the cache of structures.
 const INODE_BYTES: usize = 16 << 20;
 const CACHE_BYTES: usize = 16 << 20;
 
@@ -25,14 +26,14 @@ pub(crate) struct Metadata {
     cache: Cache<FsBlock, Block>,
     /// The runs of inode blocks, by first block.
     inodes: Cache<FsBlock, Block>,
-    /// Structures of several blocks.
+    /// Structures that consist of several blocks. The key is the list of the blocks.
     structures: Cache<Vec<FsBlock>, Block>,
     pub(super) overlay: Overlay,
-    /// The position of the log's head. It is the maximum value in two cases: the log is not read, or the metadata of this volume contain no
-    /// log positions.
+    /// The log position (LSN) of the log's head. This field has the maximum value if the log is not read, or if the metadata of this volume
+    /// contain no log positions.
     pub(super) head: u64,
     events: Arc<Events>,
-    /// The blocks that a check has announced.
+    /// Blocks that were read ahead for a check of the volume.
     ahead: Mutex<Ahead>,
 }
 
@@ -48,7 +49,7 @@ impl Metadata {
     }
 
     /// Refuses a structure whose last change is past the head of the log, as Linux does. The log records of that change are lost. These
-    /// records may have contained changes of other structures too.
+    /// records may also have contained changes of other structures, which are then missing.
     pub(super) fn check_age(&self, lsn: u64, place: Place) -> Result<()> {
         if self.is_past_head(lsn) {
             let head = self.head;
@@ -60,8 +61,8 @@ impl Metadata {
         Ok(())
     }
 
-    /// Whether a structure's last change is past the head of the log. A structure that is never logged records the maximum value as its
-    /// position.
+    /// Whether a structure's last change is past the head of the log. The LSN in a structure that is never logged is the maximum value; for
+    /// such a structure, the result is false.
     pub(super) fn is_past_head(&self, lsn: u64) -> bool {
         lsn != u64::MAX && lsn > self.head
     }
@@ -126,8 +127,9 @@ impl Metadata {
         Ok(buffer)
     }
 
-    /// Reads runs of blocks together, before a check asks for them. Each run consists of its first block and the number of its blocks. The
-    /// blocks of the previous call are forgotten. At most `BATCH` bytes are read; the rest is read when it is needed.
+    /// Reads runs of blocks ahead, together, for a check that will need them. Each run consists of its first block and the number of its
+    /// blocks. Blocks that an earlier call read ahead are dropped. At most `BATCH` bytes are read ahead; all other blocks are read when
+    /// they are needed.
     pub(super) fn announce(
         &self,
         queue: &mut AheadQueue<'_>,
@@ -156,13 +158,13 @@ impl Metadata {
     /// Makes all writes to the device durable.
     ///
     /// # Errors
-    /// `Io`. All later calls return the same error. A failed write-through request has the same effect.
+    /// `Io`. After a failed flush or a failed write-through request, all later calls return the same error.
     pub(super) fn flush(&self) -> Result<()> {
         let flushed = self.events.durability().flush(&*self.device);
         self.told(flushed, DevOffset(0), 0).context(|| "flush the device")
     }
 
-    /// Reports the device's error, if there is one, as an event. Returns `result`.
+    /// If `result` is an I/O error of the device, reports it as an event. Returns `result` unchanged.
     fn told(&self, result: Result<()>, at: DevOffset, len: u64) -> Result<()> {
         if let Err(ErrorKind::Io(errno)) = result.as_ref().map_err(|error| error.kind()) {
             let (direction, inode, pos) = (Direction::Metadata, InodeNo(0), FilePos(at.0));

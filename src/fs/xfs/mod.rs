@@ -66,9 +66,10 @@ pub struct Xfs {
     trees: OnceLock<u64>,
     /// The state of a volume that is open for overwrites.
     overwriting: Option<Overwriting>,
-    /// The copy of the superblock that is used instead of the first superblock.
+    /// The copy of the superblock, if a copy is used instead of the first superblock.
     copy: Option<Copy>,
-    /// The damaged blocks of directories that were reported: the directory, and the number of the block in it.
+    /// The damaged directory blocks for which a notice was added: the directory's inode number, and the number of the block in the
+    /// directory.
     passed_over: Mutex<HashSet<(InodeNo, u64)>>,
     /// The range of the log's device, if the log is external.
     log_device: Option<DeviceRange>,
@@ -92,7 +93,8 @@ impl Xfs {
     /// Opens the file system for reading and for overwrites of existing data.
     ///
     /// # Errors
-    /// The errors of [`open`](Self::open); `ReadOnly` if the log needs recovery, and for features that are supported only for reading.
+    /// The errors of [`open`](Self::open); `ReadOnly` if the log needs recovery, or if the volume has a feature that ironmap supports only
+    /// for reading.
     pub fn open_for_overwrites(device: Arc<dyn Device>, events: &Arc<Events>) -> Result<Arc<Self>> {
         let superblock = Superblock::read(&*device)?;
         let mut fs = Self::read(device, events, (superblock, None), Rescue::default())?;
@@ -118,10 +120,10 @@ impl Xfs {
         Ok(fs)
     }
 
-    /// Refuses a volume if one of the inodes that Linux reads during a mount is missing. On a volume with metadata directories, this is the
-    /// root of these directories. On all other volumes, these are the realtime bitmap and the realtime summary. If the log is not read,
-    /// this check is skipped, because the log of a new volume may contain these inodes. It is also skipped if a copy of the superblock is
-    /// used, because the copies do not contain all of these numbers.
+    /// Refuses a volume if one of the inodes that Linux reads during a mount is missing. On a volume with metadata directories, this inode
+    /// is the root of these directories. On all other volumes, these inodes are the realtime bitmap and the realtime summary. The check is
+    /// skipped if the log is not read, because the log of a new volume may contain these inodes. It is also skipped if a copy of the
+    /// superblock is used, because a copy may lack the numbers of these inodes.
     fn check_own_inodes(self: &Arc<Self>) -> Result<()> {
         if self.inode_roots.is_none() || self.copy.is_some() {
             return Ok(());
@@ -132,8 +134,8 @@ impl Xfs {
             let fields = ["sb_rbmino", "sb_rsumino"];
             for ((field, number), after) in fields.into_iter().zip(sb.realtime_files).zip(1..) {
                 let Err(error) = self.own_inode(field, number) else { continue };
-                // mkfs.xfs makes these inodes after the root inode. If the superblock names the right inode, only the inode is damaged, and
-                // all files can still be read.
+                // mkfs.xfs creates these inodes directly after the root inode. If the number in the superblock fits this rule, only the
+                // inode is damaged, and all files can still be read.
                 if self.overwriting.is_some() || number.0.wrapping_sub(sb.root.0) != after {
                     return Err(error);
                 }
@@ -216,7 +218,8 @@ impl Xfs {
         Ok(fs)
     }
 
-    /// Remembers that a copy of the superblock is used. The counters in a copy are outdated, so the groups' counters are added up.
+    /// Records that a copy of the superblock is used. The counters in a copy are outdated. Therefore the counters are computed from the
+    /// groups.
     fn use_copy(&mut self, copy: Option<Copy>) {
         let Some(copy) = copy else { return };
         let group = self.superblock.copy;
@@ -226,12 +229,13 @@ impl Xfs {
         self.copy = Some(copy);
     }
 
-    /// Computes the numbers of free blocks and inodes from the groups. A group whose headers are damaged is left out, and a notice names it.
+    /// Computes the numbers of free blocks and inodes from the headers of the groups. A group with damaged headers is skipped, and a notice
+    /// names the group.
     fn count(&mut self) {
         let mut superblock = self.superblock.clone();
         let faults = group::count(&self.metadata, &mut superblock);
         for group in 0..superblock.geometry.groups {
-            // Errors are ignored, because a damaged tree must not prevent reads of files.
+            // An error in a group's tree is ignored, because reads of files do not need the number of free blocks.
             superblock.free_blocks += self.staging_blocks(group).unwrap_or(0);
         }
         self.superblock = superblock;

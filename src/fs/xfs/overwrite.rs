@@ -1,10 +1,10 @@
-//! Overwrites existing data. A write may only replace written blocks that belong to a single file. A write changes no metadata. Any other
-//! write would need a transaction in the log. Such a write is refused, and the error names the reason.
+//! Overwrites existing data. A write may replace only written blocks that belong to a single file, and changes no metadata. All other
+//! writes would need a transaction in the log. They are refused with an error that names the reason.
 //!
-//! Therefore the map of a file never changes. A write needs only the device: it changes no extents, sizes or time stamps, so it needs no
-//! transaction. In the map for writes, unwritten extents are holes. So the direct path never gets a write that would need a conversion. A
-//! file that shares blocks does not use the direct path. Each of its writes looks up the tree of shared blocks. This tree is cached for
-//! each group.
+//! A write changes no extents, sizes or time stamps. Therefore the map of a file never changes, and a write accesses only the file's
+//! blocks. In the map for writes, unwritten extents appear as holes, so the direct path never converts an unwritten extent. Writes to a
+//! file with shared blocks do not use the direct path. Each of these writes looks up its blocks in the group's tree of shared blocks, which
+//! is cached.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -35,12 +35,11 @@ const SHARED_GROUPS: usize = 1024;
 pub(super) struct Overwriting {
     /// Whether all writes are refused: the volume was closed, or an error occurred.
     ended: AtomicBool,
-    /// Whether a close has made all data durable. A close locks this mutex until all data are durable. Therefore a second close waits for
-    /// the first close.
+    /// Whether a close has completed: all data are durable. A close holds this lock until then, so a second close waits for the first.
     closed: Mutex<bool>,
     /// The open files, with the number of open handles.
     files: Mutex<BTreeMap<InodeNo, (Arc<OpenInode>, usize)>>,
-    /// The shared blocks of groups, read at the first use. They do not change while the volume is open.
+    /// The shared blocks of each group, read at the first use. They do not change while the volume is open.
     shared: Cache<u32, SharedBlocks>,
 }
 
@@ -62,7 +61,7 @@ impl Overwriting {
         Ok(Self { ended, closed, files: Mutex::default(), shared: Cache::new(SHARED_GROUPS) })
     }
 
-    /// Adds an open handle of a file.
+    /// Adds one open handle of the file to `files`.
     pub(super) fn open(&self, number: InodeNo) -> Arc<OpenInode> {
         let mut files = self.files.lock();
         let (open, users) = files.entry(number).or_default();
@@ -83,7 +82,7 @@ impl Overwriting {
     /// Refuses all further writes.
     fn end(&self) {
         self.ended.store(true, Ordering::SeqCst);
-        // This call also marks the open files as changed. Requests on the direct path check only this mark.
+        // The open files are also marked as changed, because requests on the direct path check only this mark.
         self.files.lock().values().for_each(|(open, _)| open.changed());
     }
 
@@ -96,14 +95,15 @@ impl Overwriting {
 }
 
 impl Xfs {
-    /// Makes all written data durable. After an error, the device may have lost any data. So all writes to the volume are refused.
+    /// Makes all written data durable. After an error, all later writes to the volume are refused, because the device may have lost any of
+    /// the data.
     pub(super) fn flush(&self) -> Result<()> {
         let Some(overwriting) = &self.overwriting else { return Ok(()) };
         overwriting.check()?;
         self.metadata.flush().inspect_err(|_| overwriting.end())
     }
 
-    /// Ends writing after requests in flight are complete. If a call fails, all later calls fail too.
+    /// Refuses new writes, waits for requests in flight, and makes the data durable. If a call fails, all later calls fail too.
     pub(super) fn end_writing(&self) -> Result<()> {
         let Some(overwriting) = &self.overwriting else { return Ok(()) };
         InFlight::none_here()?;
@@ -117,13 +117,13 @@ impl Xfs {
         for open in open {
             open.alone(0..u64::MAX)?;
         }
-        // If an earlier error ended the writes, the flush returns that error, because data may be lost.
+        // If an earlier error ended the writes, data may be lost. In this case, the flush returns the earlier error.
         self.metadata.flush()?;
         *closed = true;
         Ok(())
     }
 
-    /// Whether any of these blocks belongs to several files. All blocks belong to one extent.
+    /// Whether any of these blocks belongs to several files. The caller passes blocks of one extent only.
     fn is_shared(&self, overwriting: &Overwriting, blocks: &Range<FsBlock>) -> Result<bool> {
         // All blocks of an extent are in the same group.
         let group = (blocks.start.0 / u64::from(self.superblock.geometry.group_blocks)) as u32;
@@ -152,7 +152,8 @@ struct WrittenMap {
     resident: Option<Arc<ExtentMap>>,
     /// Whether some blocks may belong to other files too.
     may_share: bool,
-    /// Whether the file has capabilities. A write would remove them. `None` if the file's attributes cannot be read.
+    /// Whether the file has capabilities (a `security.capability` attribute). On Linux, a write removes the capabilities. `None` if the
+    /// file's attributes cannot be read.
     has_capabilities: Option<bool>,
 }
 
@@ -200,7 +201,8 @@ impl XfsInode {
 
     fn written_map(&self) -> Result<WrittenMap> {
         let size = self.fs.superblock.geometry.block;
-        // Only writes need `has_capabilities`, so an error is ignored here. A write then reads the attributes again.
+        // Reads do not need `has_capabilities`, so an error is ignored here. The check of a write reads the attributes again and returns
+        // the error.
         let has_capabilities = self.has_capabilities().ok();
         let Some(whole) = self.resident()? else {
             let may_share = self.is_reflinked;
@@ -345,7 +347,8 @@ impl WriteFile for OpenFile {
     }
 }
 
-/// The error of operations that need a transaction. [`WriteMap::begin`] refuses the writes that would call these operations.
+/// The error of map operations that need a transaction. [`WriteMap::begin`] refuses all writes that need one, so these operations are never
+/// called.
 fn needs_log() -> Error {
     Error::unsupported("a write to an XFS volume cannot change metadata")
 }

@@ -18,7 +18,7 @@ use crate::error::{Context, Error, ErrorKind, Place, Result};
 use crate::fs::DeviceRange;
 use crate::units::{BlockSize, DevOffset, FsBlock};
 
-/// The largest number of bits of a block number that count the block within its group.
+/// The maximum value of `log`: a block number within a realtime group has at most this many bits.
 const MAX_GROUP_LOG: u8 = 31;
 const FEWEST_EXTENTS: u64 = 2;
 /// Without groups, a block number has no bits for the group.
@@ -27,7 +27,7 @@ const NO_GROUPS_LOG: u8 = 63;
 /// The numbering of the blocks of realtime files.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Realtime {
-    /// The number of bits of a block number that count the block within its group.
+    /// The number of low bits of a block number that contain the block within its group. The higher bits contain the group.
     log: u8,
     /// The number of blocks of each group; the last group can have fewer. Without groups this is the total number of blocks.
     group_blocks: u64,
@@ -91,7 +91,7 @@ impl Realtime {
         let has_groups = features.contains(Incompat::METADIR);
         let is_zoned = features.contains(Incompat::ZONED);
         let of_group = u64::from(raw.sb_rgextents.get());
-        // The product cannot overflow, because both factors have 32 bits.
+        // The product of two factors with 32 bits each cannot overflow.
         let group_blocks = if has_groups { of_group * extent } else { blocks };
         // The superblock records a group size even if there are no realtime blocks. This size must be valid too.
         if has_groups {
@@ -159,13 +159,13 @@ impl Realtime {
         self.has_groups
     }
 
-    /// Whether the first extent of the first group contains a superblock of the device.
+    /// Whether the first extent of the first group contains the superblock of the realtime device.
     pub(super) fn has_superblock(&self) -> bool {
         self.has_groups && !self.is_zoned
     }
 
-    /// Decodes a block number into the group and the block in the group. Returns `None` if the `count` blocks from this block on are not
-    /// within the group, or cannot belong to a file.
+    /// Splits a block number into the group and the block within the group. The number is the first of `count` blocks. Returns `None` if
+    /// these blocks are not all in the group, or cannot belong to a file.
     pub(super) fn within(&self, number: u64, count: u64) -> Option<(u64, u64)> {
         if self.has_superblock() && number < self.extent {
             return None;

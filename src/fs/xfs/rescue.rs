@@ -1,11 +1,12 @@
 //! Copies of the superblock, for reads of a volume whose first superblock is damaged or lost.
 //!
-//! Each allocation group begins with a copy. A copy is trusted if it passes every check of a superblock, is at the start of a group by its
-//! own geometry, and a second copy has the same geometry. (On a volume with two groups, a header of the second group stands in for the
-//! second copy.) An image of another XFS volume in a file can contain superblocks too, but not at these positions.
+//! Each allocation group begins with a copy. A copy must pass three tests before it is used. It passes every check of a superblock. Its
+//! position is the start of a group by its own geometry. A second copy has the same geometry. (On a volume with two groups, a header of the
+//! second group replaces the second copy.) If a file contains an image of another XFS volume, the superblocks in the image are at other
+//! positions and fail the tests.
 //!
-//! mkfs.xfs marks all copies as incomplete and stores the number of the root inode in two of them only. XFS does not update the counters in
-//! a copy, so the counters of the groups are used instead.
+//! mkfs.xfs marks all copies as incomplete, and stores the number of the root inode in only two copies. XFS does not update the counters in
+//! a copy, so the counters are computed from the groups.
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -22,7 +23,7 @@ use crate::fs::{Backup, Rescue};
 use crate::sorting::Sorting;
 use crate::units::{BlockSize, DevOffset};
 
-/// The numbers of groups that the search tries, for each block size (as an exponent of two).
+/// The values that the search tries: the number of groups, and the block size as an exponent of two.
 const GROUP_COUNTS: std::ops::RangeInclusive<u64> = 2..=64;
 const SHIFTS: std::ops::RangeInclusive<u8> = 9..=16;
 /// The size of the largest group, which mkfs.xfs uses on devices of 4 TiB and more.
@@ -31,12 +32,12 @@ const LARGEST_GROUP: u64 = 1 << 40;
 const SMALLEST_GROUP: u64 = 16 << 20;
 /// The maximum number of groups whose copies are compared.
 const COMPARED: u32 = 64;
-/// The ranges that a thorough search reads: the start of the device, and the surroundings of likely starts of groups. Stripes move the
-/// starts of groups by less than this distance.
+/// A thorough search reads the first `START` bytes of the device, and `AROUND` bytes before and after each likely start of a group. Stripe
+/// alignment moves the start of a group by less than `AROUND`.
 const START: u64 = 4 << 30;
 const AROUND: u64 = 8 << 20;
 const CHUNK: usize = 1 << 20;
-/// A superblock's sector has at most this length.
+/// The maximum length of a sector that contains a superblock.
 const LARGEST_SECTOR: usize = 32 << 10;
 /// The maximum number of blocks that are searched for the root inode.
 const ROOT_BLOCKS: u32 = 4096;
@@ -45,7 +46,7 @@ const NULL: u64 = u64::MAX;
 
 /// A copy of the superblock that is used instead of the first superblock.
 pub(super) struct Copy {
-    /// The copy, completed with the numbers of inodes that mkfs.xfs stores in the first superblock only.
+    /// The copy, with the inode numbers that mkfs.xfs stores only in the first superblock filled in.
     pub(super) raw: RawSuperblock,
     /// The fault of the first superblock. `None` if the caller has named the copy.
     pub(super) fault: Option<String>,
@@ -98,8 +99,8 @@ impl Xfs {
     }
 }
 
-/// Whether the first superblock has the content that a program wrote. If such a superblock is refused, a copy is no help: the volume has an
-/// unsupported feature, needs a repair, is incomplete or is truncated.
+/// Whether the first superblock is unchanged since a program wrote it. If an unchanged superblock is refused, a copy does not help: the
+/// volume has an unsupported feature, needs a repair, is incomplete or is truncated.
 fn is_as_written(device: &dyn Device) -> bool {
     let bytes = read(device, 0, LARGEST_SECTOR).unwrap_or_default();
     let Ok((raw, _)) = RawSuperblock::ref_from_prefix(&bytes) else { return false };
@@ -107,7 +108,7 @@ fn is_as_written(device: &dyn Device) -> bool {
         return false;
     }
     if raw.sb_versionnum.get() & version::NUMBER < 5 && raw.sb_crc == [0; 4] {
-        // Without a checksum, each field that is refused counts as damaged, except the size of a truncated volume.
+        // Without a checksum, an invalid field is taken as damage. The exception is the size: it is also invalid on a truncated volume.
         return Superblock::read(device).map_or_else(
             |error| {
                 error.kind() == ErrorKind::Unsupported
@@ -126,7 +127,8 @@ fn find(
     group: Option<u64>,
     is_thorough: bool,
 ) -> Option<(Superblock, RawSuperblock)> {
-    // The number can be the block of a superblock of ext4. Then the device has no group with this number, and is not searched.
+    // The caller may have given the block number of an ext4 superblock instead of a group number. The device is too small for a group with
+    // this number, so no search is made.
     if group.is_some_and(|group| group.saturating_mul(SMALLEST_GROUP) >= device.size()) {
         return None;
     }
@@ -140,7 +142,8 @@ fn find(
     std::iter::once(0..START).chain(around).find_map(|range| scan(device, range, group))
 }
 
-/// The bytes at which a group is likely to begin: by the damaged superblock, and by the sizes that mkfs.xfs chooses.
+/// The byte positions at which a group is likely to begin. They are computed from the damaged superblock, and from the group sizes that
+/// mkfs.xfs chooses.
 fn likely_starts(device: &dyn Device) -> Vec<u64> {
     let mut starts = Vec::new();
     let first = read(device, 0, 512).unwrap_or_default();
@@ -170,7 +173,7 @@ fn scan(
     let mut at = range.start / CHUNK as u64 * CHUNK as u64;
     while at < end {
         let len = (end - at).min(CHUNK as u64) as usize;
-        // The part of a device after an error is not searched: on a truncated device, all further reads fail.
+        // The search ends at the first read error: on a truncated device, all further reads would fail too.
         let bytes = read(device, at, len)?;
         let sectors = bytes.chunks(512).enumerate();
         let alike = sectors.filter(|(_, sector)| sector.starts_with(&MAGIC.to_be_bytes()));
@@ -187,8 +190,8 @@ fn scan(
     None
 }
 
-/// The superblock at byte `at`, if it is a copy that other structures of the volume prove. If `group` is given, returns the copy in that
-/// group instead.
+/// The superblock at byte `at`, if other structures of the volume confirm that it is a copy. If `group` is given, returns the copy in that
+/// group.
 fn proven(device: &dyn Device, at: u64, group: Option<u32>) -> Option<(Superblock, RawSuperblock)> {
     let first = copy_at(device, at)?;
     let (groups, len) = (first.sb_agcount.get(), group_bytes(&first));
@@ -198,7 +201,7 @@ fn proven(device: &dyn Device, at: u64, group: Option<u32>) -> Option<(Superbloc
     }
     let mut root = first.sb_rootino.get();
     let mut others = 0;
-    // mkfs.xfs stores the root inode in the copies of the last group and of the middle group.
+    // mkfs.xfs stores the number of the root inode in the copies of the last group and of the middle group.
     let compared = (1..groups.min(COMPARED)).chain([(groups - 1) / 2, groups - 1]);
     for other in compared.filter(|other| *other != own && *other > 0) {
         let Some(copy) = copy_at(device, u64::from(other) * len) else { continue };
@@ -207,7 +210,7 @@ fn proven(device: &dyn Device, at: u64, group: Option<u32>) -> Option<(Superbloc
             root = if root == NULL { copy.sb_rootino.get() } else { root };
         }
     }
-    // The other copies of a truncated volume are missing, so a copy that the caller names needs no second copy.
+    // On a truncated volume, other copies can be missing. Therefore a copy in a group that the caller names needs no second copy.
     let needs_other = groups > 2 && group.is_none();
     if others == 0 && (needs_other || !has_header(device, at, &first, own)) {
         return None;
@@ -287,7 +290,7 @@ fn is_sealed(sector: &[u8]) -> bool {
     u32::from_le_bytes(array(sector, CRC_OFFSET)) == crc_of(sector, CRC_OFFSET)
 }
 
-/// Whether the group at byte `at` has a header of free space with the group's number.
+/// Whether the group at byte `at` contains a free-space header (AGF) with the number of this group.
 fn has_header(device: &dyn Device, at: u64, raw: &RawSuperblock, group: u32) -> bool {
     let sector = u64::from(raw.sb_sectsize.get());
     read(device, at + FREE_SECTOR * sector, 512).is_some_and(|bytes| {

@@ -1,7 +1,7 @@
-//! Rules of Linux's mount for superblock fields other than the geometry. A volume that violates a rule is refused.
+//! The rules of Linux's mount for superblock fields that do not describe the geometry. A volume that violates a rule is refused.
 //!
-//! Sources: "Superblocks" in "XFS Algorithms & Data Structures" describes the fields and their meaning. Tests found the values that Linux
-//! 6.18 mounts: they change one field at a time and correct the checksum (tests/xfs_check/sweep.rs).
+//! Sources: "Superblocks" in "XFS Algorithms & Data Structures" describes the fields and their meaning. The values that Linux 6.18 mounts
+//! were found by tests. Each test changes one field and corrects the checksum (tests/xfs_check/sweep.rs).
 
 use super::disk::superblock::{RawSuperblock, features2, version};
 use super::features::Incompat;
@@ -16,9 +16,9 @@ const UNWRITTEN: u16 = 0x1000;
 const REQUIRED_2: u32 =
     features2::LAZY_COUNTERS | features2::ATTR2 | features2::PROJID32 | features2::CHECKSUMS;
 const KNOWN_2: u32 = REQUIRED_2 | features2::FTYPE;
-/// Bits of `sb_qflags` for the common quota of groups and projects. This quota exists only before version 5.
+/// Bits of `sb_qflags` for the quota that groups and projects share. Only volumes before version 5 have this quota.
 const SHARED_QUOTA: u16 = 0x30;
-/// The size of a group in bytes.
+/// The valid sizes of a group in bytes.
 const GROUP: std::ops::RangeInclusive<u64> = 1 << 24..=1 << 40;
 /// The minimum number of blocks of the last group.
 const LAST_GROUP: u64 = 64;
@@ -27,12 +27,12 @@ const LOG_BLOCKS: u32 = 1 << 20;
 const LOG_BYTES: u64 = 1 << 31;
 /// The maximum value of the log's stripe unit in bytes.
 const LOG_UNIT: u32 = 256 << 10;
-/// The size of a realtime extent in bytes.
+/// The valid sizes of a realtime extent in bytes.
 const EXTENT: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 30;
-/// The minimum length of a log of version 5, in blocks. The length that Linux requires depends on features and sizes. In the tests, it is
-/// between 294 and 5244 blocks.
+/// The minimum length of a version 5 log, in blocks, that this rule accepts. The minimum length of Linux depends on features and sizes: in
+/// the tests, it is between 294 and 5244 blocks.
 const LEAST_LOG_BLOCKS: u32 = 256;
-/// Inodes in a chunk.
+/// The number of inodes in a chunk.
 const CHUNK: u32 = 64;
 
 /// A rule for a field. A violation is reported with the stored value.
@@ -43,7 +43,7 @@ struct Rule {
     holds: fn(&RawSuperblock) -> bool,
 }
 
-/// The rules. The sizes of blocks, sectors and inodes were checked earlier.
+/// The rules for the superblock. The sizes of blocks, sectors and inodes are checked before these rules.
 const RULES: &[Rule] = &[
     Rule {
         field: "sb_versionnum",

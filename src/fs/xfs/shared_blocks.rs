@@ -11,7 +11,7 @@ use super::group_tree::GroupTree;
 use crate::error::Result;
 use crate::units::FsBlock;
 
-/// `bb_magic` of the tree.
+/// The magic number (`bb_magic`) in the blocks of the reference count B+tree.
 const MAGIC: [u8; 4] = *b"R3FC";
 
 /// The shared blocks of a group, in order.
@@ -59,7 +59,8 @@ impl Xfs {
             name: "shared blocks",
         };
         let len = self.superblock.geometry.group_len(group);
-        // The records of reserved blocks follow all other records. Therefore the block numbers start again at the lowest block.
+        // In the tree, the records of blocks reserved for copy on write follow all other records. At the first of them, the block numbers
+        // start again from the lowest.
         let mut next = (false, 0_u64);
         tree.leaves(self, |records: &[RawShared], place| {
             for record in records {
@@ -79,7 +80,7 @@ impl Xfs {
     }
 }
 
-/// Whether any of these blocks is shared. All blocks are in one group.
+/// Whether any of these blocks is shared. All of `blocks` are in the group that `shared` describes.
 pub(super) fn overlaps(shared: &[Range<FsBlock>], blocks: &Range<FsBlock>) -> bool {
     let at = shared.partition_point(|range| range.end <= blocks.start);
     shared.get(at).is_some_and(|range| range.start < blocks.end)

@@ -18,7 +18,7 @@ use crate::units::{BlockSize, DevOffset, InodeNo};
 const PLACE: Place = Place::new("superblock");
 /// The valid values of log2 of the sector size: 512 bytes to 32 KiB.
 const SECTOR_LOGS: std::ops::RangeInclusive<u8> = 9..=15;
-/// Limits for the number of blocks in a group. The first value is log2 of the maximum, the second value is the minimum.
+/// Limits for the number of blocks in a group: log2 of the maximum, and the minimum.
 const MAX_GROUP_BLOCKS_LOG: u8 = 31;
 const MIN_GROUP_BLOCKS: u32 = 64;
 /// `sb_features_log_incompat`: the log can contain intents that change attributes.
@@ -30,7 +30,7 @@ const PROBE: usize = 512;
 #[derive(Clone, Debug)]
 pub struct Superblock {
     pub(crate) geometry: Geometry,
-    /// 4 or 5. From version 5 on, metadata have checksums.
+    /// The version of the format: 4 or 5. In version 5, metadata have checksums.
     pub version: u8,
     /// Features for which a program without support may still read the volume.
     pub ro_compat: RoCompat,
@@ -71,9 +71,9 @@ pub struct Superblock {
     pub(crate) inodes: u64,
     pub(crate) free_inodes: u64,
     pub(crate) free_blocks: u64,
-    /// The maximum share of the volume for inodes, in percent.
+    /// The maximum percentage of the volume's space that inodes may use.
     pub(crate) max_inode_percent: u8,
-    /// The group from whose copy the superblock was read; 0 for the first superblock.
+    /// The group that contains the copy from which the superblock was read; 0 for the first superblock.
     pub(super) copy: u32,
 }
 
@@ -114,7 +114,8 @@ impl Superblock {
         let versionnum = raw.sb_versionnum.get();
         let number = (versionnum & version::NUMBER) as u8;
         let is_v5 = number == 5;
-        // Only version 5 has a checksum. If there is one under another number, the number is damaged, as for Linux.
+        // Only version 5 has a checksum. If the superblock has a checksum and another version number, the number is damaged. Linux decides
+        // in the same way.
         let is_sealed = is_v5 || raw.sb_crc != [0; 4];
         check_version(if is_sealed { 5 } else { number })?;
         let sector = Self::sector(raw, bytes)?;
@@ -174,8 +175,8 @@ impl Superblock {
         })
     }
 
-    /// The same superblock, as read from the copy in a group. Only the first superblock says whether the log can contain changes of
-    /// attributes.
+    /// Marks the superblock as the copy in a group. A copy does not state whether the log can contain changes of attributes, so the log is
+    /// treated as if it can.
     pub(super) fn of_copy(mut self, group: u32) -> Self {
         self.copy = group;
         self.log_incompat |= LOGGED_ATTRIBUTES;
@@ -332,7 +333,7 @@ impl Superblock {
         self.log_incompat & LOGGED_ATTRIBUTES != 0
     }
 
-    /// Refuses a log that can contain unknown items.
+    /// Returns an error if the log has an unknown feature, because the log can then contain unknown items.
     pub(super) fn check_log_features(&self) -> Result<()> {
         match self.log_incompat & !LOGGED_ATTRIBUTES {
             0 => Ok(()),

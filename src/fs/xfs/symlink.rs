@@ -39,7 +39,8 @@ impl XfsInode {
         Ok(target)
     }
 
-    /// Reads a target from blocks. Each extent of a target has one header. In an attribute value, each block has a header.
+    /// Reads a target from blocks. Each extent of a target begins with one header. (An attribute value is different: each of its blocks has
+    /// a header.)
     fn remote_target(&self, len: usize, place: Place) -> Result<Vec<u8>> {
         let mut content = Vec::with_capacity(len);
         let extents = self.data_map()?.map_or(&[][..], |map| map.extents());

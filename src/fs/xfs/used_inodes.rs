@@ -30,7 +30,8 @@ impl Xfs {
             }
             used.into_iter().try_for_each(|number| self.used_inode(number, false, found))?;
             if let Some(fault) = fault {
-                // An inode of version 4 does not contain its own number. Content of files can look like such an inode, so no search is made.
+                // On a version 4 volume, no search is made: an inode does not contain its own number, so content of a file can look like an
+                // inode.
                 let first = self.superblock.geometry.group_block(group);
                 let first = self.superblock.geometry.inode_number(first, 0);
                 found(InodeNo(first), Err(fault))?;
@@ -39,7 +40,7 @@ impl Xfs {
         Ok(())
     }
 
-    /// Passes an inode to `found`, if it is in use. If the inode `is_guessed`, its position may contain anything, so faults are ignored.
+    /// Passes an inode to `found` if the inode is in use. If `is_guessed` is set, the position may contain no inode, so errors are ignored.
     fn used_inode(
         self: &Arc<Self>,
         number: InodeNo,
@@ -54,8 +55,8 @@ impl Xfs {
         }
     }
 
-    /// Searches all blocks of a group for inodes. Only an inode with a valid checksum, the number of its position, and the UUID of the
-    /// volume is used. `known` contains the inodes that the undamaged part of the tree marks as in use.
+    /// Searches all blocks of a group for inodes. An inode is accepted only if its checksum is valid, its number matches its position, and
+    /// it contains the UUID of the volume. `known` contains the inodes that the undamaged part of the inode tree marks as in use.
     fn search(
         self: &Arc<Self>,
         group: u32,

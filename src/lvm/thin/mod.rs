@@ -1,6 +1,7 @@
-//! Thin volumes: the pool's metadata map each block of a volume to a block of the pool's data. Snapshots share blocks.
+//! Thin volumes. The metadata of a pool map each block of a thin volume to a block of the pool's data. Snapshots share blocks with their
+//! origin.
 //!
-//! The format is that of the device mapper's target `thin-pool`. ironmap reads the last transaction that was committed.
+//! The format is the format of `thin-pool`, a target of the device mapper. ironmap reads the last committed transaction.
 
 mod tree;
 
@@ -17,26 +18,26 @@ use crate::units::DevOffset;
 const BLOCK: u64 = 4096;
 const SECTOR: u64 = 512;
 const MAGIC: u64 = 27_022_010;
-/// The value that the superblock's checksum is combined with.
+/// The CRC of the superblock is combined with this value by exclusive or.
 const SALT: u32 = 160_774;
 /// The versions of the metadata that Linux writes.
 const VERSIONS: [u32; 2] = [1, 2];
-/// The flag of metadata that Linux changes only after a check.
+/// A flag in the superblock: Linux does not change these metadata before a check.
 const NEEDS_CHECK: u32 = 1;
 /// The largest length of a data block in sectors: 1 GiB.
 const LARGEST: u64 = 1 << 21;
-/// The lengths in bytes of the values in the tree of mappings, and in the tree of volumes.
+/// The length in bytes of a value in the tree of mappings, and of a value in the tree of volumes.
 const MAPPING: usize = 8;
 const DETAILS: usize = 24;
-/// The low bits of a mapping are a time. The number of the data block follows.
+/// The number of low bits of a mapping that contain a time. The upper bits contain the number of the data block.
 const TIME_BITS: u32 = 24;
 
-/// A pool as the metadata of LVM describe it, and one of its thin volumes.
+/// A pool as the LVM metadata describe it, and one of its thin volumes.
 #[derive(Debug)]
 pub(super) struct Wanted<'a> {
     /// The name of the pool.
     pub(super) pool: &'a str,
-    /// The number of the last change that LVM made.
+    /// The transaction number of the last change that LVM made to the pool.
     pub(super) transaction: u64,
     /// The length of a data block in bytes.
     pub(super) chunk: u64,
@@ -93,16 +94,16 @@ impl Superblock {
 #[derive(Debug)]
 struct Blocks {
     nodes: Nodes,
-    /// The root of the volume's tree.
+    /// The block number of the root of the thin volume's tree.
     root: u64,
     data: Arc<dyn Device>,
-    /// The volume that contains the blocks that are not in the pool. Without it, such blocks are zeros.
+    /// The external origin: the volume that contains the blocks that are not in the pool. Without an origin, such blocks read as zeros.
     origin: Option<Arc<dyn Device>>,
     chunk: u64,
     size: u64,
 }
 
-/// Opens a thin volume. Adds faults that were ignored.
+/// Opens a thin volume. Ignored faults are added to `faults`.
 ///
 /// # Errors
 /// `Unsupported` for a pool that LVM would not activate; `Corrupt` for damaged metadata; `Io`.
@@ -145,15 +146,15 @@ pub(super) fn open(
     let limits = origin.iter().fold(limits, |all, origin| all.joined(*origin.limits()));
     let (chunk, size) = (found.chunk, wanted.len);
     let blocks = Blocks { nodes, root, data, origin, chunk, size };
-    // The root shows whether the tree can be read.
+    // A read of the first block checks that the root of the tree is valid.
     blocks.run(0, 1)?;
     let limits = Limits { read_only: true, atomic_write: 0, nowait: false, poll: false, ..limits };
     Ok(Arc::new(Thin { blocks: Arc::new(blocks), limits }))
 }
 
 impl Blocks {
-    /// The data block of a block of the volume, and the number of blocks, at most `most`, that follow each other in the same way. `None` for
-    /// blocks that are not in the pool.
+    /// Returns the data block of a block of the volume, and a number of blocks, at most `most`. This many consecutive blocks of the volume
+    /// are in consecutive data blocks. For blocks that are not in the pool, the data block is `None`.
     fn run(&self, block: u64, most: u64) -> Result<(Option<u64>, u64)> {
         let Spot { leaf, index, end } = self.nodes.find(self.root, block, MAPPING)?;
         let index = match index {
@@ -178,7 +179,7 @@ impl Blocks {
         Ok((Some(data), count))
     }
 
-    /// Reads from the position `at` on, and returns the number of bytes.
+    /// Reads one run of blocks from the position `at` on. Returns the number of bytes.
     fn read_run(&self, buf: &mut [u8], at: u64) -> Result<usize> {
         let (block, inside) = (at / self.chunk, at % self.chunk);
         let most = (inside + buf.len() as u64).div_ceil(self.chunk);
@@ -190,7 +191,7 @@ impl Blocks {
                 self.data.read_exact_at(buf, DevOffset(data * self.chunk + inside))?;
             }
             (None, Some(origin)) => {
-                // A thin volume can be longer than its origin.
+                // A thin volume can be longer than its origin. The rest reads as zeros.
                 let rest = origin.size().saturating_sub(at).min(len as u64) as usize;
                 if rest > 0 {
                     origin.read_exact_at(&mut buf[..rest], DevOffset(at))?;
@@ -210,7 +211,7 @@ impl Ranges for Blocks {
         }
         let mut done = 0;
         while done < buf.len() {
-            // Each run has at least one byte.
+            // The loop ends, because each run has at least one byte.
             done += self.read_run(&mut buf[done..], at.0 + done as u64)?;
         }
         Ok(())

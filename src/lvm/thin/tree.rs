@@ -1,5 +1,5 @@
-//! The B-trees of the device mapper's library for persistent data: a node is one block. An inner node contains the first key of each child,
-//! a leaf contains values. All numbers are little-endian.
+//! The B-trees of the device mapper's library `persistent-data`. A node is one block. An inner node contains the first key of each child. A
+//! leaf contains values. All numbers are little-endian.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,26 +11,26 @@ use crate::partition::{u32_at, u64_at};
 use crate::sync::Mutex;
 use crate::units::DevOffset;
 
-/// The value that a node's checksum is combined with.
+/// The CRC of a node is combined with this value by exclusive or.
 const NODE_SALT: u32 = 121_107;
-/// The length in bytes of a node's header, of a key, and of a pointer to a child.
+/// Three lengths in bytes: the header of a node, a key, and a pointer to a child.
 const HEADER: usize = 32;
 const KEY: usize = 8;
 const POINTER: usize = 8;
-/// The flags of an inner node and of a leaf.
+/// The flags in a node's header: inner node or leaf.
 const INNER: u32 = 1;
 const LEAF: u32 = 2;
-/// The largest depth of a tree. With nodes that are a third full, a tree of this depth has more keys than 64 bits can express.
+/// The maximum depth of a tree. A tree of this depth whose nodes are a third full would have more keys than 64 bits can express.
 const DEPTH: usize = 12;
 /// The number of nodes in the cache. With 4 KiB each, the cache has at most 1 MiB.
 const CACHED: usize = 256;
 
-/// The error for pool metadata that are damaged or contradict themselves.
+/// The error for pool metadata that are damaged or contradictory.
 pub(super) fn corrupt(what: impl fmt::Display) -> Error {
     Error::new(ErrorKind::Corrupt, format!("thin pool metadata: {what}"))
 }
 
-/// The checksum of a block. It is stored in the first four bytes, and covers the rest.
+/// The checksum of a block. It is stored in the first four bytes of the block, and covers all other bytes.
 pub(super) fn checksum(block: &[u8], salt: u32) -> u32 {
     !crc32c::crc32c(&block[4..]) ^ salt
 }
@@ -79,21 +79,21 @@ impl Node {
     }
 }
 
-/// The place of a key in a leaf.
+/// The position of a key in a leaf.
 pub(super) struct Spot {
     pub(super) leaf: Arc<Node>,
-    /// The index of the key, or the index of the first greater key.
+    /// `Ok` with the index of the key, or `Err` with the index of the first greater key.
     pub(super) index: Result<usize, usize>,
-    /// All keys of the tree that are less than this key, and not less than the key of the spot, are in the leaf.
+    /// The upper limit of the leaf: all keys of the tree from the searched key up to this limit (exclusive) are in the leaf.
     pub(super) end: u64,
 }
 
 /// The metadata device of a pool, with verified nodes in a cache.
 pub(super) struct Nodes {
     device: Arc<dyn Device>,
-    /// The number of blocks.
+    /// The number of blocks of the metadata device.
     blocks: u64,
-    /// A node has one place: the remainder of its block number.
+    /// The cache of nodes. The index of a node is the remainder of its block number.
     cache: Box<[Mutex<Option<Arc<Node>>>]>,
 }
 
@@ -118,12 +118,12 @@ impl Nodes {
         Ok(node)
     }
 
-    /// Finds the place of a key in the tree with this root. `value` is the length of the values in bytes.
+    /// Finds the position of a key in the tree with this root. `value` is the length of a value in bytes.
     ///
     /// # Errors
     /// `Corrupt` for a tree whose nodes contradict each other; `Io`.
     pub(super) fn find(&self, root: u64, key: u64, value: usize) -> Result<Spot> {
-        // The keys of a node are within these limits. The upper limit is exclusive.
+        // The limits for the keys of the node in `block`. The upper limit is exclusive.
         let (mut block, mut least, mut end) = (root, 0, u64::MAX);
         for _ in 0..DEPTH {
             let leaf = self.read(block)?;
@@ -146,7 +146,7 @@ impl Nodes {
             }
             let after = leaf.keys.partition_point(|first| *first <= key);
             end = leaf.keys.get(after).copied().unwrap_or(end);
-            // Keys before the first child belong to no child.
+            // If the key is less than the first key of the node, the tree does not contain the key.
             let Some(child) = after.checked_sub(1) else {
                 return Ok(Spot { leaf, index: Err(0), end });
             };

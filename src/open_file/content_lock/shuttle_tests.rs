@@ -9,7 +9,7 @@ use shuttle::thread;
 use super::{ContentLock, Ticket};
 use crate::sync::explore;
 
-/// The work of one thread of a model.
+/// The actions of one thread in a model.
 type Work = fn(&Model);
 
 #[derive(Default)]
@@ -23,9 +23,9 @@ struct Model {
 /// The expected state of the lock. The model computes it without calling the lock.
 #[derive(Default)]
 struct Present {
-    /// The ranges that threads have locked, and whether each lock is exclusive.
+    /// The ranges that threads have locked. The flag states whether the lock is exclusive.
     inside: Vec<(Range<u64>, bool)>,
-    /// The claims that have not ended: the number of the ticket, the range, and whether the claim is exclusive.
+    /// The claims that have not ended. Each consists of the number of the ticket, the range, and whether the claim is exclusive.
     asked: Vec<(u64, Range<u64>, bool)>,
 }
 
@@ -77,7 +77,7 @@ impl Model {
         self.give_back(ticket);
     }
 
-    /// Makes some requests through one queue.
+    /// Submits and completes some requests through one queue.
     fn requests(&self, range: Range<u64>) {
         let lane = self.lock.add_lane();
         for _ in 0..3 {
@@ -91,7 +91,7 @@ impl Model {
         self.lock.remove_lane(&lane);
     }
 
-    /// Simulates a lost queue whose request in flight never ends.
+    /// Simulates a lost queue that has a request in flight. The request never ends.
     fn lose(&self, range: Range<u64>) {
         let lane = self.lock.add_lane();
         if self.lock.enter(&lane) {
@@ -115,7 +115,7 @@ impl Model {
         present.inside.push((range, false));
     }
 
-    /// Locks a range if no wait is necessary.
+    /// Locks a range if this is possible without waiting.
     fn try_range(&self, range: Range<u64>) {
         let ticket = self.ask(&range, true);
         if self.lock.has(&ticket) {
@@ -125,7 +125,7 @@ impl Model {
     }
 }
 
-/// Runs threads on a new model. At the end, no thread has or wants a range.
+/// Runs threads on a new model. After all threads have ended, checks that no thread has or wants a range.
 fn run(work: &[Work]) {
     let model = Arc::<Model>::default();
     crate::sync::run(&model, work);
@@ -168,8 +168,8 @@ fn a_thread_that_does_not_wait_loses_no_wakeup() {
     });
 }
 
-/// A queue is lost, and its requests never end. A thread that wants an exclusive lock on their range gets an error. This is also true if
-/// the thread began to wait before the loss.
+/// A queue is lost, and its requests never end. A thread that wants an exclusive lock on the range of these requests gets an error, even if
+/// the thread began to wait before the queue was lost.
 #[test]
 fn a_thread_that_waits_for_a_lost_queue_gets_an_error() {
     explore(1, || {

@@ -9,7 +9,7 @@ use shuttle::rand::{Rng, thread_rng};
 
 use super::{Condvar, Mutex};
 
-/// One of this many lookups, on average, first evicts the value.
+/// On average, one of this many lookups evicts the value before it searches.
 const EVICTED: u32 = 4;
 
 pub(crate) struct Cache<K, V> {

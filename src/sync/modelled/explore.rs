@@ -10,13 +10,13 @@ use shuttle::{Config, Runner, thread};
 const SEED: u64 = 0x5EED;
 /// The number of schedules of each kind for the smallest models. The variable `IRONMAP_SHUTTLE` replaces this number.
 const SCHEDULES: usize = 20_000;
-/// The number of thread switches in a schedule. Most races need two or three switches.
+/// The maximum number of thread switches that the checker inserts into a schedule. Most races need two or three switches.
 const DEPTH: usize = 3;
 /// The stack size of a thread. An operation on a volume needs a larger stack than the checker's default.
 const STACK: usize = 1 << 20;
 
 /// Runs a model under many schedules. After a panic or a deadlock, the test fails and prints a seed that reproduces the schedule. `cost` is
-/// the time of one schedule of this model, relative to the smallest models.
+/// the run time of one schedule of this model, in units of the run time of the smallest models.
 pub(crate) fn explore(cost: usize, model: impl Fn() + Send + Sync + Copy + 'static) {
     let wanted = env::var("IRONMAP_SHUTTLE").ok().and_then(|text| text.parse::<usize>().ok());
     let schedules = (wanted.unwrap_or(SCHEDULES) / cost).max(1);

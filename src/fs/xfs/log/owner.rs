@@ -53,13 +53,13 @@ impl Replay<'_> {
             return Err(place.corrupt("the block of the extent tree is truncated"));
         };
         if u32::from_be_bytes(raw.bb_magic) != MAP_V5 || raw.bb_level.get() != level {
-            // A block with other content is not changed, because it is not a block of this map. A later transaction may have freed and
-            // reused the block. Otherwise the map is damaged. The damage is detected when the map is read.
+            // A block that does not belong to this map any more is not changed. Either a later transaction has freed and reused the block,
+            // or the map is damaged. Damage is detected when the map is read.
             return Ok(Vec::new());
         }
         let field = Header::MAP.owner;
         bytes[field..field + 8].copy_from_slice(&owner.0.to_be_bytes());
-        // The sectors after the header are not changed.
+        // The header contains the owner. The sectors after the header are not changed.
         self.put_part(at, &bytes, 0..HEADER_V5);
         if level == 0 {
             return Ok(Vec::new());
@@ -68,7 +68,7 @@ impl Replay<'_> {
     }
 }
 
-/// The pointers of a node. The pointers follow the space for the node's maximum number of keys.
+/// The pointers of a node to its children. They follow the space for the largest number of keys that the node can have.
 fn pointers(bytes: &[u8], count: usize, place: Place) -> Result<Vec<u64>> {
     let room = bytes.len() / 16;
     match <[U64]>::ref_from_prefix_with_elems(&bytes[room * 8..], count) {

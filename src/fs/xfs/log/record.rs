@@ -20,7 +20,7 @@ use crate::units::DevOffset;
 const MAX_RECORD: usize = 256 << 10;
 /// The maximum size of a log: 2 GiB.
 const MAX_BLOCKS: u32 = 1 << 22;
-/// The number of data bytes whose first words one header block saves.
+/// The number of data bytes of a record for each header block. A header block saves the first word of each data block.
 const BYTES_PER_HEADER: usize = CYCLES_PER_HEADER * BLOCK;
 const PLACE: Place = Place::new("log record");
 
@@ -55,12 +55,12 @@ pub(super) struct Record {
     pub(super) place: Place,
 }
 
-/// Fields of a record's header, read without checks. The checks would refuse an unmount record from another kind of machine.
+/// Fields of a record's header, read without checks. An unmount record that a machine of another architecture wrote would fail the checks.
 pub(super) struct Outline {
     pub(super) tail: Position,
     /// The maximum number of blocks of a record, as set by the mount that wrote this record.
     pub(super) most_blocks: u32,
-    /// The block after the record.
+    /// The number of the block after the record.
     end: u32,
     /// Whether the record is an unmount record.
     pub(super) is_unmount: bool,
@@ -113,13 +113,13 @@ impl<'a> LogBlocks<'a> {
         Ok(cycle_of(&self.read(block, 1)?))
     }
 
-    /// The place of a record for error messages. If the log is internal, the place names a block of the volume.
+    /// The location of a record for error messages. If the log is internal, the location names a block of the volume.
     pub(super) fn place(&self, block: u32) -> Place {
         let byte = self.range.start + u64::from(block) * BLOCK as u64;
         PLACE.block(self.range.block.fs_block_of(DevOffset(byte)))
     }
 
-    /// The outline of the record that begins at a position.
+    /// Reads some fields of the record at a position, without checks.
     pub(super) fn outline(&self, at: Position) -> Result<Outline> {
         let first = self.read(at.block, 1)?;
         let Ok((raw, _)) = RawRecord::ref_from_prefix(&first) else {
@@ -181,7 +181,7 @@ impl<'a> LogBlocks<'a> {
         let bytes = self.read(at.block, blocks as u32)?;
         let (header, data) = bytes.split_at(headers * BLOCK);
         let (stored, computed) = (u32::from_le_bytes(raw.h_crc), crc(header, &data[..len]));
-        // The checksum is optional in version 4.
+        // In version 4, the checksum is optional: a stored value of 0 means that there is none.
         if stored != computed && (stored != 0 || superblock.is_v5()) {
             return Err(place.field("h_crc").bad_checksum(stored, computed));
         }
@@ -218,7 +218,8 @@ impl<'a> LogBlocks<'a> {
         }
     }
 
-    /// Whether a block of a record is stored after the wrap to block 0. Such a block has the next cycle.
+    /// Whether a block of a record is stored after the log restarts at block 0. The cycle number of such a block is one higher than the
+    /// record's.
     fn is_wrapped(&self, at: Position, number: usize, block: &[u8]) -> bool {
         at.block as usize + number >= self.count as usize
             && cycle_of(block) == at.cycle.wrapping_add(1)
@@ -253,7 +254,8 @@ pub(super) fn cycle_of(block: &[u8]) -> u32 {
 /// The checksum of a record as stored in the log, with the cycle numbers in its blocks.
 fn crc(header: &[u8], data: &[u8]) -> u32 {
     let mut sum = crc_of(&header[..CHECKED_HEADER], CRC_AT);
-    // The checksum covers only the header blocks that this record's data need. A header always has enough blocks for the largest record.
+    // The checksum covers only the header blocks that this record's data need. A record can have more header blocks, because their number
+    // depends on the maximum record size.
     let used = data.len().div_ceil(BYTES_PER_HEADER);
     for extension in header.chunks_exact(BLOCK).take(used).skip(1) {
         sum = crc32c::crc32c_append(sum, &extension[..CHECKED_EXTENSION]);

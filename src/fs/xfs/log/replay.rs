@@ -25,8 +25,8 @@ const NEXT_UNLINKED: usize = 96;
 /// The value that ends an unlinked list.
 const NO_INODE: [u8; 4] = [0xFF; 4];
 
-/// Cancelled buffers. Their earlier content in the log must not be applied. The key is the position and length in basic sectors. The value
-/// is the number of cancellations.
+/// Cancelled buffers. Content that was logged before the cancellation must not be applied. The key is the buffer's position and length in
+/// basic sectors. The value is the number of cancellations.
 #[derive(Default)]
 pub(super) struct Cancelled(HashMap<(u64, u16), u32>);
 
@@ -46,7 +46,8 @@ impl Cancelled {
         u16::try_from(len).is_ok_and(|len| self.0.contains_key(&(at, len)))
     }
 
-    /// Processes a cancellation of a buffer. After the last cancellation, the blocks may be reused. Later content is then applied.
+    /// Counts down the remaining cancellations of a buffer. After the last cancellation, the blocks may be reused, so content that is
+    /// logged later is applied.
     fn pass(&mut self, raw: &RawBufferItem) {
         if let Some(count) = self.0.get_mut(&key(raw)) {
             *count -= 1;
@@ -80,7 +81,7 @@ pub(super) struct Replay<'a> {
     /// The last record of the current transaction, for error messages.
     pub(super) place: Place,
     intents: Intents,
-    /// The number of blocks whose owner may still be changed.
+    /// The number of owner changes that the replay may still make before it reaches the limit.
     pub(super) owners_left: u32,
 }
 
@@ -96,7 +97,7 @@ impl<'a> Replay<'a> {
         Self { metadata, superblock, cancelled, overlay, place, intents, owners_left }
     }
 
-    /// Returns the overlay and the result of the unfinished intents.
+    /// Ends the replay. Returns the overlay, and the result of processing the unfinished intents.
     pub(super) fn end(self) -> Result<(Overlay, Ended)> {
         Ok((self.overlay, self.intents.end(self.superblock)?))
     }
@@ -217,7 +218,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Writes new unused inodes. The first use of these inodes follows later in the log.
+    /// Writes the unused inodes that an inode creation item describes. Later log items contain the first use of these inodes.
     fn create_inodes(&mut self, item: &Item) -> Result<()> {
         let place = self.place;
         let Ok((raw, _)) = RawInodeCreate::ref_from_prefix(item.region(0, place)?) else {
@@ -331,7 +332,7 @@ impl Turn {
     }
 }
 
-/// The position (LSN) of the last change in a structure. `None` means that the structure has no such field. Logged changes are then always
+/// The position (LSN) of the last change in a structure. If the structure has no valid LSN, returns `None`, and logged changes are always
 /// applied.
 fn lsn_of(bytes: &[u8], superblock: &Superblock) -> Option<u64> {
     let (lsn, uuid) = match &array::<4>(bytes, 0) {
@@ -343,7 +344,7 @@ fn lsn_of(bytes: &[u8], superblock: &Superblock) -> Option<u64> {
         b"XSLM" => (48, 16),
         b"XDB3" | b"XDD3" | b"XDF3" => (16, 24),
         b"XFSB" => (240, 32),
-        // In all other structures with an LSN, the magic follows two sibling links.
+        // All other structures with an LSN are directory or attribute blocks: their magic is at byte 8, after two links to sibling blocks.
         _ => match array::<2>(bytes, 8) {
             [0x3D, 0xF1 | 0xFF] | [0x3E, 0xBE] | [0x3B, 0xEE] => (24, 32),
             _ => return None,
@@ -351,6 +352,7 @@ fn lsn_of(bytes: &[u8], superblock: &Superblock) -> Option<u64> {
     };
     let own = if &bytes[..4] == b"XFSB" { superblock.uuid } else { superblock.meta_uuid };
     let lsn = u64::from_be_bytes(array(bytes, lsn));
-    // If the UUID belongs to an earlier volume on the same device, the position has no meaning.
+    // A block can still have the UUID of an earlier volume on the same device. The LSN in such a block refers to another log and is
+    // ignored.
     (array(bytes, uuid) == own && lsn != 0 && lsn != u64::MAX).then_some(lsn)
 }

@@ -9,7 +9,7 @@ use crate::error::{Place, Result};
 use crate::fs::xfs::disk::log::{RawOperation, TRANSACTION_HEADER, TRANSACTION_MAGIC, operation};
 use crate::fs::xfs::header::array;
 
-/// The maximum number of regions of a log item. The map of a buffer item contains a run of bits for each region.
+/// The maximum number of regions of a log item. A buffer item has one region for each run of set bits in its map.
 const MAX_REGIONS: u16 = 1 << 12;
 
 /// A log item: a list of regions. The first region begins with the type of the item.

@@ -10,14 +10,15 @@ use crate::fs::xfs::group;
 use crate::fs::xfs::group_tree::GroupTree;
 use crate::units::FsBlock;
 
-/// `bb_magic` of the tree, without and with checksums.
+/// `bb_magic` of the free-space tree, without and with checksums.
 const MAGIC: [u8; 4] = *b"ABTB";
 const MAGIC_V5: [u8; 4] = *b"AB3B";
 
-/// The free blocks of the groups that were read. A block that was taken is not free any more for later requests.
+/// The free blocks of the groups that were read. A block that was taken does not count as free in later calls of [`take`](Self::take).
 pub(super) struct FreeBlocks<'a> {
     fs: &'a Xfs,
-    /// The free extents of each group: the first block and the end of each, counted in the group.
+    /// The free extents of each group. The key is the first block of an extent, and the value is the block after the extent. Both are
+    /// relative to the start of the group.
     groups: HashMap<u32, BTreeMap<u64, u64>>,
 }
 

@@ -37,7 +37,7 @@ impl Content for FileContent {
     }
 }
 
-/// The leaves of maps that may still be read, and the extents that may still be kept.
+/// The number of map leaves that may still be read, and the number of extents that may still be stored.
 struct Budget {
     leaves: u64,
     extents: usize,
@@ -61,7 +61,8 @@ impl Xfs {
     /// # Errors
     /// `Io`; `Corrupt` if the log is damaged; `LimitExceeded` if the deleted files or the log exceed the limits for memory.
     pub(super) fn deleted(self: &Arc<Self>) -> Result<Vec<Deleted>> {
-        // Without its log, the volume is in an unknown state between two transactions, so the log is not searched either.
+        // If the log is ignored, the volume is in an unknown state between two transactions. Therefore the log is not searched for deleted
+        // files either.
         let with_log = self.inode_roots.is_some();
         let mut versions = if with_log { versions::in_log(self)? } else { Vec::new() };
         versions.iter_mut().for_each(|version| version.complete(self));
@@ -85,7 +86,7 @@ impl Xfs {
                 files.push((file, version.order));
             }
         }
-        // If several deleted files contained the same block, the block counts as free only for the file that was deleted last.
+        // Several deleted files may have contained the same block. Such a block counts as free only for the file that was deleted last.
         files.order_by_key(|(file, order)| std::cmp::Reverse((file.deleted, *order)));
         let mut free = FreeBlocks::new(self);
         for (file, _) in &mut files {
@@ -124,7 +125,7 @@ impl Xfs {
         })
     }
 
-    /// The extents of a map that can still be read, and the fault of the map.
+    /// The extents of a map that can still be read. If a part of the map is lost, also returns a description of the fault.
     fn remaining_map(
         &self,
         inode: &XfsInode,
@@ -148,7 +149,7 @@ impl Xfs {
             };
         }
         let mut next = FileBlock(0);
-        // Blocks of a tree that were freed can contradict each other.
+        // The freed blocks of a tree may be from different times, so their extents can overlap. An overlapping extent is removed.
         found.retain(|extent: &Extent| {
             let is_next = extent.first >= next;
             next = if is_next { extent.end() } else { next };
@@ -168,7 +169,7 @@ impl Xfs {
         Ok((found, fault))
     }
 
-    /// Counts the free blocks of a file. A file that was deleted but not freed still has all its blocks.
+    /// Counts the blocks of a deleted file that are free. If the file's inode is not freed yet, all its blocks still belong to the file.
     fn count_free(
         self: &Arc<Self>,
         file: &mut Deleted,

@@ -39,23 +39,23 @@ struct Name {
 /// The names of the requested inode numbers.
 pub(super) struct Names {
     of: HashMap<InodeNo, Vec<Name>>,
-    /// The requested numbers by their lower 32 bits. The upper bits of the number in a removed entry are overwritten.
+    /// The requested inode numbers. The key is the lower 32 bits, because the upper bits in a removed entry are overwritten.
     by_low: HashMap<u32, InodeNo>,
     /// The paths of existing directories.
     paths: HashMap<InodeNo, Vec<u8>>,
-    /// The directories by the first byte of each of their blocks on the device.
+    /// The directory of each directory block. The key is the byte position of the block on the device.
     owners: HashMap<u64, InodeNo>,
 }
 
 impl Names {
-    /// No names yet. The names of the inodes in `versions` are requested.
+    /// Creates the list without names. Requests the names of the inodes in `versions`.
     pub(super) fn new(versions: &[Version]) -> Self {
         let of: HashMap<_, _> = versions.iter().map(|one| (one.number, Vec::new())).collect();
         let by_low = of.keys().map(|number| (number.0 as u32, *number)).collect();
         Self { of, by_low, paths: HashMap::new(), owners: HashMap::new() }
     }
 
-    /// Finds the names on the volume and, with `log`, in the log.
+    /// Finds the names on the volume. If `log` is set, also finds the names in the log.
     pub(super) fn find(&mut self, fs: &Arc<Xfs>, log: bool) -> Result<()> {
         if self.of.is_empty() {
             return Ok(());
@@ -83,7 +83,8 @@ impl Names {
         let mut at = number;
         for _ in 0..MAX_DEPTH {
             let of = self.of.get(&at).into_iter().flatten();
-            // The newest name before the transaction. A name in unused space has no known time, so it comes last.
+            // Uses the newest name before the transaction. A name from unused space has no known time, and is used only if there is no
+            // other name.
             let name = of.filter(|name| name.seen.is_none_or(|seen| seen <= order));
             let Some(name) = name.max_by_key(|name| name.seen) else {
                 let below = names.iter().rev().flat_map(|name| [b"/", *name].concat());
@@ -187,7 +188,7 @@ impl Names {
         }
     }
 
-    /// Adds the names in an unused run, which begins at `start` and ends with `content`.
+    /// Adds the names in an unused run of a directory block. The run begins at `start` and ends at the end of `content`.
     fn add_gap(&mut self, fs: &Xfs, dir: InodeNo, content: &[u8], start: usize) {
         let mut at = start;
         while at < content.len() {
@@ -265,17 +266,18 @@ impl Names {
     }
 }
 
-/// The place of some bytes of a directory block.
+/// The position of a byte sequence in a directory block.
 #[derive(Clone, Copy)]
 enum Place {
-    /// The bytes begin at this position of the block.
+    /// The bytes begin at this position in the block.
     Part(usize),
-    /// The bytes begin at the start of the block and end with an unused run, which begins at this position.
+    /// The bytes begin at the start of the block, and end with an unused run. The run begins at this position.
     Gap(usize),
 }
 
-/// The entry at byte `at` of `content`: its inode, its name and its length. The last two bytes of an entry are its position in the block.
-/// In an unused run, they can be the position of an unused run that ended there, or are overwritten if the run ends there.
+/// The entry at byte `at` of `content`: its inode, its name and its length. The last two bytes of an entry contain the entry's position in
+/// the block. In an unused run, the two bytes may have been overwritten at the end of the run, or may contain the position of an earlier
+/// unused run.
 fn entry<'a>(
     fs: &Xfs,
     content: &'a [u8],

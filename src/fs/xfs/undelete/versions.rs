@@ -20,14 +20,14 @@ use crate::fs::xfs::inode::XfsInode;
 use crate::fs::xfs::log::history::{InodeChange, Past};
 use crate::units::InodeNo;
 
-/// The maximum number of inodes in the log, and of deleted files, that are kept in memory. With inodes of 512 bytes, each of the two needs
-/// 140 MiB.
+/// The maximum number of deleted files in memory, and the maximum number of logged inodes in memory. With inodes of 512 bytes, each limit
+/// allows 140 MiB.
 const MOST: usize = 256 << 10;
-/// The bits of `di_mode` for a regular file of which only the owner has access.
+/// The value of `di_mode` for a regular file that only the owner can read and write.
 const REGULAR: u16 = 0o100_600;
 const PLACE: Place = Place::new("deleted inode");
 
-/// The value for the number of a transaction that the log does not contain.
+/// The transaction number of a deletion that the log does not contain.
 pub(super) const NOT_IN_LOG: u64 = u64::MAX;
 
 /// The last state of an inode before it was deleted.
@@ -39,12 +39,13 @@ pub(super) struct Version {
     pub(super) order: u64,
     /// The time of the deletion in seconds since 1970.
     pub(super) deleted: Option<u32>,
-    /// The lost part of the inode.
+    /// A description of the part of the inode that is lost.
     pub(super) problem: Option<&'static str>,
 }
 
 impl Version {
-    /// Adds the map from the free inode if the log does not contain the map. Linux increments the generation of an inode that it frees.
+    /// If the log does not contain the map of the file, copies the map from the inode on the volume. The inode must still be free: Linux
+    /// increments the generation once when it frees an inode.
     pub(super) fn complete(&mut self, fs: &Arc<Xfs>) {
         if self.problem.is_none() {
             return;
@@ -71,7 +72,7 @@ impl Version {
 /// The state of an inode at a point of the log.
 struct State {
     bytes: Vec<u8>,
-    /// Whether the log contained the data fork, so that the data fork in `bytes` is complete.
+    /// Whether the data fork in `bytes` is complete. This is true if the log contained the data fork.
     has_map: bool,
 }
 
@@ -102,7 +103,7 @@ fn apply(
     let new = || State { bytes: vec![0; size], has_map: false };
     let state = states.entry(change.number).or_insert_with(new);
     let mut next = state.bytes.clone();
-    // A damaged item is left out.
+    // An inode item that is damaged is skipped.
     let Ok(has_fork) = change.apply(&fs.superblock, &mut next) else { return Ok(()) };
     let ((mode, links, generation), (_, new_links, new_generation)) =
         (fields(&state.bytes), fields(&next));
@@ -127,7 +128,7 @@ fn apply(
     Ok(())
 }
 
-/// Refuses more inodes than memory may contain.
+/// Returns an error if `count` inodes exceed the limit for memory.
 pub(super) fn check_count(count: usize) -> Result<()> {
     if count > MOST {
         let what = format!("the volume has more than {MOST} deleted files, or the log more inodes");
@@ -203,7 +204,7 @@ fn remains(fs: &Arc<Xfs>, number: InodeNo) -> Option<Version> {
     bytes[5] = if is_tree { format::BTREE } else { format::EXTENTS };
     bytes[83] = format::EXTENTS;
     bytes[16..20].copy_from_slice(&1_u32.to_be_bytes());
-    // The flag for large extent counters is kept, so the count is stored in both places.
+    // The flag for large extent counters determines where the inode stores its extent count.
     let flags2 = if fs.superblock.is_v5() { u64::from_be_bytes(array(&bytes, 120)) } else { 0 };
     if flags2 & crate::fs::xfs::disk::inode::flags2::NREXT64 != 0 {
         bytes[24..32].copy_from_slice(&(extents as u64).to_be_bytes());
@@ -244,8 +245,8 @@ fn is_metadata(fs: &Xfs, area: &[u8]) -> bool {
     [BLOCK, BLOCK_V5, DATA, DATA_V5, SYMLINK].contains(&magic)
 }
 
-/// The `di_forkoff` with which the fork is the root of a tree. `None` if the fork is not such a root. The length of the fork determines the positions of the
-/// pointers, and this length is lost.
+/// Finds the `di_forkoff` for which the fork is a valid root of an extent tree; `None` if there is no such value. Freeing an inode erases
+/// the length of the fork, which determines the positions of the pointers in the root.
 fn root_room(fs: &Xfs, number: InodeNo, area: &[u8]) -> Option<u8> {
     let (level, records) = (u16::from_be_bytes(array(area, 0)), u16::from_be_bytes(array(area, 2)));
     let most = (area.len() - 4) / 16;
@@ -266,7 +267,7 @@ fn root_room(fs: &Xfs, number: InodeNo, area: &[u8]) -> Option<u8> {
     })
 }
 
-/// The inodes that the versions from the log describe.
+/// The inode numbers of the given versions.
 pub(super) fn known(versions: &[Version]) -> HashSet<InodeNo> {
     versions.iter().map(|version| version.number).collect()
 }
