@@ -57,7 +57,7 @@ impl HostHandle {
         self.open.map()
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn read_at(
         &self,
         queue: &mut Queue,
@@ -208,7 +208,7 @@ impl HostHandle {
         self.read_kernel(queue, bufs, &request)
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn submit_read(
         &self,
         queue: &mut Queue,

@@ -88,7 +88,7 @@ impl VolumeFile {
         self.file.inode()
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn read_at(
         &self,
         queue: &mut Queue,
@@ -129,7 +129,7 @@ impl VolumeFile {
 
     /// Starts a read. Each path converts the memory to its own type separately. If the paths shared one conversion, the most frequent path
     /// would move the value once more.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn submit_read(
         &self,
         queue: &mut Queue,

@@ -200,7 +200,7 @@ impl Queue {
     ///
     /// # Errors
     /// The errors of [`poll`](Self::poll).
-    #[inline]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn wait(&mut self, min: usize) -> Result<()> {
         with_queue!(&mut self.device, queue => dio::wait(queue, &mut self.state, min))?;
         self.finish_writes();
@@ -226,7 +226,7 @@ impl Queue {
     /// - A read that did not match its checksums is repeated.
     /// - The last completion of a host file closes the file, if no handle has it open. The close waits while the lease of a file is being
     ///   acquired.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn pop(&mut self) -> Option<Completion> {
         // The two branches call `pop` separately, so that each returns the completion directly. If a completion were passed by reference,
         // it would have to be in memory, and would be moved once more.

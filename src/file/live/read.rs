@@ -15,7 +15,7 @@ use crate::open_file::Views;
 use crate::queue::Queue;
 
 impl LiveFile {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(in crate::file) fn read_at(
         &self,
         queue: &mut Queue,
@@ -67,7 +67,7 @@ impl LiveFile {
         dio::read_vectored_now(&mut device.through_table(), state, &target, bufs, &request)
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(in crate::file) fn submit_read(
         &self,
         queue: &mut Queue,

@@ -42,7 +42,7 @@ impl<'a> Lent<'a> {
 }
 
 impl LiveFile {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(in crate::file) fn write_at(
         &self,
         queue: &mut Queue,
@@ -203,7 +203,7 @@ impl LiveFile {
         Ok(count)
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(in crate::file) fn submit_write(
         &self,
         queue: &mut Queue,
