@@ -253,7 +253,9 @@ impl<'a> Parser<'a> {
                 _ => text.push(byte),
             }
         }
-        String::from_utf8(text).map_err(|_| self.wrong("the end of a text in UTF-8"))
+        let end = self.at;
+        String::from_utf8(text)
+            .map_err(|_| corrupt(format!("the string that ends at byte {end} is not in UTF-8")))
     }
 }
 

@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(
             find(&[(0, 10)], 10, 32, 32, 16),
             Found::Run(10..42),
-            "a run at the goal is found, because it continues a file"
+            "a run that begins at the goal is not aligned, because the file's previous block is before the goal"
         );
         assert_eq!(
             find(&[(0, 10)], 0, 15, 15, 16),
