@@ -194,7 +194,7 @@ impl Names {
             names.push(Name { dir, name: name.into(), kind, seen: Vec::new() });
         }
         let known = &mut names[index];
-        // `seen` stays sorted, because the log is read in the order of its transactions.
+        // The list `seen` stays sorted, because the transactions of the log are read in ascending order.
         let new = seen.filter(|seen| known.seen.last() != Some(seen));
         if new.is_some() && known.seen.len() == MAX_SEEN {
             known.seen.remove(0);
