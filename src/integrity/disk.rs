@@ -63,8 +63,8 @@ pub(super) struct RawSuperblock {
     pub(super) checksum: U32,
 }
 
-/// A sealed block: a block of the dirty map, a block of the generations, or a head of the journal. The block contains a content and a
-/// checksum.
+/// A sealed block: a block of the dirty map, a block of the generations, or a head of the journal. The block ends with a checksum of its
+/// content.
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct RawSealed {

@@ -51,7 +51,7 @@ impl Write<'_> {
     }
 }
 
-/// The home of the journal's records: the data device, and the tags outside the journal.
+/// The final positions (home) of data and tags that the journal contains: the data device, and the tags outside the journal.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Home<'a> {
     pub(super) data: &'a dyn Device,
@@ -64,8 +64,8 @@ pub(super) struct Journal {
     area: Area,
     info: Info,
     ring: Mutex<Ring>,
-    /// A thread holds a shared lock until all writes of its record are at home. A checkpoint acquires an exclusive lock, and so waits for
-    /// these threads.
+    /// A thread holds a shared lock until all writes of its record are at their final positions. A checkpoint acquires an exclusive lock,
+    /// and so waits for these threads.
     gate: RwLock<()>,
     /// Whether the data device does not support discards.
     pub(super) no_discards: AtomicBool,
@@ -81,7 +81,7 @@ struct Ring {
     /// The index of the journal head that the next checkpoint writes.
     head: u64,
     memory: Buffer,
-    /// Whether the device was closed. To a closed journal, no record is written.
+    /// Whether the device was closed. No record is written to a closed journal.
     closed: bool,
 }
 

@@ -19,7 +19,7 @@ use crate::iomap::ExtentMap;
 use crate::units::InodeNo;
 
 const PLACE: Place = Place::new("inode");
-/// The kind in [`Part`] for an inode.
+/// The code for inodes in [`Part`], which identifies the structures whose checksums were verified.
 const KIND: u8 = 1;
 /// A time stamp in `bigtime` format counts nanoseconds. The value 0 is this many seconds before 1970.
 const BIGTIME_EPOCH: i64 = 1 << 31;
