@@ -18,7 +18,7 @@ use crate::error::{Errno, ErrorKind, Result};
 use crate::fs::host::{HostMap, Tenure};
 use crate::units::{FilePos, InodeNo};
 
-/// The host files of one queue.
+/// The host files that one queue has read, and the requests of the queue.
 pub(crate) struct Lanes {
     shared: Arc<Shared>,
     /// For each file, by its index: the queue's access to the file during one tenure (a period under a lease).

@@ -81,7 +81,7 @@ pub(super) const SEALED: usize = BLOCK - 4;
 #[repr(C)]
 pub(super) struct RawJournalHead {
     pub(super) magic: [u8; 8],
-    /// The sequence of the first record that a replay must examine.
+    /// The sequence number of the first record that a replay must examine.
     pub(super) sequence: U64,
     /// The position of the first record that a replay must examine. It is counted in blocks from the first block after the heads.
     pub(super) position: U64,

@@ -178,7 +178,7 @@ impl Journal {
             sequence += 1;
         }
         let memory = Buffer::aligned(0)?;
-        // The sequence after the last record is skipped, because a torn record from before the crash may have it.
+        // The sequence number after the last record is skipped, because a torn record from before the crash may have this number.
         let (sequence, head) = (sequence + 1, (head + 1) % HEADS);
         let ring = Ring { sequence, position, used: 0, head, memory, closed: false };
         let (ring, gate) = (Mutex::new(ring), RwLock::default());
@@ -186,7 +186,7 @@ impl Journal {
         Ok((Self { area: area.clone(), info: *info, ring, gate, no_discards }, replayed))
     }
 
-    /// Reads the record with this sequence at this position. Returns `None` if there is no complete record with this sequence.
+    /// Reads the record with this sequence number at this position. Returns `None` if there is no complete record with this number.
     fn read_record(
         area: &Area,
         info: &Info,
@@ -305,8 +305,8 @@ impl Journal {
         let written = self.area.durability.write_durable(device, write);
         ring.sequence += 1;
         if let Err(error) = written {
-            // The failed write may have written the whole record. A second record with the same sequence would confuse a replay. So the
-            // ring is marked as full. Before the next record, a checkpoint must write a head with a later sequence.
+            // The failed write may have written the whole record. A second record with the same sequence number would confuse a replay. So
+            // the ring is marked as full. Before the next record, a checkpoint must write a head with a later sequence number.
             ring.used = all;
             return Err(error.context("write a record of the journal"));
         }
@@ -315,13 +315,14 @@ impl Journal {
         Ok(true)
     }
 
-    /// Makes the data and tags of all records durable at home, and empties the journal.
+    /// Makes the data and tags of all records durable at their final positions, and empties the journal.
     pub(super) fn checkpoint(&self, home: Home<'_>) -> Result<()> {
         let _alone = self.gate.write();
         self.empty(home)
     }
 
-    /// Makes the data and tags of all records durable at home, and empties the journal. All later attempts to append a record fail.
+    /// Makes the data and tags of all records durable at their final positions, and empties the journal. All later attempts to append a
+    /// record fail.
     pub(super) fn close(&self, home: Home<'_>) -> Result<()> {
         let _alone = self.gate.write();
         self.empty(home)?;
@@ -329,9 +330,10 @@ impl Journal {
         Ok(())
     }
 
-    /// Does the work of [`checkpoint`](Self::checkpoint). The caller ensures that no thread is writing to the home of a record.
+    /// Does the work of [`checkpoint`](Self::checkpoint). The caller ensures that no thread is writing the data of a record to their final
+    /// positions.
     pub(super) fn empty(&self, Home { data, tags, durability }: Home<'_>) -> Result<()> {
-        // After a failed flush, data at home may be lost. So this call fails, and the records stay in the journal.
+        // After a failed flush, data at their final positions may be lost. So this call fails, and the records stay in the journal.
         durability.check()?;
         let mut ring = self.ring.lock();
         durability.flush_data(data)?;

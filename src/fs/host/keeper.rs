@@ -27,7 +27,8 @@ pub struct Keeper {
     proof: Proof,
     changes: Changes,
     watches: Watches,
-    /// The access to the signals and wake-ups of the watching thread. This thread sets the value once, before a file can use it.
+    /// A reference to the watching thread, for wake-ups and for the signals of the leases. This thread sets the value once, before a file
+    /// can use it.
     watcher: OnceLock<Watcher>,
     files: Mutex<Files>,
     plans: Mutex<Plans>,

@@ -75,7 +75,7 @@ impl Xfs {
         Ok(inode)
     }
 
-    /// Reads an inode without the unfinished map changes in the log.
+    /// Reads an inode. Unfinished map changes in the log are not applied to the inode.
     pub(super) fn inode_as_stored(self: &Arc<Self>, number: InodeNo) -> Result<XfsInode> {
         let InodePlace { block, index } = self.superblock.geometry.inode_place(number)?;
         let place = PLACE.inode(number).block(block);
