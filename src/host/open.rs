@@ -21,7 +21,7 @@ pub(crate) struct OpenFile {
     shared: Arc<Shared>,
 }
 
-/// When this value is dropped, the drop waits until no thread of the lease keeper uses the file. After the drop, the file is closed.
+/// When this value is dropped, the drop waits until the threads that handle leases do not use the file. After the drop, the file is closed.
 struct Closing {
     file: Weak<HostFile>,
     keeper: Arc<Keeper>,

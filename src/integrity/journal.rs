@@ -1,8 +1,8 @@
 //! The journal. After a crash, a write with its tags is either completely present or completely absent.
 //!
-//! Writes that are submitted together form one record. After the record is durable, each write is made at its final position (home).
-//! Checksums show whether a record is complete: the journal ends before the first incomplete record. When the ring of records is full, the
-//! data and tags of all records are made durable at home, and the ring is emptied.
+//! Writes that are submitted together form one record. After the record is durable, each write is made at its final position. Checksums
+//! show whether a record is complete: the journal ends before the first incomplete record. When the ring of records is full, the data and
+//! tags of all records are made durable at their final positions, and the ring is emptied.
 
 use std::io::IoSlice;
 

@@ -39,7 +39,7 @@ pub struct Keeper {
     taking: Mutex<()>,
     ended: AtomicBool,
     next: AtomicU64,
-    /// The process that runs the keeper's threads.
+    /// The process that runs the threads for the leases. After a fork, the child process does not run these threads.
     process: u32,
 }
 
@@ -86,7 +86,7 @@ impl Ord for Plan {
     }
 }
 
-/// Ends the threads of a keeper when this value is dropped.
+/// Ends the threads that handle leases when this value is dropped.
 #[derive(Debug)]
 pub struct Keeping {
     keeper: Arc<Keeper>,
@@ -104,7 +104,7 @@ impl Keeping {
 impl Drop for Keeping {
     fn drop(&mut self) {
         if self.keeper.is_foreign() {
-            // A forked process does not run the threads of the keeper, so it must not wait for these threads.
+            // A forked process does not run the threads that handle leases, so it must not wait for these threads.
             return;
         }
         self.keeper.ended.store(true, Ordering::SeqCst);
@@ -221,8 +221,8 @@ impl Keeper {
         })
     }
 
-    /// Handles breaks until the keeper ends. A writer that broke a lease waits until this loop handles the break. So the loop waits only
-    /// for the next break, and for nothing else.
+    /// Handles lease breaks until the program ends this thread. A writer that broke a lease waits until this loop handles the break. So the
+    /// loop waits only for the next break, and for nothing else.
     fn watch(&self, watch: &Watch) {
         let mut due = Instant::now() + IDLE;
         while !self.ended.load(Ordering::SeqCst) {
@@ -254,8 +254,8 @@ impl Keeper {
         }
     }
 
-    /// Waits until the keeper's threads have stopped using the files that the program has dropped. These files are then closed, and their
-    /// file systems can be unmounted.
+    /// Waits until the threads that handle leases have stopped using the files that the program has dropped. These files are then closed,
+    /// and their file systems can be unmounted.
     pub fn let_go(&self) {
         if !self.is_foreign() {
             drop(lock(&self.watching));
@@ -317,8 +317,8 @@ impl Keeper {
         self.planned.notify_one();
     }
 
-    /// Makes the planned attempts to acquire leases, until the keeper ends. An attempt may wait for the device, so the watching thread must
-    /// not make attempts.
+    /// Makes the planned attempts to acquire leases, until the program ends this thread. An attempt may wait for the device, so the
+    /// watching thread must not make attempts.
     fn carry_out(&self) {
         let mut plans = self.plans();
         while !self.ended.load(Ordering::SeqCst) {

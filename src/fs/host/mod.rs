@@ -87,12 +87,12 @@ pub struct HostFile {
     dormant: AtomicBool,
 }
 
-/// How the file is served at present (raw or by the kernel), and the reason.
+/// How the file is read at present (from the block device, or through the kernel), and the reason.
 #[derive(Clone, Debug)]
 pub struct Status {
     /// The map, while the lease is held.
     pub map: Option<Arc<HostMap>>,
-    /// The reason why the kernel serves the file; `None` while the file is read raw.
+    /// The reason why the file is read through the kernel; `None` while it is read from the block device.
     pub refusal: Option<Refusal>,
     /// The number of broken leases.
     pub breaks: u64,
@@ -216,7 +216,7 @@ impl HostFile {
         &self.tenure
     }
 
-    /// How the file is served at present.
+    /// How the file is read at present: from the block device, or through the kernel.
     #[must_use]
     pub fn status(&self) -> Status {
         self.lock().clone()
@@ -229,7 +229,7 @@ impl HostFile {
         status.map.clone().filter(|_| self.tenure.current() == tenure)
     }
 
-    /// Makes the kernel serve all further reads of the file, for a reason that the device layer detected.
+    /// Makes all further reads of the file go through the kernel, for a reason that the device layer detected.
     pub fn refuse(&self, refusal: Refusal) {
         self.end_tenure(|status| status.refusal = Some(refusal));
     }
@@ -309,8 +309,8 @@ impl HostFile {
         HostMap::read(self.file.as_fd(), facts.statx.stx_size, self.block, &beneath)
     }
 
-    /// Raw reads of some files rely on the immutable flag. If the flag was removed, this function makes the kernel serve the file. No event
-    /// reports the removal.
+    /// Raw reads of some files rely on the immutable flag. If the flag was removed, this function makes all reads of the file go through
+    /// the kernel. No event reports the removal of the flag.
     fn check_flag(&self) {
         let xfs = self.facts.fs() == Ok(HostFs::Xfs);
         let relies = xfs && !self.assume_no_dedupe && self.facts.is_immutable();
@@ -363,8 +363,8 @@ impl HostFile {
         drop(map);
     }
 
-    /// Makes a planned attempt to acquire the lease. If the kernel has served no read since the last attempt, the lease is not acquired
-    /// again.
+    /// Makes a planned attempt to acquire the lease. If no read went through the kernel since the last attempt, the file is not in use, and
+    /// the lease is not acquired.
     fn retake(self: &Arc<Self>) {
         if self.wanted.swap(false, Ordering::SeqCst) {
             return self.take();

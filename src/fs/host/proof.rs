@@ -12,7 +12,7 @@ const UNKNOWN: Duration = Duration::from_secs(1);
 /// The maximum time between two checks of all leases. If the signal of a lease break is lost, the break is handled within this time.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// The time at which all leases of a keeper were last found unbroken. Every reader loads this cache line. The keeper writes the line only
+/// The time at which all leases of host files were last found unbroken. Every reader loads this cache line. A thread writes the line only
 /// every few seconds.
 #[derive(Debug)]
 #[repr(align(64))]
@@ -39,7 +39,7 @@ impl Proof {
         ticks().wrapping_sub(self.at.load(Ordering::Relaxed)) <= self.valid.load(Ordering::Relaxed)
     }
 
-    /// Returns the time to pass to [`renew`](Self::renew). The keeper calls this function before it checks all leases.
+    /// Returns the time to pass to [`renew`](Self::renew). The caller then checks all leases.
     pub(super) fn begin() -> u64 {
         ticks()
     }

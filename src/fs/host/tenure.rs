@@ -3,8 +3,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// The number of the current tenure. It is odd while the lease is held and the map is valid, and even otherwise. The files of a keeper
-/// never use a number twice.
+/// The number of the current tenure (a period in which the lease is held). It is odd while the lease is held and the map is valid, and even
+/// otherwise. No number is used twice, not even for different files.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Tenure(AtomicU64);

@@ -123,7 +123,7 @@ impl Volume {
         self.found.superblock.journal_inode
     }
 
-    /// Does one step. A plan for the step must exist.
+    /// Does one step of a shrink. The caller has checked that the step is possible.
     fn step(self, step: Step) -> Result<Self> {
         let items = self.scan()?;
         let (Step::Journal(blocks) | Step::End(blocks)) = step;
@@ -208,7 +208,7 @@ impl Volume {
             .collect()
     }
 
-    /// Makes all moves of the plan, and then reduces the size.
+    /// Moves all blocks and inodes as `plan` says, and then reduces the size of the volume.
     fn cut(self, plan: &Plan, items: &[Item], mut shape: Shape) -> Result<Self> {
         let mut edits = Edits::with(&plan.moves);
         let mut descriptors = Descriptors::new(&self, &shape)?;

@@ -48,7 +48,7 @@ pub(crate) struct RawChunk {
 
 layout!(RawChunk: 16 { ir_holemask @ 4, ir_freecount @ 7, ir_free @ 8 });
 
-/// A record in the tree of owners (reverse mapping). A key has no block count, and the offset in a key has no flag for unwritten extents.
+/// A record in the reverse-mapping tree. A key has no block count, and the offset in a key has no flag for unwritten extents.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawOwner {

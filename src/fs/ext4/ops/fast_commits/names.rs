@@ -100,7 +100,7 @@ impl<'a> Plan<'a> {
         })
     }
 
-    /// Handles a directory whose inode number was reused for another file: adds the removal of the directory's entries to the plan. The
+    /// Handles a directory whose inode number was reused for another file: plans the removal of all directory entries on the device. The
     /// directory was empty when it was removed. However, the records that had removed its entries were dropped when the number was reused.
     fn empty_former_directories(&mut self, fs: &Arc<Ext4>) -> Result<()> {
         let mut gone = Vec::new();
